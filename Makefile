@@ -1,0 +1,56 @@
+# Everything happens inside this folder: packages go to .venv, and the command is then .venv/bin/holdfast.
+# Needs Python 3.10 or newer, make and a C compiler. Another Python: make demo PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+CHECKED := src tests benchmarks examples
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint format pytest test-gpu bench docs clean
+
+help:  ## list what can be made
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: $(INSTALLED)  ## make .venv and install Holdfast and its tools into it
+
+demo: $(INSTALLED)  ## train a small real model under Holdfast and look at it
+	$(BIN)/holdfast demo
+
+test: lint pytest  ## style, types and all tests
+
+lint: $(INSTALLED)  ## style and types only
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/mypy
+
+format: $(INSTALLED)  ## put the code into the project's format
+	$(BIN)/ruff check --fix $(CHECKED)
+	$(BIN)/ruff format $(CHECKED)
+
+pytest: $(INSTALLED)  ## the tests without style and types; ARGS="tests/unit -k name" narrows them
+	$(BIN)/python -m pytest $(ARGS)
+
+test-gpu: $(INSTALLED)  ## the tests that need an NVIDIA GPU
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+bench: $(INSTALLED)  ## measure, and fail where a bar is missed
+	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+docs: $(INSTALLED)  ## write the generated pages again
+	$(BIN)/python -m holdfast.signals.describe > docs/schema.md.new && mv docs/schema.md.new docs/schema.md
+
+clean:  ## remove .venv and everything else that was made here, but no runs
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache lightning_logs
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Made again whenever the dependencies change. The mark is set last: an interrupted install is not taken for one.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "error: Holdfast needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "  fix: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,demo]'
+	@touch $@

@@ -1,0 +1,108 @@
+"""The command line: `holdfast VERB`. Data goes to stdout, words to stderr; exit 0, 1 (something is wrong), 2 (could not).
+
+Verbs import what they need when they run, so that `holdfast --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from holdfast import __version__
+from holdfast.cli import demo, ps, query, run, tables, tail
+from holdfast.errors import HoldfastError, QueryTimeout
+
+_INTERRUPTED = 130
+
+
+class Verbs(TyperGroup):
+    """The group of all verbs; what a verb raises becomes words and an exit code here."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb."""
+        return in_words(lambda: super(Verbs, self).invoke(ctx))
+
+
+def in_words(verb: Callable[[], Any]) -> Any:
+    """Call a verb; its errors are told in two lines, and end the process with their exit code."""
+    try:
+        answer = verb()
+        sys.stdout.flush()
+    except HoldfastError as error:
+        say_error(error)
+        leave(error.exit_code, at_once=isinstance(error, QueryTimeout))
+    except KeyboardInterrupt:
+        leave(_INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails once more
+        leave(0)
+    except Exception as error:
+        if hasattr(error, "exit_code"):
+            raise  # typer's own: a wrong option, or a verb's exit code
+        say_unexpected(error)
+        leave(HoldfastError.exit_code)
+    return answer
+
+
+def say_error(error: HoldfastError) -> None:
+    """The problem and the fix, on stderr."""
+    print(f"error: {error.problem}\n  fix: {error.fix}", file=sys.stderr)
+
+
+def say_unexpected(error: Exception) -> None:
+    """An error of Holdfast's own, in one line; all of it with HOLDFAST_DEBUG=1."""
+    if os.environ.get("HOLDFAST_DEBUG") == "1":
+        traceback.print_exc()
+    text = " ".join(str(error).split())
+    print(f"error: {type(error).__name__}: {text}\n  fix: HOLDFAST_DEBUG=1 shows where; please report it", file=sys.stderr)
+
+
+def leave(code: int, *, at_once: bool = False) -> None:
+    """End the process. `at_once` does not wait for a query that was left behind in its thread."""
+    if at_once:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"holdfast {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="holdfast",
+    cls=Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def holdfast(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
+) -> None:
+    """Keeps PyTorch training alive: watch a run from outside, and ask it anything."""
+
+
+for _verb in (run, ps, tail, tables, query, demo):
+    _verb.register(app)
+
+
+def main() -> None:
+    """The entry point of the `holdfast` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

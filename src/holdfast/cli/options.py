@@ -1,0 +1,19 @@
+"""Options that mean the same on every verb."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "-t",
+        "--target",
+        metavar="TARGET",
+        help="Which run: a process id, a run folder or a run name; the newest run here without it.",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]

@@ -1,0 +1,107 @@
+"""`holdfast ps`: runs and ranks on this machine, with step, rate and health."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from holdfast.probe.state import RankState, RunState
+
+_COLUMNS = ("run", "rank", "pid", "step", "loss", "rate", "last step", "data", "cost", "health")
+_LEFT = ("run", "health")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("ps")(ps)
+
+
+def ps(
+    everything: Annotated[bool, typer.Option("--all", help="Also the finished runs under ./runs.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the live runs of this machine: step, speed and health of each rank.
+
+    `data` is the share of the step spent waiting for data, `cost` what Holdfast itself takes of it.
+    """
+    states = find_states(everything=everything)
+    if as_json:
+        from holdfast.cli.show import for_json
+
+        print(json.dumps([for_json(state.as_dict()) for state in states], ensure_ascii=False))
+    elif states:
+        show_states(states)
+    else:
+        print("no run is alive on this machine. Start one: holdfast run -- python train.py", file=sys.stderr)
+        if not everything:
+            print("finished runs: holdfast ps --all", file=sys.stderr)
+
+
+def find_states(*, everything: bool) -> list[RunState]:
+    """The live runs, newest first; then, if asked, the others here."""
+    from holdfast.probe.state import read_state
+    from holdfast.probe.target import registered_runs, runs_here
+
+    runs = {run.path.resolve(): run for run in (*registered_runs(), *runs_here())}
+    states = [read_state(run) for run in runs.values()]
+    return sorted((state for state in states if everything or state.alive), key=lambda s: (not s.alive, -(s.started or 0.0)))
+
+
+def show_states(states: list[RunState]) -> None:
+    """Print one line for each rank of each run."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from holdfast.cli.show import WIDTH
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=max(WIDTH, 120))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=name != "health")
+    for state in states:
+        for line in _lines(state):
+            table.add_row(*line)
+    console.print(table)
+
+
+def _lines(state: RunState) -> list[list[Any]]:
+    from rich.text import Text
+
+    from holdfast.cli.screen import health_style
+
+    if not state.ranks:
+        word = Text(_with_reason(state.health, state.reason), style=health_style(state.health))
+        return [[Text(state.name), *[Text("–")] * 8, word]]
+    return [_line(state, rank, first=index == 0) for index, rank in enumerate(state.ranks)]
+
+
+def _line(state: RunState, rank: RankState, *, first: bool) -> list[Any]:
+    from rich.text import Text
+
+    from holdfast.cli.screen import health_style
+    from holdfast.cli.show import duration, number, rate, share
+
+    return [
+        Text(state.name if first else "", style="bold" if state.alive else ""),
+        Text(f"{rank.rank}" if rank.part == 0 else f"{rank.rank}.{rank.part}"),
+        Text(str(rank.pid or "–")),
+        Text(number(rank.step)),
+        Text(number(rank.loss)),
+        Text(rate(rank.rate)),
+        Text(f"{duration(rank.age)} ago" if rank.age is not None else "–"),
+        Text(share(rank.data_share)),
+        Text(share(rank.budget)),
+        Text(rank.health, style=health_style(rank.health)),
+    ]
+
+
+def _with_reason(word: str, reason: str) -> str:
+    return f"{word}: {reason}" if reason else word

@@ -1,0 +1,115 @@
+"""How values look in a terminal: numbers, bytes, durations, sparklines, and what JSON can hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+DASH = "–"
+WIDTH = 100  # of a page that goes nowhere near a terminal
+_BARS = "▁▂▃▄▅▆▇█"
+_NOT_FINITE = "×"
+
+
+def number(value: float | None) -> str:
+    """About four digits that matter; whole numbers as they are."""
+    if value is None:
+        return DASH
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not math.isfinite(value):
+        return {True: "nan"}.get(math.isnan(value), "inf" if value > 0 else "-inf")
+    if value and not 1e-4 <= abs(value) < 1e6:
+        return f"{value:.2e}"
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def share(value: float | None) -> str:
+    """A share as per cent."""
+    if value is None:
+        return DASH
+    return f"{value * 100:.2f} %" if value < 0.0995 else f"{value * 100:.0f} %"
+
+
+def size(value: float | None) -> str:
+    """Bytes in a unit that fits."""
+    if value is None:
+        return DASH
+    for unit in ("B", "KB", "MB"):
+        if abs(value) < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1024
+    return f"{value:.3g} GB" if value < 1000 else f"{value:,.0f} GB"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person says them."""
+    if seconds is None:
+        return DASH
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def rate(per_second: float | None) -> str:
+    """Steps a second, or seconds a step where those are few."""
+    if per_second is None:
+        return DASH
+    return f"{per_second:.3g}/s" if per_second >= 1 else f"{1 / per_second:.3g} s each"
+
+
+def sparkline(values: npt.NDArray[np.float64], width: int, *, from_zero: bool = False) -> str:
+    """The curve in one line; a stretch with a value that is not finite shows a cross.
+
+    The scale turns logarithmic where the values span more than two decades.
+    """
+    if not len(values):
+        return ""
+    parts = np.array_split(values, min(width, len(values)))
+    heights = np.array([part.mean() if np.isfinite(part).all() else math.nan for part in parts])
+    good = heights[np.isfinite(heights)]
+    if not len(good):
+        return _NOT_FINITE * len(parts)
+    if from_zero:
+        good = np.append(good, 0.0)
+    elif good.min() > 0 and good.max() > 100 * good.min():
+        heights, good = np.log(heights), np.log(good)
+    low, span = good.min(), good.max() - good.min()
+    flat = span <= 1e-9 * max(abs(low), 1e-300)
+    return "".join(_bar(0.0 if flat else (h - low) / span) for h in heights)
+
+
+def _bar(height: float) -> str:
+    return _BARS[min(int(height * len(_BARS)), len(_BARS) - 1)] if math.isfinite(height) else _NOT_FINITE
+
+
+def for_json(value: Any) -> Any:
+    """A value that JSON can hold; NaN and infinity, which it cannot, as text, so that they stay visible."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): for_json(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [for_json(one) for one in value]
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """Column names, each once: a second `loss` becomes `loss_2`."""
+    seen: dict[str, int] = {}
+    result = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        result.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return result

@@ -1,0 +1,74 @@
+"""Every error that Holdfast raises on purpose.
+
+    HoldfastError                 the problem, and the fix
+    ├── UsageError                the command line or a call was off
+    │   ├── CommandNotFound       the command after `holdfast run` does not exist
+    │   └── QueryError            SQL that cannot be answered
+    │       ├── UnknownName       a table or column that does not exist
+    │       └── QueryTimeout      SQL that ran past its time limit
+    ├── TargetError               -t names nothing that can be used
+    │   ├── NotARunFolder         the folder holds no run.json
+    │   ├── NewerFormat           the folder was written by a newer Holdfast
+    │   └── NoSuchRun             no run of that name, process id or age
+    └── StorageError              a table or file that cannot be written or read
+        └── DamagedSegment        a table segment whose header does not add up
+
+None of them is raised into a training loop: there, Holdfast steps back and records `holdfast-degraded`.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """A problem in plain words, and what to do about it; the fix cannot be left out."""
+
+    exit_code = 2
+
+    def __init__(self, problem: str, *, fix: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.fix = fix
+
+
+class UsageError(HoldfastError):
+    """The command line or a call was off."""
+
+
+class CommandNotFound(UsageError):
+    """The command after `holdfast run` does not exist."""
+
+
+class QueryError(UsageError):
+    """SQL that cannot be answered."""
+
+
+class UnknownName(QueryError):
+    """A table or column that does not exist."""
+
+
+class QueryTimeout(QueryError):
+    """SQL that ran past its time limit."""
+
+
+class TargetError(HoldfastError):
+    """`-t` names nothing that can be used."""
+
+
+class NotARunFolder(TargetError):
+    """The folder holds no run.json."""
+
+
+class NewerFormat(TargetError):
+    """The folder was written by a newer Holdfast."""
+
+
+class NoSuchRun(TargetError):
+    """No run of that name, process id or age."""
+
+
+class StorageError(HoldfastError):
+    """A table or file that cannot be written or read."""
+
+
+class DamagedSegment(StorageError):
+    """A table segment whose header does not add up."""

@@ -1,0 +1,84 @@
+"""Arm Holdfast in this process: once, when the script imports torch, or when `holdfast.watch` is called."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+from pathlib import Path
+
+from holdfast.inside.hooks import Hooks
+from holdfast.inside.outlive import stay_alive_without
+from holdfast.inside.scope import Scope
+from holdfast.inside.session import Session
+from holdfast.signals.run_folder import RunFolder
+
+
+class Armed:
+    """The one session of this process and its hooks; hooks are in place while there is something to record."""
+
+    def __init__(self) -> None:
+        self.session = Session()
+        self._hooks: Hooks | None = None
+        os.register_at_fork(after_in_child=self.session.after_fork)
+        atexit.register(self.close_all)
+
+    def add(self, scope: Scope) -> None:
+        """Begin to record into a scope; the newest is asked first."""
+        self.session.scopes.insert(0, scope)
+        if self._hooks is None:
+            self._hooks = Hooks(self.session)
+            self._hooks.install()
+
+    def remove(self, scope: Scope) -> None:
+        """End a scope, and take the hooks out with the last one."""
+        self.session.close(scope)
+        if not self.session.scopes and self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None
+
+    def close_all(self) -> None:
+        """At the end of the process: write what is under way."""
+        for scope in list(self.session.scopes):
+            with contextlib.suppress(Exception):
+                self.remove(scope)
+
+
+_armed: Armed | None = None
+
+
+def armed() -> Armed:
+    """The one `Armed` of this process."""
+    global _armed
+    if _armed is None:
+        _armed = Armed()
+    return _armed
+
+
+def arm_from_environment() -> None:
+    """Arm as `holdfast run` asked for. Never raises: a training must start whatever happens here."""
+    try:
+        folder = os.environ.get("HOLDFAST_RUN")
+        if not folder:
+            return
+        armed().add(
+            Scope(
+                RunFolder(Path(folder)),
+                budget=float(os.environ.get("HOLDFAST_BUDGET") or 0.01),
+                full=os.environ.get("HOLDFAST_SAMPLING") == "full",
+                follows_children=True,
+            )
+        )
+        supervisor = os.environ.get("HOLDFAST_SUPERVISOR", "")
+        if supervisor.isdigit():
+            stay_alive_without(int(supervisor))
+    except Exception as error:  # shields the start of the user's script
+        if os.environ.get("HOLDFAST_DEBUG") == "raise":
+            raise
+        with contextlib.suppress(Exception):
+            RunFolder(Path(os.environ["HOLDFAST_RUN"])).journal.write(
+                "finding",
+                code="holdfast-degraded",
+                severity="warning",
+                evidence={"what": "arming", "error": f"{type(error).__name__}: {error}"},
+            )

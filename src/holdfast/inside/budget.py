@@ -1,0 +1,89 @@
+"""How much Holdfast may cost, what it did cost, and how often the costly things may be done.
+
+The loss and the finiteness of the gradients are read at every step, whatever they cost. Everything else is a
+*luxury*: per-parameter norms, weight norms, module times. Each luxury is done every so many steps, so that its measured
+cost, spread over the steps between, stays within its share of what is left of the budget.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+_MEMORY = 0.9  # weight of the past in the running means of costs
+_AT_MOST_EVERY = 10  # steps between two samples of a luxury, at least, unless everything is sampled
+_AT_LEAST_EVERY = 2000  # however tight the budget, a luxury is done once in so many steps
+_OPENING_STEPS = 100  # a short run sees samples early; a long one is sampled by time as well
+
+
+@dataclass(slots=True)
+class Luxury:
+    """One thing that is done on some steps only."""
+
+    name: str
+    share: float
+    first_step: int
+    cost: float | None = None
+    next_step: int = 0
+    last_time: float = 0.0
+
+
+@dataclass(slots=True)
+class Budget:
+    """The ledger of one training; `fraction` is the part of the step that Holdfast may take (0.01 is one per cent)."""
+
+    fraction: float = 0.01
+    full: bool = False
+    step_seconds: float = 0.0
+    always: float = 0.0
+    next_step: int = 0  # before this step nothing is due
+    started: float = field(default_factory=time.monotonic)
+    luxuries: dict[str, Luxury] = field(
+        default_factory=lambda: {
+            "parameters": Luxury("parameters", share=0.35, first_step=1),
+            "weights": Luxury("weights", share=0.25, first_step=2),
+            "modules": Luxury("modules", share=0.40, first_step=3),
+        }
+    )
+
+    def charge_step(self, step_seconds: float, always_seconds: float) -> None:
+        """Book one step: how long it took, and what the things done at every step cost in it."""
+        if self.step_seconds == 0.0:
+            self.step_seconds, self.always = step_seconds, always_seconds
+        self.step_seconds += (1 - _MEMORY) * (step_seconds - self.step_seconds)
+        self.always += (1 - _MEMORY) * (always_seconds - self.always)
+
+    def charge(self, name: str, seconds: float) -> None:
+        """Book what one sample of a luxury cost."""
+        luxury = self.luxuries[name]
+        luxury.cost = seconds if luxury.cost is None else _MEMORY * luxury.cost + (1 - _MEMORY) * seconds
+
+    def due(self, name: str, step: int) -> bool:
+        """Whether this step is one on which the luxury is done; says yes at most once a step."""
+        luxury = self.luxuries[name]
+        if self.full:
+            return step >= luxury.first_step
+        if step < luxury.next_step:
+            return False
+        now = time.monotonic()
+        early = step < luxury.first_step
+        luxury.next_step = luxury.first_step if early else step + self.interval(name)
+        self.next_step = min(other.next_step for other in self.luxuries.values())
+        if early or (step > _OPENING_STEPS and now - luxury.last_time < self._pause(now)):
+            return False
+        luxury.last_time = now
+        return True
+
+    def interval(self, name: str) -> int:
+        """Steps between two samples of a luxury, so that it fits into its share."""
+        luxury = self.luxuries[name]
+        if luxury.cost is None or self.step_seconds <= 0.0:
+            return _AT_MOST_EVERY
+        left = max(0.0, self.fraction * self.step_seconds - self.always)
+        allowed = luxury.share * left
+        steps = luxury.cost / allowed if allowed > 0.0 else _AT_LEAST_EVERY
+        return int(min(max(steps, _AT_MOST_EVERY), _AT_LEAST_EVERY)) + 1
+
+    def _pause(self, now: float) -> float:
+        """Seconds between samples: one at first, more as the run gets long, so that disk use stays bounded."""
+        return min(60.0, max(1.0, (now - self.started) / 600.0))

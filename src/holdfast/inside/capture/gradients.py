@@ -1,0 +1,116 @@
+"""Norms and finiteness of gradients that lie in host memory: all of them, at every step, in as few calls as can be.
+
+A norm is finite exactly when every value in the tensor is, except for values so large that their square overflows;
+those are looked at again in double precision before they are called non-finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Numbers = npt.NDArray[Any]
+_SMALL = 16384  # values; below that, copying tensors together is cheaper than a call for each
+_flatten = torch._C._nn.flatten_dense_tensors
+
+
+@dataclass(slots=True)
+class Reading:
+    """What was read of a set of gradients; `each` is there on sampled steps and when something is not finite."""
+
+    norm: float
+    non_finite: int = 0  # tensors that hold NaN or Inf
+    each: EachParameter | None = None
+
+
+@dataclass(slots=True)
+class EachParameter:
+    """One number per gradient; `names` are codes of the parameters' names."""
+
+    names: Numbers
+    norms: Numbers
+    maxima: Numbers
+    non_finite: Numbers  # values that are NaN or Inf; -1 where there are some and their number is not known
+
+    def only(self, chosen: Any) -> EachParameter:
+        """The chosen ones."""
+        return EachParameter(self.names[chosen], self.norms[chosen], self.maxima[chosen], self.non_finite[chosen])
+
+
+def is_plain(gradient: torch.Tensor) -> bool:
+    """Whether a gradient is an ordinary dense tensor, to be read as it is."""
+    return type(gradient) is torch.Tensor and not gradient.is_sparse and not gradient.is_complex()
+
+
+def values_of(gradient: torch.Tensor) -> torch.Tensor:
+    """The plain tensor that holds a gradient's numbers: this rank's shard, a sparse tensor's values, complex as real."""
+    local = getattr(gradient, "_local_tensor", None)
+    if local is not None:
+        gradient = local
+    if gradient.is_sparse:
+        gradient = gradient._values()
+    return torch.view_as_real(gradient) if gradient.is_complex() else gradient
+
+
+class HostPlan:
+    """How to read one set of gradients, worked out once: which are small, which large, which of another kind."""
+
+    def __init__(self, gradients: list[torch.Tensor]) -> None:
+        single = [gradient.dtype is torch.float32 and is_plain(gradient) for gradient in gradients]
+        small = [gradient.numel() <= _SMALL for gradient in gradients]
+        self._all_small = all(single) and all(small)
+        self._small = [i for i, (s, f) in enumerate(zip(small, single, strict=True)) if s and f]
+        self._large = [i for i, (s, f) in enumerate(zip(small, single, strict=True)) if not s and f]
+        self._other = [i for i, f in enumerate(single) if not f]
+
+    def norm(self, gradients: list[torch.Tensor]) -> float:
+        """Norm of all gradients together."""
+        if self._all_small:
+            together = _flatten(gradients)
+            return math.sqrt(together.dot(together).item())
+        norms: list[torch.Tensor] = []
+        if self._large:
+            norms += torch._foreach_norm([gradients[i] for i in self._large])
+        if self._small:
+            norms.append(torch.linalg.vector_norm(_flatten([gradients[i] for i in self._small])))
+        norms += [_exact_norm(values_of(gradients[i])) for i in self._other]
+        return float(torch.linalg.vector_norm(torch.stack(norms)).item())
+
+
+def read_on_host(plan: HostPlan, gradients: list[torch.Tensor], names: Callable[[], list[int]], *, each: bool) -> Reading:
+    """Read all gradients once; per-parameter numbers only when asked for, or when the norm is not finite."""
+    if not each:
+        norm = plan.norm(gradients)
+        if math.isfinite(norm):
+            return Reading(norm)
+    details = _details([values_of(gradient) for gradient in gradients], names())
+    bad = int((details.non_finite > 0).sum())
+    norm = float(np.sqrt(np.square(details.norms).sum()))
+    return Reading(norm, bad, details if each else details.only(details.non_finite > 0) if bad else None)
+
+
+def _exact_norm(gradient: torch.Tensor) -> torch.Tensor:
+    """Norm in single precision at least; of half precision the squares would overflow."""
+    wide = gradient.dtype in (torch.float32, torch.float64)
+    norm: torch.Tensor = torch.linalg.vector_norm(gradient, dtype=None if wide else torch.float32).float()
+    return norm
+
+
+def _details(gradients: list[torch.Tensor], names: list[int]) -> EachParameter:
+    norms = torch.stack([_exact_norm(gradient) for gradient in gradients]).double().numpy()
+    non_finite = np.zeros(len(gradients), np.int64)
+    maxima = np.zeros(len(gradients))
+    for position, gradient in enumerate(gradients):
+        if gradient.numel():
+            maxima[position] = torch.linalg.vector_norm(gradient, math.inf).item()
+        if not math.isfinite(norms[position]):
+            non_finite[position] = gradient.numel() - int(torch.isfinite(gradient).sum())
+            if non_finite[position] == 0:  # only its square overflowed
+                norms[position] = torch.linalg.vector_norm(gradient, dtype=torch.float64).item()
+    return EachParameter(np.asarray(names, np.int64), norms, maxima, non_finite)

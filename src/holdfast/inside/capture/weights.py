@@ -1,0 +1,45 @@
+"""Size of the weights and of the update, on sampled steps.
+
+The update is measured on a fixed sample of each tensor (every so many values), copied before the step and compared after
+it: copying all weights would double their memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+_VALUES_PER_TENSOR = 1024
+
+
+class WeightSample:
+    """A sample of the weights as they were before the update."""
+
+    def __init__(self, weights: Sequence[torch.Tensor]) -> None:
+        self._before = _sample(weights)
+
+    def compare(self, weights: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Norm of the update over norm of the weights, on the sample; a scalar where the weights are."""
+        change = torch.linalg.vector_norm(_sample(weights) - self._before)
+        ratio: torch.Tensor = change / torch.linalg.vector_norm(self._before).clamp_min(1e-30)
+        return ratio
+
+
+def weight_norms(weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Norm of each tensor, as one vector where the weights are."""
+    return torch.stack([norm.float() for norm in torch._foreach_norm(list(weights))])
+
+
+def plain_weights(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The parameters' own numbers, in place: this rank's shard of a sharded one."""
+    return [getattr(parameter, "_local_tensor", parameter).detach() for parameter in parameters]
+
+
+def _sample(weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    pieces = []
+    for tensor in weights:
+        if tensor.is_contiguous() and tensor.is_floating_point():
+            stride = max(1, tensor.numel() // _VALUES_PER_TENSOR)
+            pieces.append(tensor.view(-1)[::stride].float())
+    return torch.cat(pieces) if pieces else torch.zeros(1, device=weights[0].device)

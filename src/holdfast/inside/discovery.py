@@ -1,0 +1,92 @@
+"""Find the objects of the training without being told: which models hold these parameters, which optimizers exist.
+
+The garbage collector knows every live object. It is asked once per training, at the first step, so nothing is paid
+while models are built. Types are looked at, never instances: an `isinstance` on a lazy proxy could run its code.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+_WRAPPER_PREFIXES = ("module.", "_orig_mod.", "_forward_module.", "_fsdp_wrapped_module.")
+
+
+@dataclass(frozen=True, slots=True)
+class Living:
+    """What of interest was alive when it was asked."""
+
+    modules: list[nn.Module]
+    optimizers: list[torch.optim.Optimizer]
+
+
+def find_living() -> Living:
+    """Ask the garbage collector for all modules and optimizers."""
+    modules: list[nn.Module] = []
+    optimizers: list[torch.optim.Optimizer] = []
+    kinds: dict[type, int] = {}
+    for thing in gc.get_objects():
+        kind = type(thing)
+        wanted = kinds.get(kind)
+        if wanted is None:
+            wanted = kinds[kind] = _kind_of(kind)
+        if wanted == 1:
+            modules.append(thing)
+        elif wanted == 2 and "_optimizer_step_pre_hooks" in vars(thing):  # a wrapper around an optimizer has none
+            optimizers.append(thing)
+    return Living(modules, optimizers)
+
+
+def _kind_of(kind: type) -> int:
+    bases = kind.__mro__
+    return 1 if nn.Module in bases else 2 if torch.optim.Optimizer in bases else 0
+
+
+def find_roots(modules: Iterable[nn.Module], parameters: Iterable[torch.Tensor]) -> list[nn.Module]:
+    """The fewest outermost modules that hold these parameters; of two that hold the same, the smaller."""
+    modules = list(modules)
+    children = {id(child) for module in modules for child in module._modules.values()}
+    wanted = {id(parameter) for parameter in parameters}
+    held: list[tuple[set[int], int, nn.Module]] = []
+    for module in modules:
+        if id(module) not in children and not isinstance(module, torch.jit.ScriptModule):
+            own = {id(parameter) for parameter in module.parameters()} & wanted
+            if own:
+                held.append((own, sum(1 for _ in module.modules()), module))
+    roots: list[nn.Module] = []
+    while wanted and held:
+        own, _, module = max(held, key=lambda entry: (len(entry[0] & wanted), -entry[1]))
+        if not own & wanted:
+            break
+        roots.append(module)
+        wanted -= own
+    return roots
+
+
+def named(roots: list[nn.Module], kind: str) -> Iterator[tuple[str, Any]]:
+    """Names and objects of all `parameters` or `modules` of the roots; several roots are told apart by class."""
+    for prefix, root in zip(_prefixes(roots), roots, strict=True):
+        pairs = root.named_parameters() if kind == "parameters" else root.named_modules()
+        for name, thing in pairs:
+            yield (prefix + plain_name(name)).rstrip("."), thing
+
+
+def plain_name(name: str) -> str:
+    """A parameter's or module's name without what wrappers put into it."""
+    dotted = name + "."
+    for prefix in _WRAPPER_PREFIXES:
+        if dotted.startswith(prefix):
+            dotted = dotted[len(prefix) :]
+    return dotted.replace("._orig_mod.", ".").replace("._fsdp_wrapped_module.", ".").removesuffix(".")
+
+
+def _prefixes(roots: list[nn.Module]) -> list[str]:
+    if len(roots) <= 1:
+        return [""] * len(roots)
+    names = [type(root).__name__ for root in roots]
+    return [f"{name}.{names[:i].count(name)}." if names.count(name) > 1 else f"{name}." for i, name in enumerate(names)]

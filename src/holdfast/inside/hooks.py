@@ -1,0 +1,196 @@
+"""Where torch calls Holdfast: the public optimizer hooks, and thin wrappers around the few functions that have none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from holdfast.inside.collectives import watch_collectives
+from holdfast.inside.patches import Patches
+from holdfast.inside.session import Session
+from holdfast.inside.shield import Shield
+
+Optimizer = torch.optim.Optimizer
+
+
+class Hooks:
+    """Everything that is hung into torch, and taken out again."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._patches = Patches()
+        self._handles: list[Any] = []
+        self._scaler: Any = None
+        self._depth = 0
+        self._in_closure = False
+        self._reached_update = False
+        shield = Shield(session.trouble)
+        self._before = shield(session.before_update)
+        self._after = shield(session.after_update)
+        self._pre = shield(self._before_step)
+        self._shield = shield
+
+    def install(self) -> None:
+        """Hang everything in."""
+        self._handles.append(register_optimizer_step_pre_hook(self._pre))
+        self._handles.append(register_optimizer_step_post_hook(self._after_step))
+        replace = self._patches.replace
+        replace(torch.autograd, "backward", self._backward)
+        replace(torch.amp.GradScaler, "scale", self._scale)
+        replace(torch.amp.GradScaler, "step", self._scaler_step)
+        for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
+            replace(owner, "clip_grad_norm_", self._clip)
+        replace(_BaseDataLoaderIter, "__next__", self._next_batch)
+        replace(nn.Module, "train", self._train)
+        watch_collectives(self._patches, self.session, self._shield)
+
+    def remove(self) -> None:
+        """Take everything out."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._patches.restore()
+
+    # The optimizer. A step inside a step (an optimizer that drives another) is part of it.
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.compiler.is_compiling() or _capturing():
+            return None
+        self._depth += 1
+        if self._depth > 1:
+            return None
+        self._reached_update = True
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._before(optimizer, self._scaler)
+            return None
+        listening = self._listening(closure, optimizer)
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": listening}
+        return (args[0], listening, *args[2:]), kwargs
+
+    def _listening(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
+        """The same closure; after its first call the gradients are complete."""
+        called = False
+
+        def listening_closure(*args: Any, **kwargs: Any) -> Any:
+            nonlocal called
+            self._in_closure = True
+            try:
+                result = closure(*args, **kwargs)
+            finally:
+                self._in_closure = False
+            if not called:
+                called = True
+                self._before(optimizer, self._scaler)
+            return result
+
+        return listening_closure
+
+    def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if torch.compiler.is_compiling() or self._depth == 0:
+            return
+        self._depth -= 1
+        if self._depth == 0:
+            self._after(optimizer)
+
+    # The gradient scaler
+
+    def _scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        losses = self.session.losses
+
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            if scaled is not outputs:
+                losses.note_scaling(scaled, outputs, scaler._scale)
+            return scaled
+
+        return scale
+
+    def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not scaler.is_enabled():
+                return original(scaler, optimizer, *args, **kwargs)
+            self._scaler, self._reached_update = scaler, False
+            try:
+                result = original(scaler, optimizer, *args, **kwargs)
+            finally:
+                self._scaler = None
+            if not self._reached_update and isinstance(optimizer, Optimizer):
+                inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate hands over a wrapper
+                self._before(inner, scaler)
+                self._after(inner, skipped=True)
+            return result
+
+        return step
+
+    # Everything else
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        session = self.session
+        note = self._shield(session.backward_begins)
+        end = self._shield(session.backward_ended)
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(tensors, *args, **kwargs)
+            if not self._in_closure:
+                self._depth = 0  # a step that raised has left it behind
+            note(tensors)
+            result = original(tensors, *args, **kwargs)
+            end()
+            return result
+
+        return backward
+
+    def _clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        begin, end = self._shield(self.session.clipping_begins), self._shield(self.session.clipping_ended)
+
+        def clip_grad_norm_(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or isinstance(parameters, torch.Tensor):
+                return original(parameters, max_norm, norm_type, *args, **kwargs)
+            listed = list(parameters)
+            training = begin(listed, float(norm_type))
+            norm = original(listed, max_norm, norm_type, *args, **kwargs)
+            if training is not None:
+                end(training, norm, max_norm, listed)
+            return norm
+
+        return clip_grad_norm_
+
+    def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        batch, ended = self._shield(self.session.batch), self._shield(self.session.loader_ended)
+
+        def __next__(iterator: Any) -> Any:
+            begun = time.perf_counter()
+            try:
+                drawn = original(iterator)
+            except StopIteration:
+                ended(iterator)
+                raise
+            batch(iterator, drawn, time.perf_counter() - begun)
+            return drawn
+
+        return __next__
+
+    def _train(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        known, noted = self.session.whole_models, self._shield(self.session.mode_set)
+
+        def train(module: nn.Module, mode: bool = True) -> nn.Module:
+            result: nn.Module = original(module, mode)
+            if id(module) in known:
+                noted(module, mode)
+            return result
+
+        return train
+
+
+def _capturing() -> bool:
+    """Whether a CUDA graph is being recorded: nothing may be added to it."""
+    return bool(torch.cuda.is_initialized()) and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]

@@ -1,0 +1,84 @@
+"""What is recorded, and where to: everything in the process (`holdfast run`), or what `holdfast.watch` was given."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import nn
+
+from holdfast.signals.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from holdfast.inside.training import Training
+
+_WAITING_AT_MOST = 1000
+
+
+class Logged(NamedTuple):
+    """A metric that the script gave to `run.log`."""
+
+    name: str
+    value: float | torch.Tensor
+    split: str
+    step: int | None
+
+
+class Scope:
+    """One run folder and the optimizers whose steps go there; no optimizers named means all of them."""
+
+    def __init__(
+        self,
+        run: RunFolder,
+        *,
+        budget: float = 0.01,
+        full: bool = False,
+        models: Iterable[nn.Module] = (),
+        optimizers: Iterable[torch.optim.Optimizer] = (),
+        follows_children: bool = False,
+    ) -> None:
+        self.run, self.budget, self.full, self.follows_children = run, budget, full, follows_children
+        self.trainings: list[Training] = []
+        self._models = [weakref.ref(model) for model in models]
+        self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
+        self._told = False
+        self._waiting: deque[Logged] = deque(maxlen=_WAITING_AT_MOST)
+
+    def wants(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether this optimizer's steps are recorded here."""
+        return not self._optimizers or any(reference() is optimizer for reference in self._optimizers)
+
+    def models(self) -> list[nn.Module]:
+        """The models that were named, as far as they are alive."""
+        return [model for reference in self._models if (model := reference()) is not None]
+
+    def log(self, metric: Logged) -> None:
+        """Record a metric in the newest training; before the first step it waits for one to begin."""
+        if self.trainings:
+            self.trainings[-1].log(metric)
+        else:
+            self._waiting.append(metric)
+
+    def begin(self, training: Training) -> None:
+        """A training has begun here."""
+        self.trainings.append(training)
+        while self._waiting:
+            training.log(self._waiting.popleft())
+
+    def in_child(self) -> Scope:
+        """The same scope for a forked child, with nothing recorded yet."""
+        return Scope(self.run, budget=self.budget, full=self.full, follows_children=True)
+
+    def step_back(self, what: str, error: BaseException) -> None:
+        """Record `holdfast-degraded` once, through a training's recorder or straight into the journal."""
+        if self.trainings:
+            self.trainings[-1].recorder.step_back(what, error)
+        elif not self._told:
+            self._told = True
+            with contextlib.suppress(OSError):
+                evidence = {"what": what, "error": f"{type(error).__name__}: {error}"}
+                self.run.journal.write("finding", code="holdfast-degraded", severity="warning", evidence=evidence)

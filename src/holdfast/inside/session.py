@@ -1,0 +1,276 @@
+"""What happens in this process: which trainings there are, which optimizer belongs to which, and who gets an event.
+
+    backward            -> losses
+    clip_grad_norm_     -> the training whose gradients they are
+    optimizer.step      -> before_update, the update, after_update: one row
+    DataLoader          -> loader
+    model.eval/train    -> evaluation
+
+An optimizer belongs to the training whose parameters it shares, or to the one that began while it was already there (two
+networks trained against each other); any other begins a training of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from holdfast.inside.budget import Budget
+from holdfast.inside.capture.evaluation import EvaluationPhase
+from holdfast.inside.capture.loader import Loader
+from holdfast.inside.capture.losses import Losses
+from holdfast.inside.capture.memory import ProcessMemory
+from holdfast.inside.discovery import find_living, find_roots
+from holdfast.inside.scope import Scope
+from holdfast.inside.training import Member, Training
+from holdfast.signals.recorder import Recorder
+
+_ALONE_AT_MOST = 64  # steps of an optimizer without the main one, before it is taken for a training of its own
+Optimizer = torch.optim.Optimizer
+
+
+class Session:
+    """The state of Holdfast in one process."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+        self.losses, self.loader, self.memory = Losses(), Loader(), ProcessMemory()
+        self.cost = 0.0  # seconds spent in events that belong to no training yet
+        self._of_optimizer: dict[int, tuple[weakref.ref[Optimizer], Training | None]] = {}
+        self.whole_models: dict[int, tuple[weakref.ref[nn.Module], Training]] = {}
+        self._phase: EvaluationPhase | None = None
+        self._phase_training: Training | None = None
+        self._evaluating_since: float | None = None
+
+    @property
+    def trainings(self) -> list[Training]:
+        """All trainings of this process, in all scopes."""
+        return [training for scope in self.scopes for training in scope.trainings]
+
+    # Events of the optimizer
+
+    def before_update(self, optimizer: Optimizer, scaler: Any) -> None:
+        """The gradients of an optimizer are complete."""
+        begun = time.perf_counter()
+        self.end_evaluation()
+        training = self._training_of(optimizer)
+        if training is None:
+            return
+        training.before_update(optimizer, scaler)
+        self._book(training, begun)
+
+    def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
+        """An optimizer has stepped, or its scaler left the step out."""
+        begun = time.perf_counter()
+        training = self._training_of(optimizer)
+        if training is None:
+            return
+        training.after_update(optimizer, skipped=skipped)
+        member = training.members[id(optimizer)]
+        if member.steps_alone >= _ALONE_AT_MOST:
+            self._settle(training, member, optimizer)
+        self._book(training, begun)
+
+    def clipping_begins(self, parameters: list[torch.Tensor], norm_type: float) -> Training | None:
+        """The script clips gradients; gives the training whose they are."""
+        begun = time.perf_counter()
+        training = next((t for t in self.trainings if t.trains(parameters[:1])), None)
+        if training is not None:
+            training.before_clipping(parameters, norm_type)
+        self.cost += time.perf_counter() - begun
+        return training
+
+    def clipping_ended(self, training: Training, norm: Any, limit: Any, parameters: list[torch.Tensor]) -> None:
+        """The script has clipped gradients and knows their norm."""
+        begun = time.perf_counter()
+        training.after_clipping(norm, limit, parameters)
+        self.cost += time.perf_counter() - begun
+
+    # Events of the backward pass
+
+    def backward_begins(self, given: Any) -> None:
+        """`backward` was called on something."""
+        begun = time.perf_counter()
+        if self._evaluating_since is not None:
+            self.end_evaluation()
+        self.losses.note(given)
+        self.cost += time.perf_counter() - begun
+
+    def backward_ended(self) -> None:
+        """All gradients of a `backward` call are there."""
+        for scope in self.scopes:
+            for training in scope.trainings:
+                training.sampler.end_backward()
+
+    # Events of the loader
+
+    def batch(self, iterator: Any, batch: Any, seconds: float) -> None:
+        """A loader gave a batch."""
+        begun = time.perf_counter()
+        if torch.is_grad_enabled() and self._phase is None:
+            self.end_evaluation()
+            self.loader.note_batch(iterator, batch, seconds)
+        elif self._evaluating_since is None:
+            self._evaluating_since = begun - seconds
+        self.cost += time.perf_counter() - begun
+
+    def loader_ended(self, iterator: Any) -> None:
+        """A loader was drawn to its end."""
+        if torch.is_grad_enabled() and self._phase is None:
+            self.loader.note_end(iterator)
+
+    # Events of evaluation
+
+    def mode_set(self, module: nn.Module, training_mode: bool) -> None:
+        """`train()` or `eval()` was called on some module; only that of a whole model counts."""
+        known = self.whole_models.get(id(module))
+        if known is None or known[0]() is not module:
+            return
+        if training_mode:
+            self.end_evaluation()
+        elif self._phase is None:
+            self._phase, self._phase_training = EvaluationPhase(), known[1]
+            self._phase.open()
+            self._evaluating_since = self._evaluating_since or time.perf_counter()
+
+    def end_evaluation(self) -> None:
+        """Training goes on: write the losses that were heard, and leave the time out of the step."""
+        if self._evaluating_since is not None:
+            passed = time.perf_counter() - self._evaluating_since
+            self._evaluating_since = None
+            for training in self.trainings:
+                training.evaluated += passed
+        phase, self._phase = self._phase, None
+        if phase is not None and self._phase_training is not None:
+            self._phase_training.evaluated_loss(phase.close())
+            self._phase_training = None
+
+    # Beginning and end
+
+    def trouble(self, what: str, error: BaseException) -> None:
+        """Holdfast made a mistake: tell the journal of every run it concerns."""
+        for scope in self.scopes:
+            scope.step_back(what, error)
+
+    def close(self, scope: Scope) -> None:
+        """End the recording of one scope."""
+        self.end_evaluation()
+        if scope in self.scopes:
+            self.scopes.remove(scope)
+        for training in scope.trainings:
+            training.close()
+        gone = {id(training) for training in scope.trainings}
+        self._of_optimizer = {k: v for k, v in self._of_optimizer.items() if v[1] is not None and id(v[1]) not in gone}
+        for key in [key for key, (_, training) in self.whole_models.items() if id(training) in gone]:
+            del self.whole_models[key]
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent's tables are not ours to write, its helper thread does not exist here."""
+        if self._phase is not None:
+            self._phase.close()
+        self.scopes = [scope.in_child() for scope in self.scopes if scope.follows_children]
+        self.losses.__init__()  # type: ignore[misc]
+        self.loader.__init__()  # type: ignore[misc]
+        self.memory.__init__()  # type: ignore[misc]
+        self.cost, self._phase, self._phase_training, self._evaluating_since = 0.0, None, None, None
+        self._of_optimizer.clear()
+        self.whole_models.clear()
+
+    # Who belongs to which training
+
+    def _training_of(self, optimizer: Optimizer) -> Training | None:
+        known = self._of_optimizer.get(id(optimizer))
+        if known is not None and known[0]() is optimizer:
+            return known[1]
+        training = self._assign(optimizer)
+        self._of_optimizer[id(optimizer)] = (weakref.ref(optimizer), training)
+        return training
+
+    def _assign(self, optimizer: Optimizer) -> Training | None:
+        scope = next((scope for scope in self.scopes if scope.wants(optimizer)), None)
+        if scope is None:
+            return None
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        for training in scope.trainings:
+            if training.trains(parameters):
+                return self._continue(training, optimizer, parameters)
+        return self._begin(scope, optimizer)
+
+    def _continue(self, training: Training, optimizer: Optimizer, parameters: Iterable[torch.Tensor]) -> Training:
+        """Another optimizer for a model that is already trained: the next main one if it takes over the same weights."""
+        member = training.join(optimizer)
+        main = training.main.optimizer() if training.main is not None else None
+        taken = {id(p) for group in main.param_groups for p in group["params"]} if main is not None else set()
+        if main is None or any(id(parameter) in taken for parameter in parameters):
+            training.main = member
+        return training
+
+    def _begin(self, scope: Scope, optimizer: Optimizer, *, alone: bool = False) -> Training | None:
+        recorder = self._open_recorder(scope)
+        if recorder is None:
+            return None
+        living = find_living()
+        budget = Budget(fraction=scope.budget, full=scope.full)
+        training = Training(recorder, losses=self.losses, loader=self.loader, memory=self.memory, budget=budget)
+        scope.begin(training)
+        others = () if alone else (o for o in living.optimizers if o is not optimizer and self._is_free(scope, o))
+        for member in (optimizer, *others):
+            training.join(member)
+            self._of_optimizer[id(member)] = (weakref.ref(member), training)
+        parameters = [p for m in training.members.values() if (o := m.optimizer()) for g in o.param_groups for p in g["params"]]
+        roots = list(scope.models()) or find_roots(living.modules, parameters)
+        training.use_models(roots)
+        for module in whole_models(roots):
+            self.whole_models[id(module)] = (weakref.ref(module), training)
+        return training
+
+    def _is_free(self, scope: Scope, optimizer: Optimizer) -> bool:
+        return id(optimizer) not in self._of_optimizer and scope.wants(optimizer)
+
+    def _settle(self, training: Training, member: Member, optimizer: Optimizer) -> None:
+        """An optimizer steps and steps without the main one: it is the main one, or a training of its own."""
+        if training.main is None or training.main.steps == 0:
+            training.main = member
+            return
+        del training.members[id(optimizer)]
+        scope = next(scope for scope in self.scopes if training in scope.trainings)
+        self._of_optimizer[id(optimizer)] = (weakref.ref(optimizer), self._begin(scope, optimizer, alone=True))
+
+    def _open_recorder(self, scope: Scope) -> Recorder | None:
+        try:
+            return Recorder.start(scope.run, current_rank())
+        except OSError as error:
+            scope.step_back("opening the tables", error)
+            return None
+
+    def _book(self, training: Training, begun: float) -> None:
+        training.cost += time.perf_counter() - begun + self.cost
+        self.cost = 0.0
+
+
+def current_rank() -> int:
+    """This process's rank: of the process group if there is one, else as the launcher says."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    rank = os.environ.get("RANK", "0")
+    return int(rank) if rank.isdigit() else 0
+
+
+def whole_models(roots: Iterable[nn.Module]) -> list[nn.Module]:
+    """The models, and what wrappers hold inside: every module on the way down that still has nearly all parameters."""
+    found = []
+    for root in roots:
+        module, size = root, sum(p.numel() for p in root.parameters())
+        while True:
+            found.append(module)
+            inner = [m for m in module.children() if sum(p.numel() for p in m.parameters()) >= 0.9 * size]
+            if len(inner) != 1 or not size:
+                break
+            module = inner[0]
+    return found

@@ -1,0 +1,21 @@
+"""How Holdfast gets into a script that nobody changed: `holdfast run` puts this folder first on PYTHONPATH.
+
+Python imports `sitecustomize` at start. This one sets the stage for `import torch`, takes its folder off `sys.path`
+again, and hands on to the `sitecustomize` that Python would have found without it; that one's absence and its errors
+reach Python as if this file were not there. Any Python may come by here: no annotations, no new syntax.
+"""
+
+import os
+import sys
+
+if __name__ == "sitecustomize":
+    _here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs every start of Python
+    if os.environ.get("HOLDFAST_RUN") and sys.version_info >= (3, 10):
+        try:  # noqa: SIM105 - contextlib costs every start of Python
+            __import__("holdfast_on_torch").wait_for_torch()
+        except Exception:  # noqa: BLE001 - a script must start, whatever is wrong here
+            pass
+    sys.path[:] = [entry for entry in sys.path if entry != _here]
+    sys.path_importer_cache.pop(_here, None)
+    sys.modules.pop("sitecustomize", None)
+    __import__("sitecustomize")

@@ -1,0 +1,299 @@
+"""One training: a main optimizer, the others that work beside it, and the row that each step becomes.
+
+Called around every `optimizer.step()`. Nothing of the user's is kept alive: models and optimizers are held by weak
+references, parameters only for the length of a call.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from holdfast.inside import step_row as at
+from holdfast.inside.budget import Budget
+from holdfast.inside.capture.device import Courier
+from holdfast.inside.capture.gradients import HostPlan, is_plain, read_on_host, values_of
+from holdfast.inside.capture.gradients_cuda import GradientKernel
+from holdfast.inside.capture.loader import Loader
+from holdfast.inside.capture.losses import Losses
+from holdfast.inside.capture.memory import ProcessMemory, gpu_memory
+from holdfast.inside.capture.modules import ModuleSampler, ModuleTime
+from holdfast.inside.capture.weights import WeightSample, plain_weights, weight_norms
+from holdfast.inside.discovery import named
+from holdfast.inside.gathering import Gathering
+from holdfast.inside.publishing import Publisher
+from holdfast.inside.scope import Logged
+from holdfast.signals.recorder import Recorder
+from holdfast.signals.schema import MISSING_INT
+
+_MEMORY_EVERY = 0.02  # seconds; between two readings of the GPU's memory it is missing, not repeated
+Optimizer = torch.optim.Optimizer
+
+
+class Member:
+    """One optimizer of a training, and what is remembered of it between steps."""
+
+    def __init__(self, optimizer: Optimizer, number: int) -> None:
+        self.optimizer = weakref.ref(optimizer)
+        self.number = number
+        self.size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+        self.steps = 0
+        self.steps_alone = 0  # since the main optimizer stepped last
+        self.kernel: GradientKernel | None = None
+        self._plan: HostPlan | None = None
+        self._plan_size = -1
+
+    def plan(self, gradients: list[torch.Tensor]) -> HostPlan:
+        """How to read these gradients on the host; worked out anew when their number changes."""
+        if self._plan is None or len(gradients) != self._plan_size:
+            self._plan, self._plan_size = HostPlan(gradients), len(gradients)
+        return self._plan
+
+
+class Training:
+    """Puts the rows of one training together."""
+
+    def __init__(self, recorder: Recorder, *, losses: Losses, loader: Loader, memory: ProcessMemory, budget: Budget) -> None:
+        self.recorder, self.losses, self.loader, self.memory, self.budget = recorder, losses, loader, memory, budget
+        self.publisher = Publisher(recorder)
+        self.members: dict[int, Member] = {}
+        self.main: Member | None = None
+        self.step = 0
+        self.cost = 0.0  # seconds that Holdfast took since the last row was finished
+        self.evaluated = 0.0  # seconds of evaluation since the last step
+        self.sampler = ModuleSampler(memory)
+        self._roots: list[weakref.ref[nn.Module]] = []
+        self._names: dict[int, int] = {}
+        self._courier: Courier | None = None
+        self._gathering: Gathering | None = None
+        self._read_early: Gathering | None = None
+        self._clip_norm: float | None = None
+        self._sample: WeightSample | None = None
+        self._luxury_cost = 0.0
+        self._ended_at: float | None = None
+        self._memory_at = 0.0
+        self._workers_rss: int | None = None
+        recorder.every_second(self._each_second)
+
+    # Who belongs here
+
+    def join(self, optimizer: Optimizer) -> Member:
+        """Take an optimizer in. The largest is the main one; one that has already stepped keeps its place."""
+        member = Member(optimizer, len(self.members))
+        self.members[id(optimizer)] = member
+        main = self.main
+        if main is None or main.optimizer() is None or (main.steps == 0 and member.size > main.size):
+            self.main = member
+        return member
+
+    def use_models(self, roots: Iterable[nn.Module]) -> None:
+        """Learn the models whose parameters are trained here, for names and module times."""
+        roots = list(roots)
+        self._roots = [weakref.ref(root) for root in roots]
+        code = self.recorder.strings.code
+        self._names = {id(parameter): code(name) for name, parameter in named(roots, "parameters")}
+
+    def roots(self) -> list[nn.Module]:
+        """The models, as far as they are alive."""
+        return [root for reference in self._roots if (root := reference()) is not None]
+
+    def trains(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Whether any of these parameters is trained here."""
+        return any(id(parameter) in self._names for parameter in parameters)
+
+    # Around one step
+
+    def before_clipping(self, parameters: list[torch.Tensor], norm_type: float) -> None:
+        """The script is about to clip: read the gradients first, if more is wanted than the norm it will compute."""
+        each = self.budget.due("parameters", self.step)
+        if self.main is not None and (each or norm_type != 2.0):
+            self._read_early = self._read(parameters, self.main, each=each)
+
+    def after_clipping(self, norm: Any, limit: Any, parameters: list[torch.Tensor]) -> None:
+        """Take the norm that the script computed anyway."""
+        self._clip_norm = float(limit) if isinstance(limit, (int, float)) else None
+        if self._read_early is None:
+            self._read_early = Gathering(self._courier_for(parameters[0].device))
+            self._read_early.add("norm", norm)
+
+    def before_update(self, optimizer: Optimizer, scaler: Any = None) -> None:
+        """The gradients are complete and the update comes next: read them."""
+        member = self.members[id(optimizer)]
+        parameters = _parameters(optimizer)
+        if member is not self.main:
+            self._read(parameters, member, each=False).finish(self.publisher.other_step)
+            return
+        gathering, self._read_early = self._read_early, None
+        something_due = self.budget.full or self.step >= self.budget.next_step
+        if gathering is None:
+            gathering = self._read(parameters, member, each=something_due and self.budget.due("parameters", self.step))
+        gathering.add("loss", self.losses.total())
+        gathering.add("lr", optimizer.param_groups[0].get("lr"))
+        if scaler is not None:
+            gathering.add("scale", scaler._scale)
+            gathering.add("grad_scale", getattr(optimizer, "grad_scale", None))
+            gathering.add("found_inf", getattr(optimizer, "found_inf", None))
+        self._gathering = gathering
+        if something_due and self.budget.due("weights", self.step):
+            begun = time.perf_counter()
+            self._sample = WeightSample(plain_weights(parameters))
+            self._charge("weights", begun)
+
+    def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
+        """The update is done, or was left out by the scaler: finish the row."""
+        member = self.members[id(optimizer)]
+        member.steps += 1
+        self.publisher.rates(self.step, member.number, optimizer.param_groups)
+        gathering, self._gathering = self._gathering, None
+        if member is not self.main or gathering is None:
+            member.steps_alone += 1
+            return
+        for other in self.members.values():
+            other.steps_alone = 0
+        if self._sample is not None:
+            self._compare_weights(gathering, optimizer)
+        times = self._module_times() if self.sampler.running else []
+        row = self._row()
+        if skipped:
+            row[at.SKIPPED] = 1
+        gathering.finish(lambda numbers: self.publisher.step(row, numbers, times))
+        if self._courier is not None:
+            self._courier.collect()
+        if (self.budget.full or self.step >= self.budget.next_step) and self.budget.due("modules", self.step):
+            self._sample_modules()
+
+    def evaluated_loss(self, sums: dict[str, Any]) -> None:
+        """Write the losses of an evaluation that has ended; those on a GPU when they have arrived."""
+        step, epoch = self.step, self.loader.epoch
+        for name, total in sums.items():
+            if isinstance(total.total, torch.Tensor) and self._courier is not None:
+                self._carry_metric(step, name, "val", total.total, total.samples, total.samples)
+            else:
+                self.publisher.losses(step, epoch, {name: total})
+
+    def log(self, metric: Logged) -> None:
+        """Write a metric that the script gave."""
+        step = self.step if metric.step is None else metric.step
+        if isinstance(metric.value, torch.Tensor) and metric.value.device.type != "cpu" and self._courier is not None:
+            self._carry_metric(step, metric.name, metric.split, metric.value.detach(), 1, None)
+        else:
+            self.publisher.evaluation(step, self.loader.epoch, metric.name, metric.split, float(metric.value), None)
+
+    def close(self) -> None:
+        """Write what is still under way and seal the tables."""
+        self.sampler.stop()
+        if self._courier is not None:
+            self._courier.wait()
+        self.recorder.close()
+
+    # Parts of a step
+
+    def _courier_for(self, device: torch.device) -> Courier | None:
+        """Who brings numbers from this device; None for the host."""
+        if device.type != "cuda":
+            return None
+        if self._courier is None or self._courier.device != device:
+            self._courier = Courier(device)
+        return self._courier
+
+    def _read(self, parameters: list[torch.Tensor], member: Member, *, each: bool) -> Gathering:
+        """Read the gradients of these parameters, all together or each."""
+        begun = time.perf_counter() if each else 0.0
+        gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
+        if not gradients:
+            return Gathering(None)
+        on_device = not gradients[0].is_cpu
+        gathering = Gathering(self._courier_for(gradients[0].device) if on_device else None)
+        if on_device and gathering.carries:
+            plain = [gradient if is_plain(gradient) else values_of(gradient) for gradient in gradients]
+            member.kernel = gathering.read_on_device(plain, self._names_of(parameters), each=each, kernel=member.kernel)
+        else:
+            names = partial(self._names_of, parameters)
+            gathering.reading = read_on_host(member.plan(gradients), gradients, names, each=each)
+        if each:
+            gathering.add("weights", weight_norms(plain_weights([p for p in parameters if p.grad is not None])))
+            self._charge("parameters", begun)
+        return gathering
+
+    def _names_of(self, parameters: list[torch.Tensor]) -> list[int]:
+        return [self._names.get(id(parameter), MISSING_INT) for parameter in parameters if parameter.grad is not None]
+
+    def _compare_weights(self, gathering: Gathering, optimizer: Optimizer) -> None:
+        sample, self._sample = self._sample, None
+        if sample is not None:
+            begun = time.perf_counter()
+            gathering.add("update_ratio", sample.compare(plain_weights(_parameters(optimizer))))
+            self._charge("weights", begun)
+
+    def _row(self) -> list[float | int]:
+        """The row of this step, as far as the host knows it; opens the next step."""
+        now, row = time.perf_counter(), at.empty_row()
+        row[at.STEP], row[at.TIME], row[at.BACKWARDS] = self.step, time.time(), self.losses.count
+        loader = self.loader
+        if loader.epoch is not None:
+            row[at.EPOCH] = loader.epoch
+            row[at.DATA_SECONDS], row[at.SAMPLES] = loader.take()
+        if self._clip_norm is not None:
+            row[at.CLIP_NORM], self._clip_norm = self._clip_norm, None
+        if now - self._memory_at > _MEMORY_EVERY:
+            self._memory_at = now
+            self._read_memory(row)
+        row[at.HOST_RSS] = self.memory.latest
+        if self._workers_rss is not None:
+            row[at.WORKERS_RSS] = self._workers_rss
+        cost, self.cost = self.cost, 0.0
+        row[at.HOLDFAST_SECONDS] = cost
+        if self._ended_at is not None:
+            row[at.STEP_SECONDS] = seconds = now - self._ended_at - self.evaluated
+            self.budget.charge_step(seconds, max(0.0, cost - self._luxury_cost))
+        self._ended_at, self.evaluated, self._luxury_cost = now, 0.0, 0.0
+        self.step += 1
+        return row
+
+    def _read_memory(self, row: list[float | int]) -> None:
+        self.memory.read()
+        if self._courier is not None:
+            row[at.GPU_ALLOCATED], row[at.GPU_RESERVED], row[at.GPU_PEAK] = gpu_memory(self._courier.device)
+
+    def _module_times(self) -> list[ModuleTime]:
+        """Times of the modules in this step, which was sampled; hooks come off unless every step is."""
+        begun = time.perf_counter()
+        times = self.sampler.take() if self.budget.full else self.sampler.stop()
+        self._charge("modules", begun - self.sampler.take_cost())
+        return times
+
+    def _sample_modules(self) -> None:
+        """Put hooks on the modules for the step that comes now."""
+        if not self.sampler.running:
+            begun = time.perf_counter()
+            self.sampler.start(self.roots(), self._courier.device if self._courier is not None else torch.device("cpu"))
+            self._luxury_cost += time.perf_counter() - begun
+
+    def _carry_metric(self, step: int, name: str, split: str, total: torch.Tensor, divisor: int, samples: int | None) -> None:
+        epoch = self.loader.epoch
+
+        def arrived(values: Any) -> None:
+            if values is not None:
+                self.publisher.evaluation(step, epoch, name, split, float(values[0]) / max(divisor, 1), samples)
+
+        if self._courier is not None:
+            self._courier.send([total], arrived)
+
+    def _charge(self, luxury: str, begun: float) -> None:
+        seconds = time.perf_counter() - begun
+        self.budget.charge(luxury, seconds)
+        self._luxury_cost += seconds
+
+    def _each_second(self) -> None:
+        self._workers_rss = self.loader.workers_resident()
+        self.loader.record(self.recorder, self.step)
+
+
+def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

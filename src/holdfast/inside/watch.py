@@ -1,0 +1,167 @@
+"""`holdfast.watch`: the same recording as `holdfast run`, from one line in a script or notebook.
+
+    with holdfast.watch(model, optimizer) as run:
+        for batch in run.batches(loader):
+            ...
+
+Everything on the `Run` is optional: losses, norms, learning rates and loader times are seen through the hooks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from holdfast.errors import UsageError
+from holdfast.inside.arm import armed
+from holdfast.inside.scope import Logged, Scope
+from holdfast.signals.run_folder import RunFolder
+
+Batch = TypeVar("Batch")
+_POLICIES = ("observe",)
+_open_runs: list[Run] = []
+
+
+class Run:
+    """A watched training. Close it, or use it with `with`; at the end of the process it is closed anyway."""
+
+    def __init__(self, scope: Scope, *, owned: bool) -> None:
+        self._scope, self._owned = scope, owned
+        self.closed = False
+
+    @property
+    def folder(self) -> Path:
+        """Where the run is recorded."""
+        return self._scope.run.path
+
+    @property
+    def name(self) -> str:
+        """The run's name, as `holdfast query -t NAME` takes it."""
+        return self._scope.run.name
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """Draw batches from anything, and have the waiting time and the passes recorded."""
+        if isinstance(loader, DataLoader):  # its iterator is already timed
+            yield from loader
+            return
+        session = armed().session
+        iterator = iter(loader)
+        while True:
+            begun = time.perf_counter()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                session.loader_ended(None)
+                return
+            session.batch(None, batch, time.perf_counter() - begun)
+            yield batch
+
+    def epoch(self, number: int) -> None:
+        """Say which epoch it is, where no loader shows it."""
+        armed().session.loader.set_epoch(number)
+
+    def log(self, *, split: str = "train", step: int | None = None, **metrics: float | torch.Tensor) -> None:
+        """Record metrics of your own: `run.log(accuracy=0.91, split="val")`. A tensor on a GPU is not waited for."""
+        for name, value in metrics.items():
+            self._scope.log(Logged(name, value, split, step))
+
+    def close(self) -> None:
+        """End the recording."""
+        if not self.closed:
+            self.closed = True
+            if self in _open_runs:
+                _open_runs.remove(self)
+            if self._owned:
+                armed().remove(self._scope)
+                with contextlib.suppress(OSError):
+                    self._scope.run.update_info(ended=time.time())
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<holdfast run {self.name} in {self.folder}>"
+
+
+def watch(
+    model: nn.Module | Iterable[nn.Module] = (),
+    optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] = (),
+    *,
+    name: str | None = None,
+    folder: str | os.PathLike[str] = "runs",
+    policy: str = "observe",
+    budget: float = 0.01,
+) -> Run:
+    """Record a training from now on. Without a model or optimizer, every optimizer that steps is recorded.
+
+    Under `holdfast run` it gives that run. A run on the same optimizer that was left open (a notebook cell executed
+    again) is closed first. If nothing can be written, training goes on unrecorded and a warning says so.
+    """
+    if policy not in _POLICIES:
+        raise UsageError(f"policy {policy!r} is not available in this version.", fix="use policy='observe'")
+    if not 0.0 < budget <= 1.0:
+        raise UsageError(f"budget {budget!r} is not a share of the step.", fix="use a number such as 0.01 for one per cent")
+    models = [model] if isinstance(model, nn.Module) else list(model)
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    started = next((scope for scope in armed().session.scopes if scope.follows_children), None)
+    if started is not None:
+        return Run(started, owned=False)
+    _close_left_open(optimizers)
+    scope = Scope(_make_folder(Path(folder), name), budget=budget, models=models, optimizers=optimizers)
+    armed().add(scope)
+    run = Run(scope, owned=True)
+    _open_runs.append(run)
+    return run
+
+
+def _close_left_open(optimizers: list[torch.optim.Optimizer]) -> None:
+    for run in tuple(_open_runs):
+        if not optimizers or any(run._scope.wants(optimizer) for optimizer in optimizers):
+            run.close()
+
+
+def _make_folder(parent: Path, name: str | None) -> RunFolder:
+    info = {
+        "command": sys.orig_argv,
+        "cwd": str(Path.cwd()),
+        "started": time.time(),
+        "pid": os.getpid(),
+        "policy": "observe",
+        "python": sys.executable,
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+    }
+    shared = os.environ.get("TORCHELASTIC_RUN_ID")
+    if shared is not None and info["world_size"] != 1:  # the ranks of one run meet in one folder
+        ours = (
+            f"{name or 'run'}-{shared}-{os.environ.get('MASTER_PORT', '0')}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        )
+        run = RunFolder.join(parent, ours, **info)
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            return run
+    else:
+        run = RunFolder.create(parent, name or time.strftime("run-%m%d-%H%M%S"), **info)
+    _start_outside(run)
+    return run
+
+
+def _start_outside(run: RunFolder) -> None:
+    """Start the side process that keeps the tables small and samples the machine. Recording works without it."""
+    command = [sys.executable, "-m", "holdfast.supervisor.side", str(run.path), str(os.getpid())]
+    with contextlib.suppress(OSError):
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        process.returncode = 0  # it outlives this process on purpose: no warning when this object goes

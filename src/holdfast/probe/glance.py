@@ -1,0 +1,68 @@
+"""One look at a run for a screen: its state, the recent curves of one rank, the last evaluations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.probe.rows import Column, last_rows, measured
+from holdfast.probe.state import RankState, RunState, read_state
+from holdfast.signals.run_folder import RunFolder
+
+_HISTORY_ROWS = 4096
+_CURVES = ("loss", "grad_norm", "lr", "step_seconds", "data_seconds", "host_rss", "gpu_allocated", "holdfast_seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What a screen shows. Curves are the rows of the last steps; a value that was not measured is left out of its curve."""
+
+    state: RunState
+    lead: RankState | None
+    first_step: int | None = None
+    curves: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+
+
+def look(run: RunFolder, *, rows: int = _HISTORY_ROWS) -> Glance:
+    """Look at a run now. The curves are those of the lowest rank that has stepped."""
+    state = read_state(run)
+    lead = next((rank for rank in state.ranks if rank.step is not None), state.ranks[0] if state.ranks else None)
+    if lead is None:
+        return Glance(state, None)
+    folder = run.path / (f"rank-{lead.rank}" if lead.part == 0 else f"rank-{lead.rank}.{lead.part}")
+    columns = last_rows(folder, "steps", ("step", *_CURVES), rows)
+    curves = {name: _known(columns[name]) for name in _CURVES}
+    curves["rate"] = _inverse(curves["step_seconds"])
+    curves["data_share"] = _ratio(columns["data_seconds"], columns["step_seconds"])
+    first = int(columns["step"][0]) if len(columns["step"]) else None
+    return Glance(state, lead, first, curves, _evaluations(last_rows(folder, "evaluations", _EVALUATION, 200)))
+
+
+_EVALUATION = ("step", "epoch", "split", "name", "value", "time")
+
+
+def _known(values: Column) -> npt.NDArray[np.float64]:
+    return values[measured(values)].astype(np.float64)
+
+
+def _inverse(seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return 1.0 / seconds[seconds > 0]
+
+
+def _ratio(part: Column, whole: Column) -> npt.NDArray[np.float64]:
+    both = measured(part) & measured(whole) & (whole > 0)
+    return np.asarray(part[both] / whole[both], dtype=np.float64)
+
+
+def _evaluations(columns: dict[str, Column]) -> list[dict[str, Any]]:
+    """Evaluations, oldest first: one entry per step and split, with its metrics by name."""
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for step, epoch, split, name, value, at in zip(*(columns[key] for key in _EVALUATION), strict=True):
+        entry = found.setdefault((int(step), str(split)), {"step": int(step), "split": split, "time": float(at), "metrics": {}})
+        entry["metrics"][str(name)] = float(value)
+        entry["epoch"] = int(epoch) if epoch >= 0 else None
+    return list(found.values())

@@ -1,0 +1,99 @@
+"""The last rows of a table as numpy columns, from the newest files only: what `ps` and `tail` look at many times a second."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.probe.pieces import newest_first
+from holdfast.signals.schema import MISSING_BITS, MISSING_INT, TABLES, Kind
+from holdfast.signals.segment import Segment
+
+Column = npt.NDArray[Any]
+
+
+def last_rows(folder: Path, table: str, columns: Sequence[str], count: int) -> dict[str, Column]:
+    """The last `count` rows at most, oldest first; missing values keep their pattern, see `measured`.
+
+    Strings come as text (object arrays, None where missing). `folder` is a recording's.
+    """
+    parts: list[dict[str, Column]] = []
+    wanted = count
+    for _, piece in newest_first(folder / table):
+        try:
+            read = _from_segment if isinstance(piece, Segment) else _from_parquet
+            part = read(piece, table, columns, wanted)  # type: ignore[arg-type]
+        except (OSError, ValueError):
+            continue  # a damaged Parquet file; `query` reports it
+        parts.append(part)
+        wanted -= len(part[columns[0]])
+        if wanted <= 0:
+            break
+    parts.append({name: _empty(0, table, name) for name in columns})
+    joined = {name: np.concatenate([part[name] for part in reversed(parts)]) for name in columns}
+    return {name: _text(folder, values) if _kind(table, name) is Kind.STRING else values for name, values in joined.items()}
+
+
+def measured(values: Column) -> npt.NDArray[np.bool_]:
+    """Where a value was measured. A NaN that was measured counts as such."""
+    is_float = values.dtype.kind == "f"
+    known: npt.NDArray[np.bool_] = (values.view("<i8") if is_float else values) != (MISSING_BITS if is_float else MISSING_INT)
+    return known
+
+
+def _kind(table: str, column: str) -> Kind:
+    return next(one.kind for one in TABLES[table].columns if one.name == column)
+
+
+def _empty(count: int, table: str, column: str) -> Column:
+    kind = _kind(table, column)
+    return np.full(count, kind.missing, dtype=object if kind is Kind.STRING else kind.dtype)
+
+
+def _from_segment(segment: Segment, table: str, columns: Sequence[str], count: int) -> dict[str, Column]:
+    here = {column.name: column.kind for column in segment.columns}
+    rows = min(count, segment.rows)
+    found = {name: segment.column(name)[segment.rows - rows :] for name in columns if name in here}
+    return {
+        name: found[name].astype(object if here[name] is Kind.STRING else _kind(table, name).dtype)
+        if name in found
+        else _empty(rows, table, name)
+        for name in columns
+    }
+
+
+def _from_parquet(path: Path, table: str, columns: Sequence[str], count: int) -> dict[str, Column]:
+    """The same from a Parquet segment; only then is pyarrow needed."""
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(path)
+    found = file.read([name for name in columns if name in file.schema_arrow.names])
+    rows = min(count, file.metadata.num_rows)
+    found = found.slice(file.metadata.num_rows - rows)
+    return {
+        name: _column(found.column(name), table, name) if name in found.column_names else _empty(rows, table, name)
+        for name in columns
+    }
+
+
+def _column(values: Any, table: str, name: str) -> Column:
+    kind = _kind(table, name)
+    if kind is Kind.STRING:
+        return np.array(values.to_pylist(), dtype=object)
+    known = np.asarray(values.is_valid())
+    result = np.full(len(values), kind.missing, kind.dtype)
+    result[known] = values.drop_null().to_numpy()
+    return result
+
+
+def _text(folder: Path, values: Column) -> Column:
+    """Codes as text; what came from Parquet is text already."""
+    from holdfast.signals.strings import read_strings
+
+    names = read_strings(folder)
+    text = [names[v] if isinstance(v, int) and 0 <= v < len(names) else v if isinstance(v, str) else None for v in values]
+    return np.array(text, dtype=object)

@@ -1,0 +1,144 @@
+"""Which run `-t TARGET` means: a process id, a run folder, a run name, or nothing (the newest run here)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from holdfast.errors import HoldfastError, NoSuchRun, NotARunFolder, UsageError
+from holdfast.signals.registry import live_runs
+from holdfast.signals.run_folder import RunFolder
+
+_HOST_AND_PORT = re.compile(r"[\w.\-]+:\d{1,5}$|\[[0-9a-fA-F:]+\]:\d{1,5}$")
+_START_ONE = "start one: holdfast run -- python train.py"
+
+
+def resolve(target: str | None = None, *, here: Path | None = None) -> RunFolder:
+    """Find the run that a target names; `here` is where `runs/` is looked for, the current folder by default."""
+    here = Path.cwd() if here is None else here
+    if not target:
+        return _newest(here)
+    path = here / Path(target).expanduser()
+    if (path / "run.json").exists():
+        return RunFolder.open(path)
+    if (path.parent / "run.json").exists() and path.is_dir():
+        return RunFolder.open(path.parent)  # the folder of one rank
+    if "/" not in target and (here / "runs" / target / "run.json").exists():
+        return RunFolder.open(here / "runs" / target)
+    if target.isdigit():
+        return _of_process(int(target), here)
+    if _HOST_AND_PORT.match(target) and not path.exists():
+        raise UsageError(
+            f"{target} is on another machine, which this version cannot reach.",
+            fix="log in there and ask there; or give a run folder, a run name or a process id of this machine",
+        )
+    return _named(target, path, here)
+
+
+def runs_here(here: Path | None = None) -> list[RunFolder]:
+    """The runs in `./runs`, newest first; what cannot be opened is left out."""
+    found = []
+    parent = (Path.cwd() if here is None else here) / "runs"
+    for entry in parent.glob("*/run.json"):
+        if entry.parent.is_symlink():
+            continue
+        try:
+            found.append((entry.stat().st_mtime, RunFolder.open(entry.parent)))
+        except (OSError, HoldfastError):
+            continue
+    return [run for _, run in sorted(found, key=lambda one: -one[0])]
+
+
+def registered_runs() -> list[RunFolder]:
+    """The live runs of this machine, newest first."""
+    found = []
+    for live in live_runs():
+        try:
+            found.append(RunFolder.open(live.folder))
+        except (OSError, HoldfastError):
+            continue
+    return sorted(found, key=_started, reverse=True)
+
+
+def _started(run: RunFolder) -> float:
+    value = run.info().get("started")
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _newest(here: Path) -> RunFolder:
+    latest = here / "runs" / "latest"
+    if (latest / "run.json").exists():
+        return RunFolder.open(latest)
+    for run in (*runs_here(here), *registered_runs()):
+        return run
+    raise NoSuchRun("there is no run here, and none is alive on this machine.", fix=_START_ONE)
+
+
+def _named(target: str, path: Path, here: Path) -> RunFolder:
+    alive = registered_runs()
+    for run in alive:
+        if run.name == target:
+            return run
+    if path.exists():
+        raise NotARunFolder(
+            f"{target} is not a run folder: it holds no run.json." if path.is_dir() else f"{target} is a file, not a run folder.",
+            fix="name a folder such as runs/<name>; `holdfast ps --all` lists the runs here",
+        )
+    names = list(dict.fromkeys(run.name for run in (*runs_here(here), *alive)))
+    raise NoSuchRun(f"there is no run {target!r}{_near(Path(target).name, names)}.", fix=_fix(names))
+
+
+def _near(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, 3, 0.5)
+    return f"; near it: {', '.join(close)}" if close else f"; there are: {', '.join(names[:5])}" if names else ""
+
+
+def _fix(names: list[str]) -> str:
+    return "`holdfast ps --all` lists the runs here" if names else _START_ONE
+
+
+def _of_process(pid: int, here: Path) -> RunFolder:
+    """The run that a process belongs to: it, or one of its ancestors, supervises or trains in it."""
+    known = dict(reversed(list(_known_processes(here))))  # the newest run of a number that was used twice
+    for one in _line_of(pid):
+        if one in known:
+            return known[one]
+    if not psutil.pid_exists(pid):
+        raise NoSuchRun(f"there is no process {pid}, and no run here was made by it.", fix="`holdfast ps` lists the live runs")
+    raise NoSuchRun(
+        f"process {pid} ({_command(pid)}) belongs to no run.",
+        fix="`holdfast ps` lists the live runs; a new one is started with: holdfast run -- python train.py",
+    )
+
+
+def _known_processes(here: Path) -> Iterator[tuple[int, RunFolder]]:
+    """Process ids with their run, live runs before others."""
+    for live in live_runs():
+        yield live.pid, RunFolder(live.folder)
+    host = socket.gethostname()
+    for run in (*registered_runs(), *runs_here(here)):
+        for recording in run.recordings():
+            info = recording.info()
+            if isinstance(info.get("pid"), int) and info.get("host", host) == host:
+                yield info["pid"], run
+
+
+def _line_of(pid: int) -> list[int]:
+    """The process and its ancestors, as far as they can be seen."""
+    try:
+        return [pid, *(parent.pid for parent in psutil.Process(pid).parents())]
+    except psutil.Error:
+        return [pid]
+
+
+def _command(pid: int) -> str:
+    try:
+        line = " ".join(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return "another user's"
+    return line if len(line) <= 50 else line[:49] + "…"

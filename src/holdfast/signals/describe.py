@@ -1,0 +1,79 @@
+"""Write `docs/schema.md`: `python -m holdfast.signals.describe > docs/schema.md`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+
+from holdfast.signals.schema import TABLES, Column, Kind, Table
+
+_TYPES = {Kind.FLOAT: "float", Kind.INT: "integer", Kind.STRING: "text"}
+
+_OPENING = """\
+# What can be asked: the tables of a run
+
+This page is written by `make docs` from `src/holdfast/signals/schema.py`; a test keeps the two in step.
+
+`holdfast query SQL` sees the tables below, of all ranks together, while the run lives, while it hangs and after it
+ended. `holdfast tables` says how many rows each of them has now.
+
+A value that was not measured is `NULL`. That is not the same as NaN: a loss that became NaN stays NaN, and
+`isnan(loss)` finds it. Times are seconds since 1970, durations are seconds, sizes are bytes.
+"""
+
+_ADDED = """\
+## Columns that every query adds
+
+| column | type | meaning |
+|---|---|---|
+| `rank` | integer | the rank that recorded the row; 0 when the training is not distributed |
+| `part` | integer | which training of that rank: 0 is the first, 1 the next one in the same run (a second model, a restart) |
+
+`processes` and `gpus` are seen from outside, once for the whole machine, and have neither.
+"""
+
+_VIEW = """\
+## python.torch_trace
+
+The same rows as `modules`, under the names that other PyTorch probes use, so that their queries run as they are.
+
+| column | type | meaning |
+|---|---|---|
+| `step` | integer | number of the step |
+| `module` | text | the module's name in its model |
+| `stage` | text | forward or backward |
+| `duration` | float | `modules.seconds` |
+| `allocated` | integer | `modules.gpu_allocated`; without a GPU the memory of the process (`modules.host_rss`) |
+| `time` | float | when it was recorded, in seconds since 1970 |
+| `rank` | integer | as above |
+"""
+
+
+def schema_page() -> str:
+    """The whole page, as Markdown."""
+    return "\n".join([_OPENING, *_contents(TABLES.values()), _ADDED, *map(_section, TABLES.values()), _VIEW])
+
+
+def _contents(tables: Iterable[Table]) -> Iterator[str]:
+    yield "| table | a row is |"
+    yield "|---|---|"
+    yield from (f"| [`{table.name}`](#{table.name}) | {table.a_row_is} |" for table in tables)
+    yield ""
+
+
+def _section(table: Table) -> str:
+    rows = "\n".join(map(_line, table.columns))
+    return (
+        f"## {table.name}\n\nA row is {table.a_row_is}.\n\n"
+        f"| column | type | meaning |\n|---|---|---|\n{rows}\n\n"
+        f"When it is empty: {table.empty_because}\n"
+    )
+
+
+def _line(column: Column) -> str:
+    meaning = column.says.replace("|", "\\|")
+    return f"| `{column.name}` | {_TYPES[column.kind]} | {meaning} |"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(schema_page())

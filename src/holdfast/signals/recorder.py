@@ -1,0 +1,145 @@
+"""The tables of one training of one rank, and the one helper thread that keeps files away from the training thread."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.signals.schema import TABLES
+from holdfast.signals.strings import StringWriter
+from holdfast.signals.table import TableWriter
+
+
+class Recorder:
+    """Tables by name, made when their first row comes; trouble is written to the journal once."""
+
+    def __init__(self, run: RunFolder, recording: Recording) -> None:
+        self.run, self.recording = run, recording
+        self.strings = StringWriter(recording.path, on_trouble=self.step_back)
+        self.degraded: str | None = None
+        self._reporting = threading.Lock()
+        self._unwritten: dict[str, Any] | None = None
+        self._tables: dict[str, TableWriter] = {}
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._periodic: list[Callable[[], None]] = []
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="holdfast", daemon=True)
+        self._thread.start()
+        _let_go_after_fork(self)
+
+    @classmethod
+    def start(cls, run: RunFolder, rank: int) -> Recorder:
+        """Claim the rank's next folder in the run, say who writes there, and open it. Raises OSError if it cannot."""
+        recording = run.claim(rank)
+        who = {
+            "pid": os.getpid(),
+            "parent": os.getppid(),
+            "host": socket.gethostname(),
+            "argv": sys.orig_argv,
+            "started": time.time(),
+        }
+        (recording.path / "process.json").write_text(json.dumps(who) + "\n", encoding="utf-8")
+        return cls(run, recording)
+
+    def table(self, name: str) -> TableWriter:
+        """The table of that name."""
+        writer = self._tables.get(name)
+        if writer is None:
+            writer = self._tables[name] = TableWriter(
+                self.recording.path, TABLES[name], run_later=self._jobs.put, on_trouble=self.step_back
+            )
+            if self._closed:
+                writer.let_go()
+        return writer
+
+    def every_second(self, job: Callable[[], None]) -> None:
+        """Call `job` about once a second in the helper thread."""
+        self._periodic.append(job)
+
+    def step_back(self, what: str, error: BaseException) -> None:
+        """Record once that Holdfast could not do a thing. A journal that cannot be written now is tried again later."""
+        with self._reporting:
+            if self.degraded is not None:
+                return
+            self.degraded = f"{what}: {error}"
+            self._unwritten = {
+                "code": "holdfast-degraded",
+                "severity": "warning",
+                "rank": self.recording.rank,
+                "evidence": {"what": what, "error": f"{type(error).__name__}: {error}"},
+            }
+        self._write_pending()
+
+    def close(self) -> None:
+        """Seal all tables and end the helper thread."""
+        if self._closed:
+            return
+        self._closed = True
+        self._jobs.put(None)
+        self._thread.join(timeout=2.0)
+        for writer in self._tables.values():
+            writer.close()
+        self._write_pending()
+
+    def let_go(self) -> None:
+        """In a forked child: the tables are the parent's, so leave them alone and drop what the child appends."""
+        self._closed = True
+        self._reporting = threading.Lock()  # the parent may have held it at the fork
+        for writer in self._tables.values():
+            writer.let_go()
+
+    @property
+    def dropped(self) -> int:
+        """Rows that could not be kept, over all tables."""
+        return sum(writer.dropped for writer in self._tables.values())
+
+    def _write_pending(self) -> None:
+        with self._reporting, contextlib.suppress(OSError):
+            if self._unwritten is not None:
+                self.run.journal.write("finding", **self._unwritten)
+                self._unwritten = None
+
+    def _work(self) -> None:
+        wake_at = time.monotonic() + 1.0
+        while True:
+            try:
+                job = self._jobs.get(timeout=max(0.0, wake_at - time.monotonic()))
+            except queue.Empty:
+                wake_at = time.monotonic() + 1.0
+                self._run_periodic()
+                continue
+            if job is None:
+                return
+            self._run("making a file", job)
+
+    def _run_periodic(self) -> None:
+        self._write_pending()
+        for job in self._periodic:
+            self._run("sampling in the background", job)
+
+    def _run(self, what: str, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as error:  # noqa: BLE001 - a failing side job must not end the helper thread
+            self.step_back(what, error)
+
+
+def _let_go_after_fork(recorder: Recorder) -> None:
+    """Have a forked child leave the parent's tables alone; the hook does not keep the recorder alive."""
+    reference = weakref.ref(recorder)
+
+    def in_child() -> None:
+        if (alive := reference()) is not None:
+            alive.let_go()
+
+    os.register_at_fork(after_in_child=in_child)

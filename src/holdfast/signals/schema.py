@@ -1,0 +1,249 @@
+"""The tables of a run: every column of every table, in one place.
+
+`docs/schema.md` is generated from this file. A column is eight bytes wide: a float, an integer, or a string
+kept as a number that points into the rank's dictionary of strings.
+
+A value that was not measured is *missing*, which is not the same as NaN: a loss that is NaN must stay visible.
+Missing is one NaN bit pattern that no arithmetic produces (floats) and the smallest integer (the rest).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import Enum
+
+MISSING_BITS = 0x7FF8_484F_4C44_4641  # a quiet NaN that carries "HOLDFA"
+MISSING: float = struct.unpack("<d", struct.pack("<Q", MISSING_BITS))[0]
+MISSING_INT = -(2**63)
+
+
+class Kind(Enum):
+    """What a column holds; the value is its numpy dtype."""
+
+    FLOAT = "<f8"
+    INT = "<i8"
+    STRING = "<i8|string"
+
+    @property
+    def dtype(self) -> str:
+        """The numpy dtype of the eight bytes on disk."""
+        return "<f8" if self is Kind.FLOAT else "<i8"
+
+    @property
+    def missing(self) -> float | int:
+        """The value that stands for "not measured"."""
+        return MISSING if self is Kind.FLOAT else MISSING_INT
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, what it holds, what it means."""
+
+    name: str
+    kind: Kind
+    says: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """One table: its columns, what a row is, and why it may be empty."""
+
+    name: str
+    a_row_is: str
+    empty_because: str
+    columns: tuple[Column, ...]
+    first_segment_rows: int = 1024
+    segment_rows: int = 65536
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The names of the columns, in the order they are stored and appended."""
+        return tuple(column.name for column in self.columns)
+
+
+def _float(name: str, says: str) -> Column:
+    return Column(name, Kind.FLOAT, says)
+
+
+def _int(name: str, says: str) -> Column:
+    return Column(name, Kind.INT, says)
+
+
+def _string(name: str, says: str) -> Column:
+    return Column(name, Kind.STRING, says)
+
+
+_STEP = _int("step", "number of the step: how many steps of the main optimizer came before it")
+_TIME = _float("time", "when it was recorded, in seconds since 1970")
+
+STEPS = Table(
+    name="steps",
+    a_row_is="one step of the main optimizer (the one with most parameters)",
+    empty_because="no optimizer has stepped yet. Rows appear with the first `optimizer.step()` of the script.",
+    columns=(
+        _STEP,
+        _int("epoch", "passes over the training loader that were finished before this batch was drawn; missing without a loader"),
+        _TIME,
+        _float("loss", "the loss given to `backward`, unscaled; summed over the `backward` calls of the step"),
+        _float("lr", "learning rate of the first parameter group"),
+        _float("grad_norm", "norm of all gradients together, before clipping, unscaled"),
+        _float("weight_norm", "norm of all weights together (sampled)"),
+        _float("update_ratio", "size of the update against the size of the weights, on a sample of them (sampled)"),
+        _float("step_seconds", "time since the step before ended, evaluation left out"),
+        _float("data_seconds", "part of it spent waiting for the training loader"),
+        _int("samples", "samples drawn from the training loader for this step"),
+        _int("skipped", "1 if the gradient scaler left the update out"),
+        _float("scale", "the gradient scaler's scale; missing without a scaler"),
+        _int("gpu_allocated", "bytes that tensors hold on this rank's GPU"),
+        _int("gpu_reserved", "bytes that the caching allocator holds on this rank's GPU"),
+        _int("host_rss", "resident memory of the process, in bytes"),
+        _int("gpu_peak", "largest gpu_allocated since the start or since the script reset it"),
+        _int("workers_rss", "resident memory of the loader's worker processes together, in bytes"),
+        _int("non_finite", "gradients (tensors) that hold NaN or Inf"),
+        _int("backwards", "`backward` calls that made this step's gradients"),
+        _float("clip_norm", "the limit given to `clip_grad_norm_`; missing if the script does not clip"),
+        _float("holdfast_seconds", "what Holdfast itself cost this step, in seconds of the training thread"),
+    ),
+)
+
+GROUPS = Table(
+    name="groups",
+    a_row_is="one parameter group of one optimizer, whenever its learning rate or weight decay changed",
+    empty_because="no optimizer has stepped yet. Rows appear with the first step and whenever a learning rate changes.",
+    columns=(
+        _STEP,
+        _int("optimizer", "number of the optimizer in the training; 0 is the main one"),
+        _int("group", "number of the group in `optimizer.param_groups`"),
+        _float("lr", "learning rate from this step on"),
+        _float("weight_decay", "weight decay from this step on"),
+    ),
+)
+
+PARAMETERS = Table(
+    name="parameters",
+    a_row_is="one parameter's gradient at a sampled step, and any parameter whose gradient was not finite",
+    empty_because="no step was sampled yet: per-parameter norms are the first thing that the budget thins out. "
+    "Raise it with `holdfast run --budget 5%`.",
+    columns=(
+        _STEP,
+        _string("name", "the parameter's name in its model"),
+        _float("grad_norm", "norm of its gradient"),
+        _float("grad_max", "largest absolute value in its gradient"),
+        _float("weight_norm", "norm of its weights (where it was sampled)"),
+        _int("non_finite", "values in its gradient that are NaN or Inf"),
+    ),
+)
+
+MODULES = Table(
+    name="modules",
+    a_row_is="one module's forward or backward pass in a sampled step",
+    empty_because="no step was sampled yet: modules are timed every so many steps, within the budget. "
+    "Raise it with `holdfast run --budget 5%`; a model compiled as a whole shows only its outermost module.",
+    columns=(
+        _STEP,
+        _string("module", "the module's name in its model; `(model)` is the whole"),
+        _string("stage", "forward or backward"),
+        _float("seconds", "how long it took; on a GPU, time on the device"),
+        _int("gpu_allocated", "bytes that tensors hold on the GPU when it ended"),
+        _int("host_rss", "resident memory of the process when it ended, in bytes"),
+        _TIME,
+    ),
+)
+
+EVALUATIONS = Table(
+    name="evaluations",
+    a_row_is="one metric of one evaluation",
+    empty_because="no evaluation was seen. Losses computed between `model.eval()` and `model.train()` under `no_grad` are "
+    'recorded by themselves; anything else with `run.log(accuracy=0.9, split="val")`.',
+    columns=(
+        _STEP,
+        _int("epoch", "the epoch of the training when it was evaluated"),
+        _string("split", "which data: val, train, test, …"),
+        _string("name", "the metric's name; `loss` for a loss that was seen without help"),
+        _float("value", "its value; a loss is the mean over the samples"),
+        _int("samples", "samples it was computed on; missing if not known"),
+        _TIME,
+    ),
+)
+
+LOADER = Table(
+    name="loader",
+    a_row_is="one worker of the training loader, about once a second; worker -1 is a loader without workers",
+    empty_because="the script draws no batches from a `torch.utils.data.DataLoader`, or less than a second has passed.",
+    columns=(
+        _STEP,
+        _int("worker", "number of the worker; -1 when the loader runs in the training process"),
+        _float("wait_seconds", "time the training waited for this loader since the row before"),
+        _int("queue", "batches that are ready and not yet drawn"),
+        _int("rss", "resident memory of the worker process, in bytes"),
+        _TIME,
+        _int("pid", "process id of the worker"),
+    ),
+)
+
+PROCESSES = Table(
+    name="processes",
+    a_row_is="one process of the run, every few seconds, seen from outside",
+    empty_because="nothing watches from outside: rows are written by `holdfast run`, or by the side process of `holdfast.watch`.",
+    columns=(
+        _TIME,
+        _int("pid", "process id"),
+        _int("parent", "process id of the parent"),
+        _string("command", "the start of its command line"),
+        _string("state", "running, sleeping, disk-sleep, stopped, zombie"),
+        _int("rss", "resident memory, in bytes"),
+        _float("cpu", "processors in use since the row before: 1.0 is one whole core"),
+        _int("threads", "number of threads"),
+    ),
+)
+
+GPUS = Table(
+    name="gpus",
+    a_row_is="one GPU of the machine, every few seconds, seen from outside",
+    empty_because="no NVIDIA driver answered on this machine, or nothing watches from outside.",
+    columns=(
+        _TIME,
+        _int("gpu", "number of the GPU"),
+        _string("name", "its name"),
+        _float("utilisation", "share of the time in which a kernel ran, 0 to 1"),
+        _int("memory_used", "bytes in use by all processes"),
+        _int("memory_total", "bytes it has"),
+        _float("temperature", "degrees Celsius"),
+        _float("power", "watts"),
+    ),
+)
+
+COLLECTIVES = Table(
+    name="collectives",
+    a_row_is="one collective operation of `torch.distributed` that the script called",
+    empty_because="the script called no collective of `torch.distributed` itself. "
+    "The ones that DistributedDataParallel starts inside `backward` are not listed one by one.",
+    columns=(
+        _STEP,
+        _string("operation", "all_reduce, broadcast, barrier, …"),
+        _int("bytes", "bytes of this rank's tensors in it"),
+        _float("seconds", "how long the call held the caller"),
+        _TIME,
+    ),
+)
+
+STACKS = Table(
+    name="stacks",
+    a_row_is="one frame of one thread's stack",
+    empty_because="no stack was taken of this run.",
+    columns=(
+        _TIME,
+        _int("pid", "process id"),
+        _int("thread", "the thread's number in the system"),
+        _string("thread_name", "the thread's name"),
+        _int("depth", "0 is the innermost frame"),
+        _string("func", "function"),
+        _string("file", "file"),
+        _int("lineno", "line"),
+    ),
+)
+
+TABLES: dict[str, Table] = {
+    table.name: table for table in (STEPS, GROUPS, PARAMETERS, MODULES, EVALUATIONS, LOADER, PROCESSES, GPUS, COLLECTIVES, STACKS)
+}

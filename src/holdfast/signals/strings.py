@@ -1,0 +1,76 @@
+"""Names as numbers: a rank's dictionary of strings, one JSON string a line, the line's number is the code.
+
+The line is on disk before the row that points to it is published, so a reader that loads the dictionary after the
+rows finds every code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.signals.schema import MISSING_INT
+
+FILE_NAME = "strings.jsonl"
+_AT_MOST = 200_000
+_TOO_MANY = "(too many names)"
+
+
+class StringWriter:
+    """Give each string a code, and keep the dictionary file in step. A full disk gives the code for missing.
+
+    Threads may share it: module hooks run in autograd's threads too. Only a string's first time takes the lock.
+    """
+
+    def __init__(self, folder: Path, *, on_trouble: Callable[[str, OSError], None]) -> None:
+        self._path = folder / FILE_NAME
+        self._codes: dict[str, int] = {}
+        self._on_trouble = on_trouble
+        self._adding = threading.Lock()
+
+    def code(self, text: str) -> int:
+        """The string's code; writes it down the first time."""
+        known = self._codes.get(text)
+        if known is not None:
+            return known
+        with self._adding:
+            return self._add(text if len(self._codes) < _AT_MOST else _TOO_MANY)
+
+    def _add(self, text: str) -> int:
+        if text not in self._codes:  # another thread may have been quicker
+            try:
+                self._append(text)
+            except OSError as error:
+                self._on_trouble("the dictionary of names", error)
+                return MISSING_INT
+            self._codes[text] = len(self._codes)
+        return self._codes[text]
+
+    def _append(self, text: str) -> None:
+        line = (json.dumps(text) + "\n").encode()
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            if os.write(descriptor, line) != len(line):
+                os.ftruncate(descriptor, size)
+                raise OSError("short write")
+        finally:
+            os.close(descriptor)
+
+
+def read_strings(folder: Path) -> list[str]:
+    """The dictionary of a rank, in the order of the codes; a torn last line is left out."""
+    try:
+        lines = (folder / FILE_NAME).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    strings = []
+    for line in lines[:-1]:
+        try:
+            strings.append(str(json.loads(line)))
+        except ValueError:
+            strings.append("(unreadable)")
+    return strings

@@ -1,0 +1,73 @@
+"""What stands behind `holdfast run`: find the file to execute, or say in words why there is none."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.errors import CommandNotFound, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """The words as the process will see them, and the file that is executed."""
+
+    words: tuple[str, ...]
+    path: str
+
+    def through_an_interpreter(self) -> Command:
+        """The same file, run by Python or the shell: what a shell does with a script that has no `#!` line."""
+        interpreter = sys.executable if self.path.endswith(".py") else "/bin/sh"
+        return Command((interpreter, self.path, *self.words[1:]), interpreter)
+
+
+def find_command(words: Sequence[str]) -> Command:
+    """Look a command up as a shell would; `train.py` that is no program of its own runs with this Python."""
+    if not words or not words[0]:
+        raise UsageError("there is no command after `run`.", fix="name what to start: holdfast run -- python train.py")
+    first = words[0]
+    path = shutil.which(first)
+    if path is not None:
+        return Command(tuple(words), path)
+    if first.endswith(".py") and Path(first).is_file():
+        return Command((sys.executable, *words), sys.executable)
+    raise _not_startable(first)
+
+
+def _not_startable(first: str) -> UsageError:
+    path = Path(first)
+    if "/" in first and path.is_dir():
+        return UsageError(f"{first} is a folder.", fix="name a program or a script: holdfast run -- python train.py")
+    if "/" in first and path.exists():
+        return UsageError(f"{first} is not executable.", fix=f"chmod +x {first}, or name what runs it: bash {first}")
+    if "/" not in first and path.is_file():
+        fix = f"a file of that name is here: write ./{first}, or name what runs it: bash {first}"
+        return CommandNotFound(f"there is no command {first}.", fix=fix)
+    near = difflib.get_close_matches(path.name, _names_near(path), n=1)
+    fix = f"did you mean {_beside(path, near[0])}?" if near else "check the spelling, and that its environment is active"
+    return CommandNotFound(f"there is no command {first}.", fix=fix)
+
+
+def _names_near(path: Path) -> list[str]:
+    """What could have been meant: files in the folder that was named, or here and on PATH."""
+    if path.parent != Path():
+        return _names_in(path.parent)
+    folders = [Path(entry) for entry in os.environ.get("PATH", os.defpath).split(os.pathsep) if entry]
+    scripts = [name for name in _names_in(Path()) if name.endswith((".py", ".sh"))]
+    return [*scripts, *(name for folder in folders for name in _names_in(folder))]
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - names are all that is needed of thousands of files
+    except OSError:
+        return []
+
+
+def _beside(path: Path, name: str) -> str:
+    return name if path.parent == Path() else str(path.parent / name)

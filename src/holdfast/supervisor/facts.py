@@ -1,0 +1,140 @@
+"""What `run.json` tells about a run: its machine, interpreter, ranks, code version and packages.
+
+All of it is optional: a fact that cannot be had cheaply is left out, and none is worth an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.metadata import Distribution
+from pathlib import Path
+from typing import Any
+
+_GIT_SECONDS = 2.0
+_PACKAGES = ("torch", "numpy")
+_RANKS_OPTION = re.compile(r"--(nproc[-_]per[-_]node|nnodes|num[-_]processes)(?:=(.*))?$")
+
+
+def facts_at_start(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
+    """What is known without looking further."""
+    facts = {
+        "command": list(words),
+        "cwd": _working_folder(),
+        "host": socket.gethostname(),
+        "platform": platform.platform(),
+        "python": interpreter_of(words),
+        "world_size": world_size_of(words, environment),
+    }
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def facts_later(words: Sequence[str]) -> dict[str, Any]:
+    """What takes a moment (git, installed packages): asked for after the training has started."""
+    facts = {"git": git_state(), "packages": package_versions(words)}
+    return {key: value for key, value in facts.items() if value}
+
+
+def default_name(words: Sequence[str], stamp: str) -> str:
+    """The script's name and the time: `train-1115-031205`."""
+    stem = _script_of(words) or Path(words[0]).stem
+    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', stem).strip('-.')[:60] or 'run'}-{stamp}"
+
+
+def interpreter_of(words: Sequence[str]) -> str | None:
+    """The path of the Python that the command starts with, if it does."""
+    if not re.match(r"(python|pypy)[0-9.]*$", Path(words[0]).name):
+        return None
+    found = shutil.which(words[0])
+    return None if found is None else os.path.abspath(found)  # noqa: PTH100 - a venv's link must not be followed
+
+
+def world_size_of(words: Sequence[str], environment: Mapping[str, str]) -> int | None:
+    """How many ranks will train, from the launcher's options or the environment; None if that is not said."""
+    launcher = next((Path(word).name for word in words if Path(word).name in _LAUNCHERS), None)
+    if launcher is None:
+        said = environment.get("WORLD_SIZE", "")
+        return int(said) if said.isdecimal() else None
+    options = _ranks_options(words)
+    if launcher == "accelerate":
+        return _whole(options.get("num_processes"))
+    each, nodes = _whole(options.get("nproc_per_node", "1")), _whole(options.get("nnodes", "1"))
+    return each * nodes if each and nodes else None
+
+
+_LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate")
+
+
+def git_state() -> dict[str, Any] | None:
+    """The commit that is checked out here, and whether files differ from it."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        commit = _git("rev-parse", "HEAD").strip()
+        state: dict[str, Any] = {"commit": commit}
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            state["dirty"] = bool(_git("status", "--porcelain", "--untracked-files=no").strip())
+        return state
+    return None
+
+
+def package_versions(words: Sequence[str]) -> dict[str, str]:
+    """Versions in the environment that the command's program belongs to, read from its metadata."""
+    program = shutil.which(words[0])
+    if program is None:
+        return {}
+    prefix = Path(program).absolute().parent.parent
+    folders = [str(folder) for folder in prefix.glob("lib/python3*/site-packages")]
+    versions = {}
+    for name in _PACKAGES if folders else ():
+        with contextlib.suppress(Exception):
+            versions[name] = next(iter(Distribution.discover(name=name, path=folders))).version
+    return versions
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", "--no-optional-locks", *words],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        timeout=_GIT_SECONDS,
+        check=True,
+    )
+    return done.stdout.decode(errors="replace")
+
+
+def _script_of(words: Sequence[str]) -> str | None:
+    for word in words:
+        if word.endswith((".py", ".sh")) and not re.search(r"\s", word):
+            return Path(word).stem
+    for before, word in itertools.pairwise(words):
+        if before in ("-m", "--module"):
+            return word.rsplit(".", 1)[-1]
+    return None
+
+
+def _ranks_options(words: Sequence[str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        if match := _RANKS_OPTION.match(word):
+            options.setdefault(match[1].replace("-", "_"), following if match[2] is None else match[2])
+        elif word.endswith(".py"):
+            break
+    return options
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
+
+
+def _working_folder() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None

@@ -1,0 +1,108 @@
+"""Signals that reach the supervisor are the command's: pass them on, unless the terminal already gave them to both.
+
+Ctrl-C goes to the whole foreground process group, the command included; `kill PID` reaches the supervisor alone. The
+kernel says which it was, to whoever waits for the signal instead of handling it. So the signals are blocked in every
+thread and one thread waits for them. Where that is not possible (macOS, or threads that already run), plain handlers
+take SIGINT and SIGQUIT for the terminal's while we are in its foreground.
+
+A signal sent to the whole group with `kill -- -PGID` reaches the command twice: nothing tells it from `kill PID`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+FORWARDED = frozenset(
+    {
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGQUIT,
+        signal.SIGCONT,
+    }
+)
+_WAITED = FORWARDED | {signal.SIGWINCH}
+_FROM_KEYBOARD = frozenset({signal.SIGINT, signal.SIGQUIT})
+
+
+class Forwarding:
+    """Start it before the command, and name the command with `to`; signals that come before that wait.
+
+    `hurry` is set by a signal that comes after the command has ended: whoever sent it wants us gone.
+    """
+
+    def __init__(self, on_resize: Callable[[], bool]) -> None:
+        self.hurry = threading.Event()
+        self._on_resize = on_resize
+        self._pid: int | None = None
+        self._known = threading.Event()
+        self._gone = False
+        self.child_mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        self.waiting = sys.platform == "linux" and _single_threaded()
+        if self.waiting:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+        else:
+            self._handle_plainly()
+
+    def to(self, pid: int) -> None:
+        """The command has started."""
+        self._pid = pid
+        self._known.set()
+        if self.waiting:
+            threading.Thread(target=self._work, name="holdfast-signals", daemon=True).start()
+
+    def command_ended(self) -> None:
+        """There is nobody to pass signals to any more, and its number may soon be another process's."""
+        self._gone = True
+
+    def _work(self) -> None:
+        while sys.platform == "linux":
+            info = signal.sigwaitinfo(_WAITED)
+            self._take(signal.Signals(info.si_signo), from_kernel=info.si_code > 0)
+
+    def _take(self, number: signal.Signals, *, from_kernel: bool) -> None:
+        if number == signal.SIGWINCH:
+            if self._on_resize():  # the terminal told the command before its own terminal had the new size
+                self._send(number)
+        elif not from_kernel or (number == signal.SIGHUP and os.getsid(0) == os.getpid()):
+            self._send(number)  # a hang-up is told to the leader of the session alone
+        elif self._gone:
+            self.hurry.set()
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._gone:
+            if number not in (signal.SIGCONT, signal.SIGWINCH):
+                self.hurry.set()
+        elif self._pid is not None:
+            with contextlib.suppress(OSError):
+                os.kill(self._pid, number)
+
+    def _handle_plainly(self) -> None:
+        def handle(received: int, _frame: object) -> None:
+            number = signal.Signals(received)
+            self._take(number, from_kernel=number in _FROM_KEYBOARD and _in_foreground())
+
+        for number in _WAITED:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, handle)
+
+
+def _single_threaded() -> bool:
+    try:
+        return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
+    except OSError:
+        return False
+
+
+def _in_foreground() -> bool:
+    with contextlib.suppress(OSError), Path("/dev/tty").open("rb", buffering=0) as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False

@@ -1,0 +1,133 @@
+"""Before a command starts: its run folder, and the environment that takes Holdfast into it.
+
+Training always starts. A runs folder that cannot be written is replaced by one under the temporary folder, and if
+there is none either, the command runs unwatched; the one line on stderr says which.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from holdfast.errors import UsageError
+from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor.command import Command
+from holdfast.supervisor.facts import default_name, facts_at_start
+from holdfast.supervisor.trouble import Trouble
+
+SITE = Path(holdfast.__file__).resolve().parent / "inside" / "site"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the options of `holdfast run` say; `budget` is a share of the step."""
+
+    name: str | None = None
+    folder: Path = Path("runs")
+    policy: str = "observe"
+    budget: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.name is not None and not _usable(self.name):
+            raise UsageError(
+                f"{self.name!r} cannot be the name of a run: it becomes the name of a folder.",
+                fix="take letters, digits, - and _, without a slash: holdfast run --name first-try -- …",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A run that is ready to start; `run` is None when no folder could be made anywhere."""
+
+    command: Command
+    settings: Settings
+    run: RunFolder | None
+    line: str
+
+    def environment(self, streams: str = "") -> dict[str, str]:
+        """The child's environment; without a run folder, the one we have."""
+        if self.run is None:
+            return dict(os.environ)
+        return {
+            **os.environ,
+            "PYTHONPATH": _first_on_path(os.environ),
+            "HOLDFAST_RUN": str(self.run.path),
+            "HOLDFAST_POLICY": self.settings.policy,
+            "HOLDFAST_BUDGET": repr(self.settings.budget),
+            "HOLDFAST_SUPERVISOR": str(os.getpid()),
+            "HOLDFAST_STREAMS": streams,
+        }
+
+
+class RunInfo:
+    """Changes to `run.json` from several threads of this process; a disk that refuses is passed over."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self._run, self._lock = run, threading.Lock()
+
+    def note(self, **changes: Any) -> None:
+        """Set some fields."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._run.info():
+                self._run.update_info(**changes)
+
+
+def prepare(command: Command, settings: Settings) -> Launch:
+    """Make the run folder, here or under the temporary folder, and word the one line."""
+    name = settings.name or default_name(command.words, time.strftime("%m%d-%H%M%S"))
+    facts = {
+        "holdfast": holdfast.__version__,
+        "policy": settings.policy,
+        "budget": settings.budget,
+        "supervisor": os.getpid(),
+        "started": time.time(),
+        "ended": None,
+        "exit_code": None,
+        "pid": None,
+        **facts_at_start(command.words, os.environ),
+    }
+    try:
+        run = RunFolder.create(settings.folder, name, **facts)
+    except OSError as error:
+        return _prepare_elsewhere(command, settings, name, facts, error)
+    taken = "" if run.name == name else f" (the name {name} was taken)"
+    return Launch(command, settings, run, f"holdfast: run {run.name} in {_shown(run.path)}{taken}")
+
+
+def _prepare_elsewhere(command: Command, settings: Settings, name: str, facts: dict[str, Any], why: OSError) -> Launch:
+    reason = f"{settings.folder} cannot be written: {why.strerror or why}"
+    try:
+        run = RunFolder.create(Path(tempfile.mkdtemp(prefix="holdfast-runs-")), name, **facts)
+    except OSError:
+        return Launch(command, settings, None, f"holdfast: not watching this run, no folder can be written ({reason})")
+    Trouble(run).step_back(f"keeping the run in {settings.folder}", why)
+    return Launch(command, settings, run, f"holdfast: run {run.name} in {run.path} ({reason})")
+
+
+def _first_on_path(environment: Mapping[str, str]) -> str:
+    """PYTHONPATH with our folder first. An empty one stays empty behind it: a lone separator would mean `here`."""
+    site = str(SITE)
+    theirs = environment.get("PYTHONPATH", "")
+    if theirs == site or theirs.startswith(site + os.pathsep):
+        return theirs
+    return site + os.pathsep + theirs if theirs else site
+
+
+def _shown(path: Path) -> str:
+    """The path as short as it can be typed from here."""
+    with contextlib.suppress(ValueError, OSError):
+        return str(path.relative_to(Path.cwd().resolve()))
+    return str(path)
+
+
+def _usable(name: str) -> bool:
+    plain = name == name.strip() and name.isprintable() and "/" not in name and not name.startswith(".")
+    return bool(name) and plain and name != "latest" and len(name.encode()) <= 200

@@ -1,0 +1,81 @@
+"""The outside of `holdfast.watch`: `python -m holdfast.supervisor.side FOLDER PID`.
+
+Lives as long as process PID, then tidies up and goes. It never says a word: what it could not do is in the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from holdfast.errors import HoldfastError
+from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor.launch import RunInfo
+from holdfast.supervisor.outside import Outside
+from holdfast.supervisor.trouble import Trouble
+
+_NICENESS = 10
+
+
+def main(words: list[str]) -> int:
+    """Watch from outside until the process is gone. Exits 0, or 2 if it was called wrongly."""
+    try:
+        folder, pid = Path(words[0]), int(words[1])
+        run = RunFolder.open(folder)
+    except (IndexError, ValueError, OSError, HoldfastError):
+        return 2
+    _withdraw()
+    with Outside(run, pid, Trouble(run), hurry=threading.Event()):
+        wait_until_gone(pid)
+        if not run.info().get("ended"):
+            RunInfo(run).note(ended=time.time())
+    return 0
+
+
+def wait_until_gone(pid: int) -> None:
+    """Return when the process has ended; another one that gets its number later is not mistaken for it."""
+    if hasattr(os, "pidfd_open"):
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        except OSError:  # not offered by this kernel
+            _poll_until_gone(pid)
+            return
+        select.select([descriptor], [], [])
+        os.close(descriptor)
+    else:
+        _poll_until_gone(pid)
+
+
+def _poll_until_gone(pid: int) -> None:
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(1.0)
+
+
+def _withdraw() -> None:
+    """Own session, low priority, no standard streams: nothing typed or closed in the terminal reaches this process."""
+    with contextlib.suppress(OSError):
+        os.setsid()
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    silence = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        os.dup2(silence, fd)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    os._exit(code)

@@ -1,0 +1,66 @@
+"""`train.log`: a copy of what the command printed, written by a thread of its own.
+
+A slow or stuck disk must not hold up the training's `print`, so the copy waits in memory, up to a limit. What does
+not fit is left out of the log (never of what the user sees), and `holdfast-degraded` says so.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from pathlib import Path
+
+from holdfast.supervisor.trouble import Trouble
+
+_AT_MOST_WAITING = 16 << 20
+_WHAT = "copying the output into train.log"
+
+
+class TrainLog:
+    """Append to the log; never blocks and never raises."""
+
+    def __init__(self, path: Path, trouble: Trouble) -> None:
+        self.path, self._trouble = path, trouble
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._parts: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="holdfast-log", daemon=True)
+
+    def start(self) -> None:
+        """Start writing."""
+        self._thread.start()
+
+    def put(self, part: bytes) -> None:
+        """Hand over what was printed."""
+        with self._lock:
+            fits = self._waiting + len(part) <= _AT_MOST_WAITING
+            self._waiting += len(part) if fits else 0
+        if fits:
+            self._parts.put(part)
+        else:
+            self._trouble.step_back(_WHAT, OSError("the disk is too slow for this output"))
+
+    def close(self, seconds: float) -> None:
+        """Write what waits, for so long at most."""
+        self._parts.put(None)
+        self._thread.join(seconds)
+
+    def _work(self) -> None:
+        while (part := self._parts.get()) is not None:
+            try:
+                append_to(self.path, part)
+            except OSError as error:
+                self._trouble.step_back(_WHAT, error)
+            with self._lock:
+                self._waiting -= len(part)
+
+
+def append_to(path: Path, part: bytes) -> None:
+    """Append all of it. The file is opened each time: a folder that was moved away must not be written to any more."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        while part:
+            part = part[os.write(descriptor, part) :]
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,81 @@
+"""Turn sealed segments into Parquet while the run goes on, in a thread that never disturbs it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+
+from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor.trouble import Trouble
+
+_EVERY_SECONDS = 3.0
+_LAST_PASS_SECONDS = 5.0
+_NICENESS = 10
+
+
+class Upkeep:
+    """Compact every few seconds, and once more at the end within a bounded time; readers do what is left."""
+
+    def __init__(self, run: RunFolder, trouble: Trouble, *, hurry: threading.Event) -> None:
+        self._run, self._trouble, self._hurry = run, trouble, hurry
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="holdfast-upkeep", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """One last pass; leaves early when `hurry` is set."""
+        self._stop.set()
+        deadline = time.monotonic() + _LAST_PASS_SECONDS
+        while self._thread.is_alive() and time.monotonic() < deadline and not self._hurry.is_set():
+            self._thread.join(0.1)
+
+    @property
+    def busy(self) -> bool:
+        """Still at work after `finish` gave up on it."""
+        return self._thread.is_alive()
+
+    def _work(self) -> None:
+        be_nice()
+        while not self._stop.wait(_EVERY_SECONDS):
+            self._trouble.write_pending()
+            self._compact(final=False)
+        self._trouble.write_pending()
+        self._compact(final=writers_are_gone(self._run))
+
+    def _compact(self, *, final: bool) -> None:
+        try:
+            if self._run.recordings():
+                from holdfast.probe.compact import compact_run
+
+                compact_run(self._run, final=final)
+        except Exception as error:  # noqa: BLE001 - readers can do without it
+            self._trouble.step_back("turning tables into Parquet", error)
+
+
+def writers_are_gone(run: RunFolder) -> bool:
+    """Whether every process that recorded here has ended."""
+    with contextlib.suppress(OSError):
+        return not any(_alive(recording.info().get("pid")) for recording in run.recordings())
+    return False
+
+
+def be_nice() -> None:
+    """Let the training go first; on Linux this is a matter of the calling thread alone."""
+    with contextlib.suppress(OSError, AttributeError):
+        if os.uname().sysname == "Linux":
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+
+
+def _alive(pid: object) -> bool:
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True

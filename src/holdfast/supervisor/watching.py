@@ -1,0 +1,139 @@
+"""`holdfast run` from start to end: start the command, watch it, leave with its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from holdfast.errors import CommandNotFound, UsageError
+from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor import drain
+from holdfast.supervisor.command import Command
+from holdfast.supervisor.facts import facts_later
+from holdfast.supervisor.forwarding import Forwarding
+from holdfast.supervisor.launch import Launch, RunInfo, Settings, prepare
+from holdfast.supervisor.outside import Outside
+from holdfast.supervisor.streams import Channel, Streams, keep_standard_descriptors
+from holdfast.supervisor.train_log import TrainLog
+from holdfast.supervisor.trouble import Trouble
+
+_LOG_SECONDS = 2.0
+_FACTS_SECONDS = 0.5
+_TO_DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them for itself; the command must not
+
+
+def run_command(command: Command, settings: Settings) -> int:
+    """Run the command under watch, and answer with the code to exit with: the command's, or 128 + its signal."""
+    keep_standard_descriptors()
+    launch = prepare(command, settings)
+    return _run_watched(launch, launch.run) if launch.run is not None else _run_unwatched(launch)
+
+
+def _run_watched(launch: Launch, run: RunFolder) -> int:
+    trouble, info = Trouble(run), RunInfo(run)
+    log = TrainLog(run.path / "train.log", trouble)
+    streams = Streams(log.put, trouble.step_back)
+    signals = Forwarding(streams.resize)
+    try:
+        pid = _start(launch, streams, signals)
+    except UsageError:
+        _remove(run)
+        raise
+    info.note(pid=pid)
+    log.start()
+    streams.start()
+    signals.to(pid)
+    with Outside(run, pid, trouble, hurry=signals.hurry) as outside:
+        later = threading.Thread(target=lambda: info.note(**facts_later(launch.command.words)), daemon=True)
+        later.start()
+        code = _wait_for(pid)
+        signals.command_ended()
+        info.note(ended=time.time(), exit_code=code)
+        held = streams.finish(signals.hurry)
+        later.join(_FACTS_SECONDS)
+        log.close(_LOG_SECONDS)
+        if held:
+            _leave_to_drain(held, log.path, signals)
+    if outside.busy:
+        os._exit(code)  # ending the interpreter under a thread that writes Parquet can crash, and the code would be lost
+    return code
+
+
+def _run_unwatched(launch: Launch) -> int:
+    signals = Forwarding(lambda: False)
+    pid = _start(launch, None, signals)
+    signals.to(pid)
+    return _wait_for(pid)
+
+
+def _start(launch: Launch, streams: Streams | None, signals: Forwarding) -> int:
+    """Start the command and say so. The line goes out before anything of the command's: nothing is copied yet."""
+    environment = launch.environment(streams.identities() if streams else "")
+    actions = streams.file_actions() if streams else []
+    try:
+        pid = _spawn(launch.command, environment, actions, signals)
+    except OSError as error:
+        raise _cannot_start(launch.command, error) from None
+    with contextlib.suppress(OSError):
+        os.write(2, (launch.line + "\n").encode(errors="replace"))
+    return pid
+
+
+def _spawn(command: Command, environment: dict[str, str], actions: list[tuple[object, ...]], signals: Forwarding) -> int:
+    """Not `subprocess`: descriptors above 2 that we were started with are the command's, and it closes them."""
+    try:
+        return os.posix_spawn(
+            command.path,
+            command.words,
+            environment,
+            file_actions=actions,
+            setsigmask=signals.child_mask,
+            setsigdef=_TO_DEFAULT,
+        )
+    except OSError as error:
+        script = command.through_an_interpreter()
+        if error.errno != errno.ENOEXEC or script.path == command.path:
+            raise
+        return _spawn(script, environment, actions, signals)
+
+
+def _cannot_start(command: Command, error: OSError) -> UsageError:
+    if error.errno == errno.ENOENT:
+        return CommandNotFound(
+            f"{command.path} cannot be started: the interpreter that its first line names does not exist.",
+            fix=f"correct the `#!` line of {command.path}, or name what runs it: python {command.path}",
+        )
+    return UsageError(f"{command.path} cannot be started: {error.strerror}.", fix="try it without `holdfast run`")
+
+
+def _wait_for(pid: int) -> int:
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _leave_to_drain(held: list[Channel], log: Path, signals: Forwarding) -> None:
+    """Someone else still prints: hand the channels to a small process that stays until they are closed."""
+    for channel in held:
+        os.set_inheritable(channel.ours, True)
+    words = [sys.executable, "-I", "-S", str(Path(drain.__file__)), str(log)]
+    words += [f"{channel.ours}:{channel.target}" for channel in held]
+    with contextlib.suppress(OSError):
+        os.posix_spawn(sys.executable, words, dict(os.environ), setsigmask=signals.child_mask)
+
+
+def _remove(run: RunFolder) -> None:
+    """Leave nothing behind of a run that never began."""
+    shutil.rmtree(run.path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        latest = run.path.parent / "latest"
+        if latest.is_symlink() and not latest.exists():
+            latest.unlink()
+        run.path.parent.rmdir()

@@ -1,0 +1,18 @@
+"""What tests in several folders share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from watched_training import Trainings
+
+
+@pytest.fixture(scope="session")
+def trainings(tmp_path_factory: pytest.TempPathFactory) -> Trainings:
+    """Runs the scripts of tests/trainings, each once for all tests."""
+    from watched_training import Trainings  # torch is imported only where it is needed
+
+    return Trainings(tmp_path_factory.mktemp)

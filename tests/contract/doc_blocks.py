@@ -1,0 +1,166 @@
+"""The code blocks of the documentation, and how they are run.
+
+    ```console    lines that start with `$ ` are commands; the lines under them show what they print, and are not compared
+    ```bash, sh   one script
+    ```python     one program
+    ```text, sql, json, toml, yaml   never run
+
+A comment on the line above a block says what is special about it:
+
+    <!-- run: with a live training -->   from here to the end of the page a training runs, `runs/live`
+    <!-- run: stop after 3 s -->         a command that goes on for ever: Ctrl-C ends it
+    <!-- run: exits 1 -->                a command that answers "something is wrong"
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.errors import DamagedSegment
+from holdfast.signals.segment import Segment
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN = ("console", "bash", "sh", "python")
+NOT_RUN = ("text", "sql", "json", "toml", "yaml", "html", "mermaid")
+LEFT_OUT = {
+    "git clone": "needs the network",
+    "pip install": "needs the network",
+    "make demo": "is `holdfast demo` after the set-up, which has its own test",
+    "make test": "is this suite",
+    "make lint": "is how `make test` begins",
+    "make pytest": "is this suite",
+    "make bench": "takes minutes and is about numbers",
+    "make clean": "removes what the next command needs",
+}
+_BLOCK = re.compile(r"^(?:<!-- run: (?P<how>.*?) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+_COPIED = ("Makefile", "pyproject.toml", "constraints.txt", "README.md", "src", "tests", "docs", "examples", "benchmarks")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One code block: where it stands, its language, what is special about it."""
+
+    page: Path
+    line: int
+    language: str
+    how: str
+    body: str
+
+    @property
+    def commands(self) -> list[str]:
+        """What a shell is given, one after the other."""
+        if self.language == "console":
+            joined = self.body.replace("\\\n> ", "\\\n")
+            return re.findall(r"^\$ ((?:.*\\\n)*.*)$", joined, re.MULTILINE)
+        return [self.body]
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The code blocks of a page, in order."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(page, text.count("\n", 0, found.start()) + 1, found["language"], found["how"] or "", found["body"])
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def left_out(command: str) -> bool:
+    """Whether a command is one of the few that are not run here, for a stated reason."""
+    return any(re.search(rf"(^|[ /]){re.escape(words)}\b", command) for words in LEFT_OUT)
+
+
+class Workplace:
+    """A copy of the project, in which a page's commands are typed one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._training: subprocess.Popen[bytes] | None = None
+        skipped = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        for name in _COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, folder / name, ignore=skipped)
+            elif source.exists():
+                shutil.copy2(source, folder / name)
+        shutil.copy2(ROOT / "tests" / "victims" / "small_training.py", folder / "train.py")
+        self._make_environment(Path(sys.prefix))
+        (folder / "runtime").mkdir()
+
+    def _make_environment(self, real: Path) -> None:
+        """A `.venv` that is the real one, and counts as installed."""
+        (self.folder / ".venv").mkdir()
+        for name in ("bin", "lib", "include", "pyvenv.cfg"):
+            (self.folder / ".venv" / name).symlink_to(real / name)
+        (self.folder / ".venv" / ".installed").touch()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """As in a fresh terminal with the project's environment activated."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "MAKE", "PYTEST"))}
+        path = f"{self.folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        return {**kept, "PATH": path, "XDG_RUNTIME_DIR": str(self.folder / "runtime"), "COLUMNS": "120"}
+
+    def type(self, block: Block) -> None:
+        """Run a block as its language and its comment say, and fail as it fails."""
+        if "live training" in block.how and self._training is None:
+            self._start_training()
+        seconds = re.search(r"stop after (\d+) s", block.how)
+        expected = re.search(r"exits (\d+)", block.how)
+        for command in block.commands:
+            if not left_out(command):
+                self._run(block, command, float(seconds[1]) if seconds else None, int(expected[1]) if expected else 0)
+
+    def _run(self, block: Block, command: str, stop_after: float | None, expected: int) -> None:
+        words = [sys.executable, "-c", command] if block.language == "python" else ["bash", "-ec", command]
+        process = self._start(words, subprocess.PIPE)
+        try:
+            printed, _ = process.communicate(timeout=stop_after or 90)
+            codes = {expected}
+        except subprocess.TimeoutExpired:
+            assert stop_after, f"{block}: `{command}` did not come to an end"
+            os.killpg(process.pid, signal.SIGINT)
+            printed, _ = process.communicate(timeout=20)
+            codes = {0, 130, -signal.SIGINT}
+        assert process.returncode in codes, f"{block}: `{command}` exited {process.returncode}:\n{printed.decode()}"
+        assert not stop_after or printed.strip(), f"{block}: `{command}` printed nothing"
+
+    def _start(self, words: list[str], output: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            words, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def _start_training(self) -> None:
+        command = "exec holdfast run --name live -- python train.py 600"
+        self._training = self._start(["bash", "-ec", command], subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while self._steps() < 200:
+            assert time.monotonic() < deadline and self._training.poll() is None, f"`{command}` does not train"
+            time.sleep(0.2)
+
+    def _steps(self) -> int:
+        rows = 0
+        for path in (self.folder / "runs" / "live" / "rank-0" / "steps").glob("*.seg"):
+            try:
+                rows += Segment(path).rows
+            except (DamagedSegment, FileNotFoundError):
+                continue
+        return rows
+
+    def leave(self) -> None:
+        """End the training."""
+        if self._training is not None:
+            os.killpg(self._training.pid, signal.SIGTERM)
+            self._training.wait(timeout=30)

@@ -1,0 +1,47 @@
+"""Every command and every program in README and docs runs as it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from doc_blocks import LEFT_OUT, NOT_RUN, PAGES, ROOT, RUN, Block, Workplace, blocks_of, left_out
+
+
+def has_commands(page: Path) -> bool:
+    return any(block.language in RUN and not all(map(left_out, block.commands)) for block in blocks_of(page))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if has_commands(page)], ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_commands_of_a_page_run_in_order(page: Path, tmp_path: Path) -> None:
+    workplace = Workplace(tmp_path)
+    try:
+        for block in blocks_of(page):
+            if block.language in RUN:
+                workplace.type(block)
+    finally:
+        workplace.leave()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_says_whether_it_is_run(page: Path) -> None:
+    for block in blocks_of(page):
+        assert block.language in (*RUN, *NOT_RUN), f"{block}: tag the block as one of {RUN}, or as {NOT_RUN[0]} if it is not run"
+        assert block.commands, f"{block}: no line of this console block starts with `$ `"
+    fences = page.read_text(encoding="utf-8").count("\n```")
+    assert fences == 2 * len(blocks_of(page)), f"{page}: a code block is not closed"
+
+
+def test_commands_are_told_from_what_they_print() -> None:
+    body = "$ holdfast ps\nNAME  STEP\n$ holdfast query \\\n>   'SELECT 1'\n1\n"
+    block = Block(ROOT / "README.md", 1, "console", "", body)
+    assert block.commands == ["holdfast ps", "holdfast query \\\n  'SELECT 1'"]
+
+
+@pytest.mark.parametrize(
+    ("command", "is_left_out"),
+    [("make test", True), (".venv/bin/pip install x", True), ("make testing", False), ("make help", False)],
+)
+def test_only_listed_commands_are_left_out(command: str, is_left_out: bool) -> None:
+    assert left_out(command) == is_left_out
+    assert all(LEFT_OUT.values())

@@ -1,0 +1,103 @@
+"""A unit imports only units of a strictly lower level; the table is DESIGN's."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
+
+LEVELS = {
+    "__main__": 8,  # `python -m holdfast`: starts the command line
+    "cli": 7,
+    "web": 7,
+    "demo": 6,  # the training that `holdfast demo` starts, written as a user would; its verb is cli/demo.py
+    "supervisor": 6,
+    "trainer": 6,
+    "integrations": 6,
+    "drills": 6,
+    "recovery": 5,
+    "diagnosis": 4,
+    "detectors": 3,
+    "logs": 3,
+    "__init__": 3,  # `import holdfast`: hands out `watch`, which lives in inside
+    "inside": 2,
+    "probe": 2,
+    "signals": 1,
+    "checkpoints": 1,
+    "data": 1,
+    "environment": 1,
+    "errors": 0,
+}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def unit_of(file: Path) -> str:
+    """The unit that a source file belongs to: its folder, or its own name beside the package."""
+    return file.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+def imported_units(file: Path) -> Iterator[tuple[str, int]]:
+    """Each unit of Holdfast that a file imports, anywhere in it, with the line."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                yield from _unit(name.name.split("."), (), node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            names = tuple(name.name for name in node.names)
+            yield from _unit([*_package(file, node.level), *(node.module or "").split(".")], names, node.lineno)
+
+
+def _package(file: Path, level: int) -> tuple[str, ...]:
+    """What the dots of a relative import stand for."""
+    return ("holdfast", *file.relative_to(SOURCE).parent.parts)[: -(level - 1) or None] if level else ()
+
+
+def _unit(path: list[str], names: tuple[str, ...], line: int) -> Iterator[tuple[str, int]]:
+    path = [part for part in path if part]
+    if path[:1] != ["holdfast"]:
+        return
+    if len(path) > 1:
+        yield path[1], line
+    elif not names:
+        yield "__init__", line
+    for name in names if len(path) == 1 else ():
+        if name != "__version__":  # a constant: naming it is no dependency on what the package hands out
+            yield (name if (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file() else "__init__"), line
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_a_unit_imports_only_units_of_a_lower_level(file: Path) -> None:
+    own = unit_of(file)
+    assert own in LEVELS, f"{own} has no level: give it one in DESIGN and in this table"
+    for unit, line in imported_units(file):
+        assert unit in LEVELS, f"{file}:{line} imports {unit}, which has no level"
+        assert unit == own or LEVELS[unit] < LEVELS[own], (
+            f"{file}:{line}: {own} (level {LEVELS[own]}) imports {unit} (level {LEVELS[unit]})"
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("import holdfast", "__init__"),
+        ("import holdfast.probe.sql as sql", "probe"),
+        ("def later():\n    from holdfast.cli.main import main", "cli"),
+        ("from holdfast import signals", "signals"),
+        ("from holdfast import watch", "__init__"),
+        ("from ..probe import sql", "probe"),
+        ("from .. import errors", "errors"),
+        ("from . import schema", "signals"),
+    ],
+)
+def test_an_import_is_seen_however_it_is_written(text: str, unit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.SOURCE", tmp_path)
+    for name in ("signals", "probe", "cli"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "errors.py").touch()
+    file = tmp_path / "signals" / "file.py"
+    file.write_text(text)
+    assert [found for found, _ in imported_units(file)] == [unit]

@@ -1,0 +1,69 @@
+"""The part inside the training process loads only torch, numpy and the standard library."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
+STARTER = SOURCE / "inside" / "site" / "sitecustomize.py"
+INSIDE = sorted([SOURCE / "errors.py", *(SOURCE / "signals").rglob("*.py"), *(SOURCE / "inside").rglob("*.py")])
+OWN = ("holdfast.errors", "holdfast.signals", "holdfast.inside")
+ALLOWED = {"torch", "numpy", *sys.stdlib_module_names}
+
+LOAD_ALL = """
+import importlib, json, pkgutil, sys
+import numpy, torch
+before = set(sys.modules)
+import holdfast.errors, holdfast.inside, holdfast.signals
+for package in (holdfast.inside, holdfast.signals):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if ".site" not in module.name:
+            importlib.import_module(module.name)
+new = {name.split(".")[0] for name in set(sys.modules) - before}
+print(json.dumps({"new": sorted(new), "loaded": sorted(n for n in sys.modules if n.startswith("holdfast"))}))
+"""
+
+
+def imports_of(tree: ast.AST) -> Iterator[str]:
+    """Every module that a file imports, in functions too; what stands under TYPE_CHECKING is never loaded."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports are not used here"
+            module = node.module or ""
+            yield from ([f"holdfast.{name.name}" for name in node.names] if module == "holdfast" else [module])
+        yield from imports_of(node)
+
+
+@pytest.mark.parametrize("file", INSIDE, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_what_runs_inside_the_training_names_no_other_package(file: Path) -> None:
+    for module in imports_of(ast.parse(file.read_text(encoding="utf-8"))):
+        allowed = module.split(".")[0] in ALLOWED or module in ("holdfast", "holdfast.__version__")
+        assert allowed or module.startswith(OWN), f"{file} imports {module}"
+
+
+def test_loading_all_of_it_adds_nothing_to_a_process_that_has_torch() -> None:
+    answer = subprocess.run([sys.executable, "-c", LOAD_ALL], capture_output=True, text=True, timeout=120, check=False)
+    assert answer.returncode == 0, answer.stderr
+    seen = json.loads(answer.stdout.splitlines()[-1])
+    assert "holdfast.signals.recorder" in seen["loaded"]
+    foreign = set(seen["new"]) - ALLOWED - {"holdfast"}
+    assert not foreign, f"importing holdfast.inside also loads {sorted(foreign)}"
+
+
+@pytest.mark.skipif(not STARTER.exists(), reason="inside/site/sitecustomize.py is not there")
+def test_starting_python_under_holdfast_run_loads_only_the_standard_library() -> None:
+    tree = ast.parse(STARTER.read_text(encoding="utf-8"))
+    for node in tree.body:
+        for module in imports_of(ast.Module([node], [])) if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
+            assert module.split(".")[0] in sys.stdlib_module_names, f"sitecustomize.py imports {module} at its top"

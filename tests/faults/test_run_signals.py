@@ -1,0 +1,122 @@
+"""A signal reaches the command once: typed at the terminal or sent to the supervisor."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from holdfast_run import HOLDFAST, PYTHON, VICTIMS, Terminal, info_of, only_run, start
+
+VICTIM = str(VICTIMS / "counts_signals.py")
+Sit = Callable[..., Terminal]
+
+
+@pytest.fixture
+def sit(tmp_path: Path) -> Iterator[Sit]:
+    """Sit down at a terminal."""
+    terminals: list[Terminal] = []
+
+    def open_one(words: list[str], **how: object) -> Terminal:
+        terminals.append(Terminal(words, tmp_path, **how))
+        return terminals[-1]
+
+    yield open_one
+    for terminal in terminals:
+        terminal.close()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGCONT"])
+def test_a_signal_sent_to_the_supervisor_reaches_the_command_once(name: str, tmp_path: Path) -> None:
+    with start(tmp_path, PYTHON, VICTIM) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(getattr(signal, name))
+        assert process.stdout.readline() == f"[{name}]\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == "[SIGTERM]\n"
+    assert process.returncode == 7
+
+
+def test_a_command_that_dies_of_the_forwarded_signal_gives_128_plus_its_number(tmp_path: Path) -> None:
+    with start(tmp_path, "--name", "a", "sh", "-c", "echo ready; sleep 30") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert info_of(tmp_path / "runs/a")["exit_code"] == 143
+
+
+def test_the_command_starts_with_no_signal_blocked_and_broken_pipes_deadly(tmp_path: Path) -> None:
+    script = "cat /proc/self/status"
+    with start(tmp_path, "sh", "-c", script) as process:
+        assert process.stdout is not None
+        masks = dict(line.split(":\t") for line in process.stdout.read().splitlines() if line.startswith("Sig"))
+    assert int(masks["SigBlk"], 16) == 0
+    assert not int(masks["SigIgn"], 16) & 1 << (signal.SIGPIPE - 1)
+
+
+def test_ctrl_c_reaches_the_command_once(sit: Sit, tmp_path: Path) -> None:
+    terminal = sit([*HOLDFAST, "run", PYTHON, VICTIM])
+    terminal.until(b"ready")
+    terminal.type(b"\x03")
+    terminal.until(b"[SIGINT]")
+    os.kill(terminal.process.pid, signal.SIGTERM)
+    seen = terminal.rest()
+    assert b"SIGINT" not in seen and b"[SIGTERM]" in seen
+    assert terminal.process.wait() == 7
+    assert info_of(only_run(tmp_path))["exit_code"] == 7
+
+
+def test_ctrl_c_ends_an_ordinary_script_as_it_would_alone(sit: Sit) -> None:
+    terminal = sit([*HOLDFAST, "run", PYTHON, "-c", "import time; print('ready'); time.sleep(30)"])
+    terminal.until(b"ready")
+    terminal.type(b"\x03")
+    seen = terminal.rest()
+    assert seen.count(b"KeyboardInterrupt") == 1 and b"holdfast" not in seen
+    assert terminal.process.wait() == 130
+
+
+def test_ctrl_z_stops_the_run_and_fg_takes_it_up_again(sit: Sit) -> None:
+    terminal = sit(["bash", "--norc", "--noprofile", "-i"])
+    script = "import time\nfor i in range(120): print('tick', i, flush=True); time.sleep(0.02)"
+    terminal.type((" ".join([*HOLDFAST, "run", PYTHON, "-c", f'"{script}"']) + "; echo code-$?\n").encode())
+    terminal.until(b"tick 3")
+    terminal.type(b"\x1a")
+    terminal.until(b"Stopped")
+    terminal.type(b"fg\n")
+    terminal.until(b"tick 119")
+    terminal.type(b"echo still-here\n")
+    terminal.until(b"still-here")
+
+
+def test_closing_the_terminal_hangs_up_the_command(sit: Sit, tmp_path: Path) -> None:
+    log = tmp_path / "said"
+    with log.open("wb") as file:
+        terminal = sit([*HOLDFAST, "run", PYTHON, VICTIM], stdout=file)
+        terminal.until(b"holdfast: run")
+        while b"ready" not in log.read_bytes():
+            pass
+        os.close(terminal.keyboard)
+        terminal.keyboard = os.open(os.devnull, os.O_RDONLY)
+        while b"[SIGHUP]" not in log.read_bytes():
+            pass
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        terminal.process.wait(20)
+    assert log.read_bytes().count(b"[SIGHUP]") == 1
+
+
+def test_a_group_that_ignores_hang_ups_still_does(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        ["nohup", *HOLDFAST, "run", PYTHON, "-c", "import signal; print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read() == "True\n"
