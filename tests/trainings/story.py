@@ -25,7 +25,7 @@ class Story:
     def step(self, **facts: Any) -> None:
         """Keep one value of each name for a step that was made."""
         for name, value in facts.items():
-            self.facts.setdefault(name, []).append(float(value) if isinstance(value, torch.Tensor) else value)
+            self.facts.setdefault(name, []).append(float(value.detach()) if isinstance(value, torch.Tensor) else value)
 
     def save(self, *models: nn.Module, **facts: Any) -> None:
         """Write everything to the path that the script was given."""

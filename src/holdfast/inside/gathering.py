@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from holdfast.inside.capture.device import Courier
-from holdfast.inside.capture.gradients import EachParameter, Reading
+from holdfast.inside.capture.gradients import EachParameter, Reading, values_of
 from holdfast.inside.capture.gradients_cuda import GradientKernel, can_be_read_by_kernel, read_with_foreach
 
 Names = Callable[[], list[int]]
@@ -62,7 +62,10 @@ class Gathering:
         self._names, self._each = names, each
         if kernel is None or not kernel.fits(gradients):
             kernel = GradientKernel(gradients, self._courier.device) if can_be_read_by_kernel(gradients) else None
-        vector = kernel.launch(gradients) if kernel is not None else read_with_foreach(gradients, self._courier.device)
+        if kernel is not None:
+            vector = kernel.launch(gradients)
+        else:
+            vector = read_with_foreach([values_of(gradient) for gradient in gradients], self._courier.device)
         if vector is not None:
             self._send("reading", vector)
         return kernel

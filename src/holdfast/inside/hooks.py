@@ -17,6 +17,8 @@ from holdfast.inside.session import Session
 from holdfast.inside.shield import Shield
 
 Optimizer = torch.optim.Optimizer
+_compiling = torch.compiler.is_compiling
+_CUDA_BUILT = bool(torch.backends.cuda.is_built())  # type: ignore[no-untyped-call]
 
 
 class Hooks:
@@ -60,7 +62,7 @@ class Hooks:
     # The optimizer. A step inside a step (an optimizer that drives another) is part of it.
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if torch.compiler.is_compiling() or _capturing():
+        if _compiling() or (_CUDA_BUILT and _capturing()):
             return None
         self._depth += 1
         if self._depth > 1:
@@ -94,7 +96,7 @@ class Hooks:
         return listening_closure
 
     def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or self._depth == 0:
+        if self._depth == 0:
             return
         self._depth -= 1
         if self._depth == 0:
@@ -138,13 +140,14 @@ class Hooks:
         end = self._shield(session.backward_ended)
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
+            if _compiling():
                 return original(tensors, *args, **kwargs)
             if not self._in_closure:
                 self._depth = 0  # a step that raised has left it behind
             note(tensors)
             result = original(tensors, *args, **kwargs)
-            end()
+            if session.samples_modules:
+                end()
             return result
 
         return backward
@@ -153,13 +156,12 @@ class Hooks:
         begin, end = self._shield(self.session.clipping_begins), self._shield(self.session.clipping_ended)
 
         def clip_grad_norm_(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or isinstance(parameters, torch.Tensor):
+            if _compiling() or isinstance(parameters, torch.Tensor):
                 return original(parameters, max_norm, norm_type, *args, **kwargs)
             listed = list(parameters)
-            training = begin(listed, float(norm_type))
+            begin(listed, float(norm_type))
             norm = original(listed, max_norm, norm_type, *args, **kwargs)
-            if training is not None:
-                end(training, norm, max_norm, listed)
+            end(listed, norm, max_norm, float(norm_type))
             return norm
 
         return clip_grad_norm_

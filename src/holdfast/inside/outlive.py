@@ -5,9 +5,9 @@ would die of its watchdog's death. So a thread waits for that moment, and turns 
 supervisor over to what the supervisor wrote to; that was opened beforehand, while it could be found.
 
 On Linux the thread also keeps a reading end of each pipe. Nothing breaks between the supervisor's death and the
-turn-over, what was still in the pipe is delivered (only what the supervisor held in its hands is lost), and the other processes of the run, which have no such thread
-(loader workers, the shell script around it), can go on writing: this thread now copies for them. A pseudo-terminal
-cannot be kept that way; its other users see an error.
+turn-over, and what was still in the pipe is delivered; only what the supervisor was just handling is lost. The other
+processes of the run, which have no such thread (loader workers, the shell script around it), can go on writing: this
+thread now copies for them. A pseudo-terminal cannot be kept that way; its other users see an error.
 """
 
 from __future__ import annotations

@@ -107,12 +107,11 @@ class Publisher:
 
     def _modules(self, step: int, times: list[ModuleTime]) -> None:
         code, now = self.recorder.strings.code, time.time()
-        table = self.recorder.table("modules")
-        for entry in times:
-            seconds = seconds_between(entry.start, entry.end)
+        append = self.recorder.table("modules").append
+        for module, stage, start, end, gpu, resident in times:
+            seconds = seconds_between(start, end)
             length = MISSING if seconds is None else seconds
-            allocated = MISSING_INT if entry.gpu_allocated is None else entry.gpu_allocated
-            table.append((step, code(entry.module), code(entry.stage), length, allocated, entry.host_rss, now))
+            append((step, code(module), code(stage), length, MISSING_INT if gpu is None else gpu, resident, now))
 
 
 def _number(value: Any) -> float:

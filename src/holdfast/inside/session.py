@@ -47,10 +47,13 @@ class Session:
         self._phase: EvaluationPhase | None = None
         self._phase_training: Training | None = None
         self._evaluating_since: float | None = None
+        self._first_clipping: tuple[weakref.ref[torch.Tensor], Any, Any] | None = None
 
     @property
     def trainings(self) -> list[Training]:
         """All trainings of this process, in all scopes."""
+        if len(self.scopes) == 1:
+            return self.scopes[0].trainings
         return [training for scope in self.scopes for training in scope.trainings]
 
     # Events of the optimizer
@@ -58,7 +61,8 @@ class Session:
     def before_update(self, optimizer: Optimizer, scaler: Any) -> None:
         """The gradients of an optimizer are complete."""
         begun = time.perf_counter()
-        self.end_evaluation()
+        if self._evaluating_since is not None:
+            self.end_evaluation()
         training = self._training_of(optimizer)
         if training is None:
             return
@@ -72,25 +76,30 @@ class Session:
         if training is None:
             return
         training.after_update(optimizer, skipped=skipped)
-        member = training.members[id(optimizer)]
-        if member.steps_alone >= _ALONE_AT_MOST:
-            self._settle(training, member, optimizer)
+        if len(training.members) > 1 and training.members[id(optimizer)].steps_alone >= _ALONE_AT_MOST:
+            self._settle(training, training.members[id(optimizer)], optimizer)
         self._book(training, begun)
 
-    def clipping_begins(self, parameters: list[torch.Tensor], norm_type: float) -> Training | None:
-        """The script clips gradients; gives the training whose they are."""
+    def clipping_begins(self, parameters: list[torch.Tensor], norm_type: float) -> None:
+        """The script is about to clip gradients."""
         begun = time.perf_counter()
-        training = next((t for t in self.trainings if t.trains(parameters[:1])), None)
+        training = self._training_with(parameters)
         if training is not None:
             training.before_clipping(parameters, norm_type)
         self.cost += time.perf_counter() - begun
-        return training
 
-    def clipping_ended(self, training: Training, norm: Any, limit: Any, parameters: list[torch.Tensor]) -> None:
-        """The script has clipped gradients and knows their norm."""
+    def clipping_ended(self, parameters: list[torch.Tensor], norm: Any, limit: Any, norm_type: float) -> None:
+        """The script has clipped gradients and knows their norm. Before the first step, the training is not known yet."""
         begun = time.perf_counter()
-        training.after_clipping(norm, limit, parameters)
+        training = self._training_with(parameters)
+        if training is not None:
+            training.after_clipping(norm, limit, parameters)
+        elif parameters and norm_type == 2.0:
+            self._first_clipping = (weakref.ref(parameters[0]), norm, limit)
         self.cost += time.perf_counter() - begun
+
+    def _training_with(self, parameters: list[torch.Tensor]) -> Training | None:
+        return next((training for training in self.trainings if training.trains(parameters[:1])), None)
 
     # Events of the backward pass
 
@@ -102,11 +111,15 @@ class Session:
         self.losses.note(given)
         self.cost += time.perf_counter() - begun
 
+    @property
+    def samples_modules(self) -> bool:
+        """Whether modules are being timed in this step."""
+        return any(training.sampler.running for training in self.trainings)
+
     def backward_ended(self) -> None:
         """All gradients of a `backward` call are there."""
-        for scope in self.scopes:
-            for training in scope.trainings:
-                training.sampler.end_backward()
+        for training in self.trainings:
+            training.sampler.end_backward()
 
     # Events of the loader
 
@@ -228,6 +241,9 @@ class Session:
         training.use_models(roots)
         for module in whole_models(roots):
             self.whole_models[id(module)] = (weakref.ref(module), training)
+        clipped, self._first_clipping = self._first_clipping, None
+        if clipped is not None and (parameter := clipped[0]()) is not None and training.trains([parameter]):
+            training.after_clipping(clipped[1], clipped[2], [parameter])
         return training
 
     def _is_free(self, scope: Scope, optimizer: Optimizer) -> bool:

@@ -18,12 +18,12 @@ from torch import nn
 from holdfast.inside import step_row as at
 from holdfast.inside.budget import Budget
 from holdfast.inside.capture.device import Courier
-from holdfast.inside.capture.gradients import HostPlan, is_plain, read_on_host, values_of
+from holdfast.inside.capture.gradients import HostPlan, read_on_host
 from holdfast.inside.capture.gradients_cuda import GradientKernel
 from holdfast.inside.capture.loader import Loader
 from holdfast.inside.capture.losses import Losses
 from holdfast.inside.capture.memory import ProcessMemory, gpu_memory
-from holdfast.inside.capture.modules import ModuleSampler, ModuleTime
+from holdfast.inside.capture.modules import ModuleSampler, ModuleTime, cost_of
 from holdfast.inside.capture.weights import WeightSample, plain_weights, weight_norms
 from holdfast.inside.discovery import named
 from holdfast.inside.gathering import Gathering
@@ -46,6 +46,7 @@ class Member:
         self.steps = 0
         self.steps_alone = 0  # since the main optimizer stepped last
         self.kernel: GradientKernel | None = None
+        self.names: list[int] = []
         self._plan: HostPlan | None = None
         self._plan_size = -1
 
@@ -154,8 +155,9 @@ class Training:
         if member is not self.main or gathering is None:
             member.steps_alone += 1
             return
-        for other in self.members.values():
-            other.steps_alone = 0
+        if len(self.members) > 1:
+            for other in self.members.values():
+                other.steps_alone = 0
         if self._sample is not None:
             self._compare_weights(gathering, optimizer)
         times = self._module_times() if self.sampler.running else []
@@ -211,8 +213,9 @@ class Training:
         on_device = not gradients[0].is_cpu
         gathering = Gathering(self._courier_for(gradients[0].device) if on_device else None)
         if on_device and gathering.carries:
-            plain = [gradient if is_plain(gradient) else values_of(gradient) for gradient in gradients]
-            member.kernel = gathering.read_on_device(plain, self._names_of(parameters), each=each, kernel=member.kernel)
+            if len(gradients) != len(member.names):
+                member.names = self._names_of(parameters)
+            member.kernel = gathering.read_on_device(gradients, member.names, each=each, kernel=member.kernel)
         else:
             names = partial(self._names_of, parameters)
             gathering.reading = read_on_host(member.plan(gradients), gradients, names, each=each)
@@ -265,7 +268,7 @@ class Training:
         """Times of the modules in this step, which was sampled; hooks come off unless every step is."""
         begun = time.perf_counter()
         times = self.sampler.take() if self.budget.full else self.sampler.stop()
-        self._charge("modules", begun - self.sampler.take_cost())
+        self._charge("modules", begun - cost_of(times))
         return times
 
     def _sample_modules(self) -> None:

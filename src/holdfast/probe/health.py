@@ -24,7 +24,7 @@ def rank_health(
 ) -> tuple[str, str]:
     """The word for one rank. `over` is how the run ended, None while it runs; `usual` how long a step takes."""
     if loss is not None and not math.isfinite(loss):
-        return "non-finite loss", f"the loss is {loss} at step {step}"
+        return "non-finite loss", f"the loss is {loss} at step {step}" + (f"; {over}" if over else "")
     if over is not None:
         return over, ""
     if not growing:

@@ -67,9 +67,7 @@ def query(run: RunFolder, sql: str, *, limit: int = 1000, timeout: float = 10.0)
         return _fetch(connection.execute(sql), sql, limit, tables)
 
     try:
-        found = _within(timeout, answer, connection)
-        connection.close()
-        return found
+        return _within(timeout, answer, connection)
     except duckdb.InterruptException:
         raise _too_slow(timeout) from None
     except duckdb.Error as error:
@@ -114,7 +112,10 @@ def _empty(name: str) -> str:
 
 
 def _within(seconds: float, job: Callable[[], Answer], connection: duckdb.DuckDBPyConnection) -> Answer:
-    """Do the job in a thread; interrupt it when the time is over, and leave it behind if it does not listen."""
+    """Do the job in a thread and close the connection after it.
+
+    When the time is over the job is interrupted, and left behind if it does not listen.
+    """
     done: list[Answer] = []
     failed: list[BaseException] = []
 
@@ -123,13 +124,16 @@ def _within(seconds: float, job: Callable[[], Answer], connection: duckdb.DuckDB
             done.append(job())
         except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
             failed.append(error)
+        finally:
+            connection.close()
 
     thread = threading.Thread(target=work, name="holdfast-query", daemon=True)
     thread.start()
     thread.join(seconds)
     tries = 10 if thread.is_alive() else 0
     for _ in range(tries):
-        connection.interrupt()
+        with contextlib.suppress(duckdb.Error):  # it may have ended just now
+            connection.interrupt()
         thread.join(_GRACE_SECONDS / tries)
     if thread.is_alive():
         raise _too_slow(seconds)

@@ -138,7 +138,7 @@ def _line_of(pid: int) -> list[int]:
 
 def _command(pid: int) -> str:
     try:
-        line = " ".join(psutil.Process(pid).cmdline())
+        line = " ".join(" ".join(psutil.Process(pid).cmdline()).split())
     except psutil.Error:
         return "another user's"
     return line if len(line) <= 50 else line[:49] + "…"

@@ -65,7 +65,7 @@ class TableWriter:
         if segment is None or segment.rows == segment.capacity:
             segment = self._next_segment()
             if segment is None:
-                self._hold([tuple(row)])
+                self._hold([tuple(row)], of=1)
                 return
         segment.append(row)
         self._total += 1
@@ -82,7 +82,7 @@ class TableWriter:
             if segment is None or segment.room == 0:
                 segment = self._next_segment()
                 if segment is None:
-                    self._hold(self._as_rows(ready, start))
+                    self._hold(self._as_rows(ready, start, start + self._may_hold), of=count - start)
                     return
             part = min(segment.room, count - start)
             segment.extend(ready, start, part)
@@ -139,15 +139,19 @@ class TableWriter:
             self._spare_ready.wait(_WAIT_SECONDS)
         return self._spare_ready.is_set() and self._spare is not None
 
-    def _hold(self, rows: Sequence[tuple[float | int, ...]]) -> None:
-        """Keep rows for the next segment, as many as are allowed."""
-        kept = rows[: 0 if self._closed else self._hold_at_most - len(self._held)]
-        self._held += kept
-        self.dropped += len(rows) - len(kept)
+    @property
+    def _may_hold(self) -> int:
+        return 0 if self._closed else self._hold_at_most - len(self._held)
 
-    def _as_rows(self, columns: Sequence[npt.NDArray[Any]], start: int) -> list[tuple[float | int, ...]]:
+    def _hold(self, rows: Sequence[tuple[float | int, ...]], *, of: int) -> None:
+        """Keep the first rows for the next segment, as many as are allowed; the rest of the `of` rows is dropped."""
+        kept = rows[: self._may_hold]
+        self._held += kept
+        self.dropped += of - len(kept)
+
+    def _as_rows(self, columns: Sequence[npt.NDArray[Any]], start: int, end: int) -> list[tuple[float | int, ...]]:
         typed = zip(columns, self.table.columns, strict=True)
-        return list(zip(*(values[start:].astype(column.kind.dtype).tolist() for values, column in typed), strict=True))
+        return list(zip(*(values[start:end].astype(column.kind.dtype).tolist() for values, column in typed), strict=True))
 
     def _write_held(self) -> None:
         held, self._held = self._held, []

@@ -93,6 +93,8 @@ def test_a_loss_that_is_not_finite_is_the_first_thing_said(record: Any, row: Any
     train(recorder, row, 1, start=5, loss=loss)
     state = read_state(recorder.run)
     assert state.health == "non-finite loss" and "step 5" in state.reason
+    recorder.run.update_info(ended=time.time(), exit_code=137)
+    assert read_state(recorder.run).reason.endswith("; killed (SIGKILL)")
 
 
 def test_a_rank_that_has_recovered_from_nan_is_healthy(record: Any, row: Any) -> None:

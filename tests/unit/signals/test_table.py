@@ -126,13 +126,14 @@ def test_a_stuck_disk_makes_rows_drop_and_memory_stays_bounded(writer: TableWrit
     helper.stuck = True
     for number in range(1000):
         writer.append((number, 0.0))
+    writer.extend([np.arange(1000), 0.0])
     assert len(writer._held) < TABLE.first_segment_rows
-    assert writer.rows + len(writer._held) + writer.dropped == 1000
+    assert writer.rows + len(writer._held) + writer.dropped == 2000
     helper.stuck = False
     helper.go_on()
-    writer.append((1000, 0.0))
-    assert numbers(tmp_path) == [*range(writer.rows - 1), 1000]
-    assert writer.rows + writer.dropped == 1001
+    writer.append((2000, 0.0))
+    assert numbers(tmp_path) == [*range(writer.rows - 1), 2000]
+    assert writer.rows + writer.dropped == 2001
 
 
 def test_a_training_waits_for_a_stuck_disk_once_and_not_at_every_row(

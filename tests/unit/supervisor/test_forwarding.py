@@ -8,6 +8,7 @@ import pytest
 
 OLD_WAY = """
 import os, signal, subprocess, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 from holdfast.supervisor.forwarding import Forwarding
 signals = Forwarding(lambda: False)

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from holdfast.inside.capture.gradients import is_plain
+
 _CHUNK = 65536
 _THREADS = 512
 _TABLES = 8
@@ -95,7 +97,8 @@ class GradientKernel:
 
     def __init__(self, tensors: Sequence[torch.Tensor], device: torch.device) -> None:
         self.device, self.count = device, len(tensors)
-        self._shape = shape_of(tensors)
+        self._numels = [tensor.numel() for tensor in tensors]
+        self._dtypes = [tensor.dtype for tensor in tensors]
         self._kernel = _compiled(device)
         pairs = [(n, c) for n, t in enumerate(tensors) for c in range(-(-t.numel() // _CHUNK))]
         self._blocks = len(pairs)
@@ -116,8 +119,12 @@ class GradientKernel:
         self._next = 0
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether these tensors are of the sizes and kinds it was made for."""
-        return shape_of(tensors) == self._shape
+        """Whether these tensors are of the sizes and kinds it was made for, and none has gaps."""
+        return (
+            [tensor.numel() for tensor in tensors] == self._numels
+            and [tensor.dtype for tensor in tensors] == self._dtypes
+            and all([tensor.is_contiguous() or _dense(tensor) for tensor in tensors])  # noqa: C419 - a generator costs twice
+        )
 
     def launch(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
         """Start the reading; gives sums of squares, maxima and non-finite counts in one vector; None if all tables are in use."""
@@ -139,18 +146,13 @@ class GradientKernel:
         return out
 
 
-def shape_of(tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """What must be equal for two sets of tensors to be read with the same tables."""
-    return [(tensor.numel(), tensor.dtype, tensor.get_device(), _dense(tensor)) for tensor in tensors]
-
-
 def can_be_read_by_kernel(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether torch can compile the kernel here and the tensors are plain ones of a known kind, all on one GPU."""
     return (
         hasattr(torch.cuda, "_compile_kernel")
         and torch.version.hip is None
         and bool(tensors)
-        and all(t.is_cuda and t.dtype in _LETTER and t.numel() and _dense(t) for t in tensors)
+        and all(is_plain(t) and t.is_cuda and t.dtype in _LETTER and t.numel() and _dense(t) for t in tensors)
         and len({t.get_device() for t in tensors}) == 1
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,39 +19,26 @@ from holdfast.inside.capture.memory import ProcessMemory, gpu_memory
 from holdfast.inside.discovery import named
 
 WHOLE_MODEL = "(model)"
+FORWARD, BACKWARD = "forward", "backward"
 _MEMORY_EVERY = 0.001  # seconds; modules that end closer together share one reading
-_HOOK_SECONDS = 4e-6  # what torch takes to call the hooks of one pass, measured by benchmarks/overhead.py
-Mark = Callable[[], Any]
+_HOOK_SECONDS = 5e-6  # what it takes torch to call the hooks of one pass, measured by benchmarks/overhead.py
 
-
-class ModuleTime(NamedTuple):
-    """One finished pass through one module; on a GPU `start` and `end` are CUDA events."""
-
-    module: str
-    stage: str
-    start: Any
-    end: Any
-    gpu_allocated: int | None
-    host_rss: int
+# One finished pass: module, stage, start, end (on a GPU these are CUDA events), bytes on the GPU, resident bytes
+ModuleTime = tuple[str, str, Any, Any, "int | None", int]
 
 
 class ModuleSampler:
     """Hooks for one sampled step. Put on with `start`, taken off with `stop`, which gives the times."""
 
     def __init__(self, memory: ProcessMemory) -> None:
+        self.running = False
         self._memory = memory
         self._handles: list[Any] = []
+        self._watched: list[_Watched] = []
         self._done: list[ModuleTime] = []
-        self._open: dict[int, list[Any]] = {}
-        self._backward: dict[int, tuple[str, Any]] = {}
+        self._backward: dict[Any, tuple[str, Any]] = {}
         self._device: torch.device | None = None
-        self._mark: Mark = time.perf_counter
-        self._cost = 0.0
-
-    @property
-    def running(self) -> bool:
-        """Whether hooks are in place."""
-        return bool(self._handles)
+        self._mark: Callable[[], Any] = time.perf_counter
 
     def start(self, roots: list[nn.Module], device: torch.device) -> None:
         """Put hooks on every module of the model."""
@@ -63,83 +50,90 @@ class ModuleSampler:
                 continue
             if type(module).__name__ == "OptimizedModule":
                 whole.append(name + "." if name else "")
-            self._hook(name or WHOLE_MODEL, module)
+            watched = _Watched(name or WHOLE_MODEL, self)
+            self._watched.append(watched)
+            self._handles.append(module.register_forward_pre_hook(watched.before))
+            self._handles.append(module.register_forward_hook(watched.after))
+        self.running = True
 
     def stop(self) -> list[ModuleTime]:
         """Take the hooks off and give what was timed, in the order it ended."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        return self.take()
+        self.running = False
+        times = self.take()
+        self._watched.clear()
+        return times
 
     def take(self) -> list[ModuleTime]:
         """Give what was timed and go on; hooks that stay spare the cost of putting them back."""
         self.end_backward()
+        for watched in self._watched:
+            watched.begun.clear()
         done, self._done = self._done, []
-        self._open.clear()
         return done
-
-    def take_cost(self) -> float:
-        """Seconds that the hooks themselves took since the last call."""
-        cost, self._cost = self._cost, 0.0
-        return cost
 
     def end_backward(self) -> None:
         """Close the modules whose input needs no gradient: they end with the whole backward pass."""
         if self._backward:
             end = self._mark()
-            for name, begin in self._backward.values():
-                self._finish(name, "backward", begin, end)
+            for name, begun in self._backward.values():
+                self.finish(name, BACKWARD, begun, end)
             self._backward.clear()
 
-    def _hook(self, name: str, module: nn.Module) -> None:
-        key = id(module)
-        mark = self._mark
-        opened = self._open
+    def finish(self, name: str, stage: str, start: Any, end: Any) -> None:
+        """Keep one finished pass."""
+        if self._device is not None:
+            self._done.append((name, stage, start, end, gpu_memory(self._device)[0], self._memory.latest))
+        else:
+            self._done.append((name, stage, start, end, None, self._memory.read_at_most_every(_MEMORY_EVERY, end)))
 
-        def before(_module: nn.Module, _inputs: Any) -> None:
-            if torch.is_grad_enabled():
-                opened.setdefault(key, []).append(mark())
-
-        def after(_module: nn.Module, inputs: Any, output: Any) -> None:
-            begun = opened.get(key)
-            if begun:
-                self._finish(name, "forward", begun.pop(), mark())
-                self._follow_backward(name, inputs, output)
-
-        self._handles.append(module.register_forward_pre_hook(before))
-        self._handles.append(module.register_forward_hook(after))
-
-    def _follow_backward(self, name: str, inputs: Any, output: Any) -> None:
-        produced = _first_node(output)
-        if produced is None:
-            return
-        key, mark, running = object(), self._mark, self._backward
+    def follow_backward(self, name: str, produced: Any, consumed: Any) -> None:
+        """Time the backward pass of a module, from its output's node to its input's."""
+        mark, running = self._mark, self._backward
 
         def begin(_gradients: Any) -> None:
-            running[id(key)] = (name, mark())
-
-        def end(_gradients: Any) -> None:
-            begun = running.pop(id(key), None)
-            if begun is not None:
-                self._finish(name, "backward", begun[1], mark())
+            running[produced] = (name, mark())
 
         produced.register_prehook(begin)  # goes with the graph: nothing to take off
-        consumed = _first_node(inputs)
-        if consumed is not None and consumed is not produced:
-            consumed.register_prehook(end)
+        if consumed is None or consumed is produced:
+            return
 
-    def _finish(self, name: str, stage: str, start: Any, end: Any) -> None:
-        now = time.perf_counter()
-        allocated = gpu_memory(self._device)[0] if self._device is not None else None
-        self._done.append(ModuleTime(name, stage, start, end, allocated, self._memory.read_at_most_every(_MEMORY_EVERY, now)))
-        self._cost += time.perf_counter() - now + _HOOK_SECONDS
+        def end(_gradients: Any) -> None:
+            begun = running.pop(produced, None)
+            if begun is not None:
+                self.finish(name, BACKWARD, begun[1], mark())
+
+        consumed.register_prehook(end)
 
 
-def _cuda_mark() -> Any:
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    event.record()
-    return event
+class _Watched:
+    """One module while it is timed; a stack, because a module may be called inside itself."""
+
+    __slots__ = ("_sampler", "begun", "name")
+
+    def __init__(self, name: str, sampler: ModuleSampler) -> None:
+        self.name, self._sampler = name, sampler
+        self.begun: list[Any] = []
+
+    def before(self, _module: nn.Module, _inputs: Any) -> None:
+        if torch.is_grad_enabled():
+            self.begun.append(self._sampler._mark())
+
+    def after(self, _module: nn.Module, inputs: Any, output: Any) -> None:
+        if not self.begun:
+            return
+        sampler = self._sampler
+        sampler.finish(self.name, FORWARD, self.begun.pop(), sampler._mark())
+        produced = _first_node(output)
+        if produced is not None:
+            sampler.follow_backward(self.name, produced, _first_node(inputs))
+
+
+def cost_of(times: list[ModuleTime]) -> float:
+    """Seconds that the hooks behind these times took, by a measured rule of thumb."""
+    return len(times) * _HOOK_SECONDS
 
 
 def seconds_between(start: Any, end: Any) -> float | None:
@@ -147,6 +141,12 @@ def seconds_between(start: Any, end: Any) -> float | None:
     if isinstance(start, float):
         return float(end - start)
     return float(start.elapsed_time(end)) / 1000.0 if end.query() else None
+
+
+def _cuda_mark() -> Any:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
 
 def _first_node(value: Any, depth: int = 3) -> Any:

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from holdfast.cli.screen import screen
+from holdfast.cli.show import duration, number, rate, share, size, sparkline
+from holdfast.probe.glance import look
+
+
+def drawn(run: Any, width: int = 100) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    console.print(screen(look(run), width))
+    return console.export_text()
+
+
+def test_the_screen_shows_everything_at_a_hundred_columns(training: Any) -> None:
+    recorder = training("digits", steps=200)
+    code = recorder.strings.code
+    recorder.table("evaluations").append([150, 3, code("val"), code("accuracy"), 0.91, 300, time.time()])
+    recorder.run.journal.write("finding", code="slow-loading", severity="warning", rank=0, evidence={"share": 0.42})
+    text = drawn(recorder.run)
+    for shown in ("digits", "step 199", "loss", "grad norm", "lr", "step rate", "10/s", "data wait", "30 %", "memory", "954 MB"):
+        assert shown in text, shown
+    for shown in ("Holdfast", "0.40 %", "healthy", "evaluated", "step 150", "accuracy 0.91", "slow-loading", "share 0.42"):
+        assert shown in text, shown
+    assert "█" in text and "▁" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_screen_fits_other_widths(training: Any, width: int) -> None:
+    assert max(map(len, drawn(training().run, width).splitlines())) <= width
+
+
+def test_a_nan_shows_as_a_cross_in_the_curve_and_in_the_health(training: Any) -> None:
+    text = drawn(training(loss=math.nan).run)
+    assert "×" in text and "non-finite loss" in text
+
+
+def test_a_run_that_has_not_stepped_says_so(training: Any) -> None:
+    assert "no step yet" in drawn(training(steps=0).run)
+
+
+def test_all_ranks_are_on_the_screen(training: Any) -> None:
+    training(rank=0)
+    text = drawn(training(rank=1, loss=math.inf).run)
+    assert "ranks  0 29 ●" in text and "non-finite loss" in text
+
+
+def test_in_a_terminal_it_draws_and_ends_when_the_run_ends(training: Any, in_terminal: Any) -> None:
+    recorder = training("digits")
+    threading.Timer(2.0, lambda: recorder.run.update_info(ended=time.time(), exit_code=137)).start()
+    written = in_terminal("tail")
+    assert written.count("digits") > 3  # it was redrawn
+    assert "healthy" in written and "killed (SIGKILL)" in written
+
+
+def test_in_a_pipe_it_writes_a_line_per_change_and_ends_with_the_run(command: list[str], training: Any) -> None:
+    recorder = training("digits", steps=5)
+    with subprocess.Popen([*command, "tail"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        recorder.run.update_info(ended=time.time(), exit_code=0)
+        rest = process.stdout.read().splitlines()
+    assert first.startswith("step 4  loss 0.2  norm 2  lr 0.01  10/s  data 30 %  memory 954 MB  cost 0.40 %  healthy")
+    assert len(rest) == 1 and rest[0].endswith("finished") and process.returncode == 0
+
+
+def test_once_writes_one_line_and_leaves_a_live_run_alone(holdfast: Any, training: Any) -> None:
+    training()
+    assert len(holdfast("tail", "--once").out.splitlines()) == 1
+
+
+def test_json_lines_hold_the_state(holdfast: Any, training: Any) -> None:
+    recorder = training(steps=3, loss=math.nan)
+    recorder.run.journal.write("finding", code="slow-loading", severity="warning")
+    line = json.loads(holdfast("tail", "--json", "--once").out)
+    assert (line["name"], line["alive"], line["health"]) == ("digits", True, "non-finite loss")
+    assert line["ranks"][0]["step"] == 2 and line["ranks"][0]["loss"] == "nan"
+    assert [finding["code"] for finding in line["findings"]] == ["slow-loading"]
+
+
+def test_a_finished_run_is_shown_once_and_ends(holdfast: Any, training: Any) -> None:
+    training(live=False)
+    done = holdfast("tail")
+    assert done.code == 0 and done.out.rstrip().endswith("finished")
+
+
+def test_a_sparkline_rises_with_its_values() -> None:
+    assert sparkline(np.arange(8.0), 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline(np.ones(5), 8) == "▁▁▁▁▁"
+    assert sparkline(np.array([1.0, math.nan, 2.0]), 8) == "▁×█"
+    assert sparkline(np.array([math.inf]), 8) == "×"
+    assert sparkline(np.array([]), 8) == ""
+    assert len(sparkline(np.arange(1000.0), 40)) == 40
+    assert sparkline(np.array([1.0, 10.0, 100.0, 1000.0]), 4) == "▁▃▆█"  # decades are equally far apart
+    assert sparkline(np.array([0.9, 1.0]), 4, from_zero=True) == "██"
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (number(0.123456), "0.1235"),
+        (number(12345), "12,345"),
+        (number(3e-7), "3.00e-07"),
+        (number(math.nan), "nan"),
+        (number(-math.inf), "-inf"),
+        (number(None), "–"),
+        (number(0.0), "0"),
+        (size(1536), "1.5 KB"),
+        (size(80 * 2**30), "80 GB"),
+        (share(0.0123), "1.23 %"),
+        (share(0.42), "42 %"),
+        (duration(3.21), "3.2 s"),
+        (duration(75), "1 min 15 s"),
+        (duration(7300), "2 h 1 min"),
+        (rate(12.34), "12.3/s"),
+        (rate(0.25), "4 s each"),
+    ],
+)
+def test_values_are_short_and_say_their_unit(shown: str, text: str) -> None:
+    assert shown == text
