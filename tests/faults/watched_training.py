@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from holdfast.probe.rows import last_rows, measured
@@ -28,7 +29,7 @@ from holdfast.signals.schema import TABLES
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "src/holdfast/inside/site"
 TRAININGS = ROOT / "tests/trainings"
-HOLDFAST = (sys.executable, "/tmp/cap/runner.py")
+HOLDFAST = (sys.executable, "-m", "holdfast.cli.main")
 _TIMEOUT = 120
 
 
@@ -232,6 +233,27 @@ def assert_bit_equal(training: Training) -> None:
     assert differing is None, f"under holdfast run, all sampled: {differing}"
     assert training.recorded.findings == []
     assert training.recorded_in_full.findings == []
+
+
+def recordings_of(training: Training) -> list[Recorded]:
+    """What was recorded as by default, and with everything sampled."""
+    return [training.recorded, training.recorded_in_full]
+
+
+def assert_steps_are_the_scripts(training: Training) -> None:
+    """Loss, norm and whatever else the script has kept step by step is in the `steps` table."""
+    story = training.alone
+    columns = {"epochs": "epoch", "samples": "samples", "backwards": "backwards", "skipped": "skipped", "scales": "scale"}
+    for recorded in recordings_of(training):
+        steps = recorded.steps
+        assert steps["step"] == list(range(len(story["losses"])))
+        assert steps["loss"] == pytest.approx(story["losses"], rel=1e-6, nan_ok=True)
+        assert steps["grad_norm"] == pytest.approx(story["norms"], rel=1e-5, nan_ok=True)
+        if "lr" in story:
+            assert steps["lr"] == pytest.approx(story["lr"])
+        for kept, column in columns.items():
+            if kept in story:
+                assert steps[column] == story[kept], column
 
 
 def difference(one: Any, other: Any, path: str = "story") -> str | None:

@@ -38,7 +38,7 @@ def demo(
 
     The training script knows nothing of Holdfast: it is started with `holdfast run` like any other.
     """
-    if importlib.util.find_spec("sklearn") is None:
+    if not _installed("sklearn"):
         raise UsageError("the demo's data comes with scikit-learn, which is not installed.", fix="pip install 'holdfast[demo]'")
     script = Path(__file__).parent.parent / "demo" / "digits.py"
     print("A small network learns handwritten digits; the script knows nothing of Holdfast.\n", file=sys.stderr)
@@ -82,3 +82,10 @@ def _ask(run: RunFolder) -> None:
 
     print('\nWhere did the time go?\n$ holdfast query "' + _SQL + '"\n', file=sys.stderr)
     show_answer(query(run, _SQL))
+
+
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # something has marked it as missing
+        return False

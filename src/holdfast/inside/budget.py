@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-_MEMORY = 0.9  # weight of the past in the running means of costs
+_MEMORY = 0.9  # weight of the past in the running means of a step's costs
 _AT_MOST_EVERY = 10  # steps between two samples of a luxury, at least, unless everything is sampled
+_NEVER_LESS = 0.1  # of the budget stays for the luxuries, even where what is always done takes all of it
 _AT_LEAST_EVERY = 2000  # however tight the budget, a luxury is done once in so many steps
 _OPENING_STEPS = 100  # a short run sees samples early; a long one is sampled by time as well
 
@@ -24,6 +25,7 @@ class Luxury:
     share: float
     first_step: int
     cost: float | None = None
+    samples: int = 0
     next_step: int = 0
     last_time: float = 0.0
 
@@ -56,7 +58,11 @@ class Budget:
     def charge(self, name: str, seconds: float) -> None:
         """Book what one sample of a luxury cost."""
         luxury = self.luxuries[name]
-        luxury.cost = seconds if luxury.cost is None else _MEMORY * luxury.cost + (1 - _MEMORY) * seconds
+        luxury.samples += 1
+        if luxury.cost is not None:
+            luxury.cost = (luxury.cost + seconds) / 2
+        elif luxury.samples > 1:  # the first one also warms up: compiles, writes names down
+            luxury.cost = seconds
 
     def due(self, name: str, step: int) -> bool:
         """Whether this step is one on which the luxury is done; says yes at most once a step."""
@@ -79,9 +85,8 @@ class Budget:
         luxury = self.luxuries[name]
         if luxury.cost is None or self.step_seconds <= 0.0:
             return _AT_MOST_EVERY
-        left = max(0.0, self.fraction * self.step_seconds - self.always)
-        allowed = luxury.share * left
-        steps = luxury.cost / allowed if allowed > 0.0 else _AT_LEAST_EVERY
+        whole = self.fraction * self.step_seconds
+        steps = luxury.cost / (luxury.share * max(whole - self.always, _NEVER_LESS * whole))
         return int(min(max(steps, _AT_MOST_EVERY), _AT_LEAST_EVERY)) + 1
 
     def _pause(self, now: float) -> float:

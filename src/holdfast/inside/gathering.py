@@ -63,7 +63,7 @@ class Gathering:
         if kernel is None or not kernel.fits(gradients):
             kernel = GradientKernel(gradients, self._courier.device) if can_be_read_by_kernel(gradients) else None
         if kernel is not None:
-            vector = kernel.launch(gradients)
+            vector = kernel.launch()
         else:
             vector = read_with_foreach([values_of(gradient) for gradient in gradients], self._courier.device)
         if vector is not None:

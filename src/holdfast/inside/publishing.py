@@ -108,6 +108,7 @@ class Publisher:
     def _modules(self, step: int, times: list[ModuleTime]) -> None:
         code, now = self.recorder.strings.code, time.time()
         append = self.recorder.table("modules").append
+        self.recorder.strings.codes([entry[0] for entry in times])
         for module, stage, start, end, gpu, resident in times:
             seconds = seconds_between(start, end)
             length = MISSING if seconds is None else seconds

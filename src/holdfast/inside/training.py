@@ -23,7 +23,7 @@ from holdfast.inside.capture.gradients_cuda import GradientKernel
 from holdfast.inside.capture.loader import Loader
 from holdfast.inside.capture.losses import Losses
 from holdfast.inside.capture.memory import ProcessMemory, gpu_memory
-from holdfast.inside.capture.modules import ModuleSampler, ModuleTime, cost_of
+from holdfast.inside.capture.modules import ModuleSampler, ModuleTime
 from holdfast.inside.capture.weights import WeightSample, plain_weights, weight_norms
 from holdfast.inside.discovery import named
 from holdfast.inside.gathering import Gathering
@@ -76,7 +76,7 @@ class Training:
         self._read_early: Gathering | None = None
         self._clip_norm: float | None = None
         self._sample: WeightSample | None = None
-        self._luxury_cost = 0.0
+        self._luxury_cost, self._sampling_cost = 0.0, 0.0
         self._ended_at: float | None = None
         self._memory_at = 0.0
         self._workers_rss: int | None = None
@@ -97,8 +97,9 @@ class Training:
         """Learn the models whose parameters are trained here, for names and module times."""
         roots = list(roots)
         self._roots = [weakref.ref(root) for root in roots]
-        code = self.recorder.strings.code
-        self._names = {id(parameter): code(name) for name, parameter in named(roots, "parameters")}
+        pairs = list(named(roots, "parameters"))
+        codes = self.recorder.strings.codes([name for name, _ in pairs])
+        self._names = {id(parameter): code for (_, parameter), code in zip(pairs, codes, strict=True)}
 
     def roots(self) -> list[nn.Module]:
         """The models, as far as they are alive."""
@@ -144,7 +145,7 @@ class Training:
         if something_due and self.budget.due("weights", self.step):
             begun = time.perf_counter()
             self._sample = WeightSample(plain_weights(parameters))
-            self._charge("weights", begun)
+            self._sampling_cost = time.perf_counter() - begun
 
     def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """The update is done, or was left out by the scaler: finish the row."""
@@ -232,7 +233,7 @@ class Training:
         if sample is not None:
             begun = time.perf_counter()
             gathering.add("update_ratio", sample.compare(plain_weights(_parameters(optimizer))))
-            self._charge("weights", begun)
+            self._charge("weights", begun - self._sampling_cost)
 
     def _row(self) -> list[float | int]:
         """The row of this step, as far as the host knows it; opens the next step."""
@@ -268,15 +269,15 @@ class Training:
         """Times of the modules in this step, which was sampled; hooks come off unless every step is."""
         begun = time.perf_counter()
         times = self.sampler.take() if self.budget.full else self.sampler.stop()
-        self._charge("modules", begun - cost_of(times))
+        hooks = self.sampler.take_cost()
+        self.cost += hooks  # the session has not seen it
+        self._charge("modules", begun - hooks)
         return times
 
     def _sample_modules(self) -> None:
         """Put hooks on the modules for the step that comes now."""
         if not self.sampler.running:
-            begun = time.perf_counter()
             self.sampler.start(self.roots(), self._courier.device if self._courier is not None else torch.device("cpu"))
-            self._luxury_cost += time.perf_counter() - begun
 
     def _carry_metric(self, step: int, name: str, split: str, total: torch.Tensor, divisor: int, samples: int | None) -> None:
         epoch = self.loader.epoch
@@ -299,4 +300,8 @@ class Training:
 
 
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    groups = optimizer.param_groups
+    if len(groups) == 1:
+        parameters: list[torch.Tensor] = groups[0]["params"]
+        return parameters
+    return [parameter for group in groups for parameter in group["params"]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast.signals.schema import MISSING_INT
@@ -36,21 +36,27 @@ class StringWriter:
         known = self._codes.get(text)
         if known is not None:
             return known
+        return self.codes([text])[0]
+
+    def codes(self, texts: Sequence[str]) -> list[int]:
+        """The codes of many strings; the new ones are written down together."""
         with self._adding:
-            return self._add(text if len(self._codes) < _AT_MOST else _TOO_MANY)
+            if any(text not in self._codes for text in texts):  # another thread may have been quicker
+                if len(self._codes) + len(texts) > _AT_MOST:
+                    texts = [text if text in self._codes else _TOO_MANY for text in texts]
+                self._add([text for text in dict.fromkeys(texts) if text not in self._codes])
+            return [self._codes.get(text, MISSING_INT) for text in texts]
 
-    def _add(self, text: str) -> int:
-        if text not in self._codes:  # another thread may have been quicker
-            try:
-                self._append(text)
-            except OSError as error:
-                self._on_trouble("the dictionary of names", error)
-                return MISSING_INT
-            self._codes[text] = len(self._codes)
-        return self._codes[text]
+    def _add(self, texts: list[str]) -> None:
+        try:
+            self._append(texts)
+        except OSError as error:
+            self._on_trouble("the dictionary of names", error)
+        else:
+            self._codes.update(zip(texts, range(len(self._codes), len(self._codes) + len(texts)), strict=True))
 
-    def _append(self, text: str) -> None:
-        line = (json.dumps(text) + "\n").encode()
+    def _append(self, texts: list[str]) -> None:
+        line = "".join(json.dumps(text) + "\n" for text in texts).encode()
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
             size = os.fstat(descriptor).st_size

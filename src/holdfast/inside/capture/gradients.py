@@ -95,22 +95,28 @@ def read_on_host(plan: HostPlan, gradients: list[torch.Tensor], names: Callable[
     return Reading(norm, bad, details if each else details.only(details.non_finite > 0) if bad else None)
 
 
-def _exact_norm(gradient: torch.Tensor) -> torch.Tensor:
+def _exact_norm(gradient: torch.Tensor, order: float = 2.0) -> torch.Tensor:
     """Norm in single precision at least; of half precision the squares would overflow."""
     wide = gradient.dtype in (torch.float32, torch.float64)
-    norm: torch.Tensor = torch.linalg.vector_norm(gradient, dtype=None if wide else torch.float32).float()
+    norm: torch.Tensor = torch.linalg.vector_norm(gradient, order, dtype=None if wide else torch.float32).float()
     return norm
 
 
 def _details(gradients: list[torch.Tensor], names: list[int]) -> EachParameter:
-    norms = torch.stack([_exact_norm(gradient) for gradient in gradients]).double().numpy()
+    norms, maxima = _each_norm(gradients, 2.0), _each_norm(gradients, math.inf)
     non_finite = np.zeros(len(gradients), np.int64)
-    maxima = np.zeros(len(gradients))
-    for position, gradient in enumerate(gradients):
-        if gradient.numel():
-            maxima[position] = torch.linalg.vector_norm(gradient, math.inf).item()
-        if not math.isfinite(norms[position]):
-            non_finite[position] = gradient.numel() - int(torch.isfinite(gradient).sum())
-            if non_finite[position] == 0:  # only its square overflowed
-                norms[position] = torch.linalg.vector_norm(gradient, dtype=torch.float64).item()
+    for position in np.flatnonzero(~np.isfinite(norms)):
+        gradient = gradients[position]
+        non_finite[position] = gradient.numel() - int(torch.isfinite(gradient).sum())
+        if non_finite[position] == 0:  # only its square overflowed
+            norms[position] = torch.linalg.vector_norm(gradient, dtype=torch.float64).item()
     return EachParameter(np.asarray(names, np.int64), norms, maxima, non_finite)
+
+
+def _each_norm(gradients: list[torch.Tensor], order: float) -> Numbers:
+    """Norm of each tensor, in one call where all are alike. The largest value of an empty tensor is 0."""
+    if all(gradient.dtype is torch.float32 and gradient.numel() for gradient in gradients):
+        norms = list(torch._foreach_norm(gradients, order))
+    else:
+        norms = [_exact_norm(gradient, order if gradient.numel() else 2.0) for gradient in gradients]
+    return torch.stack(norms).double().numpy()

@@ -21,7 +21,7 @@ from holdfast.inside.discovery import named
 WHOLE_MODEL = "(model)"
 FORWARD, BACKWARD = "forward", "backward"
 _MEMORY_EVERY = 0.001  # seconds; modules that end closer together share one reading
-_HOOK_SECONDS = 5e-6  # what it takes torch to call the hooks of one pass, measured by benchmarks/overhead.py
+_UNSEEN = 2.0  # a hook costs about twice what it can measure itself: calling it is the rest
 
 # One finished pass: module, stage, start, end (on a GPU these are CUDA events), bytes on the GPU, resident bytes
 ModuleTime = tuple[str, str, Any, Any, "int | None", int]
@@ -37,11 +37,13 @@ class ModuleSampler:
         self._watched: list[_Watched] = []
         self._done: list[ModuleTime] = []
         self._backward: dict[Any, tuple[str, Any]] = {}
+        self._cost = 0.0
         self._device: torch.device | None = None
         self._mark: Callable[[], Any] = time.perf_counter
 
     def start(self, roots: list[nn.Module], device: torch.device) -> None:
         """Put hooks on every module of the model."""
+        begun = time.perf_counter()
         self._device = device if device.type == "cuda" else None
         self._mark = _cuda_mark if device.type == "cuda" else time.perf_counter
         whole: list[str] = []
@@ -55,6 +57,12 @@ class ModuleSampler:
             self._handles.append(module.register_forward_pre_hook(watched.before))
             self._handles.append(module.register_forward_hook(watched.after))
         self.running = True
+        self._cost += time.perf_counter() - begun
+
+    def take_cost(self) -> float:
+        """Seconds that putting the hooks on and running them took since the last call."""
+        cost, self._cost = self._cost, 0.0
+        return cost
 
     def stop(self) -> list[ModuleTime]:
         """Take the hooks off and give what was timed, in the order it ended."""
@@ -94,14 +102,14 @@ class ModuleSampler:
         mark, running = self._mark, self._backward
 
         def begin(_gradients: Any) -> None:
-            running[produced] = (name, mark())
+            running[begin] = (name, mark())  # not by node: a container shares its output's with its last module
 
         produced.register_prehook(begin)  # goes with the graph: nothing to take off
         if consumed is None or consumed is produced:
             return
 
         def end(_gradients: Any) -> None:
-            begun = running.pop(produced, None)
+            begun = running.pop(begin, None)
             if begun is not None:
                 self.finish(name, BACKWARD, begun[1], mark())
 
@@ -124,16 +132,12 @@ class _Watched:
     def after(self, _module: nn.Module, inputs: Any, output: Any) -> None:
         if not self.begun:
             return
-        sampler = self._sampler
+        entered, sampler = time.perf_counter(), self._sampler
         sampler.finish(self.name, FORWARD, self.begun.pop(), sampler._mark())
         produced = _first_node(output)
         if produced is not None:
             sampler.follow_backward(self.name, produced, _first_node(inputs))
-
-
-def cost_of(times: list[ModuleTime]) -> float:
-    """Seconds that the hooks behind these times took, by a measured rule of thumb."""
-    return len(times) * _HOOK_SECONDS
+        sampler._cost += _UNSEEN * (time.perf_counter() - entered)
 
 
 def seconds_between(start: Any, end: Any) -> float | None:

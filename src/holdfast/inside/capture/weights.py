@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 
 _VALUES_PER_TENSOR = 1024
+_ALL_OF_THEM = 1 << 18  # values; below that, copying them all is cheaper than choosing
 
 
 class WeightSample:
@@ -37,6 +38,10 @@ def plain_weights(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _sample(weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Values of all tensors in one: all of them if they are few, else every so many of each."""
+    if sum(tensor.numel() for tensor in weights) <= _ALL_OF_THEM and all(t.dtype is torch.float32 for t in weights):
+        together: torch.Tensor = torch._C._nn.flatten_dense_tensors(list(weights))
+        return together
     pieces = []
     for tensor in weights:
         if tensor.is_contiguous() and tensor.is_floating_point():

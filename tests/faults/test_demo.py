@@ -1,0 +1,47 @@
+"""The first thing a new user types must work, within a minute, and leave a run behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from holdfast_run import environment
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_demo_trains_shows_itself_and_answers_a_query(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "holdfast", "demo", "--epochs", "3"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "step" in done.stdout and "loss" in done.stdout  # the live view, as lines
+    assert "module,stage,count,avg_us" in done.stdout  # the query's answer
+    assert "What to try next" in done.stderr
+    assert "% right" in (tmp_path / "runs" / "demo" / "train.log").read_text()
+
+
+def test_the_demo_without_scikit_learn_says_what_to_install(tmp_path: Path) -> None:
+    program = "import sys; sys.modules['sklearn'] = None; from holdfast.cli.main import main; sys.argv[1:] = ['demo']; main()"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "holdfast[demo]" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_every_example_runs_and_is_recorded(example: Path, tmp_path: Path) -> None:
+    start = [] if "watch" in example.stem else ["-m", "holdfast", "run", "--name", example.stem, "--"]
+    command = [sys.executable, *start, *([sys.executable] if start else []), str(example)]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "accuracy" in done.stdout
+    query = [sys.executable, "-m", "holdfast", "query", "--json", "SELECT COUNT(*) AS steps, COUNT(loss) AS losses FROM steps"]
+    answer = subprocess.run(
+        query, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=True
+    )
+    assert answer.stdout.strip() in ('[{"steps": 600, "losses": 600}]', '[{"steps": 580, "losses": 580}]')
