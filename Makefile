@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-CHECKED := src tests benchmarks examples
+CHECKED := src tests benchmarks examples docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

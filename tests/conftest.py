@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+pytest.register_assert_rewrite("watched_training")
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

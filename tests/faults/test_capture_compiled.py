@@ -6,14 +6,14 @@ import pytest
 from watched_training import Trainings, assert_bit_equal
 
 
-@pytest.mark.parametrize("how", ["module", "in_place", "part", "function", "optimizer"])
+@pytest.mark.parametrize("how", ["module", "in_place", "part", "function", "optimizer", "loss_inside"])
 def test_what_is_compiled_is_not_compiled_again_and_computes_the_same(trainings: Trainings, how: str) -> None:
     training = trainings("compiled", how)
     assert training.alone["graphs"]["unique_graphs"] > 0
     assert_bit_equal(training)  # the story holds the counts of graphs, graph breaks and recompilations
 
 
-@pytest.mark.parametrize("how", ["module", "in_place", "part", "function"])
+@pytest.mark.parametrize("how", ["module", "in_place", "part", "function", "loss_inside"])
 def test_a_compiled_model_is_recorded_like_any_other(trainings: Trainings, how: str) -> None:
     training = trainings("compiled", how)
     for recorded in (training.recorded, training.recorded_in_full):
@@ -26,6 +26,5 @@ def test_a_compiled_model_is_recorded_like_any_other(trainings: Trainings, how: 
 
 
 def test_a_model_compiled_as_a_whole_is_timed_as_a_whole(trainings: Trainings) -> None:
-    for how in ("module", "in_place"):
-        assert set(trainings("compiled", how).recorded_in_full.table("modules")["module"]) == {"(model)"}
+    assert set(trainings("compiled", "module").recorded_in_full.table("modules")["module"]) == {"(model)"}
     assert set(trainings("compiled", "part").recorded_in_full.table("modules")["module"]) == {"(model)", "body", "head"}

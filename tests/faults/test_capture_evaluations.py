@@ -6,7 +6,16 @@ import pytest
 from watched_training import Trainings, assert_bit_equal, assert_steps_are_the_scripts, recordings_of
 
 
-@pytest.mark.parametrize("how", ["function", "module", "mse", "sum"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "function",
+        "module",
+        "mse",
+        "sum",
+        pytest.param("kept", marks=pytest.mark.xfail(strict=True, reason="a loss function that the script keeps is not heard")),
+    ],
+)
 def test_validation_losses_are_the_mean_over_their_samples(trainings: Trainings, how: str) -> None:
     training = trainings("evaluations", how)
     assert_bit_equal(training)
@@ -40,3 +49,4 @@ def test_a_part_frozen_in_evaluation_mode_is_no_evaluation(trainings: Trainings,
     for recorded in recordings_of(training):
         assert len(recorded.table("evaluations")) == 0
         assert all(waited > 0 for waited in recorded.steps["data_seconds"])
+        assert all(seconds > 0.005 for seconds in recorded.steps["step_seconds"][1:])  # the script sleeps that long

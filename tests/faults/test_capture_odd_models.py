@@ -34,6 +34,24 @@ def test_modules_with_in_place_operations_behind_them_are_timed(trainings: Train
         assert {row["module"] for row in rows if row["stage"] == stage} >= {"(model)", "first", "second", "third", "elu"}
 
 
+def test_a_model_can_be_copied_and_pickled_at_any_step_and_the_copy_is_clean(trainings: Trainings) -> None:
+    training = trainings("copies")
+    assert_bit_equal(training)  # the story holds the sizes of the pickles and the number of hooks on the copy
+    assert_steps_are_the_scripts(training)
+
+
+def test_parameters_in_no_module_and_batches_from_no_loader(trainings: Trainings) -> None:
+    training = trainings("without_modules")
+    assert_bit_equal(training)
+    assert_steps_are_the_scripts(training)
+    for recorded in recordings_of(training):
+        assert recorded.names == ["rank-0"]
+        assert recorded.steps["clip_norm"] == [1.0] * 20
+        for missing in ("epoch", "samples", "data_seconds"):
+            assert set(recorded.steps[missing]) == {None}
+        assert set(recorded.table("parameters")["name"]) == {None}
+
+
 @pytest.fixture
 def nan(trainings: Trainings) -> Training:
     return trainings("mishaps", "nan")

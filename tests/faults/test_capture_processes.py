@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from watched_training import Trainings, assert_bit_equal, assert_steps_are_the_scripts, recordings_of
 
-TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--nproc_per_node=2", "--master_port=29631")
+TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc_per_node=2")
 
 
 def test_trainings_one_after_the_other_are_told_apart(trainings: Trainings) -> None:
@@ -27,6 +27,15 @@ def test_trainings_one_after_the_other_are_told_apart(trainings: Trainings) -> N
             assert steps["samples"] == [story["samples"][n] for n in of_it]
             assert steps["epoch"] == [n // 5 for n in range(len(of_it))]
             assert (steps["scale"][0] is None) == (number > 0)
+
+
+@pytest.mark.xfail(strict=True, reason="steps before the largest optimizer's first are not recorded yet")
+def test_trainings_that_were_planned_ahead_are_told_apart_too(trainings: Trainings) -> None:
+    training = trainings("planned_ahead")
+    assert_bit_equal(training)
+    for recorded in recordings_of(training):
+        losses = [loss for name in recorded.names for loss in recorded.table("steps", name)["loss"]]
+        assert losses == pytest.approx(training.alone["losses"])
 
 
 def test_nothing_of_a_training_is_kept_alive(trainings: Trainings) -> None:
@@ -49,12 +58,13 @@ def test_a_child_that_trains_has_its_own_recording_and_one_that_does_not_has_non
     assert_bit_equal(training)
     story = training.alone
     assert story["exits"] == [0, 0]
-    expected = sorted(story[which][0] for which in ("before", "after", "in_child"))
     for recorded in recordings_of(training):
         assert recorded.names == ["rank-0", "rank-0.1", "rank-0.2"]
-        found = sorted(recorded.table("steps", name)["loss"] for name in recorded.names)
-        for one, other in zip(found, expected, strict=True):
-            assert one == pytest.approx(other)
+        losses = [recorded.table("steps", name)["loss"] for name in recorded.names]
+        assert losses[0] == pytest.approx(story["before"][0])
+        assert losses[1][:281] == pytest.approx(story["in_child"])
+        assert len(losses[1]) == 300  # to the last one, though they came thick and fast
+        assert losses[2] == pytest.approx(story["after"][0])
         processes = [recording.info()["pid"] for recording in recorded.run.recordings()]
         assert len(set(processes)) == 2
 

@@ -49,15 +49,25 @@ class Process:
         out = {"stdout": self._output, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
         self._process = subprocess.Popen(command, cwd=folder, env={**environment(folder), **env}, **out)
 
-    def wait(self) -> str:
-        """Wait for the end and give what was printed."""
+    def end(self) -> int:
+        """Wait for the end and give the exit code."""
         try:
-            self._process.wait(_TIMEOUT)
+            return self._process.wait(_TIMEOUT)
         finally:
             self._process.kill()
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        self._output.close()
+
+    def wait(self) -> str:
+        """Wait for a good end and give what was printed."""
+        code = self.end()
         self._output.seek(0)
         text = self._output.read()
-        assert self._process.returncode == 0, text
+        assert code == 0, text
         return text
 
 
@@ -183,6 +193,11 @@ class Training:
         """What was recorded with everything sampled."""
         return self.full.recorded
 
+    def close(self) -> None:
+        """End what still runs."""
+        self._watched.close()
+        self._full.close()
+
     def _place(self, how: str) -> tuple[Path, list[str]]:
         place = self._folder / f"from-{how}"
         place.mkdir()
@@ -205,17 +220,20 @@ class Trainings:
         """The training of that script; `launcher` is what stands before it on the command line."""
         key = (script, arguments, launcher)
         if key not in self._known:
-            warm = self._warm if launcher == (sys.executable,) else None
+            warm = self.warm if launcher == (sys.executable,) else None
             self._known[key] = Training(self._make_folder(script), warm, script, *arguments, launcher=launcher)
         return self._known[key]
 
     def close(self) -> None:
         """End what was started."""
-        if "_warm" in vars(self):
-            self._warm.close()
+        for training in self._known.values():
+            training.close()
+        if "warm" in vars(self):
+            self.warm.close()
 
     @cached_property
-    def _warm(self) -> WarmPython:
+    def warm(self) -> WarmPython:
+        """Runs a script alone."""
         return WarmPython(self._make_folder("warm"))
 
 

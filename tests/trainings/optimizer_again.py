@@ -11,11 +11,10 @@ story = Story()
 loader = DataLoader(digits(70), batch_size=16, shuffle=True)
 model = classifier()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)  # forms a cycle that only the garbage collector ends
+never_used = optimizer
 for parameter in model[0].parameters():
     parameter.requires_grad = False
 optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=1.0)
 for epoch in range(4):
     if epoch == 2:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02)

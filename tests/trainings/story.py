@@ -40,7 +40,7 @@ def norm_of(parameters: Iterable[torch.Tensor]) -> float:
     for parameter in parameters:
         if parameter.grad is not None:
             gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
-            squares += float(gradient.double().square().sum())
+            squares += float(gradient.abs().double().square().sum())
     return float(squares**0.5)
 
 

@@ -23,7 +23,7 @@ class Gathering:
     """One step's numbers. Host values are set as attributes; values on a device are sent, and set when they arrive."""
 
     __slots__ = (
-        "_courier", "_each", "_names", "_sent", "found_inf", "grad_scale", "loss", "lr", "norm", "reading", "scale",
+        "_courier", "_each", "_names", "_sent", "copied", "found_inf", "grad_scale", "loss", "lr", "norm", "reading", "scale",
         "update_ratio", "weights",
     )  # fmt: skip
 
@@ -32,6 +32,7 @@ class Gathering:
         self._sent: list[tuple[str, torch.Tensor]] | None = None
         self.reading: Reading | None = None
         self.weights: Any = None
+        self.copied: Any = None  # the gradients themselves, where their norm is worked out later
         self.loss: float | None = None
         self.lr: float | None = None
         self.norm: float | None = None

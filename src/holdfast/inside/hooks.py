@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from holdfast.inside.capture.modules import without_hooks
 from holdfast.inside.collectives import watch_collectives
 from holdfast.inside.patches import Patches
 from holdfast.inside.session import Session
@@ -32,6 +33,7 @@ class Hooks:
         self._depth = 0
         self._in_closure = False
         self._reached_update = False
+        self._in_backward = False
         shield = Shield(session.trouble)
         self._before = shield(session.before_update)
         self._after = shield(session.after_update)
@@ -50,6 +52,8 @@ class Hooks:
             replace(owner, "clip_grad_norm_", self._clip)
         replace(_BaseDataLoaderIter, "__next__", self._next_batch)
         replace(nn.Module, "train", self._train)
+        replace(nn.Module, "__getstate__", self._getstate)
+        replace(torch.jit._recursive, "create_script_module", self._script)
         watch_collectives(self._patches, self.session, self._shield)
 
     def remove(self) -> None:
@@ -70,7 +74,7 @@ class Hooks:
         self._reached_update = True
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
-            self._before(optimizer, self._scaler)
+            self.session.before_update(optimizer, self._scaler)  # this whole function is shielded
             return None
         listening = self._listening(closure, optimizer)
         if "closure" in kwargs:
@@ -140,12 +144,16 @@ class Hooks:
         end = self._shield(session.backward_ended)
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if _compiling():
+            if _compiling() or self._in_backward:  # a checkpoint that is computed again calls it inside
                 return original(tensors, *args, **kwargs)
             if not self._in_closure:
                 self._depth = 0  # a step that raised has left it behind
             note(tensors)
-            result = original(tensors, *args, **kwargs)
+            self._in_backward = True
+            try:
+                result = original(tensors, *args, **kwargs)
+            finally:
+                self._in_backward = False
             if session.samples_modules:
                 end()
             return result
@@ -191,6 +199,21 @@ class Hooks:
             return result
 
         return train
+
+    def _script(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stop = self._shield(self.session.stop_sampling_modules)
+
+        def create_script_module(*args: Any, **kwargs: Any) -> Any:
+            stop()  # hooks would be compiled with the module
+            return original(*args, **kwargs)
+
+        return create_script_module
+
+    def _getstate(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __getstate__(module: nn.Module) -> Any:
+            return without_hooks(original(module))
+
+        return __getstate__
 
 
 def _capturing() -> bool:

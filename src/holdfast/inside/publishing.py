@@ -29,7 +29,7 @@ class Publisher:
         self._rates: dict[tuple[int, int], tuple[float, float]] = {}
         self._steps = recorder.table("steps")
 
-    def step(self, row: list[float | int], numbers: Gathering, times: list[ModuleTime]) -> None:
+    def step(self, row: list[float | int], numbers: Gathering, times: list[ModuleTime] | None) -> None:
         """Fill in what was gathered and append the row of a step, and what was sampled in it."""
         if numbers.loss is not None:
             row[at.LOSS] = numbers.loss
@@ -58,7 +58,7 @@ class Publisher:
             if type(rate) is not float or type(decay) is not float:
                 rate, decay = _number(rate), _number(decay)
             known = self._rates.get((optimizer, number))
-            if known is None or known[0] != rate or known[1] != decay:
+            if known is None or not (_same(known[0], rate) and _same(known[1], decay)):
                 self._rates[(optimizer, number)] = (rate, decay)
                 self.recorder.table("groups").append((step, optimizer, number, rate, decay))
 
@@ -113,6 +113,10 @@ class Publisher:
             seconds = seconds_between(start, end)
             length = MISSING if seconds is None else seconds
             append((step, code(module), code(stage), length, MISSING_INT if gpu is None else gpu, resident, now))
+
+
+def _same(one: float, other: float) -> bool:
+    return one == other or one is other  # missing is a NaN
 
 
 def _number(value: Any) -> float:

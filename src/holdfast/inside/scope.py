@@ -52,6 +52,10 @@ class Scope:
         """Whether this optimizer's steps are recorded here."""
         return not self._optimizers or any(reference() is optimizer for reference in self._optimizers)
 
+    def is_over(self) -> bool:
+        """Whether every optimizer that was named is gone."""
+        return bool(self._optimizers) and all(reference() is None for reference in self._optimizers)
+
     def models(self) -> list[nn.Module]:
         """The models that were named, as far as they are alive."""
         return [model for reference in self._models if (model := reference()) is not None]

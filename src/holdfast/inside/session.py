@@ -12,7 +12,9 @@ networks trained against each other); any other begins a training of its own.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import time
 import weakref
 from collections.abc import Iterable
@@ -47,7 +49,8 @@ class Session:
         self._phase: EvaluationPhase | None = None
         self._phase_training: Training | None = None
         self._evaluating_since: float | None = None
-        self._first_clipping: tuple[weakref.ref[torch.Tensor], Any, Any] | None = None
+        self._closes_with = os.getpid()  # the process that wrote down to close with it; this one has `atexit`
+        self._first_clipping: tuple[list[weakref.ref[torch.Tensor]], Any, Any] | None = None
 
     @property
     def trainings(self) -> list[Training]:
@@ -72,6 +75,7 @@ class Session:
     def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """An optimizer has stepped, or its scaler left the step out."""
         begun = time.perf_counter()
+        self.losses.end_step()
         training = self._training_of(optimizer)
         if training is None:
             return
@@ -95,7 +99,7 @@ class Session:
         if training is not None:
             training.after_clipping(norm, limit, parameters)
         elif parameters and norm_type == 2.0:
-            self._first_clipping = (weakref.ref(parameters[0]), norm, limit)
+            self._first_clipping = ([weakref.ref(parameter) for parameter in parameters], norm, limit)
         self.cost += time.perf_counter() - begun
 
     def _training_with(self, parameters: list[torch.Tensor]) -> Training | None:
@@ -114,28 +118,37 @@ class Session:
     @property
     def samples_modules(self) -> bool:
         """Whether modules are being timed in this step."""
-        return any(training.sampler.running for training in self.trainings)
+        for training in self.trainings:  # noqa: SIM110 - asked at every step, and a generator costs more
+            if training.sampler.running:
+                return True
+        return False
 
     def backward_ended(self) -> None:
         """All gradients of a `backward` call are there."""
         for training in self.trainings:
             training.sampler.end_backward()
 
+    def stop_sampling_modules(self) -> None:
+        """Take the hooks off the modules before the step is over."""
+        for training in self.trainings:
+            training.sampler.stop()
+
     # Events of the loader
 
     def batch(self, iterator: Any, batch: Any, seconds: float) -> None:
         """A loader gave a batch."""
         begun = time.perf_counter()
-        if torch.is_grad_enabled() and self._phase is None:
-            self.end_evaluation()
-            self.loader.note_batch(iterator, batch, seconds)
+        if torch.is_grad_enabled():
+            if self._phase is None or self.loader.is_main(iterator):  # trainers draw before they call `model.train()`
+                self.end_evaluation()
+            self.loader.note_batch(iterator, batch, seconds, evaluating=self._phase is not None)
         elif self._evaluating_since is None:
             self._evaluating_since = begun - seconds
         self.cost += time.perf_counter() - begun
 
     def loader_ended(self, iterator: Any) -> None:
         """A loader was drawn to its end."""
-        if torch.is_grad_enabled() and self._phase is None:
+        if torch.is_grad_enabled():
             self.loader.note_end(iterator)
 
     # Events of evaluation
@@ -187,6 +200,7 @@ class Session:
         """In a forked child: the parent's tables are not ours to write, its helper thread does not exist here."""
         if self._phase is not None:
             self._phase.close()
+        self.stop_sampling_modules()
         self.scopes = [scope.in_child() for scope in self.scopes if scope.follows_children]
         self.losses.__init__()  # type: ignore[misc]
         self.loader.__init__()  # type: ignore[misc]
@@ -231,8 +245,11 @@ class Session:
         living = find_living()
         budget = Budget(fraction=scope.budget, full=scope.full)
         training = Training(recorder, losses=self.losses, loader=self.loader, memory=self.memory, budget=budget)
+        if not alone:
+            self.loader.begin()
         scope.begin(training)
-        others = () if alone else (o for o in living.optimizers if o is not optimizer and self._is_free(scope, o))
+        self._close_with_the_process()
+        others = () if alone else [o for o in living.optimizers if self._is_free(scope, o) and _disjoint(o, optimizer)]
         for member in (optimizer, *others):
             training.join(member)
             self._of_optimizer[id(member)] = (weakref.ref(member), training)
@@ -242,9 +259,21 @@ class Session:
         for module in whole_models(roots):
             self.whole_models[id(module)] = (weakref.ref(module), training)
         clipped, self._first_clipping = self._first_clipping, None
-        if clipped is not None and (parameter := clipped[0]()) is not None and training.trains([parameter]):
-            training.after_clipping(clipped[1], clipped[2], [parameter])
+        if clipped is not None and (of := [p for reference in clipped[0] if (p := reference()) is not None]):
+            training.after_clipping(clipped[1], clipped[2], of)
         return training
+
+    def _close_with_the_process(self) -> None:
+        """Have a forked child write what is under way: `multiprocessing` ends it without `atexit`, but calls this."""
+        util: Any = sys.modules.get("multiprocessing.util")
+        if util is not None and os.getpid() != self._closes_with:
+            self._closes_with = os.getpid()
+            util.Finalize(None, self._close_all, exitpriority=0)
+
+    def _close_all(self) -> None:
+        for scope in list(self.scopes):
+            with contextlib.suppress(Exception):
+                self.close(scope)
 
     def _is_free(self, scope: Scope, optimizer: Optimizer) -> bool:
         return id(optimizer) not in self._of_optimizer and scope.wants(optimizer)
@@ -278,15 +307,28 @@ def current_rank() -> int:
     return int(rank) if rank.isdigit() else 0
 
 
+def _disjoint(one: Optimizer, other: Optimizer) -> bool:
+    """Whether two optimizers share no parameter: the one that does not step may be an earlier try, thrown away."""
+    parts = ({id(p) for group in o.param_groups for p in group["params"]} for o in (one, other))
+    return next(parts).isdisjoint(next(parts))
+
+
+def _trained_count(module: nn.Module) -> int:
+    return sum(parameter.requires_grad for parameter in module.parameters())
+
+
 def whole_models(roots: Iterable[nn.Module]) -> list[nn.Module]:
-    """The models, and what wrappers hold inside: every module on the way down that still has nearly all parameters."""
+    """The models, and what wrappers hold inside: every module on the way down that still holds all that is trained.
+
+    A part that is frozen in evaluation mode (`model.backbone.eval()`) is no whole model, however large.
+    """
     found = []
     for root in roots:
-        module, size = root, sum(p.numel() for p in root.parameters())
+        module, trained = root, _trained_count(root)
         while True:
             found.append(module)
-            inner = [m for m in module.children() if sum(p.numel() for p in m.parameters()) >= 0.9 * size]
-            if len(inner) != 1 or not size:
+            inner = [child for child in module.children() if trained and _trained_count(child) == trained]
+            if len(inner) != 1:
                 break
             module = inner[0]
     return found

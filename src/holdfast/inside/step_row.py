@@ -1,11 +1,9 @@
-"""One row of the `steps` table while it is being put together."""
+"""Where the values of a `steps` row stand, for those that are filled in after the row was begun."""
 
 from __future__ import annotations
 
 from holdfast.signals.schema import STEPS
 
-_EMPTY: list[float | int] = [column.kind.missing for column in STEPS.columns]
-_EMPTY[STEPS.column_names.index("skipped")] = 0
 _AT = {name: index for index, name in enumerate(STEPS.column_names)}
 
 STEP, EPOCH, TIME = _AT["step"], _AT["epoch"], _AT["time"]
@@ -16,8 +14,3 @@ SKIPPED, SCALE, NON_FINITE = _AT["skipped"], _AT["scale"], _AT["non_finite"]
 GPU_ALLOCATED, GPU_RESERVED, GPU_PEAK = _AT["gpu_allocated"], _AT["gpu_reserved"], _AT["gpu_peak"]
 HOST_RSS, WORKERS_RSS = _AT["host_rss"], _AT["workers_rss"]
 BACKWARDS, CLIP_NORM, HOLDFAST_SECONDS = _AT["backwards"], _AT["clip_norm"], _AT["holdfast_seconds"]
-
-
-def empty_row() -> list[float | int]:
-    """A row in which everything is missing, and nothing was skipped."""
-    return _EMPTY.copy()

@@ -6,10 +6,12 @@ references, parameters only for the length of a call.
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from torch import nn
 from holdfast.inside import step_row as at
 from holdfast.inside.budget import Budget
 from holdfast.inside.capture.device import Courier
-from holdfast.inside.capture.gradients import HostPlan, read_on_host
+from holdfast.inside.capture.gradients import HostPlan, read_each_on_host
 from holdfast.inside.capture.gradients_cuda import GradientKernel
 from holdfast.inside.capture.loader import Loader
 from holdfast.inside.capture.losses import Losses
@@ -30,31 +32,40 @@ from holdfast.inside.gathering import Gathering
 from holdfast.inside.publishing import Publisher
 from holdfast.inside.scope import Logged
 from holdfast.signals.recorder import Recorder
-from holdfast.signals.schema import MISSING_INT
+from holdfast.signals.schema import MISSING, MISSING_INT
 
+_WRITE_EVERY = 0.01  # seconds; the rows of shorter steps wait so long for each other
+_UNWRITTEN_AT_MOST = 32
 _MEMORY_EVERY = 0.02  # seconds; between two readings of the GPU's memory it is missing, not repeated
+_SHARES_AT_MOST = 64  # sets of parameters that a script clips, of which is remembered whose they are
 Optimizer = torch.optim.Optimizer
 
 
 class Member:
     """One optimizer of a training, and what is remembered of it between steps."""
 
-    def __init__(self, optimizer: Optimizer, number: int) -> None:
+    def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = weakref.ref(optimizer)
-        self.number = number
         self.size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
         self.steps = 0
         self.steps_alone = 0  # since the main optimizer stepped last
         self.kernel: GradientKernel | None = None
         self.names: list[int] = []
-        self._plan: HostPlan | None = None
-        self._plan_size = -1
+        self.plan: HostPlan | None = None
+        self._shares: dict[tuple[int, int, int], tuple[bool, bool]] = {}
 
-    def plan(self, gradients: list[torch.Tensor]) -> HostPlan:
-        """How to read these gradients on the host; worked out anew when their number changes."""
-        if self._plan is None or len(gradients) != self._plan_size:
-            self._plan, self._plan_size = HostPlan(gradients), len(gradients)
-        return self._plan
+    def share_in(self, parameters: list[torch.Tensor]) -> tuple[bool, bool]:
+        """Whether some of these are this optimizer's, and whether they are exactly those that it trains."""
+        key = (len(parameters), id(parameters[0]), id(parameters[-1]))
+        known = self._shares.get(key)
+        if known is None:
+            optimizer = self.optimizer()
+            own = {id(p) for p in _parameters(optimizer) if p.requires_grad} if optimizer is not None else set()
+            given = {id(p) for p in parameters if p.requires_grad}
+            if len(self._shares) >= _SHARES_AT_MOST:
+                self._shares.clear()
+            known = self._shares[key] = bool(own & given), own == given
+        return known
 
 
 class Training:
@@ -68,26 +79,32 @@ class Training:
         self.step = 0
         self.cost = 0.0  # seconds that Holdfast took since the last row was finished
         self.evaluated = 0.0  # seconds of evaluation since the last step
-        self.sampler = ModuleSampler(memory)
+        self.sampler = ModuleSampler(memory, recorder.step_back)
         self._roots: list[weakref.ref[nn.Module]] = []
         self._names: dict[int, int] = {}
+        self._trained: dict[int, weakref.ref[torch.Tensor]] = {}
         self._courier: Courier | None = None
         self._gathering: Gathering | None = None
         self._read_early: Gathering | None = None
+        self._early_at = 0
         self._clip_norm: float | None = None
+        self._backwards = 0
         self._sample: WeightSample | None = None
         self._luxury_cost, self._sampling_cost = 0.0, 0.0
         self._ended_at: float | None = None
         self._memory_at = 0.0
         self._workers_rss: int | None = None
+        self._unwritten: deque[tuple[list[float | int], Gathering, list[ModuleTime] | None]] = deque()
+        self._written_at = 0.0
+        self._writing = threading.Lock()
         recorder.every_second(self._each_second)
 
     # Who belongs here
 
     def join(self, optimizer: Optimizer) -> Member:
         """Take an optimizer in. The largest is the main one; one that has already stepped keeps its place."""
-        member = Member(optimizer, len(self.members))
-        self.members[id(optimizer)] = member
+        member = self.members[id(optimizer)] = Member(optimizer)
+        self._trained.update({id(parameter): weakref.ref(parameter) for parameter in _parameters(optimizer)})
         main = self.main
         if main is None or main.optimizer() is None or (main.steps == 0 and member.size > main.size):
             self.main = member
@@ -100,6 +117,7 @@ class Training:
         pairs = list(named(roots, "parameters"))
         codes = self.recorder.strings.codes([name for name, _ in pairs])
         self._names = {id(parameter): code for (_, parameter), code in zip(pairs, codes, strict=True)}
+        self._trained.update({id(parameter): weakref.ref(parameter) for _, parameter in pairs})
 
     def roots(self) -> list[nn.Module]:
         """The models, as far as they are alive."""
@@ -107,22 +125,30 @@ class Training:
 
     def trains(self, parameters: Iterable[torch.Tensor]) -> bool:
         """Whether any of these parameters is trained here."""
-        return any(id(parameter) in self._names for parameter in parameters)
+        known = self._trained  # by reference: a dead parameter's id is soon another one's
+        return any((found := known.get(id(parameter))) is not None and found() is parameter for parameter in parameters)
 
     # Around one step
 
     def before_clipping(self, parameters: list[torch.Tensor], norm_type: float) -> None:
         """The script is about to clip: read the gradients first, if more is wanted than the norm it will compute."""
-        each = self.budget.due("parameters", self.step)
-        if self.main is not None and (each or norm_type != 2.0):
-            self._read_early = self._read(parameters, self.main, each=each)
+        optimizer = self.main.optimizer() if self.main is not None else None
+        if self.main is None or optimizer is None or self._has_read_early():
+            return
+        some, all_of_them = self.main.share_in(parameters)
+        each = some and self.budget.due("parameters", self.step)
+        if some and (each or not all_of_them or norm_type != 2.0):
+            self._keep_early(self._read(_parameters(optimizer), self.main, each=each))
 
     def after_clipping(self, norm: Any, limit: Any, parameters: list[torch.Tensor]) -> None:
         """Take the norm that the script computed anyway."""
-        self._clip_norm = float(limit) if isinstance(limit, (int, float)) else None
-        if self._read_early is None:
-            self._read_early = Gathering(self._courier_for(parameters[0].device))
-            self._read_early.add("norm", norm)
+        some, all_of_them = self.main.share_in(parameters) if self.main is not None else (False, False)
+        if some:
+            self._clip_norm = float(limit) if isinstance(limit, (int, float)) else None
+        if all_of_them and not self._has_read_early():
+            gathering = Gathering(self._courier_for(parameters[0].device))
+            gathering.add("norm", norm)
+            self._keep_early(gathering)
 
     def before_update(self, optimizer: Optimizer, scaler: Any = None) -> None:
         """The gradients are complete and the update comes next: read them."""
@@ -131,11 +157,13 @@ class Training:
         if member is not self.main:
             self._read(parameters, member, each=False).finish(self.publisher.other_step)
             return
-        gathering, self._read_early = self._read_early, None
+        gathering = self._read_early if self._has_read_early() else None
+        self._read_early = None
         something_due = self.budget.full or self.step >= self.budget.next_step
         if gathering is None:
             gathering = self._read(parameters, member, each=something_due and self.budget.due("parameters", self.step))
         gathering.add("loss", self.losses.total())
+        self._backwards = self.losses.count
         gathering.add("lr", optimizer.param_groups[0].get("lr"))
         if scaler is not None:
             gathering.add("scale", scaler._scale)
@@ -151,7 +179,7 @@ class Training:
         """The update is done, or was left out by the scaler: finish the row."""
         member = self.members[id(optimizer)]
         member.steps += 1
-        self.publisher.rates(self.step, member.number, optimizer.param_groups)
+        self.publisher.rates(self.step, 0 if member is self.main else self._number_of(member), optimizer.param_groups)
         gathering, self._gathering = self._gathering, None
         if member is not self.main or gathering is None:
             member.steps_alone += 1
@@ -161,15 +189,35 @@ class Training:
                 other.steps_alone = 0
         if self._sample is not None:
             self._compare_weights(gathering, optimizer)
-        times = self._module_times() if self.sampler.running else []
-        row = self._row()
-        if skipped:
-            row[at.SKIPPED] = 1
-        gathering.finish(lambda numbers: self.publisher.step(row, numbers, times))
-        if self._courier is not None:
+        times = self._module_times() if self.sampler.running else None
+        row = self._row(skipped)
+        if self._courier is None:
+            self._unwritten.append((row, gathering, times))
+            if row[at.TIME] - self._written_at > _WRITE_EVERY or times or len(self._unwritten) >= _UNWRITTEN_AT_MOST:
+                self.write()
+        else:
+            gathering.finish(lambda numbers: self.publisher.step(row, numbers, times))
             self._courier.collect()
         if (self.budget.full or self.step >= self.budget.next_step) and self.budget.due("modules", self.step):
             self._sample_modules()
+
+    def write(self) -> None:
+        """Write the rows of the last steps. Short steps are written several at a time: together they cost far less.
+
+        The helper thread calls it too, for a training that hangs: who comes second, leaves.
+        """
+        if not self._writing.acquire(blocking=False):
+            return
+        try:
+            finished = []
+            while self._unwritten:  # one by one: the training thread may append at any time
+                finished.append(self._unwritten.popleft())
+            self._written_at = time.time()
+            self._read_copies([gathering for _, gathering, _ in finished])
+            for row, gathering, times in finished:
+                self.publisher.step(row, gathering, times)
+        finally:
+            self._writing.release()
 
     def evaluated_loss(self, sums: dict[str, Any]) -> None:
         """Write the losses of an evaluation that has ended; those on a GPU when they have arrived."""
@@ -186,16 +234,28 @@ class Training:
         if isinstance(metric.value, torch.Tensor) and metric.value.device.type != "cpu" and self._courier is not None:
             self._carry_metric(step, metric.name, metric.split, metric.value.detach(), 1, None)
         else:
-            self.publisher.evaluation(step, self.loader.epoch, metric.name, metric.split, float(metric.value), None)
+            self.publisher.evaluation(step, self.loader.epoch, metric.name, metric.split, float(_plain(metric.value)), None)
 
     def close(self) -> None:
         """Write what is still under way and seal the tables."""
         self.sampler.stop()
+        self.write()
         if self._courier is not None:
             self._courier.wait()
         self.recorder.close()
 
     # Parts of a step
+
+    def _number_of(self, member: Member) -> int:
+        """Number of an optimizer; 0 is the main one."""
+        return 1 + [other for other in self.members.values() if other is not self.main].index(member)
+
+    def _has_read_early(self) -> bool:
+        """Whether the gradients of this step were read when the script clipped them; a step that raised may have left some."""
+        return self._read_early is not None and self._early_at == self.losses.calls
+
+    def _keep_early(self, gathering: Gathering) -> None:
+        self._read_early, self._early_at = gathering, self.losses.calls
 
     def _courier_for(self, device: torch.device) -> Courier | None:
         """Who brings numbers from this device; None for the host."""
@@ -211,19 +271,39 @@ class Training:
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         if not gradients:
             return Gathering(None)
-        on_device = not gradients[0].is_cpu
-        gathering = Gathering(self._courier_for(gradients[0].device) if on_device else None)
-        if on_device and gathering.carries:
+        if gradients[0].is_cpu and not each:  # the common step of a training on the host
+            gathering = Gathering(None)
+            if member.plan is None or len(gradients) != len(member.names):
+                self.write()  # what was copied with the old plan is read with it
+                member.plan, member.names = HostPlan(gradients), self._names_of(parameters)
+            gathering.copied = member.plan.copy(gradients) if member is self.main else None
+            if gathering.copied is None:
+                gathering.norm = member.plan.norm(gradients)
+                if not math.isfinite(gathering.norm):
+                    gathering.reading = read_each_on_host(gradients, member.names).only_bad()
+            return gathering
+        gathering = Gathering(self._courier_for(gradients[0].device))
+        if gathering.carries:
             if len(gradients) != len(member.names):
                 member.names = self._names_of(parameters)
             member.kernel = gathering.read_on_device(gradients, member.names, each=each, kernel=member.kernel)
         else:
-            names = partial(self._names_of, parameters)
-            gathering.reading = read_on_host(member.plan(gradients), gradients, names, each=each)
+            gathering.reading = read_each_on_host(gradients, self._names_of(parameters))
         if each:
             gathering.add("weights", weight_norms(plain_weights([p for p in parameters if p.grad is not None])))
             self._charge("parameters", begun)
         return gathering
+
+    def _read_copies(self, gatherings: list[Gathering]) -> None:
+        """Norms of the gradients that were copied step by step; a bad one is looked at parameter by parameter."""
+        copied = [gathering for gathering in gatherings if gathering.copied is not None]
+        if not copied or self.main is None or self.main.plan is None:
+            return
+        plan, names = self.main.plan, self.main.names
+        for gathering, norm in zip(copied, plan.norms([g.copied for g in copied]), strict=True):
+            gathering.norm = norm
+            if not math.isfinite(norm):
+                gathering.reading = read_each_on_host(plan.parts(gathering.copied), names).only_bad()
 
     def _names_of(self, parameters: list[torch.Tensor]) -> list[int]:
         return [self._names.get(id(parameter), MISSING_INT) for parameter in parameters if parameter.grad is not None]
@@ -235,33 +315,29 @@ class Training:
             gathering.add("update_ratio", sample.compare(plain_weights(_parameters(optimizer))))
             self._charge("weights", begun - self._sampling_cost)
 
-    def _row(self) -> list[float | int]:
+    def _row(self, skipped: bool) -> list[float | int]:
         """The row of this step, as far as the host knows it; opens the next step."""
-        now, row = time.perf_counter(), at.empty_row()
-        row[at.STEP], row[at.TIME], row[at.BACKWARDS] = self.step, time.time(), self.losses.count
-        loader = self.loader
-        if loader.epoch is not None:
-            row[at.EPOCH] = loader.epoch
-            row[at.DATA_SECONDS], row[at.SAMPLES] = loader.take()
-        if self._clip_norm is not None:
-            row[at.CLIP_NORM], self._clip_norm = self._clip_norm, None
+        now, epoch, workers = time.perf_counter(), self.loader.epoch, self._workers_rss
+        waited, samples = (MISSING, MISSING_INT) if epoch is None else self.loader.take()
+        clip_norm = MISSING if self._clip_norm is None else self._clip_norm
+        cost, seconds = self.cost, MISSING
+        if self._ended_at is not None:
+            seconds = now - self._ended_at - self.evaluated
+            self.budget.charge_step(seconds, cost - self._luxury_cost)
+        row = [  # in the order of the schema: one expression is much cheaper than one assignment a column
+            self.step, MISSING_INT if epoch is None else epoch, time.time(), MISSING, MISSING, MISSING, MISSING, MISSING,
+            seconds, waited, samples, int(skipped), MISSING, MISSING_INT, MISSING_INT, self.memory.latest, MISSING_INT,
+            MISSING_INT if workers is None else workers, MISSING_INT, self._backwards, clip_norm, cost,
+        ]  # fmt: skip
         if now - self._memory_at > _MEMORY_EVERY:
             self._memory_at = now
             self._read_memory(row)
-        row[at.HOST_RSS] = self.memory.latest
-        if self._workers_rss is not None:
-            row[at.WORKERS_RSS] = self._workers_rss
-        cost, self.cost = self.cost, 0.0
-        row[at.HOLDFAST_SECONDS] = cost
-        if self._ended_at is not None:
-            row[at.STEP_SECONDS] = seconds = now - self._ended_at - self.evaluated
-            self.budget.charge_step(seconds, max(0.0, cost - self._luxury_cost))
-        self._ended_at, self.evaluated, self._luxury_cost = now, 0.0, 0.0
+        self._clip_norm, self._ended_at, self.evaluated, self._luxury_cost, self.cost = None, now, 0.0, 0.0, 0.0
         self.step += 1
         return row
 
     def _read_memory(self, row: list[float | int]) -> None:
-        self.memory.read()
+        row[at.HOST_RSS] = self.memory.read()
         if self._courier is not None:
             row[at.GPU_ALLOCATED], row[at.GPU_RESERVED], row[at.GPU_PEAK] = gpu_memory(self._courier.device)
 
@@ -295,8 +371,14 @@ class Training:
         self._luxury_cost += seconds
 
     def _each_second(self) -> None:
+        if self._unwritten and time.time() - self._written_at > 1.0:
+            self.write()
         self._workers_rss = self.loader.workers_resident()
         self.loader.record(self.recorder, self.step)
+
+
+def _plain(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:

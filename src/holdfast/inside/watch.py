@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +26,7 @@ from torch.utils.data import DataLoader
 from holdfast.errors import UsageError
 from holdfast.inside.arm import armed
 from holdfast.inside.scope import Logged, Scope
+from holdfast.inside.shield import Shield
 from holdfast.signals.run_folder import RunFolder
 
 Batch = TypeVar("Batch")
@@ -38,6 +40,10 @@ class Run:
     def __init__(self, scope: Scope, *, owned: bool) -> None:
         self._scope, self._owned = scope, owned
         self.closed = False
+        session = armed().session
+        shield = Shield(scope.step_back)
+        self._log, self._epoch = shield(scope.log), shield(session.loader.set_epoch)
+        self._batch, self._loader_ended = shield(session.batch), shield(session.loader_ended)
 
     @property
     def folder(self) -> Path:
@@ -54,26 +60,25 @@ class Run:
         if isinstance(loader, DataLoader):  # its iterator is already timed
             yield from loader
             return
-        session = armed().session
         iterator = iter(loader)
         while True:
             begun = time.perf_counter()
             try:
                 batch = next(iterator)
             except StopIteration:
-                session.loader_ended(None)
+                self._loader_ended(None)
                 return
-            session.batch(None, batch, time.perf_counter() - begun)
+            self._batch(None, batch, time.perf_counter() - begun)
             yield batch
 
     def epoch(self, number: int) -> None:
         """Say which epoch it is, where no loader shows it."""
-        armed().session.loader.set_epoch(number)
+        self._epoch(number)
 
     def log(self, *, split: str = "train", step: int | None = None, **metrics: float | torch.Tensor) -> None:
         """Record metrics of your own: `run.log(accuracy=0.91, split="val")`. A tensor on a GPU is not waited for."""
         for name, value in metrics.items():
-            self._scope.log(Logged(name, value, split, step))
+            self._log(Logged(name, value, split, step))
 
     def close(self) -> None:
         """End the recording."""
@@ -120,7 +125,12 @@ def watch(
     if started is not None:
         return Run(started, owned=False)
     _close_left_open(optimizers)
-    scope = Scope(_make_folder(Path(folder), name), budget=budget, models=models, optimizers=optimizers)
+    try:
+        made = _make_folder(Path(folder), name)
+    except OSError as error:
+        warnings.warn(f"holdfast: the training is not recorded: {error}", stacklevel=2)
+        return Run(Scope(RunFolder(Path(folder) / (name or "run"))), owned=False)
+    scope = Scope(made, budget=budget, models=models, optimizers=optimizers)
     armed().add(scope)
     run = Run(scope, owned=True)
     _open_runs.append(run)
@@ -129,7 +139,7 @@ def watch(
 
 def _close_left_open(optimizers: list[torch.optim.Optimizer]) -> None:
     for run in tuple(_open_runs):
-        if not optimizers or any(run._scope.wants(optimizer) for optimizer in optimizers):
+        if not optimizers or run._scope.is_over() or any(run._scope.wants(optimizer) for optimizer in optimizers):
             run.close()
 
 

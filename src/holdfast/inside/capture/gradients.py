@@ -7,7 +7,6 @@ those are looked at again in double precision before they are called non-finite.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 
 Numbers = npt.NDArray[Any]
 _SMALL = 16384  # values; below that, copying tensors together is cheaper than a call for each
+_COPIED_AT_MOST = 65536  # values in all
 _flatten = torch._C._nn.flatten_dense_tensors
 
 
@@ -27,6 +27,11 @@ class Reading:
     norm: float
     non_finite: int = 0  # tensors that hold NaN or Inf
     each: EachParameter | None = None
+
+    def only_bad(self) -> Reading:
+        """The same, with the numbers of only those gradients that are not finite."""
+        bad = self.each.only(self.each.non_finite > 0) if self.each is not None and self.non_finite else None
+        return Reading(self.norm, self.non_finite, bad)
 
 
 @dataclass(slots=True)
@@ -54,7 +59,7 @@ def values_of(gradient: torch.Tensor) -> torch.Tensor:
     if local is not None:
         gradient = local
     if gradient.is_sparse:
-        gradient = gradient._values()
+        gradient = gradient.coalesce()._values()  # a row may be in it several times
     return torch.view_as_real(gradient) if gradient.is_complex() else gradient
 
 
@@ -64,16 +69,28 @@ class HostPlan:
     def __init__(self, gradients: list[torch.Tensor]) -> None:
         single = [gradient.dtype is torch.float32 and is_plain(gradient) for gradient in gradients]
         small = [gradient.numel() <= _SMALL for gradient in gradients]
-        self._all_small = all(single) and all(small)
+        self._sizes = [gradient.numel() for gradient in gradients]
+        self._to_copy = all(single) and sum(self._sizes) <= _COPIED_AT_MOST
         self._small = [i for i, (s, f) in enumerate(zip(small, single, strict=True)) if s and f]
         self._large = [i for i, (s, f) in enumerate(zip(small, single, strict=True)) if not s and f]
         self._other = [i for i, f in enumerate(single) if not f]
 
+    def copy(self, gradients: list[torch.Tensor]) -> torch.Tensor | None:
+        """The gradients in one tensor, to be looked at later together with those of other steps; None if they are too many."""
+        copied: torch.Tensor | None = _flatten(gradients) if self._to_copy else None
+        return copied
+
+    def norms(self, copies: list[torch.Tensor]) -> list[float]:
+        """Norms of the gradients that were copied, one for each step."""
+        norms: list[float] = torch.linalg.vector_norm(torch.stack(copies), dim=1).tolist()
+        return norms
+
+    def parts(self, copied: torch.Tensor) -> list[torch.Tensor]:
+        """The gradients in a copy, one by one."""
+        return list(torch.split(copied, self._sizes))
+
     def norm(self, gradients: list[torch.Tensor]) -> float:
         """Norm of all gradients together."""
-        if self._all_small:
-            together = _flatten(gradients)
-            return math.sqrt(together.dot(together).item())
         norms: list[torch.Tensor] = []
         if self._large:
             norms += torch._foreach_norm([gradients[i] for i in self._large])
@@ -83,16 +100,11 @@ class HostPlan:
         return float(torch.linalg.vector_norm(torch.stack(norms)).item())
 
 
-def read_on_host(plan: HostPlan, gradients: list[torch.Tensor], names: Callable[[], list[int]], *, each: bool) -> Reading:
-    """Read all gradients once; per-parameter numbers only when asked for, or when the norm is not finite."""
-    if not each:
-        norm = plan.norm(gradients)
-        if math.isfinite(norm):
-            return Reading(norm)
-    details = _details([values_of(gradient) for gradient in gradients], names())
-    bad = int((details.non_finite > 0).sum())
+def read_each_on_host(gradients: list[torch.Tensor], names: list[int]) -> Reading:
+    """Read the gradients one by one: norms, largest values, and how many values are not finite."""
+    details = _details([values_of(gradient) for gradient in gradients], names)
     norm = float(np.sqrt(np.square(details.norms).sum()))
-    return Reading(norm, bad, details if each else details.only(details.non_finite > 0) if bad else None)
+    return Reading(norm, int((details.non_finite > 0).sum()), details)
 
 
 def _exact_norm(gradient: torch.Tensor, order: float = 2.0) -> torch.Tensor:

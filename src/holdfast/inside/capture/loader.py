@@ -9,16 +9,28 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.utils.data.dataloader import _DatasetKind
 
 from holdfast.inside.capture.memory import resident_of
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING_INT
 
 
+class _Pass:
+    """A pass over a loader, as far as it has come since the last step."""
+
+    __slots__ = ("iterator", "samples", "waited")
+
+    def __init__(self, iterator: Any) -> None:
+        self.iterator = weakref.ref(iterator) if iterator is not None else None
+        self.samples, self.waited = 0, 0.0
+
+
 class Loader:
     """What the loaders of this process did since the last step.
 
-    Batches drawn while gradients are off, or while the model is in evaluation mode, are not training batches.
+    Batches drawn while gradients are off are not training batches; nor are those of another data set than the main one
+    while the model is in evaluation mode. The main one is the first that a training has begun to draw from.
     """
 
     def __init__(self) -> None:
@@ -26,36 +38,65 @@ class Loader:
         self.samples = 0
         self.epoch: int | None = None
         self._finished = 0
+        self._said: int | None = None
+        self._length: int | None = None
         self._dataset: weakref.ref[Any] | int | None = None
         self._iterator: weakref.ref[Any] | None = None
         self._waited_since_row = 0.0
+        self._drawn: dict[int, tuple[weakref.ref[Any] | int, _Pass]] = {}  # since the last step, by data set
 
-    def note_batch(self, iterator: Any, batch: Any, seconds: float) -> None:
-        """Take in one training batch."""
-        self.waited += seconds
-        self._waited_since_row += seconds
-        if not self._is_main(iterator):
-            return
-        self.samples += count_samples(batch)
-        if getattr(iterator, "_num_yielded", 0) == 1 or self.epoch is None:
-            self.epoch = self._finished
-            self._iterator = weakref.ref(iterator) if iterator is not None else None
+    def begin(self) -> None:
+        """A training begins. The pass that is under way is its first; what was drawn to its end before is none of it."""
+        self._dataset, self._iterator, self.epoch, self._finished = None, None, self._said, self._said or 0
+        self.waited, self.samples = 0.0, 0
+        for dataset, under_way in self._drawn.values():
+            self._dataset, self._iterator, self.epoch = dataset, under_way.iterator, self._finished
+            self._length = _length(under_way.iterator() if under_way.iterator is not None else None)
+            self.waited, self.samples = under_way.waited, under_way.samples
+            break
+
+    def note_batch(self, iterator: Any, batch: Any, seconds: float, *, evaluating: bool = False) -> None:
+        """Take in one batch that was drawn with gradients on."""
+        drawn = getattr(iterator, "_num_yielded", 0)
+        samples, is_first = count_samples(batch), drawn == 1
+        self._note_pass(iterator, samples, seconds, is_first)
+        is_main = self.is_main(iterator)
+        if is_main or not evaluating:
+            self.waited += seconds
+            self._waited_since_row += seconds
+        if is_main:
+            self.samples += samples
+            if is_first or self.epoch is None:
+                self.epoch = self._finished
+                self._iterator = weakref.ref(iterator) if iterator is not None else None
+                self._length = _length(iterator)
+            if drawn == self._length:  # who counts batches never sees the loader's end
+                self._finished = self.epoch + 1
 
     def note_end(self, iterator: Any) -> None:
-        """Take in that a training loader was drawn to its end."""
-        if self._is_main(iterator) and self.epoch is not None:
+        """Take in that a loader was drawn to its end."""
+        self._drawn.pop(id(getattr(iterator, "_dataset", None)), None)
+        if self.is_main(iterator) and self.epoch is not None:
             self._finished = self.epoch + 1
             if iterator is None:
                 self.epoch = self._finished
 
+    def is_main(self, iterator: Any) -> bool:
+        """Whether this is the loader whose passes are the epochs."""
+        dataset = getattr(iterator, "_dataset", None)
+        if isinstance(self._dataset, weakref.ref):
+            return self._dataset() is dataset and dataset is not None
+        return self._dataset == id(dataset)
+
     def set_epoch(self, number: int) -> None:
         """Take the epoch from the script; passes are counted on from there."""
-        self.epoch = self._finished = number
+        self.epoch = self._finished = self._said = number
 
     def take(self) -> tuple[float, int]:
         """Seconds waited and samples drawn since the last call."""
         taken = self.waited, self.samples
-        self.waited, self.samples = 0.0, 0
+        self.waited, self.samples, self._said = 0.0, 0, None
+        self._drawn.clear()
         return taken
 
     def workers(self) -> list[Any]:
@@ -83,16 +124,13 @@ class Loader:
             resident = resident_of(worker.pid)
             table.append((step, number, waited, ready, MISSING_INT if resident is None else resident, now, worker.pid))
 
-    def _is_main(self, iterator: Any) -> bool:
-        """Whether this is the loader whose passes are the epochs: the first one that was drawn from in training."""
+    def _note_pass(self, iterator: Any, samples: int, seconds: float, is_first: bool) -> None:
         dataset = getattr(iterator, "_dataset", None)
-        if self._dataset is None:
-            self._dataset = _reference(dataset)
-        known = self._dataset() if isinstance(self._dataset, weakref.ref) else self._dataset
-        if known is None:  # the data set of an earlier training is gone: this is the next one
-            self._dataset, self._finished, self.epoch = _reference(dataset), 0, None
-            return True
-        return known is dataset or known == id(dataset)
+        known = None if is_first else self._drawn.get(id(dataset))
+        if known is None:
+            known = self._drawn[id(dataset)] = _reference(dataset), _Pass(iterator)
+        known[1].samples += samples
+        known[1].waited += seconds
 
 
 def _reference(thing: Any) -> weakref.ref[Any] | int:
@@ -101,6 +139,13 @@ def _reference(thing: Any) -> weakref.ref[Any] | int:
         return weakref.ref(thing)
     except TypeError:
         return id(thing)
+
+
+def _length(iterator: Any) -> int | None:
+    """Batches in a pass, where that is certain: a loader over a data set that is read by index."""
+    with contextlib.suppress(TypeError, NotImplementedError):
+        return len(iterator) if getattr(iterator, "_dataset_kind", None) == _DatasetKind.Map else None
+    return None
 
 
 def _ready(iterator: Any) -> int:

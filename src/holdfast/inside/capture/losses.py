@@ -19,6 +19,7 @@ class Losses:
 
     def __init__(self) -> None:
         self.count = 0
+        self.calls = 0  # of `backward`, since the beginning
         self._on_host: float | None = None
         self._on_device: list[torch.Tensor] = []
         self._used = False
@@ -37,9 +38,18 @@ class Losses:
             self.count, self._on_host, self._used = 0, None, False
             self._on_device.clear()
         self.count += 1
+        self.calls += 1
+        if self._scaled is None and isinstance(given, torch.Tensor) and given.is_cpu and given.numel() == 1:  # the common case
+            self._on_host = given.item() if self._on_host is None else given.item() + self._on_host
+            return
         for tensor in given if isinstance(given, (tuple, list)) else (given,):
-            if tensor.numel() == 1:
+            if isinstance(tensor, torch.Tensor) and tensor.numel() == 1:  # a graph's edge may be given as well
                 self._add(tensor if self._scaled is None else self._without_scale(tensor))
+
+    def end_step(self) -> None:
+        """An optimizer has stepped: the next `backward` opens a new sum, and may come without a scaler."""
+        self._used = True
+        self._scaled = self._unscaled = self._scale = None
 
     def total(self) -> float | torch.Tensor | None:
         """The summed loss: a number, or a tensor on the device where it is; None if no scalar was seen."""

@@ -30,9 +30,10 @@ ModuleTime = tuple[str, str, Any, Any, "int | None", int]
 class ModuleSampler:
     """Hooks for one sampled step. Put on with `start`, taken off with `stop`, which gives the times."""
 
-    def __init__(self, memory: ProcessMemory) -> None:
+    def __init__(self, memory: ProcessMemory, on_trouble: Callable[[str, BaseException], None]) -> None:
         self.running = False
-        self._memory = memory
+        self._memory, self._on_trouble = memory, on_trouble
+        self._given_up = False
         self._handles: list[Any] = []
         self._watched: list[_Watched] = []
         self._done: list[ModuleTime] = []
@@ -43,15 +44,20 @@ class ModuleSampler:
 
     def start(self, roots: list[nn.Module], device: torch.device) -> None:
         """Put hooks on every module of the model."""
+        if self._given_up:
+            return
         begun = time.perf_counter()
         self._device = device if device.type == "cuda" else None
         self._mark = _cuda_mark if device.type == "cuda" else time.perf_counter
         whole: list[str] = []
         for name, module in named(roots, "modules"):
-            if any(name.startswith(outer) for outer in whole) or isinstance(module, torch.jit.ScriptModule):
+            if any(not outer or name == outer or name.startswith(outer + ".") for outer in whole):
                 continue
             if type(module).__name__ == "OptimizedModule":
-                whole.append(name + "." if name else "")
+                whole.append(name)
+            elif module._compiled_call_impl is not None or isinstance(module, torch.jit.ScriptModule):
+                whole.append(name)  # a hook would be compiled in, each time anew
+                continue
             watched = _Watched(name or WHOLE_MODEL, self)
             self._watched.append(watched)
             self._handles.append(module.register_forward_pre_hook(watched.before))
@@ -97,6 +103,11 @@ class ModuleSampler:
         else:
             self._done.append((name, stage, start, end, None, self._memory.read_at_most_every(_MEMORY_EVERY, end)))
 
+    def give_up(self, error: Exception) -> None:
+        """Time no more modules in this training: one of them gives what cannot be looked at."""
+        self._given_up = True
+        self._on_trouble("timing modules", error)
+
     def follow_backward(self, name: str, produced: Any, consumed: Any) -> None:
         """Time the backward pass of a module, from its output's node to its input's."""
         mark, running = self._mark, self._backward
@@ -133,11 +144,48 @@ class _Watched:
         if not self.begun:
             return
         entered, sampler = time.perf_counter(), self._sampler
-        sampler.finish(self.name, FORWARD, self.begun.pop(), sampler._mark())
-        produced = _first_node(output)
-        if produced is not None:
-            sampler.follow_backward(self.name, produced, _first_node(inputs))
+        try:
+            sampler.finish(self.name, FORWARD, self.begun.pop(), sampler._mark())
+            produced = _first_node(output)
+            if produced is not None:
+                sampler.follow_backward(self.name, produced, _first_node(inputs))
+        except Exception as error:  # noqa: BLE001 - shields the model's forward pass
+            sampler.give_up(error)
         sampler._cost += _UNSEEN * (time.perf_counter() - entered)
+
+    def __deepcopy__(self, _memo: Any) -> _Silent:
+        return _Silent()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Silent, ()
+
+
+class _Silent(_Watched):
+    """What becomes of a hook in a copy of its module, where the module's class copies its hooks by itself."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.name, self.begun = "", []
+
+    def before(self, _module: nn.Module, _inputs: Any) -> None:
+        """Nothing to do."""
+
+    def after(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
+        """Nothing to do."""
+
+
+def without_hooks(state: dict[str, Any]) -> dict[str, Any]:
+    """What a module gives to `copy` and `pickle`, without the hooks that are here for one step."""
+    for kind in ("_forward_hooks", "_forward_pre_hooks"):
+        hooks = state.get(kind)
+        if hooks and any(_is_ours(hook) for hook in hooks.values()):
+            state = {**state, kind: type(hooks)((key, hook) for key, hook in hooks.items() if not _is_ours(hook))}
+    return state
+
+
+def _is_ours(hook: Any) -> bool:
+    return isinstance(getattr(hook, "__self__", None), _Watched)
 
 
 def seconds_between(start: Any, end: Any) -> float | None:
