@@ -29,7 +29,6 @@ def test_trainings_one_after_the_other_are_told_apart(trainings: Trainings) -> N
             assert (steps["scale"][0] is None) == (number > 0)
 
 
-@pytest.mark.xfail(strict=True, reason="steps before the largest optimizer's first are not recorded yet")
 def test_trainings_that_were_planned_ahead_are_told_apart_too(trainings: Trainings) -> None:
     training = trainings("planned_ahead")
     assert_bit_equal(training)

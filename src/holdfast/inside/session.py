@@ -6,8 +6,8 @@
     DataLoader          -> loader
     model.eval/train    -> evaluation
 
-An optimizer belongs to the training whose parameters it shares, or to the one that began while it was already there (two
-networks trained against each other); any other begins a training of its own.
+An optimizer belongs to the training whose parameters it shares, or to one that has just begun and was begun while it was
+already there (two networks trained against each other); any other begins a training of its own.
 """
 
 from __future__ import annotations
@@ -227,6 +227,11 @@ class Session:
         for training in scope.trainings:
             if training.trains(parameters):
                 return self._continue(training, optimizer, parameters)
+        for training in scope.trainings:
+            if training.expects(optimizer):
+                training.join(optimizer)
+                self._learn_models(scope, training, find_living().modules)
+                return training
         return self._begin(scope, optimizer)
 
     def _continue(self, training: Training, optimizer: Optimizer, parameters: Iterable[torch.Tensor]) -> Training:
@@ -249,19 +254,22 @@ class Session:
             self.loader.begin()
         scope.begin(training)
         self._close_with_the_process()
-        others = () if alone else [o for o in living.optimizers if self._is_free(scope, o) and _disjoint(o, optimizer)]
-        for member in (optimizer, *others):
-            training.join(member)
-            self._of_optimizer[id(member)] = (weakref.ref(member), training)
-        parameters = [p for m in training.members.values() if (o := m.optimizer()) for g in o.param_groups for p in g["params"]]
-        roots = list(scope.models()) or find_roots(living.modules, parameters)
-        training.use_models(roots)
-        for module in whole_models(roots):
-            self.whole_models[id(module)] = (weakref.ref(module), training)
+        training.join(optimizer)
+        if not alone:
+            training.expect(o for o in living.optimizers if self._is_free(scope, o) and _disjoint(o, optimizer))
+        self._learn_models(scope, training, living.modules)
         clipped, self._first_clipping = self._first_clipping, None
         if clipped is not None and (of := [p for reference in clipped[0] if (p := reference()) is not None]):
             training.after_clipping(clipped[1], clipped[2], of)
         return training
+
+    def _learn_models(self, scope: Scope, training: Training, modules: list[nn.Module]) -> None:
+        """Find the models that hold the parameters of a training's optimizers."""
+        parameters = [p for m in training.members.values() if (o := m.optimizer()) for g in o.param_groups for p in g["params"]]
+        roots = list(scope.models()) or find_roots(modules, parameters)
+        training.use_models(roots)
+        for module in whole_models(roots):
+            self.whole_models[id(module)] = (weakref.ref(module), training)
 
     def _close_with_the_process(self) -> None:
         """Have a forked child write what is under way: `multiprocessing` ends it without `atexit`, but calls this."""

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ from holdfast.signals.schema import MISSING, MISSING_INT
 
 _WRITE_EVERY = 0.01  # seconds; the rows of shorter steps wait so long for each other
 _UNWRITTEN_AT_MOST = 32
+_BEGINNING_STEPS, _BEGINNING_SECONDS = 16, 30.0  # in which a second optimizer may show that it works beside the first
 _MEMORY_EVERY = 0.02  # seconds; between two readings of the GPU's memory it is missing, not repeated
 _SHARES_AT_MOST = 64  # sets of parameters that a script clips, of which is remembered whose they are
 Optimizer = torch.optim.Optimizer
@@ -96,23 +98,47 @@ class Training:
         self._workers_rss: int | None = None
         self._unwritten: deque[tuple[list[float | int], Gathering, list[ModuleTime] | None]] = deque()
         self._written_at = 0.0
+        self._began_at = time.perf_counter()
+        self._expected: list[weakref.ref[Optimizer]] = []
+        self._holding, self._beginning = False, 0
+        self._held = (0.0, 0)  # seconds waited and samples drawn in the steps that are held back
         self._writing = threading.Lock()
         recorder.every_second(self._each_second)
 
     # Who belongs here
 
     def join(self, optimizer: Optimizer) -> Member:
-        """Take an optimizer in. The largest is the main one; one that has already stepped keeps its place."""
+        """Take an optimizer in. The largest is the main one, as long as no row was written of another's steps."""
         member = self.members[id(optimizer)] = Member(optimizer)
         self._trained.update({id(parameter): weakref.ref(parameter) for parameter in _parameters(optimizer)})
         main = self.main
-        if main is None or main.optimizer() is None or (main.steps == 0 and member.size > main.size):
+        if main is None or main.optimizer() is None:
             self.main = member
+        elif self._holding and member.size > main.size:
+            self.main, self.step, self._holding = member, 0, False
+            self._unwritten.clear()
+            self._beginning += 1
+            self.loader.give_back(*self._held)
         return member
+
+    def expect(self, others: Iterable[Optimizer]) -> None:
+        """Learn which optimizers were there when the training began: one that steps soon works beside the first.
+
+        While one of them is larger, and so may be the main one, the rows of the first steps are held back.
+        """
+        others = list(others)
+        self._expected = [weakref.ref(other) for other in others]
+        self._holding = self.main is not None and any(Member(other).size > self.main.size for other in others)
+
+    def expects(self, optimizer: Optimizer) -> bool:
+        """Whether this optimizer was there when the training began, and the training is still at its beginning."""
+        early = self.main is not None and self.main.steps < _BEGINNING_STEPS
+        return early and any(reference() is optimizer for reference in self._expected)
 
     def use_models(self, roots: Iterable[nn.Module]) -> None:
         """Learn the models whose parameters are trained here, for names and module times."""
         roots = list(roots)
+        self.sampler.stop()  # it may be timing the modules that were known so far
         self._roots = [weakref.ref(root) for root in roots]
         pairs = list(named(roots, "parameters"))
         codes = self.recorder.strings.codes([name for name, _ in pairs])
@@ -179,7 +205,8 @@ class Training:
         """The update is done, or was left out by the scaler: finish the row."""
         member = self.members[id(optimizer)]
         member.steps += 1
-        self.publisher.rates(self.step, 0 if member is self.main else self._number_of(member), optimizer.param_groups)
+        if not self._holding:
+            self.publisher.rates(self.step, 0 if member is self.main else self._number_of(member), optimizer.param_groups)
         gathering, self._gathering = self._gathering, None
         if member is not self.main or gathering is None:
             member.steps_alone += 1
@@ -190,34 +217,49 @@ class Training:
         if self._sample is not None:
             self._compare_weights(gathering, optimizer)
         times = self._module_times() if self.sampler.running else None
-        row = self._row(skipped)
+        now = time.perf_counter()
+        row = self._row(now, skipped)
+        if self._holding:
+            self._hold(member, row, now)
         if self._courier is None:
             self._unwritten.append((row, gathering, times))
-            if row[at.TIME] - self._written_at > _WRITE_EVERY or times or len(self._unwritten) >= _UNWRITTEN_AT_MOST:
+            if now - self._written_at > _WRITE_EVERY or times or len(self._unwritten) >= _UNWRITTEN_AT_MOST:
                 self.write()
         else:
-            gathering.finish(lambda numbers: self.publisher.step(row, numbers, times))
+            gathering.finish(partial(self._arrived, self._beginning, row, times))
             self._courier.collect()
         if (self.budget.full or self.step >= self.budget.next_step) and self.budget.due("modules", self.step):
             self._sample_modules()
+
+    def _hold(self, member: Member, row: list[float | int], now: float) -> None:
+        """Keep a row back, or not any longer; what it took from the loader may have to be given back."""
+        self._holding = member.steps < _BEGINNING_STEPS and now - self._began_at < _BEGINNING_SECONDS
+        if self.loader.epoch is not None:
+            self._held = (self._held[0] + row[at.DATA_SECONDS], self._held[1] + int(row[at.SAMPLES]))
 
     def write(self) -> None:
         """Write the rows of the last steps. Short steps are written several at a time: together they cost far less.
 
         The helper thread calls it too, for a training that hangs: who comes second, leaves.
         """
-        if not self._writing.acquire(blocking=False):
+        if self._holding or not self._writing.acquire(blocking=False):
             return
         try:
             finished = []
             while self._unwritten:  # one by one: the training thread may append at any time
                 finished.append(self._unwritten.popleft())
-            self._written_at = time.time()
+            self._written_at = time.perf_counter()
             self._read_copies([gathering for _, gathering, _ in finished])
             for row, gathering, times in finished:
                 self.publisher.step(row, gathering, times)
         finally:
             self._writing.release()
+
+    def _arrived(self, beginning: int, row: list[float | int], times: list[ModuleTime] | None, numbers: Gathering) -> None:
+        """The numbers of a step have come from the device; too late if another optimizer has become the main one since."""
+        if beginning == self._beginning:
+            self._unwritten.append((row, numbers, times))
+            self.write()
 
     def evaluated_loss(self, sums: dict[str, Any]) -> None:
         """Write the losses of an evaluation that has ended; those on a GPU when they have arrived."""
@@ -239,6 +281,7 @@ class Training:
     def close(self) -> None:
         """Write what is still under way and seal the tables."""
         self.sampler.stop()
+        self._holding = False
         self.write()
         if self._courier is not None:
             self._courier.wait()
@@ -315,9 +358,9 @@ class Training:
             gathering.add("update_ratio", sample.compare(plain_weights(_parameters(optimizer))))
             self._charge("weights", begun - self._sampling_cost)
 
-    def _row(self, skipped: bool) -> list[float | int]:
+    def _row(self, now: float, skipped: bool) -> list[float | int]:
         """The row of this step, as far as the host knows it; opens the next step."""
-        now, epoch, workers = time.perf_counter(), self.loader.epoch, self._workers_rss
+        epoch, workers = self.loader.epoch, self._workers_rss
         waited, samples = (MISSING, MISSING_INT) if epoch is None else self.loader.take()
         clip_norm = MISSING if self._clip_norm is None else self._clip_norm
         cost, seconds = self.cost, MISSING
@@ -371,7 +414,7 @@ class Training:
         self._luxury_cost += seconds
 
     def _each_second(self) -> None:
-        if self._unwritten and time.time() - self._written_at > 1.0:
+        if self._unwritten and time.perf_counter() - self._written_at > 1.0:
             self.write()
         self._workers_rss = self.loader.workers_resident()
         self.loader.record(self.recorder, self.step)

@@ -99,6 +99,11 @@ class Loader:
         self._drawn.clear()
         return taken
 
+    def give_back(self, waited: float, samples: int) -> None:
+        """Undo what was taken for steps that turned out to be part of another one."""
+        self.waited += waited
+        self.samples += samples
+
     def workers(self) -> list[Any]:
         """The worker processes of the loader that was drawn from last."""
         iterator = self._iterator() if self._iterator is not None else None

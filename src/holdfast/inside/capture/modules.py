@@ -21,6 +21,7 @@ from holdfast.inside.discovery import named
 WHOLE_MODEL = "(model)"
 FORWARD, BACKWARD = "forward", "backward"
 _MEMORY_EVERY = 0.001  # seconds; modules that end closer together share one reading
+_compiling = torch.compiler.is_compiling
 _UNSEEN = 2.0  # a hook costs about twice what it can measure itself: calling it is the rest
 
 # One finished pass: module, stage, start, end (on a GPU these are CUDA events), bytes on the GPU, resident bytes
@@ -137,11 +138,11 @@ class _Watched:
         self.begun: list[Any] = []
 
     def before(self, _module: nn.Module, _inputs: Any) -> None:
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not _compiling():
             self.begun.append(self._sampler._mark())
 
     def after(self, _module: nn.Module, inputs: Any, output: Any) -> None:
-        if not self.begun:
+        if _compiling() or not self.begun:  # compiled with a function around it, a hook must not be part of the graph
             return
         entered, sampler = time.perf_counter(), self._sampler
         try:
