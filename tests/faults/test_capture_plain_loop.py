@@ -53,7 +53,7 @@ def test_times_and_memory_are_there_and_plausible(recorded: Recorded) -> None:
     assert all(2**25 < memory < 2**36 for memory in steps["host_rss"])
     assert steps["time"] == sorted(steps["time"])
     assert all(cost > 0 for cost in steps["holdfast_seconds"])
-    assert median(steps["holdfast_seconds"]) < 0.01
+    assert median(steps["holdfast_seconds"]) < median(steps["step_seconds"][1:])
 
 
 def test_what_a_cpu_training_without_scaler_and_clipping_has_not_is_missing(recorded: Recorded) -> None:
@@ -106,8 +106,9 @@ def test_a_module_takes_no_longer_than_the_model_that_holds_it(loop: Training) -
         for stage in ("forward", "backward"):
             rows = {row["module"]: row["seconds"] for row in table.where(step=step, stage=stage)}
             whole = rows.pop("(model)")
-            assert sum(rows.values()) <= whole * 1.5
             assert max(rows.values()) <= whole
+            if stage == "forward":
+                assert sum(rows.values()) <= whole
 
 
 def test_the_default_samples_parameters_and_modules_within_the_first_steps(loop: Training) -> None:

@@ -1,7 +1,8 @@
-"""Run a training three times: alone, watched, and under `holdfast run` with everything sampled; then compare.
+"""Run a training three times: alone, watched as by default, and watched with everything sampled; then compare.
 
-The watched ones run side by side, and each only once for all tests. An error of Holdfast's own is raised into the script
-(`HOLDFAST_DEBUG=raise`), so that it fails the test instead of being journaled.
+Each script is once run by the real command, `holdfast run`; with other arguments it runs in a Python that is warm, where
+importing torch costs nothing. Every training runs only once for all tests. An error of Holdfast's own is raised into the
+script (`HOLDFAST_DEBUG=raise`), so that it fails the test instead of being journaled.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 SITE = ROOT / "src/holdfast/inside/site"
 TRAININGS = ROOT / "tests/trainings"
 HOLDFAST = (sys.executable, "-m", "holdfast.cli.main")
+IN_ITS_OWN_PROCESS = ("plain_loop", "children", "never_trains", "accelerate_loop")  # what a process is, matters there
 _TIMEOUT = 120
 
 
@@ -79,14 +81,13 @@ class WarmPython:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._process = subprocess.Popen(command, env=environment(folder), text=True, **pipes)
 
-    def run(self, folder: Path, script: str, *arguments: str) -> str:
+    def run(self, folder: Path, script: str, *arguments: str, **env: str) -> str:
         """Run one to its end and give what it printed."""
-        output = folder / "printed"
-        self._process.stdin.write(json.dumps([str(folder), str(output), script, *arguments]) + "\n")
+        self._process.stdin.write(json.dumps([str(folder), env, script, *arguments]) + "\n")
         self._process.stdin.flush()
-        code = self._process.stdout.readline()
-        assert code == "0\n", f"{code}: {output.read_text()}"
-        return output.read_text()
+        code, printed = self._process.stdout.readline(), (folder / "printed").read_text()
+        assert code == "0\n", f"{code}: {printed}"
+        return printed
 
     def close(self) -> None:
         """End it."""
@@ -150,38 +151,33 @@ class Outcome:
 
 
 class Training:
-    """One script and its arguments, run the three ways."""
+    """One script and its arguments, run the three ways; without a warm Python, each in a process of its own."""
 
-    def __init__(self, folder: Path, warm: WarmPython | None, script: str, *arguments: str, launcher: tuple[str, ...]) -> None:
-        self._folder, self._warm, self._launcher = folder, warm, launcher
-        self._words = [str(TRAININGS / f"{script}.py"), *arguments]
-        self._run = RunFolder.create(folder, "watched")
-        inside = {"HOLDFAST_RUN": str(self._run.path), "PYTHONPATH": str(SITE)}
-        command = [*HOLDFAST, "run", "--folder", str(folder), "--name", "full", "--"]
-        self._watched = self._start("default", [], **inside)
-        self._full = self._start("full", command, HOLDFAST_SAMPLING="full")
+    def __init__(
+        self, folder: Path, launcher: tuple[str, ...], words: list[str], *, warm: WarmPython | None, by_command: bool
+    ) -> None:
+        self._folder, self._launcher, self._words, self._warm = folder, launcher, words, warm
+        self._started: dict[str, Process] = {}
+        if by_command:
+            command = [*HOLDFAST, "run", "--folder", str(folder), "--name", "full", "--"]
+            self._start("full", command, HOLDFAST_SAMPLING="full", HOLDFAST_DEBUG="raise")
+        if warm is None:
+            self._start("default", [], **self._watching("default"))
 
     @cached_property
     def alone(self) -> dict[str, Any]:
         """What the script says without Holdfast."""
-        place, words = self._place("alone")
-        if self._warm is not None:
-            self._warm.run(place, *words)
-        else:
-            Process([*self._launcher, *words], place).wait()
-        return load_story(place)
+        return self._run("alone")[0]
 
     @cached_property
     def watched(self) -> Outcome:
         """The same, watched as by default."""
-        printed = self._watched.wait()
-        return Outcome(load_story(self._folder / "from-default"), printed, Recorded(self._run))
+        return self._outcome("default", {})
 
     @cached_property
     def full(self) -> Outcome:
-        """The same under `holdfast run`, with every module and parameter sampled at every step."""
-        printed = self._full.wait()
-        return Outcome(load_story(self._folder / "from-full"), printed, Recorded(RunFolder.open(self._folder / "full")))
+        """The same with every module and parameter sampled at every step."""
+        return self._outcome("full", {"HOLDFAST_SAMPLING": "full"})
 
     @property
     def recorded(self) -> Recorded:
@@ -195,18 +191,40 @@ class Training:
 
     def close(self) -> None:
         """End what still runs."""
-        self._watched.close()
-        self._full.close()
+        for process in self._started.values():
+            process.close()
 
-    def _place(self, how: str) -> tuple[Path, list[str]]:
-        place = self._folder / f"from-{how}"
-        place.mkdir()
-        script, *arguments = self._words
-        return place, [script, str(place / "story.pt"), *arguments]
+    def _outcome(self, how: str, env: dict[str, str]) -> Outcome:
+        if how not in self._started:
+            env = {**self._watching(how), **env}
+        story, printed = self._run(how, **env)
+        return Outcome(story, printed, Recorded(RunFolder.open(self._folder / how)))
+
+    def _run(self, how: str, **env: str) -> tuple[dict[str, Any], str]:
+        """Run the script, or wait for it where it has been started."""
+        if self._warm is not None and how not in self._started:
+            printed = self._warm.run(self._place(how), *self._with_path(how), **env)
+        else:
+            printed = (self._started.get(how) or self._start(how, [], **env)).wait()
+        return load_story(self._folder / f"from-{how}"), printed
 
     def _start(self, how: str, before: list[str], **env: str) -> Process:
-        place, words = self._place(how)
-        return Process([*before, *self._launcher, *words], place, HOLDFAST_DEBUG="raise", **env)
+        process = Process([*before, *self._launcher, *self._with_path(how)], self._place(how), **env)
+        self._started[how] = process
+        return process
+
+    def _watching(self, how: str) -> dict[str, str]:
+        run = RunFolder.create(self._folder, how)
+        return {"HOLDFAST_RUN": str(run.path), "PYTHONPATH": str(SITE), "HOLDFAST_DEBUG": "raise"}
+
+    def _place(self, how: str) -> Path:
+        place = self._folder / f"from-{how}"
+        place.mkdir()
+        return place
+
+    def _with_path(self, how: str) -> list[str]:
+        script, *arguments = self._words
+        return [script, str(self._folder / f"from-{how}" / "story.pt"), *arguments]
 
 
 class Trainings:
@@ -220,8 +238,15 @@ class Trainings:
         """The training of that script; `launcher` is what stands before it on the command line."""
         key = (script, arguments, launcher)
         if key not in self._known:
-            warm = self.warm if launcher == (sys.executable,) else None
-            self._known[key] = Training(self._make_folder(script), warm, script, *arguments, launcher=launcher)
+            is_first = all(known[0] != script for known in self._known)
+            is_cold = script in IN_ITS_OWN_PROCESS or launcher != (sys.executable,)
+            self._known[key] = Training(
+                self._make_folder(script),
+                launcher,
+                [str(TRAININGS / f"{script}.py"), *arguments],
+                warm=None if is_cold else self.warm,
+                by_command=is_first or is_cold,
+            )
         return self._known[key]
 
     def close(self) -> None:

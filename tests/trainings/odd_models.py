@@ -41,13 +41,24 @@ class Sparse(nn.Module):
         return self.out(self.table((inputs.flatten(1)[:, :12].abs() * 10).long() % 50))
 
 
+class Scales(nn.Module):
+    """An expert of another size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(32))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs * self.weight
+
+
 class Experts(nn.Module):
     """One expert of three works at a time; the other two have no gradient. One more parameter is never used at all."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(64, 32)
-        self.experts = nn.ModuleList(nn.Linear(32, 32, bias=False) for _ in range(3))
+        self.experts = nn.ModuleList([nn.Linear(32, 32, bias=False), Scales(), nn.Linear(32, 32, bias=False)])
         self.never = nn.Parameter(torch.zeros(3))
         self.last = nn.Linear(32, 10)
         self.turn = 0

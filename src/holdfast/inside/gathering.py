@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from holdfast.inside.capture.device import Courier
-from holdfast.inside.capture.gradients import EachParameter, Reading, values_of
+from holdfast.inside.capture.gradients import EachParameter, HostPlan, Reading, values_of
 from holdfast.inside.capture.gradients_cuda import GradientKernel, can_be_read_by_kernel, read_with_foreach
 
 Names = Callable[[], list[int]]
@@ -23,8 +23,8 @@ class Gathering:
     """One step's numbers. Host values are set as attributes; values on a device are sent, and set when they arrive."""
 
     __slots__ = (
-        "_courier", "_each", "_names", "_sent", "copied", "found_inf", "grad_scale", "loss", "lr", "norm", "reading", "scale",
-        "update_ratio", "weights",
+        "_courier", "_each", "_names", "_sent", "copied", "found_inf", "grad_scale", "loss", "lr", "norm", "plan", "reading",
+        "scale", "update_ratio", "weights",
     )  # fmt: skip
 
     def __init__(self, courier: Courier | None) -> None:
@@ -33,6 +33,7 @@ class Gathering:
         self.reading: Reading | None = None
         self.weights: Any = None
         self.copied: Any = None  # the gradients themselves, where their norm is worked out later
+        self.plan: HostPlan | None = None  # and how to read them
         self.loss: float | None = None
         self.lr: float | None = None
         self.norm: float | None = None

@@ -13,6 +13,8 @@ import weakref
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -55,6 +57,14 @@ class Member:
         self.names: list[int] = []
         self.plan: HostPlan | None = None
         self._shares: dict[tuple[int, int, int], tuple[bool, bool]] = {}
+        self._which: tuple[int, ...] | None = None
+
+    def knows(self, parameters: list[torch.Tensor], gradients: list[torch.Tensor]) -> bool:
+        """Whether its plan and names are those of the gradients that are there now; of experts, others have some each time."""
+        every = len(gradients) == len(parameters)
+        which = None if every else tuple(id(parameter) for parameter in parameters if parameter.grad is not None)
+        known, self._which = which == self._which and len(gradients) == len(self.names), which
+        return known
 
     def share_in(self, parameters: list[torch.Tensor]) -> tuple[bool, bool]:
         """Whether some of these are this optimizer's, and whether they are exactly those that it trains."""
@@ -316,10 +326,11 @@ class Training:
             return Gathering(None)
         if gradients[0].is_cpu and not each:  # the common step of a training on the host
             gathering = Gathering(None)
-            if member.plan is None or len(gradients) != len(member.names):
-                self.write()  # what was copied with the old plan is read with it
-                member.plan, member.names = HostPlan(gradients), self._names_of(parameters)
-            gathering.copied = member.plan.copy(gradients) if member is self.main else None
+            if not member.knows(parameters, gradients) or member.plan is None:
+                member.names = self._names_of(parameters)
+                member.plan = HostPlan(gradients, member.names)
+            if member is self.main:
+                gathering.copied, gathering.plan = member.plan.copy(gradients), member.plan
             if gathering.copied is None:
                 gathering.norm = member.plan.norm(gradients)
                 if not math.isfinite(gathering.norm):
@@ -327,7 +338,7 @@ class Training:
             return gathering
         gathering = Gathering(self._courier_for(gradients[0].device))
         if gathering.carries:
-            if len(gradients) != len(member.names):
+            if not member.knows(parameters, gradients):
                 member.names = self._names_of(parameters)
             member.kernel = gathering.read_on_device(gradients, member.names, each=each, kernel=member.kernel)
         else:
@@ -339,14 +350,13 @@ class Training:
 
     def _read_copies(self, gatherings: list[Gathering]) -> None:
         """Norms of the gradients that were copied step by step; a bad one is looked at parameter by parameter."""
-        copied = [gathering for gathering in gatherings if gathering.copied is not None]
-        if not copied or self.main is None or self.main.plan is None:
-            return
-        plan, names = self.main.plan, self.main.names
-        for gathering, norm in zip(copied, plan.norms([g.copied for g in copied]), strict=True):
-            gathering.norm = norm
-            if not math.isfinite(norm):
-                gathering.reading = read_each_on_host(plan.parts(gathering.copied), names).only_bad()
+        copied = (gathering for gathering in gatherings if gathering.copied is not None)
+        for plan, alike in groupby(copied, key=attrgetter("plan")):
+            together = list(alike)
+            for gathering, norm in zip(together, plan.norms([g.copied for g in together]), strict=True):
+                gathering.norm = norm
+                if not math.isfinite(norm):
+                    gathering.reading = read_each_on_host(plan.parts(gathering.copied), plan.names).only_bad()
 
     def _names_of(self, parameters: list[torch.Tensor]) -> list[int]:
         return [self._names.get(id(parameter), MISSING_INT) for parameter in parameters if parameter.grad is not None]

@@ -22,10 +22,10 @@ from holdfast.signals.run_folder import RunFolder
 
 
 class Watching:
-    """A scope that samples everything; reading closes it."""
+    """A scope; reading closes it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._scope = Scope(RunFolder.create(folder, "run"), full=True)
+    def __init__(self, folder: Path, *, full: bool) -> None:
+        self._scope = Scope(RunFolder.create(folder, "run"), full=full)
         armed().add(self._scope)
 
     def close(self) -> Recorded:
@@ -35,13 +35,23 @@ class Watching:
 
 @pytest.fixture
 def watching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watching]:
+    """Everything is sampled at every step."""
+    yield from watched(tmp_path, monkeypatch, full=True)
+
+
+@pytest.fixture
+def seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watching]:
+    """Sampled as by default: some steps in the beginning, then every ten or so."""
+    yield from watched(tmp_path, monkeypatch, full=False)
+
+
+def watched(folder: Path, monkeypatch: pytest.MonkeyPatch, *, full: bool) -> Iterator[Watching]:
     monkeypatch.setenv("HOLDFAST_DEBUG", "raise")
     torch.manual_seed(0)
     gc.collect()  # models and optimizers of other tests
-    watching = Watching(tmp_path)
+    watching = Watching(folder, full=full)
     yield watching
-    recorded = watching.close()
-    assert recorded.findings == []
+    assert watching.close().findings == []
 
 
 def small(**kind: Any) -> nn.Sequential:
@@ -125,6 +135,55 @@ def test_large_and_small_tensors_together(watching: Watching) -> None:
         keep_norm()
         optimizer.step()
     assert watching.close().steps["grad_norm"] == pytest.approx(truth, rel=1e-4)
+
+
+def step_and_undo(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    before = copy.deepcopy(model.state_dict())
+    optimizer.step()
+    model.load_state_dict(before)
+
+
+class Experts(nn.Module):
+    """Two parts that take turns: always the same number of gradients, never the same ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(4, 1, bias=False) for _ in range(2))
+        self.turn = 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.turn += 1
+        return self.experts[self.turn % 2](inputs)
+
+
+def test_of_parts_that_take_turns_the_bad_one_is_named_on_any_step(seldom: Watching) -> None:
+    model = Experts()
+    optimizer = sgd(model)
+    for number in range(24):
+        optimizer.zero_grad()
+        inputs = torch.full((5, 4), math.nan) if number in (14, 17) else torch.ones(5, 4)
+        model(inputs).square().mean().backward()
+        step_and_undo(model, optimizer)
+    recorded = seldom.close()
+    assert [n for n, bad in enumerate(recorded.steps["non_finite"]) if bad] == [14, 17]
+    table = recorded.table("parameters")
+    assert [row["name"] for row in table.where(step=14)] == ["experts.1.weight"]
+    assert [row["name"] for row in table.where(step=17)] == ["experts.0.weight"]
+
+
+def test_a_bad_gradient_is_the_only_row_of_a_step_that_is_not_sampled(seldom: Watching) -> None:
+    model = small()
+    optimizer = sgd(model)
+    for number in range(10):
+        optimizer.zero_grad()
+        model(torch.ones(5, 4)).square().mean().backward()
+        if number == 7:
+            model[2].weight.grad[0, 3] = math.inf
+        step_and_undo(model, optimizer)
+    recorded = seldom.close()
+    assert recorded.steps["non_finite"] == [0] * 7 + [1] + [0] * 2
+    (row,) = recorded.table("parameters").where(step=7)
+    assert (row["name"], row["non_finite"], row["grad_max"]) == ("2.weight", 1, math.inf)
 
 
 # Losses

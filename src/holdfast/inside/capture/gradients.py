@@ -66,7 +66,8 @@ def values_of(gradient: torch.Tensor) -> torch.Tensor:
 class HostPlan:
     """How to read one set of gradients, worked out once: which are small, which large, which of another kind."""
 
-    def __init__(self, gradients: list[torch.Tensor]) -> None:
+    def __init__(self, gradients: list[torch.Tensor], names: list[int]) -> None:
+        self.names = names
         single = [gradient.dtype is torch.float32 and is_plain(gradient) for gradient in gradients]
         small = [gradient.numel() <= _SMALL for gradient in gradients]
         self._sizes = [gradient.numel() for gradient in gradients]
