@@ -13,6 +13,8 @@ from holdfast.inside.scope import Scope
 from holdfast.inside.session import Session
 from holdfast.signals.run_folder import RunFolder
 
+_SAMPLING = {"full": frozenset(("parameters", "weights", "modules")), "modules": frozenset(("modules",))}
+
 
 class Armed:
     """The one session of this process and its hooks; hooks are in place while there is something to record."""
@@ -65,7 +67,7 @@ def arm_from_environment() -> None:
             Scope(
                 RunFolder(Path(folder)),
                 budget=float(os.environ.get("HOLDFAST_BUDGET") or 0.01),
-                full=os.environ.get("HOLDFAST_SAMPLING") == "full",
+                always_done=_SAMPLING.get(os.environ.get("HOLDFAST_SAMPLING", ""), frozenset()),
                 follows_children=True,
             )
         )

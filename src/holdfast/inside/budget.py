@@ -35,7 +35,7 @@ class Budget:
     """The ledger of one training; `fraction` is the part of the step that Holdfast may take (0.01 is one per cent)."""
 
     fraction: float = 0.01
-    full: bool = False
+    always_done: frozenset[str] = frozenset()  # luxuries that are done at every step, whatever they cost
     step_seconds: float = 0.0
     always: float = 0.0
     next_step: int = 0  # before this step nothing is due
@@ -67,14 +67,14 @@ class Budget:
     def due(self, name: str, step: int) -> bool:
         """Whether this step is one on which the luxury is done; says yes at most once a step."""
         luxury = self.luxuries[name]
-        if self.full:
+        if name in self.always_done:
             return step >= luxury.first_step
         if step < luxury.next_step:
             return False
         now = time.monotonic()
         early = step < luxury.first_step
         luxury.next_step = luxury.first_step if early else step + self.interval(name)
-        self.next_step = min(other.next_step for other in self.luxuries.values())
+        self.next_step = 0 if self.always_done else min(other.next_step for other in self.luxuries.values())
         if early or (step > _OPENING_STEPS and now - luxury.last_time < self._pause(now)):
             return False
         luxury.last_time = now

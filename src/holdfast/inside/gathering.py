@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from holdfast.inside.capture.device import Courier
-from holdfast.inside.capture.gradients import EachParameter, HostPlan, Reading, values_of
+from holdfast.inside.capture.gradients import EachParameter, Reading, values_of
 from holdfast.inside.capture.gradients_cuda import GradientKernel, can_be_read_by_kernel, read_with_foreach
 
 Names = Callable[[], list[int]]
@@ -22,25 +22,21 @@ Names = Callable[[], list[int]]
 class Gathering:
     """One step's numbers. Host values are set as attributes; values on a device are sent, and set when they arrive."""
 
-    __slots__ = (
-        "_courier", "_each", "_names", "_sent", "copied", "found_inf", "grad_scale", "loss", "lr", "norm", "plan", "reading",
-        "scale", "update_ratio", "weights",
-    )  # fmt: skip
+    _sent: list[tuple[str, torch.Tensor]] | None = None  # defaults on the class: an instance sets only what it has
+    _names: list[int]
+    _each: bool
+    reading: Reading | None = None
+    weights: Any = None
+    loss: float | None = None
+    lr: float | None = None
+    norm: float | None = None
+    scale: float | None = None
+    grad_scale: float | None = None
+    found_inf: float | None = None
+    update_ratio: float | None = None
 
     def __init__(self, courier: Courier | None) -> None:
         self._courier = courier
-        self._sent: list[tuple[str, torch.Tensor]] | None = None
-        self.reading: Reading | None = None
-        self.weights: Any = None
-        self.copied: Any = None  # the gradients themselves, where their norm is worked out later
-        self.plan: HostPlan | None = None  # and how to read them
-        self.loss: float | None = None
-        self.lr: float | None = None
-        self.norm: float | None = None
-        self.scale: float | None = None
-        self.grad_scale: float | None = None
-        self.found_inf: float | None = None
-        self.update_ratio: float | None = None
 
     @property
     def carries(self) -> bool:

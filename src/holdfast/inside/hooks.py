@@ -43,7 +43,7 @@ class Hooks:
     def install(self) -> None:
         """Hang everything in."""
         self._handles.append(register_optimizer_step_pre_hook(self._pre))
-        self._handles.append(register_optimizer_step_post_hook(self._after_step))
+        self._handles.append(register_optimizer_step_post_hook(self._shield(self._after_step)))
         replace = self._patches.replace
         replace(torch.autograd, "backward", self._backward)
         replace(torch.amp.GradScaler, "scale", self._scale)
@@ -104,7 +104,7 @@ class Hooks:
             return
         self._depth -= 1
         if self._depth == 0:
-            self._after(optimizer)
+            self.session.after_update(optimizer)
 
     # The gradient scaler
 

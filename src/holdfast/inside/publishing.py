@@ -106,13 +106,12 @@ class Publisher:
         self.recorder.table("parameters").extend(columns)
 
     def _modules(self, step: int, times: list[ModuleTime]) -> None:
-        code, now = self.recorder.strings.code, time.time()
-        append = self.recorder.table("modules").append
-        self.recorder.strings.codes([entry[0] for entry in times])
-        for module, stage, start, end, gpu, resident in times:
-            seconds = seconds_between(start, end)
-            length = MISSING if seconds is None else seconds
-            append((step, code(module), code(stage), length, MISSING_INT if gpu is None else gpu, resident, now))
+        codes = self.recorder.strings.codes
+        modules, stages, starts, ends, gpu, resident = zip(*times, strict=True)
+        lengths = [MISSING if (s := seconds_between(*pair)) is None else s for pair in zip(starts, ends, strict=True)]
+        allocated = [MISSING_INT if size is None else size for size in gpu]
+        columns = (codes(modules), codes(stages), lengths, allocated, resident)
+        self.recorder.table("modules").extend((step, *(np.array(values) for values in columns), time.time()))
 
 
 def _same(one: float, other: float) -> bool:

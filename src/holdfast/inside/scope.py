@@ -36,12 +36,12 @@ class Scope:
         run: RunFolder,
         *,
         budget: float = 0.01,
-        full: bool = False,
+        always_done: frozenset[str] = frozenset(),
         models: Iterable[nn.Module] = (),
         optimizers: Iterable[torch.optim.Optimizer] = (),
         follows_children: bool = False,
     ) -> None:
-        self.run, self.budget, self.full, self.follows_children = run, budget, full, follows_children
+        self.run, self.budget, self.always_done, self.follows_children = run, budget, always_done, follows_children
         self.trainings: list[Training] = []
         self._models = [weakref.ref(model) for model in models]
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
@@ -75,7 +75,7 @@ class Scope:
 
     def in_child(self) -> Scope:
         """The same scope for a forked child, with nothing recorded yet."""
-        return Scope(self.run, budget=self.budget, full=self.full, follows_children=True)
+        return Scope(self.run, budget=self.budget, always_done=self.always_done, follows_children=True)
 
     def step_back(self, what: str, error: BaseException) -> None:
         """Record `holdfast-degraded` once, through a training's recorder or straight into the journal."""

@@ -248,7 +248,7 @@ class Session:
         if recorder is None:
             return None
         living = find_living()
-        budget = Budget(fraction=scope.budget, full=scope.full)
+        budget = Budget(fraction=scope.budget, always_done=scope.always_done)
         training = Training(recorder, losses=self.losses, loader=self.loader, memory=self.memory, budget=budget)
         if not alone:
             self.loader.begin()

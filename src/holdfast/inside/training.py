@@ -13,8 +13,6 @@ import weakref
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -37,8 +35,8 @@ from holdfast.inside.scope import Logged
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING, MISSING_INT
 
-_WRITE_EVERY = 0.01  # seconds; the rows of shorter steps wait so long for each other
-_UNWRITTEN_AT_MOST = 32
+_WRITE_EVERY = 0.05  # seconds; the rows of shorter steps wait so long for each other
+_UNWRITTEN_AT_MOST = 64
 _BEGINNING_STEPS, _BEGINNING_SECONDS = 16, 30.0  # in which a second optimizer may show that it works beside the first
 _MEMORY_EVERY = 0.02  # seconds; between two readings of the GPU's memory it is missing, not repeated
 _SHARES_AT_MOST = 64  # sets of parameters that a script clips, of which is remembered whose they are
@@ -62,6 +60,8 @@ class Member:
     def knows(self, parameters: list[torch.Tensor], gradients: list[torch.Tensor]) -> bool:
         """Whether its plan and names are those of the gradients that are there now; of experts, others have some each time."""
         every = len(gradients) == len(parameters)
+        if every and self._which is None and len(gradients) == len(self.names):
+            return True
         which = None if every else tuple(id(parameter) for parameter in parameters if parameter.grad is not None)
         known, self._which = which == self._which and len(gradients) == len(self.names), which
         return known
@@ -195,12 +195,16 @@ class Training:
             return
         gathering = self._read_early if self._has_read_early() else None
         self._read_early = None
-        something_due = self.budget.full or self.step >= self.budget.next_step
+        something_due = self.step >= self.budget.next_step
         if gathering is None:
             gathering = self._read(parameters, member, each=something_due and self.budget.due("parameters", self.step))
-        gathering.add("loss", self.losses.total())
+        loss, rate = self.losses.total(), optimizer.param_groups[0].get("lr")
+        if type(loss) is float and type(rate) is float:
+            gathering.loss, gathering.lr = loss, rate
+        else:
+            gathering.add("loss", loss)
+            gathering.add("lr", rate)
         self._backwards = self.losses.count
-        gathering.add("lr", optimizer.param_groups[0].get("lr"))
         if scaler is not None:
             gathering.add("scale", scaler._scale)
             gathering.add("grad_scale", getattr(optimizer, "grad_scale", None))
@@ -238,7 +242,7 @@ class Training:
         else:
             gathering.finish(partial(self._arrived, self._beginning, row, times))
             self._courier.collect()
-        if (self.budget.full or self.step >= self.budget.next_step) and self.budget.due("modules", self.step):
+        if self.step >= self.budget.next_step and self.budget.due("modules", self.step):
             self._sample_modules()
 
     def _hold(self, member: Member, row: list[float | int], now: float) -> None:
@@ -259,7 +263,6 @@ class Training:
             while self._unwritten:  # one by one: the training thread may append at any time
                 finished.append(self._unwritten.popleft())
             self._written_at = time.perf_counter()
-            self._read_copies([gathering for _, gathering, _ in finished])
             for row, gathering, times in finished:
                 self.publisher.step(row, gathering, times)
         finally:
@@ -328,13 +331,10 @@ class Training:
             gathering = Gathering(None)
             if not member.knows(parameters, gradients) or member.plan is None:
                 member.names = self._names_of(parameters)
-                member.plan = HostPlan(gradients, member.names)
-            if member is self.main:
-                gathering.copied, gathering.plan = member.plan.copy(gradients), member.plan
-            if gathering.copied is None:
-                gathering.norm = member.plan.norm(gradients)
-                if not math.isfinite(gathering.norm):
-                    gathering.reading = read_each_on_host(gradients, member.names).only_bad()
+                member.plan = HostPlan(gradients)
+            gathering.norm = member.plan.norm(gradients)
+            if not math.isfinite(gathering.norm):
+                gathering.reading = read_each_on_host(gradients, member.names).only_bad()
             return gathering
         gathering = Gathering(self._courier_for(gradients[0].device))
         if gathering.carries:
@@ -347,16 +347,6 @@ class Training:
             gathering.add("weights", weight_norms(plain_weights([p for p in parameters if p.grad is not None])))
             self._charge("parameters", begun)
         return gathering
-
-    def _read_copies(self, gatherings: list[Gathering]) -> None:
-        """Norms of the gradients that were copied step by step; a bad one is looked at parameter by parameter."""
-        copied = (gathering for gathering in gatherings if gathering.copied is not None)
-        for plan, alike in groupby(copied, key=attrgetter("plan")):
-            together = list(alike)
-            for gathering, norm in zip(together, plan.norms([g.copied for g in together]), strict=True):
-                gathering.norm = norm
-                if not math.isfinite(norm):
-                    gathering.reading = read_each_on_host(plan.parts(gathering.copied), plan.names).only_bad()
 
     def _names_of(self, parameters: list[torch.Tensor]) -> list[int]:
         return [self._names.get(id(parameter), MISSING_INT) for parameter in parameters if parameter.grad is not None]
@@ -397,7 +387,7 @@ class Training:
     def _module_times(self) -> list[ModuleTime]:
         """Times of the modules in this step, which was sampled; hooks come off unless every step is."""
         begun = time.perf_counter()
-        times = self.sampler.take() if self.budget.full else self.sampler.stop()
+        times = self.sampler.take() if "modules" in self.budget.always_done else self.sampler.stop()
         hooks = self.sampler.take_cost()
         self.cost += hooks  # the session has not seen it
         self._charge("modules", begun - hooks)

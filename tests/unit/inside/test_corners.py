@@ -16,21 +16,20 @@ import torch.nn.functional as F
 from torch import nn
 from watched_training import Recorded
 
-from holdfast.inside.arm import armed
-from holdfast.inside.scope import Scope
+from holdfast.inside.arm import arm_from_environment, armed
 from holdfast.signals.run_folder import RunFolder
 
 
 class Watching:
-    """A scope; reading closes it."""
+    """The whole process is watched; reading ends it."""
 
-    def __init__(self, folder: Path, *, full: bool) -> None:
-        self._scope = Scope(RunFolder.create(folder, "run"), full=full)
-        armed().add(self._scope)
+    def __init__(self, run: RunFolder) -> None:
+        self._run = run
+        arm_from_environment()
 
     def close(self) -> Recorded:
-        armed().remove(self._scope)
-        return Recorded(self._scope.run)
+        armed().close_all()
+        return Recorded(self._run)
 
 
 @pytest.fixture
@@ -46,10 +45,14 @@ def seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watching
 
 
 def watched(folder: Path, monkeypatch: pytest.MonkeyPatch, *, full: bool) -> Iterator[Watching]:
+    run = RunFolder.create(folder, "run")
+    monkeypatch.setenv("HOLDFAST_RUN", str(run.path))
+    monkeypatch.setenv("HOLDFAST_SAMPLING", "full" if full else "")
     monkeypatch.setenv("HOLDFAST_DEBUG", "raise")
+    monkeypatch.delenv("HOLDFAST_SUPERVISOR", raising=False)
     torch.manual_seed(0)
     gc.collect()  # models and optimizers of other tests
-    watching = Watching(folder, full=full)
+    watching = Watching(run)
     yield watching
     assert watching.close().findings == []
 

@@ -66,32 +66,19 @@ def values_of(gradient: torch.Tensor) -> torch.Tensor:
 class HostPlan:
     """How to read one set of gradients, worked out once: which are small, which large, which of another kind."""
 
-    def __init__(self, gradients: list[torch.Tensor], names: list[int]) -> None:
-        self.names = names
+    def __init__(self, gradients: list[torch.Tensor]) -> None:
         single = [gradient.dtype is torch.float32 and is_plain(gradient) for gradient in gradients]
         small = [gradient.numel() <= _SMALL for gradient in gradients]
-        self._sizes = [gradient.numel() for gradient in gradients]
-        self._to_copy = all(single) and sum(self._sizes) <= _COPIED_AT_MOST
+        self._few = all(single) and sum(gradient.numel() for gradient in gradients) <= _COPIED_AT_MOST
         self._small = [i for i, (s, f) in enumerate(zip(small, single, strict=True)) if s and f]
         self._large = [i for i, (s, f) in enumerate(zip(small, single, strict=True)) if not s and f]
         self._other = [i for i, f in enumerate(single) if not f]
 
-    def copy(self, gradients: list[torch.Tensor]) -> torch.Tensor | None:
-        """The gradients in one tensor, to be looked at later together with those of other steps; None if they are too many."""
-        copied: torch.Tensor | None = _flatten(gradients) if self._to_copy else None
-        return copied
-
-    def norms(self, copies: list[torch.Tensor]) -> list[float]:
-        """Norms of the gradients that were copied, one for each step."""
-        norms: list[float] = torch.linalg.vector_norm(torch.stack(copies), dim=1).tolist()
-        return norms
-
-    def parts(self, copied: torch.Tensor) -> list[torch.Tensor]:
-        """The gradients in a copy, one by one."""
-        return list(torch.split(copied, self._sizes))
-
     def norm(self, gradients: list[torch.Tensor]) -> float:
-        """Norm of all gradients together."""
+        """Norm of all gradients together. A few small ones are copied into one tensor: fewer calls."""
+        if self._few:
+            together = _flatten(gradients)
+            return math.sqrt(together.dot(together).item())
         norms: list[torch.Tensor] = []
         if self._large:
             norms += torch._foreach_norm([gradients[i] for i in self._large])

@@ -118,8 +118,8 @@ class Loader:
     def record(self, recorder: Recorder, step: int) -> None:
         """Write one row per worker; called about once a second from the helper thread."""
         iterator = self._iterator() if self._iterator is not None else None
-        if iterator is None and not self._waited_since_row:
-            return
+        if iterator is None and (self._iterator is not None or not self._waited_since_row):
+            return  # between two passes there are no workers, which does not make it a loader without any
         waited, self._waited_since_row = self._waited_since_row, 0.0
         table, now, ready = recorder.table("loader"), time.time(), _ready(iterator)
         workers = self.workers()

@@ -38,7 +38,7 @@ class ModuleSampler:
         self._handles: list[Any] = []
         self._watched: list[_Watched] = []
         self._done: list[ModuleTime] = []
-        self._backward: dict[Any, tuple[str, Any]] = {}
+        self._points: dict[Any, _Point] = {}
         self._cost = 0.0
         self._device: torch.device | None = None
         self._mark: Callable[[], Any] = time.perf_counter
@@ -84,6 +84,7 @@ class ModuleSampler:
     def take(self) -> list[ModuleTime]:
         """Give what was timed and go on; hooks that stay spare the cost of putting them back."""
         self.end_backward()
+        self._points.clear()
         for watched in self._watched:
             watched.begun.clear()
         done, self._done = self._done, []
@@ -91,11 +92,12 @@ class ModuleSampler:
 
     def end_backward(self) -> None:
         """Close the modules whose input needs no gradient: they end with the whole backward pass."""
-        if self._backward:
+        left = [one for point in self._points.values() for one in point.begins if one.begun is not None]
+        if left:
             end = self._mark()
-            for name, begun in self._backward.values():
-                self.finish(name, BACKWARD, begun, end)
-            self._backward.clear()
+            for one in left:
+                self.finish(one.name, BACKWARD, one.begun, end)
+                one.begun = None
 
     def finish(self, name: str, stage: str, start: Any, end: Any) -> None:
         """Keep one finished pass."""
@@ -111,21 +113,50 @@ class ModuleSampler:
 
     def follow_backward(self, name: str, produced: Any, consumed: Any) -> None:
         """Time the backward pass of a module, from its output's node to its input's."""
-        mark, running = self._mark, self._backward
+        one = _Pass(name)
+        self._point(produced).begins.append(one)
+        if consumed is not None and consumed is not produced:
+            self._point(consumed).ends.append(one)
 
-        def begin(_gradients: Any) -> None:
-            running[begin] = (name, mark())  # not by node: a container shares its output's with its last module
+    def _point(self, node: Any) -> _Point:
+        """What is timed at a node: one hook for all modules that begin or end there. It goes with the graph."""
+        point = self._points.get(node)
+        if point is None:
+            point = self._points[node] = _Point(self)
+            node.register_prehook(point.passed)
+        return point
 
-        produced.register_prehook(begin)  # goes with the graph: nothing to take off
-        if consumed is None or consumed is produced:
-            return
 
-        def end(_gradients: Any) -> None:
-            begun = running.pop(begin, None)
-            if begun is not None:
-                self.finish(name, BACKWARD, begun[1], mark())
+class _Pass:
+    """One backward pass through one module."""
 
-        consumed.register_prehook(end)
+    __slots__ = ("begun", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.begun: Any = None
+
+
+class _Point:
+    """An autograd node at which modules begin or end."""
+
+    __slots__ = ("_sampler", "begins", "ends")
+
+    def __init__(self, sampler: ModuleSampler) -> None:
+        self._sampler = sampler
+        self.begins: list[_Pass] = []
+        self.ends: list[_Pass] = []
+
+    def passed(self, _gradients: Any) -> None:
+        """The node is about to run."""
+        sampler = self._sampler
+        now = sampler._mark()
+        for one in self.ends:
+            if one.begun is not None:
+                sampler.finish(one.name, BACKWARD, one.begun, now)
+                one.begun = None
+        for one in self.begins:
+            one.begun = now
 
 
 class _Watched:
