@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -19,7 +20,8 @@ def main() -> None:
     run = RunFolder.open(Path(sys.argv[1]))
     console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False, force_terminal=True)
     console.print(screen(look(run), WIDTH))
-    sys.stdout.write(console.export_svg(title="holdfast tail"))
+    picture = console.export_svg(title="holdfast tail")
+    sys.stdout.write(re.sub(r"@font-face\s*{.*?}", "", picture, flags=re.DOTALL))  # any monospaced font will do
 
 
 if __name__ == "__main__":
