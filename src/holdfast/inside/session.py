@@ -44,6 +44,7 @@ class Session:
         self.scopes: list[Scope] = []
         self.losses, self.loader, self.memory = Losses(), Loader(), ProcessMemory()
         self.cost = 0.0  # seconds spent in events that belong to no training yet
+        self.samples_modules = False  # whether modules are being timed in this step
         self._of_optimizer: dict[int, tuple[weakref.ref[Optimizer], Training | None]] = {}
         self.whole_models: dict[int, tuple[weakref.ref[nn.Module], Training]] = {}
         self._phase: EvaluationPhase | None = None
@@ -67,10 +68,9 @@ class Session:
         if self._evaluating_since is not None:
             self.end_evaluation()
         training = self._training_of(optimizer)
-        if training is None:
-            return
-        training.before_update(optimizer, scaler)
-        self._book(training, begun)
+        if training is not None:
+            training.before_update(optimizer, scaler)
+        self.cost += time.perf_counter() - begun
 
     def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """An optimizer has stepped, or its scaler left the step out."""
@@ -79,10 +79,15 @@ class Session:
         training = self._training_of(optimizer)
         if training is None:
             return
+        training.cost += self.cost
+        self.cost = 0.0
         training.after_update(optimizer, skipped=skipped)
+        self.samples_modules = (
+            any(t.sampler.running for t in self.trainings) if len(self.trainings) > 1 else training.sampler.running
+        )
         if len(training.members) > 1 and training.members[id(optimizer)].steps_alone >= _ALONE_AT_MOST:
             self._settle(training, training.members[id(optimizer)], optimizer)
-        self._book(training, begun)
+        training.cost += time.perf_counter() - begun
 
     def clipping_begins(self, parameters: list[torch.Tensor], norm_type: float) -> None:
         """The script is about to clip gradients."""
@@ -114,14 +119,6 @@ class Session:
             self.end_evaluation()
         self.losses.note(given)
         self.cost += time.perf_counter() - begun
-
-    @property
-    def samples_modules(self) -> bool:
-        """Whether modules are being timed in this step."""
-        for training in self.trainings:  # noqa: SIM110 - asked at every step, and a generator costs more
-            if training.sampler.running:
-                return True
-        return False
 
     def backward_ended(self) -> None:
         """All gradients of a `backward` call are there."""
@@ -301,10 +298,6 @@ class Session:
         except OSError as error:
             scope.step_back("opening the tables", error)
             return None
-
-    def _book(self, training: Training, begun: float) -> None:
-        training.cost += time.perf_counter() - begun + self.cost
-        self.cost = 0.0
 
 
 def current_rank() -> int:

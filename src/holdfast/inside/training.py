@@ -51,6 +51,7 @@ class Member:
         self.size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
         self.steps = 0
         self.steps_alone = 0  # since the main optimizer stepped last
+        self.rate: float | None = None
         self.kernel: GradientKernel | None = None
         self.names: list[int] = []
         self.plan: HostPlan | None = None
@@ -219,9 +220,9 @@ class Training:
         """The update is done, or was left out by the scaler: finish the row."""
         member = self.members[id(optimizer)]
         member.steps += 1
-        if not self._holding:
-            self.publisher.rates(self.step, 0 if member is self.main else self._number_of(member), optimizer.param_groups)
         gathering, self._gathering = self._gathering, None
+        if not self._holding and self._rates_may_have_changed(member, optimizer, gathering):
+            self.publisher.rates(self.step, 0 if member is self.main else self._number_of(member), optimizer.param_groups)
         if member is not self.main or gathering is None:
             member.steps_alone += 1
             return
@@ -244,6 +245,14 @@ class Training:
             self._courier.collect()
         if self.step >= self.budget.next_step and self.budget.due("modules", self.step):
             self._sample_modules()
+
+    def _rates_may_have_changed(self, member: Member, optimizer: Optimizer, gathering: Gathering | None) -> bool:
+        """Quick to say no: one group, the same rate as before. A weight decay that changes alone is seen a little later."""
+        rate = gathering.lr if gathering is not None else None
+        if rate is not None and rate == member.rate and member.steps % 16 and len(optimizer.param_groups) == 1:
+            return False
+        member.rate = rate
+        return True
 
     def _hold(self, member: Member, row: list[float | int], now: float) -> None:
         """Keep a row back, or not any longer; what it took from the loader may have to be given back."""
