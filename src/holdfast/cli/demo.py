@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 _SQL = """SELECT module, stage, COUNT(*) AS count, round(1e6 * AVG(duration)) AS avg_us
 FROM python.torch_trace GROUP BY module, stage ORDER BY avg_us DESC LIMIT 6"""
-_NEXT = """What to try next:
-  holdfast tail -t {name}                                  that screen, once more
-  holdfast query -t {name} "SELECT * FROM evaluations"     what it scored, epoch by epoch
-  holdfast tables -t {name}                                everything that can be asked
-  holdfast run -- python train.py                          the same for a script of yours"""
+_NEXT = (
+    ("holdfast tail -t {name}", "that screen, once more"),
+    ('holdfast query -t {name} "SELECT * FROM evaluations"', "what it scored, epoch by epoch"),
+    ("holdfast tables -t {name}", "everything that can be asked"),
+    ("holdfast run -- python train.py", "the same for a script of yours"),
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +53,9 @@ def demo(
     if training.wait() != 0:
         raise HoldfastError(f"the demo's training ended with code {training.returncode}.", fix=f"see {run.path}/train.log")
     _ask(run)
-    print("\n" + _NEXT.format(name=run.name), file=sys.stderr)
+    print("\nWhat to try next:", file=sys.stderr)
+    for command, what in _NEXT:
+        print(f"  {command.format(name=run.name):55s} {what}", file=sys.stderr)
 
 
 def _opened(training: subprocess.Popen[str]) -> RunFolder:
