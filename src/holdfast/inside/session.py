@@ -29,8 +29,9 @@ from holdfast.inside.capture.loader import Loader
 from holdfast.inside.capture.losses import Losses
 from holdfast.inside.capture.memory import ProcessMemory
 from holdfast.inside.discovery import find_living, find_roots
+from holdfast.inside.member import Member
 from holdfast.inside.scope import Scope
-from holdfast.inside.training import Member, Training
+from holdfast.inside.training import Training
 from holdfast.signals.recorder import Recorder
 
 _ALONE_AT_MOST = 64  # steps of an optimizer without the main one, before it is taken for a training of its own

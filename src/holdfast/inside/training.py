@@ -22,7 +22,6 @@ from holdfast.inside import step_row as at
 from holdfast.inside.budget import Budget
 from holdfast.inside.capture.device import Courier
 from holdfast.inside.capture.gradients import HostPlan, read_each_on_host
-from holdfast.inside.capture.gradients_cuda import GradientKernel
 from holdfast.inside.capture.loader import Loader
 from holdfast.inside.capture.losses import Losses
 from holdfast.inside.capture.memory import ProcessMemory, gpu_memory
@@ -30,6 +29,7 @@ from holdfast.inside.capture.modules import ModuleSampler, ModuleTime
 from holdfast.inside.capture.weights import WeightSample, plain_weights, weight_norms
 from holdfast.inside.discovery import named
 from holdfast.inside.gathering import Gathering
+from holdfast.inside.member import Member, parameters_of
 from holdfast.inside.publishing import Publisher
 from holdfast.inside.scope import Logged
 from holdfast.signals.recorder import Recorder
@@ -39,46 +39,7 @@ _WRITE_EVERY = 0.05  # seconds; the rows of shorter steps wait so long for each 
 _UNWRITTEN_AT_MOST = 64
 _BEGINNING_STEPS, _BEGINNING_SECONDS = 16, 30.0  # in which a second optimizer may show that it works beside the first
 _MEMORY_EVERY = 0.02  # seconds; between two readings of the GPU's memory it is missing, not repeated
-_SHARES_AT_MOST = 64  # sets of parameters that a script clips, of which is remembered whose they are
 Optimizer = torch.optim.Optimizer
-
-
-class Member:
-    """One optimizer of a training, and what is remembered of it between steps."""
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer = weakref.ref(optimizer)
-        self.size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
-        self.steps = 0
-        self.steps_alone = 0  # since the main optimizer stepped last
-        self.rate: float | None = None
-        self.kernel: GradientKernel | None = None
-        self.names: list[int] = []
-        self.plan: HostPlan | None = None
-        self._shares: dict[tuple[int, int, int], tuple[bool, bool]] = {}
-        self._which: tuple[int, ...] | None = None
-
-    def knows(self, parameters: list[torch.Tensor], gradients: list[torch.Tensor]) -> bool:
-        """Whether its plan and names are those of the gradients that are there now; of experts, others have some each time."""
-        every = len(gradients) == len(parameters)
-        if every and self._which is None and len(gradients) == len(self.names):
-            return True
-        which = None if every else tuple(id(parameter) for parameter in parameters if parameter.grad is not None)
-        known, self._which = which == self._which and len(gradients) == len(self.names), which
-        return known
-
-    def share_in(self, parameters: list[torch.Tensor]) -> tuple[bool, bool]:
-        """Whether some of these are this optimizer's, and whether they are exactly those that it trains."""
-        key = (len(parameters), id(parameters[0]), id(parameters[-1]))
-        known = self._shares.get(key)
-        if known is None:
-            optimizer = self.optimizer()
-            own = {id(p) for p in _parameters(optimizer) if p.requires_grad} if optimizer is not None else set()
-            given = {id(p) for p in parameters if p.requires_grad}
-            if len(self._shares) >= _SHARES_AT_MOST:
-                self._shares.clear()
-            known = self._shares[key] = bool(own & given), own == given
-        return known
 
 
 class Training:
@@ -121,7 +82,7 @@ class Training:
     def join(self, optimizer: Optimizer) -> Member:
         """Take an optimizer in. The largest is the main one, as long as no row was written of another's steps."""
         member = self.members[id(optimizer)] = Member(optimizer)
-        self._trained.update({id(parameter): weakref.ref(parameter) for parameter in _parameters(optimizer)})
+        self._trained.update({id(parameter): weakref.ref(parameter) for parameter in parameters_of(optimizer)})
         main = self.main
         if main is None or main.optimizer() is None:
             self.main = member
@@ -175,7 +136,7 @@ class Training:
         some, all_of_them = self.main.share_in(parameters)
         each = some and self.budget.due("parameters", self.step)
         if some and (each or not all_of_them or norm_type != 2.0):
-            self._keep_early(self._read(_parameters(optimizer), self.main, each=each))
+            self._keep_early(self._read(parameters_of(optimizer), self.main, each=each))
 
     def after_clipping(self, norm: Any, limit: Any, parameters: list[torch.Tensor]) -> None:
         """Take the norm that the script computed anyway."""
@@ -190,7 +151,7 @@ class Training:
     def before_update(self, optimizer: Optimizer, scaler: Any = None) -> None:
         """The gradients are complete and the update comes next: read them."""
         member = self.members[id(optimizer)]
-        parameters = _parameters(optimizer)
+        parameters = parameters_of(optimizer)
         if member is not self.main:
             self._read(parameters, member, each=False).finish(self.publisher.other_step)
             return
@@ -364,7 +325,7 @@ class Training:
         sample, self._sample = self._sample, None
         if sample is not None:
             begun = time.perf_counter()
-            gathering.add("update_ratio", sample.compare(plain_weights(_parameters(optimizer))))
+            gathering.add("update_ratio", sample.compare(plain_weights(parameters_of(optimizer))))
             self._charge("weights", begun - self._sampling_cost)
 
     def _row(self, now: float, skipped: bool) -> list[float | int]:
@@ -431,11 +392,3 @@ class Training:
 
 def _plain(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
-
-
-def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
-    groups = optimizer.param_groups
-    if len(groups) == 1:
-        parameters: list[torch.Tensor] = groups[0]["params"]
-        return parameters
-    return [parameter for group in groups for parameter in group["params"]]
