@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-CHECKED := src tests benchmarks examples docs
+CHECKED := setup.py src tests benchmarks examples docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -47,7 +47,7 @@ clean:  ## remove .venv and everything else that was made here, but no runs
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Made again whenever the dependencies change. The mark is set last: an interrupted install is not taken for one.
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml setup.py constraints.txt src/holdfast/inside/capture/_by_address.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "error: Holdfast needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
 	  echo "  fix: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 2; }

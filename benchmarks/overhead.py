@@ -1,6 +1,7 @@
-"""What Holdfast costs on a CPU: the same training step with and without it, in two processes, interleaved.
+"""What Holdfast costs on a CPU: the same training step with and without it, in turns, in one process.
 
-Both processes do a burst of steps in turn, so whatever else the machine is doing hits both alike. Printed as ratios.
+Two processes that do exactly the same differ by some per cent, as their memory lies differently; so Holdfast is armed and
+taken out again in bursts of steps in one process, in several processes one after the other. Printed as ratios.
 
     python benchmarks/overhead.py [--rounds 16]
 """
@@ -19,7 +20,6 @@ import threading
 import time
 from pathlib import Path
 
-SITE = Path(__file__).resolve().parent.parent / "src" / "holdfast" / "inside" / "site"
 CASES = {  # name: (training, steps in a burst, environment of the watched process, bar on the median)
     "step of about 1 ms": ("small", 100, {}, 1.05),
     "step of about 20 ms": ("medium", 10, {}, 1.02),
@@ -54,67 +54,58 @@ def make_step(training: str):
     return step
 
 
-def work(training: str, burst: int) -> None:
-    """The child: on each line from the parent do a burst of steps and answer with their times."""
+def work(training: str, burst: int, rounds: int) -> None:
+    """The child: in each round a burst of steps without Holdfast and one with it, in turns, and the times of both."""
     import torch
+
+    from holdfast.inside.arm import arm_from_environment, armed
+    from holdfast.signals.run_folder import RunFolder
 
     torch.set_num_threads(1)
     step = make_step(training)
-    for _ in range(200 if training == "small" else 30):
+    timed(step, 200 if training == "small" else 30)
+    before = facts()
+    times: list[list[list[float]]] = [[], []]
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["HOLDFAST_RUN"] = str(RunFolder.create(Path(folder), "overhead").path)
+        for number in range(rounds):
+            for watched in (0, 1) if number % 2 else (1, 0):
+                if watched:
+                    arm_from_environment()
+                timed(step, 20)  # the first steps look for models, compile, sample
+                times[watched].append(timed(step, burst))
+                if watched:
+                    after = facts()
+                    armed().close_all()
+    print(json.dumps({"times": times, "before": before, "after": after}))
+
+
+def timed(step, count: int) -> list[float]:
+    clock, times = time.perf_counter, []
+    for _ in range(count):
+        begun = clock()
         step()
-    clock = time.perf_counter
-    print("ready", flush=True)
-    for _ in sys.stdin:
-        times = []
-        for _ in range(burst):
-            begun = clock()
-            step()
-            times.append(clock() - begun)
-        print(json.dumps(times), flush=True)
-    facts = {"threads": threading.active_count(), "rss": int(Path("/proc/self/statm").read_text().split()[1]) * 4096}
-    print(json.dumps(facts), flush=True)
+        times.append(clock() - begun)
+    return times
 
 
-def start(training: str, burst: int, extra: dict[str, str], run: str | None) -> subprocess.Popen[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
-    environment["OMP_NUM_THREADS"] = "1"
-    if run is not None:
-        environment.update(extra, HOLDFAST_RUN=run, PYTHONPATH=str(SITE))
-    command = [sys.executable, __file__, "--child", training, str(burst)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+def facts() -> dict[str, int]:
+    return {"threads": threading.active_count(), "rss": int(Path("/proc/self/statm").read_text().split()[1]) * 4096}
 
 
-def compare(training: str, burst: int, extra: dict[str, str], rounds: int, pairs: int = 5) -> dict[str, float]:
-    """The median over several pairs of processes: where a process's memory lies moves its speed by some per cent."""
-    found = [compare_one_pair(training, burst, extra, rounds) for _ in range(pairs)]
+def compare(training: str, burst: int, extra: dict[str, str], rounds: int, processes: int = 5) -> dict[str, float]:
+    """The median over several processes: where a process's memory lies moves its speed by some per cent."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")} | {"OMP_NUM_THREADS": "1"} | extra
+    command = [sys.executable, __file__, "--child", training, str(burst), "--rounds", str(rounds)]
+    found = []
+    for _ in range(processes):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        found.append(summary(**json.loads(done.stdout)))
     return {key: statistics.median(one[key] for one in found) for key in found[0]}
 
 
-def compare_one_pair(training: str, burst: int, extra: dict[str, str], rounds: int) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        from holdfast.signals.run_folder import RunFolder
-
-        run = RunFolder.create(Path(folder), "overhead")
-        pair = [start(training, burst, extra, None), start(training, burst, extra, str(run.path))]
-        times: list[list[float]] = [[], []]
-        for child in pair:
-            assert child.stdout is not None and child.stdout.readline().strip() == "ready"
-        for number in range(rounds):
-            for which in (0, 1) if number % 2 else (1, 0):
-                child = pair[which]
-                assert child.stdin is not None and child.stdout is not None
-                child.stdin.write("go\n")
-                child.stdin.flush()
-                times[which].append(json.loads(child.stdout.readline()))
-        facts = []
-        for child in pair:
-            out, _ = child.communicate()
-            facts.append(json.loads(out))
-    return summary(times, facts)
-
-
-def summary(times, facts) -> dict[str, float]:
-    """Ratios from medians of each round's pair: slow drifts of the machine cancel."""
+def summary(times, before, after) -> dict[str, float]:
+    """Ratios from medians of each round: slow drifts of the machine cancel."""
     ratios = [statistics.median(b) / statistics.median(a) for a, b in zip(*times, strict=True)]
     plain, watched = (sorted(t for burst in side for t in burst) for side in times)
     p99 = watched[int(0.99 * len(watched))] / plain[int(0.99 * len(plain))]
@@ -122,8 +113,8 @@ def summary(times, facts) -> dict[str, float]:
         "plain ms": 1000 * statistics.median(plain),
         "ratio": statistics.median(ratios),
         "p99 ratio": p99,
-        "added memory MB": (facts[1]["rss"] - facts[0]["rss"]) / 1e6,
-        "added threads": facts[1]["threads"] - facts[0]["threads"],
+        "added memory MB": (after["rss"] - before["rss"]) / 1e6,
+        "added threads": after["threads"] - before["threads"],
     }
 
 
@@ -133,7 +124,7 @@ def main() -> int:
     parser.add_argument("--child", nargs=2)
     arguments = parser.parse_args()
     if arguments.child:
-        work(arguments.child[0], int(arguments.child[1]))
+        work(arguments.child[0], int(arguments.child[1]), arguments.rounds)
         return 0
     import torch
 

@@ -8,6 +8,7 @@ import torch
 
 from holdfast.inside.capture.gradients import HostPlan
 from holdfast.inside.capture.gradients_cuda import GradientKernel
+from holdfast.inside.capture.quick import AVAILABLE
 
 Optimizer = torch.optim.Optimizer
 _SHARES_AT_MOST = 64  # sets of parameters that a script clips, of which is remembered whose they are
@@ -25,6 +26,7 @@ class Member:
         self.kernel: GradientKernel | None = None
         self.names: list[int] = []
         self.plan: HostPlan | None = None
+        self.quick = AVAILABLE  # until its gradients turn out to be of another kind
         self._shares: dict[tuple[int, int, int], tuple[bool, bool]] = {}
         self._which: tuple[int, ...] | None = None
 

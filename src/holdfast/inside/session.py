@@ -83,8 +83,8 @@ class Session:
         training.cost += self.cost
         self.cost = 0.0
         training.after_update(optimizer, skipped=skipped)
-        self.samples_modules = (
-            any(t.sampler.running for t in self.trainings) if len(self.trainings) > 1 else training.sampler.running
+        self.samples_modules = training.sampler.running or (
+            len(self._of_optimizer) > 1 and any(t.sampler.running for t in self.trainings)
         )
         if len(training.members) > 1 and training.members[id(optimizer)].steps_alone >= _ALONE_AT_MOST:
             self._settle(training, training.members[id(optimizer)], optimizer)

@@ -20,7 +20,7 @@ class Shield:
 
     def __init__(self, report: Callable[[str, BaseException], None]) -> None:
         self._report = report
-        self._failures: dict[str, int] = {}
+        self.failures: dict[str, int] = {}  # empty in a healthy process
         self._raise = os.environ.get("HOLDFAST_DEBUG") == "raise"
 
     def __call__(self, entry: Callable[..., Result]) -> Callable[..., Result | None]:
@@ -29,21 +29,26 @@ class Shield:
 
         @functools.wraps(entry)
         def shielded(*args: Any, **kwargs: Any) -> Result | None:
-            if self._failures and self._failures.get(name, 0) >= _CLOSED_AFTER:
+            if self.failures and self.failures.get(name, 0) >= _CLOSED_AFTER:
                 return None
             try:
                 return entry(*args, **kwargs)
             except Exception as error:  # noqa: BLE001 - this is the shield
-                self._failed(name, error)
+                self.failed(name, error)
                 return None
 
         return shielded
 
-    def _failed(self, name: str, error: Exception) -> None:
+    def closed(self, name: str) -> bool:
+        """Whether an entry has failed too often."""
+        return self.failures.get(name, 0) >= _CLOSED_AFTER
+
+    def failed(self, name: str, error: Exception) -> None:
+        """Count and tell an error of an entry that shields itself."""
         if self._raise:
             raise error
-        self._failures[name] = self._failures.get(name, 0) + 1
+        self.failures[name] = self.failures.get(name, 0) + 1
         try:
             self._report(name, error)
         except Exception:  # noqa: BLE001 - nothing is left that could be told
-            self._failures[name] = _CLOSED_AFTER
+            self.failures[name] = _CLOSED_AFTER

@@ -26,6 +26,7 @@ from holdfast.inside.capture.loader import Loader
 from holdfast.inside.capture.losses import Losses
 from holdfast.inside.capture.memory import ProcessMemory, gpu_memory
 from holdfast.inside.capture.modules import ModuleSampler, ModuleTime
+from holdfast.inside.capture.quick import quick_norm
 from holdfast.inside.capture.weights import WeightSample, plain_weights, weight_norms
 from holdfast.inside.discovery import named
 from holdfast.inside.gathering import Gathering
@@ -155,8 +156,9 @@ class Training:
         if member is not self.main:
             self._read(parameters, member, each=False).finish(self.publisher.other_step)
             return
-        gathering = self._read_early if self._has_read_early() else None
-        self._read_early = None
+        gathering, self._read_early = self._read_early, None
+        if gathering is not None and self._early_at != self.losses.calls:
+            gathering = None  # left behind by a step that raised
         something_due = self.step >= self.budget.next_step
         if gathering is None:
             gathering = self._read(parameters, member, each=something_due and self.budget.due("parameters", self.step))
@@ -293,6 +295,13 @@ class Training:
 
     def _read(self, parameters: list[torch.Tensor], member: Member, *, each: bool) -> Gathering:
         """Read the gradients of these parameters, all together or each."""
+        if member.quick and not each:
+            norm = quick_norm(parameters)
+            if norm is not None and 0.0 <= norm < math.inf:
+                gathering = Gathering(None)
+                gathering.norm = norm
+                return gathering
+            member.quick = norm is not None
         begun = time.perf_counter() if each else 0.0
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         if not gradients:

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from holdfast.inside.capture.quick import quick_value
+
 _KEPT_AT_MOST = 256
 
 
@@ -39,8 +41,8 @@ class Losses:
             self._on_device.clear()
         self.count += 1
         self.calls += 1
-        if self._scaled is None and isinstance(given, torch.Tensor) and given.is_cpu and given.numel() == 1:  # the common case
-            self._on_host = given.item() if self._on_host is None else given.item() + self._on_host
+        if self._scaled is None and (value := quick_value(given)) is not None:  # the common case
+            self._on_host = value if self._on_host is None else value + self._on_host
             return
         for tensor in given if isinstance(given, (tuple, list)) else (given,):
             if isinstance(tensor, torch.Tensor) and tensor.numel() == 1:  # a graph's edge may be given as well
