@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from holdfast.errors import UsageError
+from holdfast.inside.policy import POLICIES
 
-_POLICIES = ("observe", "guard", "heal")
+_POLICY_HELP = (
+    "What Holdfast may do: observe (see and say), guard (leave out bad updates), heal (guard, and repair), "
+    "or a file with policies of your own."
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +26,8 @@ def run(
     command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND...", show_default=False)] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run; the script's name and the time without it.")] = None,
     folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
-    policy: Annotated[str, typer.Option(help="What Holdfast may do: observe (see and say).")] = "observe",
+    policy: Annotated[str, typer.Option(help=_POLICY_HELP)] = "observe",
+    rule: Annotated[list[str] | None, typer.Option(help="Another policy for one finding: loss-spike=observe.")] = None,
     budget: Annotated[str, typer.Option(help="Share of a step that watching may cost.")] = "1%",
 ) -> None:
     """Start a command with Holdfast inside and a supervisor outside.
@@ -32,7 +38,8 @@ def run(
     from holdfast.supervisor.launch import Settings
     from holdfast.supervisor.watching import run_command
 
-    settings = Settings(name=name, folder=folder, policy=_policy(policy), budget=parse_budget(budget))
+    rules = dict(read_rule(text) for text in rule or [])
+    settings = Settings(name=name, folder=folder, policy=read_policy(policy), rules=rules, budget=parse_budget(budget))
     raise typer.Exit(run_command(find_command(command or []), settings))
 
 
@@ -47,9 +54,21 @@ def parse_budget(text: str) -> float:
     return round(share, 9)
 
 
-def _policy(name: str) -> str:
-    if name not in _POLICIES:
-        raise UsageError(f"there is no policy {name!r}.", fix="--policy observe")
-    if name != "observe":
-        raise UsageError(f"the policy {name} is not available in this version.", fix="--policy observe, or leave it out")
-    return name
+def read_policy(name: str) -> str:
+    """One of the three, or the absolute path of a file with policies of the user's own."""
+    if name in POLICIES:
+        return name
+    if name.endswith(".py"):
+        if Path(name).is_file():
+            return str(Path(name).absolute())
+        raise UsageError(f"there is no file {name}.", fix="name a Python file that defines `policies = [...]`")
+    close = difflib.get_close_matches(name, POLICIES, n=1)
+    raise UsageError(f"there is no policy {name!r}.", fix=f"--policy {close[0] if close else 'observe, guard or heal'}")
+
+
+def read_rule(text: str) -> tuple[str, str]:
+    """`loss-spike=observe`: another policy for one finding."""
+    code, _, name = text.partition("=")
+    if name not in POLICIES or not code:
+        raise UsageError(f"{text!r} is not a rule.", fix="name a finding and a policy, such as --rule loss-spike=observe")
+    return code, name

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holdfast.inside.hooks import Hooks
 from holdfast.inside.outlive import stay_alive_without
+from holdfast.inside.policy import Policy, read_rules
 from holdfast.inside.scope import Scope
 from holdfast.inside.session import Session
 from holdfast.signals.run_folder import RunFolder
@@ -67,6 +68,7 @@ def arm_from_environment() -> None:
             Scope(
                 RunFolder(Path(folder)),
                 budget=float(os.environ.get("HOLDFAST_BUDGET") or 0.01),
+                policy=Policy(os.environ.get("HOLDFAST_POLICY") or "observe", read_rules(os.environ.get("HOLDFAST_RULES", ""))),
                 always_done=_SAMPLING.get(os.environ.get("HOLDFAST_SAMPLING", ""), frozenset()),
                 follows_children=True,
             )

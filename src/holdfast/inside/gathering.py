@@ -25,6 +25,7 @@ class Gathering:
     _sent: list[tuple[str, torch.Tensor]] | None = None  # defaults on the class: an instance sets only what it has
     _names: list[int]
     _each: bool
+    _counted = False  # whether what was read on the device has counts of bad values
     reading: Reading | None = None
     weights: Any = None
     loss: float | None = None
@@ -62,11 +63,26 @@ class Gathering:
             kernel = GradientKernel(gradients, self._courier.device) if can_be_read_by_kernel(gradients) else None
         if kernel is not None:
             vector = kernel.launch()
+            self._counted = True
         else:
             vector = read_with_foreach([values_of(gradient) for gradient in gradients], self._courier.device)
         if vector is not None:
             self._send("reading", vector)
         return kernel
+
+    def flag(self, *, with_loss: bool) -> torch.Tensor | None:
+        """A scalar on the device: 1 if the gradients, or the loss, are not finite, else 0; None if nothing was read there."""
+        sent = dict(self._sent or ())
+        if "reading" in sent:
+            third = sent["reading"].numel() // 3
+            wrong = sent["reading"][2 * third :].sum() if self._counted else sent["reading"][:third].sum() * 0.0
+        elif "norm" in sent:
+            wrong = sent["norm"].float().reshape(()) * 0.0
+        else:
+            return None
+        if with_loss and "loss" in sent:
+            wrong = wrong + sent["loss"].to(wrong.device).float().reshape(()) * 0.0  # not finite times zero is not a number
+        return wrong.ne(0.0).float()
 
     def finish(self, known: Callable[[Gathering], None]) -> None:
         """Call `known` with the numbers: now, or when they have arrived."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from holdfast.inside.capture.modules import without_hooks
@@ -52,6 +53,9 @@ class Hooks:
         replace(_BaseDataLoaderIter, "__next__", self._next_batch)
         replace(nn.Module, "train", self._train)
         replace(nn.Module, "__getstate__", self._getstate)
+        if any(scope.policy.acts for scope in self.session.scopes):
+            replace(nn.Module, "load_state_dict", self._load_state_dict)
+            replace(AveragedModel, "update_parameters", self._update_average)
         replace(torch.jit._recursive, "create_script_module", self._script)
         watch_collectives(self._patches, self.session, self._shield)
 
@@ -217,6 +221,23 @@ class Hooks:
             return original(*args, **kwargs)
 
         return create_script_module
+
+    def _load_state_dict(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        loaded = self._shield(self.session.state_loaded)
+
+        def load_state_dict(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            loaded()
+            return original(module, *args, **kwargs)
+
+        return load_state_dict
+
+    def _update_average(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        was_left_out = self._shield(self.session.was_left_out)
+
+        def update_parameters(average: Any, model: nn.Module) -> Any:
+            return None if was_left_out(model) else original(average, model)
+
+        return update_parameters
 
     def _getstate(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __getstate__(module: nn.Module) -> Any:

@@ -37,7 +37,9 @@ class Publisher:
             row[at.LR] = numbers.lr
         self._fill_gradients(row, numbers)
         if numbers.scale is not None:
-            self._fill_scaler(row, numbers)
+            row[at.SCALE] = numbers.scale or MISSING
+        if numbers.found_inf:
+            row[at.SKIPPED] = 1
         if numbers.update_ratio is not None:
             row[at.UPDATE_RATIO] = numbers.update_ratio
         self._steps.append(row)
@@ -88,11 +90,6 @@ class Publisher:
         self._others_non_finite = 0
         if numbers.weights is not None:
             row[at.WEIGHT_NORM] = float(np.sqrt(np.square(numbers.weights).sum()))
-
-    def _fill_scaler(self, row: list[float | int], numbers: Gathering) -> None:
-        row[at.SCALE] = numbers.scale or MISSING
-        if numbers.found_inf:
-            row[at.SKIPPED] = 1
 
     def _parameters(self, step: int, numbers: Gathering) -> None:
         assert numbers.reading is not None and numbers.reading.each is not None

@@ -6,11 +6,13 @@ import contextlib
 import weakref
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
+from holdfast.inside.policy import OBSERVE, Policy
+from holdfast.inside.reflexes.averages import Averages
 from holdfast.signals.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -36,12 +38,16 @@ class Scope:
         run: RunFolder,
         *,
         budget: float = 0.01,
+        policy: Policy = OBSERVE,
         always_done: frozenset[str] = frozenset(),
         models: Iterable[nn.Module] = (),
         optimizers: Iterable[torch.optim.Optimizer] = (),
         follows_children: bool = False,
     ) -> None:
-        self.run, self.budget, self.always_done, self.follows_children = run, budget, always_done, follows_children
+        self.run, self.budget, self.policy, self.always_done = run, budget, policy, always_done
+        self.follows_children = follows_children
+        self.averages = Averages()  # copies of the model that the script registered
+        self.micro_batches: Any = None  # the step function that the script gave to `run.step`
         self.trainings: list[Training] = []
         self._models = [weakref.ref(model) for model in models]
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
@@ -75,7 +81,8 @@ class Scope:
 
     def in_child(self) -> Scope:
         """The same scope for a forked child, with nothing recorded yet."""
-        return Scope(self.run, budget=self.budget, always_done=self.always_done, follows_children=True)
+        kept: dict[str, Any] = {"budget": self.budget, "policy": self.policy, "always_done": self.always_done}
+        return Scope(self.run, **kept, follows_children=True)
 
     def step_back(self, what: str, error: BaseException) -> None:
         """Record `holdfast-degraded` once, through a training's recorder or straight into the journal."""

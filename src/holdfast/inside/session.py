@@ -175,6 +175,20 @@ class Session:
             self._phase_training.evaluated_loss(phase.close())
             self._phase_training = None
 
+    # Events that only a guarded training listens to
+
+    def state_loaded(self) -> None:
+        """The script loads weights: statistics that were kept are not to be put back."""
+        for training in self.trainings:
+            if training.guard is not None:
+                training.guard.statistics.forget()
+
+    def was_left_out(self, model: nn.Module) -> bool:
+        """Whether the last update of this model was left out, so that its average must not move either."""
+        parameters = list(model.parameters())[:1]
+        guards = [training.guard for training in self.trainings if training.guard is not None and training.trains(parameters)]
+        return any(guard.last_was_left_out() for guard in guards)
+
     # Beginning and end
 
     def trouble(self, what: str, error: BaseException) -> None:
@@ -248,6 +262,8 @@ class Session:
         living = find_living()
         budget = Budget(fraction=scope.budget, always_done=scope.always_done)
         training = Training(recorder, losses=self.losses, loader=self.loader, memory=self.memory, budget=budget)
+        if scope.policy.acts:
+            training.be_guarded(scope.policy, scope.averages)
         if not alone:
             self.loader.begin()
         scope.begin(training)

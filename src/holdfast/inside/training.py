@@ -31,7 +31,12 @@ from holdfast.inside.capture.weights import WeightSample, plain_weights, weight_
 from holdfast.inside.discovery import named
 from holdfast.inside.gathering import Gathering
 from holdfast.inside.member import Member, parameters_of
+from holdfast.inside.policy import Policy
 from holdfast.inside.publishing import Publisher
+from holdfast.inside.reflexes.averages import Averages
+from holdfast.inside.reflexes.guard import Guard
+from holdfast.inside.reflexes.report import Report
+from holdfast.inside.reflexes.statistics import RunningStatistics
 from holdfast.inside.scope import Logged
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING, MISSING_INT
@@ -48,6 +53,7 @@ class Training:
 
     def __init__(self, recorder: Recorder, *, losses: Losses, loader: Loader, memory: ProcessMemory, budget: Budget) -> None:
         self.recorder, self.losses, self.loader, self.memory, self.budget = recorder, losses, loader, memory, budget
+        self.guard: Guard | None = None  # under a policy that acts
         self.publisher = Publisher(recorder)
         self.members: dict[int, Member] = {}
         self.main: Member | None = None
@@ -57,6 +63,7 @@ class Training:
         self.sampler = ModuleSampler(memory, recorder.step_back)
         self._roots: list[weakref.ref[nn.Module]] = []
         self._names: dict[int, int] = {}
+        self._texts: dict[int, str] = {}
         self._trained: dict[int, weakref.ref[torch.Tensor]] = {}
         self._courier: Courier | None = None
         self._gathering: Gathering | None = None
@@ -116,7 +123,15 @@ class Training:
         pairs = list(named(roots, "parameters"))
         codes = self.recorder.strings.codes([name for name, _ in pairs])
         self._names = {id(parameter): code for (_, parameter), code in zip(pairs, codes, strict=True)}
+        self._texts = {code: name for (name, _), code in zip(pairs, codes, strict=True)}
         self._trained.update({id(parameter): weakref.ref(parameter) for _, parameter in pairs})
+        if self.guard is not None:
+            self.guard.statistics = RunningStatistics(roots)
+
+    def be_guarded(self, policy: Policy, averages: Averages) -> None:
+        """Have every update looked at before it is made."""
+        report = Report(self.recorder.run.journal, self.recorder.recording.rank, lambda code: self._texts.get(code, "?"))
+        self.guard = Guard(policy, report, averages)
 
     def roots(self) -> list[nn.Module]:
         """The models, as far as they are alive."""
@@ -136,7 +151,7 @@ class Training:
             return
         some, all_of_them = self.main.share_in(parameters)
         each = some and self.budget.due("parameters", self.step)
-        if some and (each or not all_of_them or norm_type != 2.0):
+        if some and (each or not all_of_them or norm_type != 2.0 or self.guard is not None):
             self._keep_early(self._read(parameters_of(optimizer), self.main, each=each))
 
     def after_clipping(self, norm: Any, limit: Any, parameters: list[torch.Tensor]) -> None:
@@ -154,7 +169,10 @@ class Training:
         member = self.members[id(optimizer)]
         parameters = parameters_of(optimizer)
         if member is not self.main:
-            self._read(parameters, member, each=False).finish(self.publisher.other_step)
+            other = self._read(parameters, member, each=False)
+            if self.guard is not None:
+                self.guard.before(optimizer, other, self.step, is_main=False)
+            other.finish(self.publisher.other_step)
             return
         gathering, self._read_early = self._read_early, None
         if gathering is not None and self._early_at != self.losses.calls:
@@ -174,6 +192,8 @@ class Training:
             gathering.add("grad_scale", getattr(optimizer, "grad_scale", None))
             gathering.add("found_inf", getattr(optimizer, "found_inf", None))
         self._gathering = gathering
+        if self.guard is not None:
+            self.guard.before(optimizer, gathering, self.step, is_main=True, clipped_at=self._clip_norm)
         if something_due and self.budget.due("weights", self.step):
             begun = time.perf_counter()
             self._sample = WeightSample(plain_weights(parameters))
@@ -183,7 +203,9 @@ class Training:
         """The update is done, or was left out by the scaler: finish the row."""
         member = self.members[id(optimizer)]
         member.steps += 1
-        gathering, self._gathering = self._gathering, None
+        gathering, self._gathering = (self._gathering, None) if member is self.main else (None, self._gathering)
+        if self.guard is not None and self.guard.after(optimizer, gathering, skipped=skipped, is_main=member is self.main):
+            skipped = True
         if not self._holding and self._rates_may_have_changed(member, optimizer, gathering):
             self.publisher.rates(self.step, 0 if member is self.main else self._number_of(member), optimizer.param_groups)
         if member is not self.main or gathering is None:
@@ -242,6 +264,8 @@ class Training:
 
     def _arrived(self, beginning: int, row: list[float | int], times: list[ModuleTime] | None, numbers: Gathering) -> None:
         """The numbers of a step have come from the device; too late if another optimizer has become the main one since."""
+        if self.guard is not None:
+            self.guard.arrived(int(row[at.STEP]), numbers)
         if beginning == self._beginning:
             self._unwritten.append((row, numbers, times))
             self.write()

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,12 +25,12 @@ from torch.utils.data import DataLoader
 
 from holdfast.errors import UsageError
 from holdfast.inside.arm import armed
+from holdfast.inside.policy import POLICIES, Policy
 from holdfast.inside.scope import Logged, Scope
 from holdfast.inside.shield import Shield
 from holdfast.signals.run_folder import RunFolder
 
 Batch = TypeVar("Batch")
-_POLICIES = ("observe",)
 _open_runs: list[Run] = []
 
 
@@ -80,6 +80,15 @@ class Run:
         for name, value in metrics.items():
             self._log(Logged(name, value, split, step))
 
+    def ema(self, copy: nn.Module) -> None:
+        """Register an averaged copy of the model: it does not move when an update was left out, and is rolled back with it."""
+        self._scope.averages.add(copy)
+
+    @property
+    def policy(self) -> str:
+        """What Holdfast may do in this run."""
+        return self._scope.policy.name
+
     def close(self) -> None:
         """End the recording."""
         if not self.closed:
@@ -108,6 +117,7 @@ def watch(
     name: str | None = None,
     folder: str | os.PathLike[str] = "runs",
     policy: str = "observe",
+    rules: Mapping[str, str] | None = None,
     budget: float = 0.01,
 ) -> Run:
     """Record a training from now on. Without a model or optimizer, every optimizer that steps is recorded.
@@ -115,8 +125,14 @@ def watch(
     Under `holdfast run` it gives that run. A run on the same optimizer that was left open (a notebook cell executed
     again) is closed first. If nothing can be written, training goes on unrecorded and a warning says so.
     """
-    if policy not in _POLICIES:
-        raise UsageError(f"policy {policy!r} is not available in this version.", fix="use policy='observe'")
+    if policy not in POLICIES and not Path(policy).is_file():
+        raise UsageError(
+            f"there is no policy {policy!r}.", fix="use 'observe', 'guard', 'heal', or a file with policies of your own"
+        )
+    chosen = Policy(policy if policy in POLICIES else str(Path(policy).absolute()), dict(rules or {}))
+    for code, name in chosen.rules.items():
+        if name not in POLICIES:
+            raise UsageError(f"the rule for {code} names no policy: {name!r}.", fix="use 'observe', 'guard' or 'heal'")
     if not 0.0 < budget <= 1.0:
         raise UsageError(f"budget {budget!r} is not a share of the step.", fix="use a number such as 0.01 for one per cent")
     models = [model] if isinstance(model, nn.Module) else list(model)
@@ -126,11 +142,11 @@ def watch(
         return Run(started, owned=False)
     _close_left_open(optimizers)
     try:
-        made = _make_folder(Path(folder), name)
+        made = _make_folder(Path(folder), name, chosen)
     except OSError as error:
         warnings.warn(f"holdfast: the training is not recorded: {error}", stacklevel=2)
         return Run(Scope(RunFolder(Path(folder) / (name or "run"))), owned=False)
-    scope = Scope(made, budget=budget, models=models, optimizers=optimizers)
+    scope = Scope(made, budget=budget, policy=chosen, models=models, optimizers=optimizers)
     armed().add(scope)
     run = Run(scope, owned=True)
     _open_runs.append(run)
@@ -143,13 +159,14 @@ def _close_left_open(optimizers: list[torch.optim.Optimizer]) -> None:
             run.close()
 
 
-def _make_folder(parent: Path, name: str | None) -> RunFolder:
+def _make_folder(parent: Path, name: str | None, policy: Policy) -> RunFolder:
     info = {
         "command": sys.orig_argv,
         "cwd": str(Path.cwd()),
         "started": time.time(),
         "pid": os.getpid(),
-        "policy": "observe",
+        "policy": policy.name,
+        "rules": dict(policy.rules),
         "python": sys.executable,
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
     }

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class Settings:
     name: str | None = None
     folder: Path = Path("runs")
     policy: str = "observe"
+    rules: Mapping[str, str] = field(default_factory=dict)
     budget: float = 0.01
 
     def __post_init__(self) -> None:
@@ -61,6 +62,7 @@ class Launch:
             "PYTHONPATH": _first_on_path(os.environ),
             "HOLDFAST_RUN": str(self.run.path),
             "HOLDFAST_POLICY": self.settings.policy,
+            "HOLDFAST_RULES": ",".join(f"{code}={name}" for code, name in self.settings.rules.items()),
             "HOLDFAST_BUDGET": repr(self.settings.budget),
             "HOLDFAST_SUPERVISOR": str(os.getpid()),
             "HOLDFAST_STREAMS": streams,
@@ -86,6 +88,7 @@ def prepare(command: Command, settings: Settings) -> Launch:
     facts = {
         "holdfast": holdfast.__version__,
         "policy": settings.policy,
+        "rules": dict(settings.rules),
         "budget": settings.budget,
         "supervisor": os.getpid(),
         "started": time.time(),

@@ -1,0 +1,75 @@
+"""The mailbox of a run: actions that were decided outside, for a step in the near future, the same for every rank.
+
+One file of JSON lines in the run folder. Outside appends; each rank looks at the file's size once a step and reads on from
+where it was. No torch here: the outside uses the same file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.signals.actions import Action
+
+NAME = "mailbox.jsonl"
+
+
+class Letter(NamedTuple):
+    """An action and when to do it: before the update of step `at`, or, where `at` is 0, as soon as it is read."""
+
+    number: int
+    at: int
+    action: Action
+
+
+class Mailbox:
+    """The reading end, in a rank."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._file, self._read = folder / NAME, -1, 0
+
+    def new_letters(self) -> list[Letter]:
+        """The letters that have come since the last call; costs one system call when there are none."""
+        if self._file < 0 and not self._open():
+            return []
+        if os.fstat(self._file).st_size <= self._read:
+            return []
+        return self._take()
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _open(self) -> bool:
+        with contextlib.suppress(OSError):
+            self._file = os.open(self._path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return self._file >= 0
+
+    def _take(self) -> list[Letter]:
+        data = os.pread(self._file, 1 << 20, self._read)
+        whole = data[: data.rfind(b"\n") + 1]  # a line that is still being written is read next time
+        self._read += len(whole)
+        return [letter for line in whole.splitlines() if (letter := _letter(line)) is not None]
+
+
+def post(folder: Path, number: int, at: int, action: Action) -> None:
+    """Put an action into the mailbox of a run. Raises OSError if it cannot be written."""
+    line = json.dumps({"number": number, "at": at, **action.as_row()}) + "\n"
+    descriptor = os.open(folder / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _letter(line: bytes) -> Letter | None:
+    try:
+        row: dict[str, Any] = json.loads(line)
+        return Letter(int(row["number"]), int(row["at"]), Action.from_row(row))
+    except (ValueError, KeyError, TypeError):
+        return None

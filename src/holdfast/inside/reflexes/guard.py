@@ -1,0 +1,172 @@
+"""The guard of one training: looks at every update before it is made, and leaves out or clips what would do harm.
+
+On the host the numbers are there: one comparison. On a GPU with a fused optimizer the decision is made on the device, and
+told here when the numbers have come; with another optimizer one number is waited for. Under DDP gradients are already the
+same on every rank, so the ranks agree by themselves, as long as nobody listens to the loss of one rank alone; with sharded
+parameters one number is reduced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import torch
+
+from holdfast.inside.gathering import Gathering
+from holdfast.inside.member import parameters_of
+from holdfast.inside.policy import Policy
+from holdfast.inside.ranks import is_sharded, sum_over_ranks, world_size
+from holdfast.inside.reflexes.averages import Averages
+from holdfast.inside.reflexes.left_out import Flag, LeftOut, takes_a_flag
+from holdfast.inside.reflexes.report import Report
+from holdfast.inside.reflexes.spikes import NormHistory
+from holdfast.inside.reflexes.statistics import RunningStatistics
+
+Optimizer = torch.optim.Optimizer
+_IN_A_ROW = 5  # so many clipped updates in a row are a new level, not a spike
+_BEFORE = 8  # steps whose loss and norm are told with a finding
+
+
+class Guard:
+    """Leaves out updates that are not finite; under `heal` clips those that are far too large."""
+
+    def __init__(self, policy: Policy, report: Report, averages: Averages) -> None:
+        self.policy, self.report, self.averages = policy, report, averages
+        self.statistics = RunningStatistics(())
+        self.norms = NormHistory()
+        self.max_norm = math.inf  # an action may set a lower one
+        self.just_left_out = False  # whether the last update was; on a GPU it may not be known yet
+        self.left_out = 0
+        self._now: LeftOut | None = None
+        self._flag: Flag | None = None
+        self._last_flag: torch.Tensor | None = None
+        self._clipped_in_a_row = 0
+        self._past: deque[tuple[float | None, float | None]] = deque(maxlen=_BEFORE)
+        self._sharded: bool | None = None
+        self._several = world_size() > 1
+
+    # Before an update
+
+    def before(
+        self, optimizer: Optimizer, numbers: Gathering, step: int, *, is_main: bool, clipped_at: float | None = None
+    ) -> None:
+        """The numbers of an update are gathered: leave it out, clip it, or let it be. A scaler leaves out by itself."""
+        if is_main:
+            self.averages.let_go()
+        self._end()  # a step that raised has left one behind
+        if numbers.scale is not None:
+            return
+        if numbers.carries:
+            self._before_on_device(optimizer, numbers)
+            return
+        norm, code = self._judge(optimizer, numbers)
+        if code is not None:
+            if self.policy.guards(code):
+                self._now = LeftOut(parameters_of(optimizer))
+            if is_main:
+                self.report.bad_update(step, code, numbers, list(self._past), left_out=self._now is not None)
+            return
+        if is_main and norm is not None:
+            self._clip(optimizer, numbers, norm if clipped_at is None else min(norm, clipped_at), step)
+
+    def _judge(self, optimizer: Optimizer, numbers: Gathering) -> tuple[float | None, str | None]:
+        """The norm of all gradients over all ranks, and the code of what is wrong with them."""
+        norm = _norm(numbers)
+        bad = (numbers.reading is not None and numbers.reading.non_finite > 0) or (norm is not None and not math.isfinite(norm))
+        if self._several and self._has_shards(optimizer):
+            square = math.nan if bad or norm is None else norm * norm
+            norm = math.sqrt(total) if (total := sum_over_ranks(square)) >= 0.0 else math.nan
+            bad = not math.isfinite(norm)
+        loss = numbers.loss
+        if loss is not None and not math.isfinite(loss) and (bad or not self._several):
+            return norm, "non-finite-loss"
+        return norm, "non-finite-gradient" if bad else None
+
+    def _clip(self, optimizer: Optimizer, numbers: Gathering, norm: float, step: int) -> None:
+        limit = min(self.norms.limit(), self.max_norm)
+        if norm <= limit or not self.policy.heals_from("gradient-explosion"):
+            self._clipped_in_a_row = 0
+            self.norms.add(norm)
+            return
+        to = min(self.norms.largest, self.max_norm) if limit != self.max_norm else self.max_norm
+        self._clipped_in_a_row += 1
+        if limit != self.max_norm and self._clipped_in_a_row > _IN_A_ROW:
+            self.norms.add(norm)
+            return
+        gradients = [parameter.grad for parameter in parameters_of(optimizer) if parameter.grad is not None]
+        torch._foreach_mul_(gradients, to / norm)
+        if limit != self.max_norm:
+            self.report.clipped(step, numbers, norm=norm, limit=to)
+
+    def _before_on_device(self, optimizer: Optimizer, numbers: Gathering) -> None:
+        wanted = self.policy.guards("non-finite-gradient")
+        flag = numbers.flag(with_loss=not self._several) if wanted else None
+        if flag is None:
+            return
+        if self._several and self._has_shards(optimizer):
+            flag = sum_over_ranks(flag).clamp(max=1.0)
+        if takes_a_flag(optimizer) and not self.averages:
+            self._flag = Flag(optimizer, flag)
+        elif flag.item():
+            self._now = LeftOut(parameters_of(optimizer))
+        numbers.add("found_inf", flag if self._flag is None else self._flag.value)
+
+    # After it
+
+    def after(self, optimizer: Optimizer, numbers: Gathering | None, *, skipped: bool, is_main: bool) -> bool:
+        """The step is over; whether its update was left out, as far as the host knows."""
+        flag, left_out = self._flag, self._now is not None
+        skipped = skipped or bool(numbers is not None and not numbers.carries and numbers.found_inf)
+        self._end(optimizer)
+        if not is_main:
+            return left_out
+        self.just_left_out = left_out
+        if flag is not None and not skipped:
+            if self.statistics:
+                self.statistics.keep_unless(flag.value)
+        elif self.statistics:
+            if left_out or skipped:
+                self.statistics.put_back()
+            else:
+                self.statistics.keep()
+        if left_out:
+            self.left_out += 1
+            self.averages.hold()
+        elif numbers is not None and not numbers.carries:
+            self._past.append((numbers.loss, _norm(numbers)))
+        return left_out
+
+    def arrived(self, step: int, numbers: Gathering) -> None:
+        """The numbers of a step have come from the device: tell what was decided there."""
+        loss_is_bad = numbers.loss is not None and not math.isfinite(numbers.loss)
+        if numbers.found_inf and numbers.scale is None:
+            code = "non-finite-loss" if loss_is_bad else "non-finite-gradient"
+            self.report.bad_update(step, code, numbers, list(self._past), left_out=True)
+            self.left_out += 1
+        else:
+            self._past.append((numbers.loss, _norm(numbers)))
+
+    def last_was_left_out(self) -> bool:
+        """Whether the last update was left out, waiting for the device if only it knows."""
+        return self.just_left_out or (self._last_flag is not None and bool(self._last_flag.item()))
+
+    def _end(self, optimizer: Optimizer | None = None) -> None:
+        if self._now is not None:
+            self._now.give_back()
+            self._now = None
+        if self._flag is not None and optimizer is not None:
+            self._last_flag = self._flag.value
+            self._flag.take_away(optimizer)
+            self._flag = None
+        elif optimizer is not None:
+            self._last_flag = None
+
+    def _has_shards(self, optimizer: Optimizer) -> bool:
+        if self._sharded is None:
+            self._sharded = any(is_sharded(parameter) for parameter in parameters_of(optimizer))
+        return self._sharded
+
+
+def _norm(numbers: Gathering) -> float | None:
+    return numbers.reading.norm if numbers.reading is not None else numbers.norm

@@ -1,0 +1,86 @@
+"""What the guard tells: a finding with what led to it, and what was done. Bounded, however many updates are bad."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from holdfast.inside.gathering import Gathering
+from holdfast.signals.journal import Journal
+
+_TOLD_EACH = 20  # after so many of a kind, only every doubling of their number is told
+
+
+class Report:
+    """Writes the guard's findings and actions into the journal."""
+
+    def __init__(self, journal: Journal, rank: int, name_of: Callable[[int], str]) -> None:
+        self._journal, self._rank, self._name_of = journal, rank, name_of
+        self._counts: dict[str, int] = {}
+        self.about_batch: Callable[[int, bool], dict[str, Any]] = lambda _step, _in_full: {}
+        self.about_parameters: Callable[[list[str]], dict[str, Any]] = lambda _names: {}
+
+    def bad_update(
+        self, step: int, code: str, numbers: Gathering, past: list[tuple[float | None, float | None]], *, left_out: bool
+    ) -> None:
+        """An update was not finite."""
+        count = self._count(code)
+        if not _is_told(count):
+            return
+        evidence: dict[str, Any] = {
+            "loss": _plain(numbers.loss),
+            "norm": _plain(numbers.reading.norm if numbers.reading is not None else numbers.norm),
+            "lr": _plain(numbers.lr),
+            "loss_before": [_plain(loss) for loss, _ in past],
+            "norm_before": [_plain(norm) for _, norm in past],
+        }
+        if count > 1:
+            evidence["so_far"] = count
+        with contextlib.suppress(Exception):  # what cannot be named is left out, the finding is not
+            evidence.update(self._parameters(numbers))
+            evidence.update(self.about_batch(step, count <= 3))
+        self._write("finding", code=code, severity="critical", step=step, evidence=evidence)
+        if "input" in evidence and evidence["input"] not in ("finite", "unknown"):
+            self._write("finding", code="non-finite-input", severity="critical", step=step, evidence={"input": evidence["input"]})
+        if left_out:
+            self._write("action", action="skip-batch", step=step, because=code, settings={}, state="done")
+
+    def clipped(self, step: int, numbers: Gathering, *, norm: float, limit: float) -> None:
+        """An update was clipped."""
+        if _is_told(self._count("clip")):
+            evidence = {"norm": norm, "limit": limit, "loss": _plain(numbers.loss), "lr": _plain(numbers.lr)}
+            self._write("finding", code="gradient-explosion", severity="warning", step=step, evidence=evidence)
+            settings = {"max_norm": limit, "steps": 1}
+            self._write("action", action="clip", step=step, because="gradient-explosion", settings=settings, state="done")
+
+    def _parameters(self, numbers: Gathering) -> dict[str, Any]:
+        each = numbers.reading.each if numbers.reading is not None else None
+        if each is None:
+            return {}
+        bad = [self._name_of(int(code)) for code in each.names[np.asarray(each.non_finite) != 0]]
+        if not bad:
+            return {}
+        first = bad[0]
+        told = {"parameter": first, "module": first.rpartition(".")[0], "bad_parameters": len(bad)}
+        return {**told, **self.about_parameters(bad)}
+
+    def _count(self, what: str) -> int:
+        self._counts[what] = self._counts.get(what, 0) + 1
+        return self._counts[what]
+
+    def _write(self, kind: str, **fields: Any) -> None:
+        with contextlib.suppress(OSError):
+            self._journal.write(kind, rank=self._rank, **fields)
+
+
+def _is_told(count: int) -> bool:
+    return count <= _TOLD_EACH or count & (count - 1) == 0
+
+
+def _plain(value: float | None) -> float | str | None:
+    """A number as JSON holds it: not finite ones as words."""
+    return value if value is None or math.isfinite(value) else str(value)

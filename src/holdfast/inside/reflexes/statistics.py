@@ -1,0 +1,70 @@
+"""Running statistics of normalisation layers: a bad batch spoils them in the forward pass, long before the update.
+
+After each good step they are kept; when an update is left out they are put back. On a device the choice is made there.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+
+class RunningStatistics:
+    """The running statistics of some models, as they were after the last good step."""
+
+    def __init__(self, models: Iterable[nn.Module]) -> None:
+        layers = [m for model in models for m in model.modules() if isinstance(m, _NormBase) and m.track_running_stats]
+        self._layers = [weakref.ref(layer) for layer in layers]
+        self._kept: list[torch.Tensor] | None = None
+        self._flat: torch.Tensor | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._layers)
+
+    def forget(self) -> None:
+        """The script has loaded others: what is kept is not to be put back."""
+        self._kept = self._flat = None
+
+    def keep(self) -> None:
+        """Keep them as they are now."""
+        buffers = self._buffers()
+        if self._kept is None or not _alike(self._kept, buffers):
+            self._kept = [buffer.clone() for buffer in buffers]
+        else:
+            torch._foreach_copy_(self._kept, buffers)
+
+    def put_back(self) -> bool:
+        """Put back what was kept; False if nothing was, as before the first step."""
+        buffers = self._buffers()
+        if self._kept is None or not _alike(self._kept, buffers):
+            return False
+        with torch.no_grad():
+            torch._foreach_copy_(buffers, self._kept)
+        return True
+
+    def keep_unless(self, flag: torch.Tensor) -> None:
+        """On a device: keep them if the flag is 0, put back what was kept if it is 1, without asking which."""
+        buffers = [buffer for buffer in self._buffers() if buffer.is_floating_point() or buffer.dtype is torch.int64]
+        if not buffers or any(buffer.device != flag.device for buffer in buffers):
+            return
+        with torch.no_grad():
+            now = torch.cat([buffer.reshape(-1).double() for buffer in buffers])
+            if self._flat is not None and self._flat.shape == now.shape:
+                now = torch.where(flag.bool(), self._flat, now)
+                pieces = torch.split_with_sizes(now, [buffer.numel() for buffer in buffers])
+                torch._foreach_copy_(buffers, [p.reshape(b.shape) for p, b in zip(pieces, buffers, strict=True)])
+            self._flat = now
+
+    def _buffers(self) -> list[torch.Tensor]:
+        layers = [layer for reference in self._layers if (layer := reference()) is not None]
+        return [buffer for layer in layers for buffer in layer._buffers.values() if buffer is not None]
+
+
+def _alike(kept: list[torch.Tensor], buffers: list[torch.Tensor]) -> bool:
+    return len(kept) == len(buffers) and all(
+        k.shape == b.shape and k.dtype == b.dtype and k.device == b.device for k, b in zip(kept, buffers, strict=True)
+    )

@@ -1,0 +1,38 @@
+"""An action: what is to be changed in a run, because of which finding or cause. A row of the journal and of the mailbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+KINDS = {
+    "skip-batch": "leave out the update of one step",
+    "clip": "keep the gradient norm under `max_norm` from now on",
+    "roll-back": "restore the snapshot of step `to`, and go on with the learning rate times `lr_factor`",
+    "lower-lr": "multiply the learning rate by `factor`",
+    "shrink-micro-batch": "split every batch into `parts`, with the same gradient",
+    "save-checkpoint": "save a checkpoint now",
+    "stop": "end the training, with the reason in `why`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One change. `step` is the step it was decided on, `because` the cause or finding that led to it."""
+
+    kind: str
+    step: int = field(kw_only=True)
+    because: str = field(kw_only=True)
+    settings: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def as_row(self) -> dict[str, Any]:
+        """The action as the journal and the mailbox hold it."""
+        return {"action": self.kind, "step": self.step, "because": self.because, "settings": dict(self.settings)}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Action:
+        """Read it back."""
+        return cls(
+            str(row["action"]), step=int(row["step"]), because=str(row["because"]), settings=dict(row.get("settings") or {})
+        )
