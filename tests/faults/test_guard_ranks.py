@@ -1,0 +1,41 @@
+"""Two ranks, one of which meets a bad batch: both leave the same update out, and a healthy step costs no extra collective."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from watched_training import HOLDFAST, environment
+
+from holdfast.signals.run_folder import RunFolder
+
+VICTIM = Path(__file__).parents[1] / "victims/ranks_with_a_bad_batch.py"
+TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc_per_node=2")
+BAD, STEPS = 10, 20
+
+
+def train(folder: Path, kind: str, bad: int, *before: str) -> list[dict[str, Any]]:
+    out = folder / f"out{bad}"
+    out.mkdir()
+    command = [*before, *TORCHRUN, str(VICTIM), kind, str(bad), str(out)]
+    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(("kind", "collectives_per_step"), [("ddp", 0), ("sharded", 1)])
+def test_ranks_leave_out_the_same_update(kind: str, collectives_per_step: int, tmp_path: Path) -> None:
+    without = train(tmp_path, kind, -BAD)
+    guarded = train(tmp_path, kind, BAD, *HOLDFAST, "run", "--name", "run", "--policy", "guard", "--")
+    for rank in (0, 1):
+        assert guarded[rank]["skipped"] == [BAD]
+        assert guarded[rank]["hash"] == without[rank]["hash"]
+        own = without[rank]["collectives"] / (STEPS - 1) * STEPS  # what the training itself does
+        comparing = 3 if kind == "sharded" else 0  # the victim compares all sharded parameters when none has moved
+        assert guarded[rank]["collectives"] <= own + comparing + STEPS * collectives_per_step + 1
+    actions = [entry for entry in RunFolder.open(tmp_path / "runs/run").journal if entry["kind"] == "action"]
+    assert sorted((entry["rank"], entry["step"]) for entry in actions) == [(0, BAD), (1, BAD)]
