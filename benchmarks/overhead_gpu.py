@@ -1,7 +1,8 @@
 """What Holdfast costs on a GPU, next to what people do today, on one training step, interleaved in one process.
 
 The step is a GPT-2-small-sized model in bfloat16 autocast with a fused AdamW, batch 16 x 1024. Each variant does a burst of
-steps in turn; printed is the median burst against the bare one. The bar is +0.5 % with everything on.
+steps in turn; printed is the median burst against the bare one. The bars: +0.5 % when observing and when guarding, and with a
+snapshot every 50 steps (`heal`) at most 1 % more.
 
     PYTHONPATH=src python benchmarks/overhead_gpu.py [--rounds 9] [--small]
 """
@@ -19,11 +20,12 @@ from torch import nn
 
 from holdfast.inside.arm import armed
 from holdfast.inside.hooks import Hooks
+from holdfast.inside.policy import Policy
 from holdfast.inside.scope import Scope
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.segment import Segment
 
-BAR = 0.5
+BARS = {"observe": 0.5, "guard": 0.5, "heal": 1.5}
 
 
 class Block(nn.Module):
@@ -67,9 +69,21 @@ class Workload:
         self.parameters = list(self.model.parameters())
         self.data = torch.randint(0, 50000, (8, batch, length), device="cuda")
         folder = Path(tempfile.mkdtemp())
-        self.scope = Scope(RunFolder.create(folder, "overhead-gpu"))
+        self.scope = Scope(RunFolder.create(folder, "overhead-gpu"), policy=Policy("heal"))
+        self.kept: tuple = ()
         armed().add(self.scope)
         self.hooks: Hooks = armed()._hooks  # type: ignore[assignment]
+
+    def be(self, policy: str) -> None:
+        """Record the coming steps under another policy."""
+        training = self.scope.trainings[0]
+        if not self.kept:
+            self.kept = (training.guard, training.control)
+        training.guard, training.control = self.kept
+        if policy != "heal":
+            training.control = None
+        if policy == "observe":
+            training.guard = None
 
     def forward_backward(self, number: int) -> torch.Tensor:
         tokens = self.data[number % 8]
@@ -107,8 +121,9 @@ class Workload:
 
 def time_burst(work: Workload, name: str, steps: int) -> float:
     """Milliseconds per step; Holdfast's hooks are in place for its own variants only."""
-    step = getattr(work, "bare" if name in ("holdfast", "bare again") else name)
-    if name == "holdfast":
+    step = getattr(work, "bare" if name in BARS or name == "bare again" else name)
+    if name in BARS:
+        work.be(name)
         work.hooks.install()
         step(0)
     torch.cuda.synchronize()
@@ -118,13 +133,13 @@ def time_burst(work: Workload, name: str, steps: int) -> float:
         step(number)
     end.record()
     torch.cuda.synchronize()
-    if name == "holdfast":
+    if name in BARS:
         work.hooks.remove()
     return begin.elapsed_time(end) / steps
 
 
 def measure(work: Workload, rounds: int, steps: int) -> dict[str, list[float]]:
-    names = ["bare", "holdfast", "check_loss", "check_each_gradient", "anomaly_mode", "bare again"]
+    names = ["bare", *BARS, "check_loss", "check_each_gradient", "anomaly_mode", "bare again"]
     for number in range(30):  # Holdfast's first steps find the model and compile its kernel
         work.bare(number)
     work.hooks.remove()
@@ -151,13 +166,16 @@ def report(work: Workload, times: dict[str, list[float]]) -> bool:
     for luxury in training.budget.luxuries.values():
         interval = training.budget.interval(luxury.name)
         print(f"  {luxury.name}: {1e3 * (luxury.cost or 0):.2f} ms a sample, every {interval} steps or a second")
-    return 100 * (statistics.median(times["holdfast"]) / bare - 1) <= BAR
+    extra = {name: 100 * (statistics.median(times[name]) / bare - 1) for name in BARS}
+    for name, bar in BARS.items():
+        print(f"  {name}: {extra[name]:+.2f} %, bar +{bar} %: {'met' if extra[name] <= bar else 'MISSED'}")
+    return all(extra[name] <= bar for name, bar in BARS.items())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--small", action="store_true", help="batch 2 x 256: a step bound by the host")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
@@ -166,7 +184,6 @@ def main() -> int:
     torch.backends.cuda.matmul.allow_tf32 = True
     work = Workload(*((2, 256) if arguments.small else (16, 1024)))
     met = report(work, measure(work, arguments.rounds, arguments.steps))
-    print(f"  bar: at most +{BAR} %: {'met' if met else 'MISSED'}")
     return 0 if met or arguments.small else 1
 
 

@@ -10,10 +10,13 @@
     │   ├── NotARunFolder         the folder holds no run.json
     │   ├── NewerFormat           the folder was written by a newer Holdfast
     │   └── NoSuchRun             no run of that name, process id or age
-    └── StorageError              a table or file that cannot be written or read
-        └── DamagedSegment        a table segment whose header does not add up
+    ├── StorageError              a table or file that cannot be written or read
+    │   └── DamagedSegment        a table segment whose header does not add up
+    ├── CannotRestore             a state that is not there, or does not fit the training any more
+    └── DoesNotFit                memory is too small for a single sample
 
-None of them is raised into a training loop: there, Holdfast steps back and records `holdfast-degraded`.
+None of them but the last is raised into a training loop: there, Holdfast steps back and records `holdfast-degraded`. The last
+takes the place of the out-of-memory error that the loop would have met.
 """
 
 from __future__ import annotations
@@ -72,3 +75,11 @@ class StorageError(HoldfastError):
 
 class DamagedSegment(StorageError):
     """A table segment whose header does not add up."""
+
+
+class CannotRestore(HoldfastError):
+    """A state that is not there, or does not fit the training any more; nothing was changed."""
+
+
+class DoesNotFit(HoldfastError):
+    """Memory is too small for a single sample, or for a batch that cannot be cut."""

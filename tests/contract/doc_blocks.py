@@ -42,7 +42,18 @@ LEFT_OUT = {
     "make clean": "removes what the next command needs",
 }
 _BLOCK = re.compile(r"^(?:<!-- run: (?P<how>.*?) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
-_COPIED = ("Makefile", "pyproject.toml", "setup.py", "constraints.txt", "README.md", "src", "tests", "docs", "examples", "benchmarks")
+_COPIED = (
+    "Makefile",
+    "pyproject.toml",
+    "setup.py",
+    "constraints.txt",
+    "README.md",
+    "src",
+    "tests",
+    "docs",
+    "examples",
+    "benchmarks",
+)
 
 
 @dataclass(frozen=True, slots=True)

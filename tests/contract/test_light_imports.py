@@ -13,8 +13,15 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 STARTER = SOURCE / "inside" / "site" / "sitecustomize.py"
-INSIDE = sorted([SOURCE / "errors.py", *(SOURCE / "signals").rglob("*.py"), *(SOURCE / "inside").rglob("*.py")])
-OWN = ("holdfast.errors", "holdfast.signals", "holdfast.inside")
+INSIDE = sorted(
+    [
+        SOURCE / "errors.py",
+        *(SOURCE / "signals").rglob("*.py"),
+        *(SOURCE / "checkpoints").rglob("*.py"),
+        *(SOURCE / "inside").rglob("*.py"),
+    ]
+)
+OWN = ("holdfast.errors", "holdfast.signals", "holdfast.checkpoints", "holdfast.inside")
 ALLOWED = {"torch", "numpy", *sys.stdlib_module_names}
 
 LOAD_ALL = """

@@ -41,7 +41,9 @@ def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     armed().close_all()
 
 
-def train(make: Callable[[Any], Any], poison: float, watch: Any = None, *, without: int | None = None, sync: str = "default") -> Any:
+def train(
+    make: Callable[[Any], Any], poison: float, watch: Any = None, *, without: int | None = None, sync: str = "default"
+) -> Any:
     torch.manual_seed(1)
     x, y = torch.randn(STEPS, 32, 64, device="cuda"), torch.randint(0, 10, (STEPS, 32), device="cuda")
     x[BAD, 3, 5] = poison

@@ -1,7 +1,8 @@
-"""`holdfast demo`: a small real training, watched from outside while it runs."""
+"""`holdfast demo`: a small real training that breaks on purpose, healed while you look on."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import subprocess
 import sys
@@ -16,13 +17,14 @@ from holdfast.errors import HoldfastError, UsageError
 if TYPE_CHECKING:
     from holdfast.signals.run_folder import RunFolder
 
-_SQL = """SELECT module, stage, COUNT(*) AS count, round(1e6 * AVG(duration)) AS avg_us
-FROM python.torch_trace GROUP BY module, stage ORDER BY avg_us DESC LIMIT 6"""
+_STORY = """A small network learns handwritten digits. The script knows nothing of Holdfast, and breaks on purpose:
+one image holds an Inf, and half-way through one bit of one weight flips.
+"""
 _NEXT = (
+    ("holdfast replay {name} --step {step}", "run the bad batch again, and see where it broke"),
+    ('holdfast query -t {name} "SELECT * FROM evaluations"', "what it scored, epoch by epoch; `holdfast tables` for more"),
     ("holdfast tail -t {name}", "that screen, once more"),
-    ('holdfast query -t {name} "SELECT * FROM evaluations"', "what it scored, epoch by epoch"),
-    ("holdfast tables -t {name}", "everything that can be asked"),
-    ("holdfast run -- python train.py", "the same for a script of yours"),
+    ("holdfast run --policy heal -- python train.py", "the same for a script of yours"),
 )
 
 
@@ -35,27 +37,32 @@ def demo(
     folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
     epochs: Annotated[int, typer.Option(min=1, help="How long to train.")] = 30,
 ) -> None:
-    """Train a small model for under a minute, watch it live, and ask it something with SQL.
+    """Train a small model that breaks on purpose, and see it healed; under a minute.
 
-    The training script knows nothing of Holdfast: it is started with `holdfast run` like any other.
+    The training script knows nothing of Holdfast: it is started with `holdfast run` like any other, and at the same time
+    without it, to compare.
     """
     if not _installed("sklearn"):
         raise UsageError("the demo's data comes with scikit-learn, which is not installed.", fix="pip install 'holdfast[demo]'")
     script = Path(__file__).parent.parent / "demo" / "digits.py"
-    print("A small network learns handwritten digits; the script knows nothing of Holdfast.\n", file=sys.stderr)
-    words = [sys.executable, "-m", "holdfast", "run", "--name", "demo", "--folder", str(folder)]
-    training = subprocess.Popen(
-        [*words, "--", sys.executable, str(script), str(epochs)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    print(_STORY, file=sys.stderr)
+    words = [sys.executable, "-m", "holdfast", "run", "--name", "demo", "--folder", str(folder), "--policy", "heal"]
+    command = [sys.executable, str(script), str(epochs)]
+    training = subprocess.Popen([*words, "--", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    alone = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     run = _opened(training)
-    print(f"$ holdfast run -- python {script.name}\n$ holdfast tail -t {run.name}", file=sys.stderr)
+    print(f"$ holdfast run --policy heal -- python {script.name}\n$ holdfast tail -t {run.name}", file=sys.stderr)
     _watch(run, training)
     if training.wait() != 0:
         raise HoldfastError(f"the demo's training ended with code {training.returncode}.", fix=f"see {run.path}/train.log")
-    _ask(run)
+    _tell(run)
+    print("\nThe same script, the same seed, the same faults:", file=sys.stderr)
+    print(f"  without Holdfast  {_last_line(alone.communicate()[0])}")
+    print(f"  with Holdfast     {_last_line((run.path / 'train.log').read_text(encoding='utf-8'))}")
     print("\nWhat to try next:", file=sys.stderr)
-    for command, what in _NEXT:
-        print(f"  {command.format(name=run.name):55s} {what}", file=sys.stderr)
+    step = next((entry["step"] for entry in run.journal if entry.get("action") == "skip-batch"), 0)
+    for command_text, what in _NEXT:
+        print(f"  {command_text.format(name=run.name, step=step):55s} {what}", file=sys.stderr)
 
 
 def _opened(training: subprocess.Popen[str]) -> RunFolder:
@@ -79,12 +86,16 @@ def _watch(run: RunFolder, training: subprocess.Popen[str]) -> None:
     tail(str(run.path))
 
 
-def _ask(run: RunFolder) -> None:
-    from holdfast.cli.query import show_answer
-    from holdfast.probe.sql import query
+def _tell(run: RunFolder) -> None:
+    from holdfast.cli.journal import journal
 
-    print('\nWhere did the time go?\n$ holdfast query "' + _SQL + '"\n', file=sys.stderr)
-    show_answer(query(run, _SQL))
+    print(f"\nWhat was found, and what was done?\n$ holdfast journal -t {run.name}\n", file=sys.stderr)
+    with contextlib.suppress(typer.Exit):  # it has found something wrong, and says so by its code
+        journal(str(run.path))
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
 
 
 def _installed(package: str) -> bool:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from holdfast.probe.state import RankState, RunState
 
 _COLUMNS = ("run", "rank", "pid", "step", "loss", "rate", "last step", "data", "cost", "health")
-_LEFT = ("run", "health")
+_PIPE, _OTHERS = 400, 110  # columns of a page that goes nowhere near a terminal; what all but the name take
+_LEFT = ("run", "policy", "health")
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +29,8 @@ def ps(
 ) -> None:
     """List the live runs of this machine: step, speed and health of each rank.
 
-    `data` is the share of the step spent waiting for data, `cost` what Holdfast itself takes of it.
+    `data` is the share of the step spent waiting for data, `cost` what Holdfast itself takes of it. What the journal tells of the
+    last 1000 steps or ten minutes shows in the health; `holdfast journal` has all of it.
     """
     states = find_states(everything=everything)
     if as_json:
@@ -58,17 +60,19 @@ def show_states(states: list[RunState]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from holdfast.cli.show import WIDTH
-
     console = Console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=max(WIDTH, 120))
+        console = Console(highlight=False, width=_PIPE)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in _COLUMNS:
-        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=name != "health")
+    with_policy = any(state.policy != "observe" for state in states)
+    for name in (*_COLUMNS[:-1], "policy", "health") if with_policy else _COLUMNS:
+        widest = max(12, console.width - _OTHERS) if name == "run" else None  # a long name must not push the health out
+        narrowest = 12 if name == "health" else None
+        justify: Any = "left" if name in _LEFT else "right"
+        table.add_column(name, justify=justify, no_wrap=name != "health", max_width=widest, min_width=narrowest)
     for state in states:
-        for line in _lines(state):
-            table.add_row(*line)
+        for *line, health in _lines(state):
+            table.add_row(*line, *([_policy(state)] if with_policy else []), health)
     console.print(table)
 
 
@@ -101,6 +105,14 @@ def _line(state: RunState, rank: RankState, *, first: bool) -> list[Any]:
         Text(share(rank.budget)),
         Text(rank.health, style=health_style(rank.health)),
     ]
+
+
+def _policy(state: RunState) -> Any:
+    from rich.text import Text
+
+    from holdfast.cli.screen import policy_word
+
+    return Text(policy_word(state.policy) + ("*" if state.rules else ""))  # the star: some rules have a policy of their own
 
 
 def _with_reason(word: str, reason: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +13,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli import entries
 from holdfast.cli.show import duration, number, rate, share, size, sparkline
 from holdfast.probe.glance import Glance
+from holdfast.probe.journal import Event
 
 _LABEL, _VALUE, _SIDES = 11, 11, 25
+_BORDER, _CLOCK = 4, 9
 _SHOWN = 4
 
 
@@ -23,13 +27,13 @@ def health_style(word: str) -> str:
     """The colour of a health word."""
     if word in ("healthy", "finished"):
         return "green"
-    if word.startswith(("starting", "no step", "degraded", "ended")):
+    if word.startswith(("starting", "no step", "degraded", "ended", "guarded", "healing", "warning")):
         return "yellow"
     return "red"
 
 
-def screen(glance: Glance, width: int) -> RenderableType:
-    """Everything there is to see, in at most `width` columns."""
+def screen(glance: Glance, width: int, *, with_events: bool = True) -> RenderableType:
+    """Everything there is to see, in at most `width` columns; without the newest events where those scroll by above it."""
     state = glance.state
     parts: list[RenderableType] = [_summary(glance)]
     if glance.curves:
@@ -38,9 +42,10 @@ def screen(glance: Glance, width: int) -> RenderableType:
         parts += [Text(), _ranks(glance)]
     if glance.evaluations:
         parts += [Text(), _evaluations(glance)]
-    if state.findings:
-        parts += [Text(), _findings(state.findings)]
-    title = Text.assemble((state.name, "bold"), (f" · {_how_long(glance)}", "dim"))
+    if with_events and glance.events:
+        parts += [Text(), _events(glance, width - _BORDER - _CLOCK)]
+    policy = f" · {policy_word(state.policy)}" if state.policy != "observe" else ""
+    title = Text.assemble((state.name, "bold"), (f" · {_how_long(glance)}{policy}", "dim"))
     health = Text.assemble("● ", state.health, style=health_style(state.health))
     return Panel(
         Group(*parts), title=title, title_align="left", subtitle=health, subtitle_align="right", border_style="dim", width=width
@@ -132,13 +137,23 @@ def _evaluations(glance: Glance) -> Table:
     return grid
 
 
-def _findings(findings: list[dict[str, Any]]) -> Table:
-    colours = {"critical": "red", "warning": "yellow"}
-    grid = Table.grid(padding=(0, 2))
-    for entry in reversed(findings[-_SHOWN:]):
-        at = time.strftime("%H:%M:%S", time.localtime(entry.get("time", 0)))
-        words = "  ".join(f"{key} {value}" for key, value in (entry.get("evidence") or {}).items())
-        style = colours.get(str(entry.get("severity")), "")
-        code = Text(str(entry.get("code", "finding")), style=style)
-        grid.add_row(Text(at, style="dim"), code, Text(words, overflow="ellipsis", no_wrap=True))
+def _events(glance: Glance, width: int) -> Table:
+    """The newest findings and actions, newest first."""
+    grid = Table.grid(padding=(0, 1))
+    newest = list(entries.with_reflexes([one for one in glance.events if entries.told_live(one)]))[-_SHOWN:]
+    for event, reflex in reversed(newest):
+        at = time.strftime("%H:%M:%S", time.localtime(event.time)) if event.time is not None else ""
+        grid.add_row(Text(at, style="dim"), event_line(glance, event, reflex, width))
     return grid
+
+
+def event_line(glance: Glance, event: Event, reflex: Event | None, width: int) -> Text:
+    """The line of one event, coloured by how bad it is; what does not fit is indented under it."""
+    line = entries.live_line(event, reflex, ranks=len({rank.rank for rank in glance.state.ranks}))
+    folded = textwrap.wrap(line, max(width, 20), subsequent_indent="    ", break_on_hyphens=False)
+    return Text("\n".join(folded), style=entries.style(event))
+
+
+def policy_word(policy: str) -> str:
+    """A policy's name; of a user's own file the file's."""
+    return policy.rsplit("/", 1)[-1]

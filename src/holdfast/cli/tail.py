@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli.options import AsJson, Target
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.probe.glance import Glance
+    from holdfast.probe.journal import Event
     from holdfast.signals.run_folder import RunFolder
 
 _REDRAW_SECONDS = 0.25
 _LINE_SECONDS = 1.0
 _WIDEST = 110
+_BEFORE, _LOOK_BACK = 5, 50  # events from before it was started, for a beginning; how many are looked at for them
 
 
 def register(app: typer.Typer) -> None:
@@ -30,9 +34,10 @@ def tail(
     as_json: AsJson = False,
     once: Annotated[bool, typer.Option("--once", help="Show it once, as it is now.")] = False,
 ) -> None:
-    """Watch a run on one screen: loss, norms, speed, memory, health.
+    """Watch a run on one screen: loss, norms, speed, memory, health; findings and actions as they come.
 
-    Ends by itself when the run ends. Into a pipe or file it writes a line whenever something changed, one a second at most.
+    Ends by itself when the run ends. Into a pipe or file it writes a line whenever something changed, one a second at most, and
+    one for each finding (!), action (*) and change (~).
     """
     from holdfast.probe.target import resolve
 
@@ -47,29 +52,64 @@ def _screen(run: RunFolder, *, once: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from holdfast.cli.screen import screen
+    from holdfast.cli.screen import event_line, screen
     from holdfast.probe.glance import look
 
     console = Console(highlight=False)
-    glance = look(run)
     if once:
-        console.print(screen(glance, min(console.width, _WIDEST)))
+        console.print(screen(look(run), min(console.width, _WIDEST)))
         return
+    followed = Followed(run)
+    glance = followed.look()
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
-            live.update(screen(glance, min(console.width, _WIDEST)), refresh=True)
+            for event, reflex in followed.news(glance):
+                live.console.print(event_line(glance, event, reflex, console.width))
+            live.update(screen(glance, min(console.width, _WIDEST), with_events=False), refresh=True)
             if not glance.state.alive:
                 return
             time.sleep(_REDRAW_SECONDS)
-            glance = look(run)
+            glance = followed.look()
+
+
+class Followed:
+    """A run and its journal, read on from look to look."""
+
+    def __init__(self, run: RunFolder) -> None:
+        from holdfast.probe.journal import Feed, JournalReader
+
+        self.run, self.reader = run, JournalReader(run.journal.path)
+        self.reader.new_rows()
+        self._feed = Feed(self.reader)
+        self._before = self._feed.folding.events[-_LOOK_BACK:]
+
+    def look(self, **wanted: int) -> Glance:
+        """The run as it is now."""
+        from holdfast.probe.glance import look
+
+        return look(self.run, journal=self.reader.rows, events=self._feed.folding.events, **wanted)
+
+    def news(self, glance: Glance) -> list[tuple[Event, Event | None]]:
+        """What has happened since the last call, each with what was done on the spot; at first the last few from before."""
+        from holdfast.cli.entries import told_live, with_reflexes
+
+        new = self._feed.new_events(all_of_them=not glance.state.alive)
+        before, self._before = self._before, []
+        told = [list(with_reflexes([event for event in events if told_live(event)])) for events in (before, new)]
+        return told[0][-_BEFORE:] + told[1]
 
 
 def _lines(run: RunFolder, *, as_json: bool, once: bool) -> None:
-    from holdfast.probe.glance import look
-
-    before = None
+    followed = Followed(run)
+    before, known = None, len(followed.reader.rows)
     while True:
-        glance = look(run, rows=1)
+        glance = followed.look(rows=1)
+        news = followed.news(glance)
+        if as_json:
+            _print_entries(followed.reader.rows[known:])
+            known = len(followed.reader.rows)
+        elif not once:
+            _print_events(glance, news)
         now = (glance.state.health, glance.state.alive, [rank.step for rank in glance.state.ranks], len(glance.evaluations))
         if now != before:
             print(json_line(glance) if as_json else plain_line(glance), flush=True)
@@ -79,12 +119,27 @@ def _lines(run: RunFolder, *, as_json: bool, once: bool) -> None:
         time.sleep(_LINE_SECONDS)
 
 
+def _print_events(glance: Glance, news: Sequence[tuple[Event, Event | None]]) -> None:
+    from holdfast.cli.entries import live_line
+
+    ranks = len({rank.rank for rank in glance.state.ranks})
+    for event, reflex in news:
+        print(live_line(event, reflex, ranks=ranks), flush=True)
+
+
+def _print_entries(rows: Sequence[dict[str, Any]]) -> None:
+    from holdfast.cli.entries import row_for_json
+
+    for row in rows:
+        print(json.dumps(row_for_json(row), ensure_ascii=False), flush=True)
+
+
 def json_line(glance: Glance) -> str:
     """The state of a run as one JSON object."""
     from holdfast.cli.show import for_json
 
-    content = {"time": round(time.time(), 3), **glance.state.as_dict(), "evaluations": glance.evaluations[-1:]}
-    content["findings"] = content["findings"][-5:]
+    content = {"kind": "state", "time": round(time.time(), 3), **glance.state.as_dict(), "evaluations": glance.evaluations[-1:]}
+    content["findings"], content["actions"] = content["findings"][-_BEFORE:], content["actions"][-_BEFORE:]
     return json.dumps(for_json(content), ensure_ascii=False)
 
 

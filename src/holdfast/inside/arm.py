@@ -32,6 +32,9 @@ class Armed:
         if self._hooks is None:
             self._hooks = Hooks(self.session)
             self._hooks.install()
+        elif scope.policy.acts and not self._hooks.guards:
+            self._hooks.remove()
+            self._hooks.install()
 
     def remove(self, scope: Scope) -> None:
         """End a scope, and take the hooks out with the last one."""
@@ -61,6 +64,11 @@ def armed() -> Armed:
 def arm_from_environment() -> None:
     """Arm as `holdfast run` asked for. Never raises: a training must start whatever happens here."""
     try:
+        if saved := os.environ.get("HOLDFAST_REPLAY"):
+            from holdfast.inside.replay import replay  # it imports this file
+
+            replay.arm(saved)
+            return
         folder = os.environ.get("HOLDFAST_RUN")
         if not folder:
             return

@@ -34,6 +34,7 @@ class Hooks:
         self._depth = 0
         self._in_closure = False
         self._reached_update = False
+        self.guards = False  # whether what only a guard needs is hung in
         self._in_backward = False
         shield = Shield(session.trouble)
         self._before = shield(session.before_update)
@@ -53,7 +54,9 @@ class Hooks:
         replace(_BaseDataLoaderIter, "__next__", self._next_batch)
         replace(nn.Module, "train", self._train)
         replace(nn.Module, "__getstate__", self._getstate)
-        if any(scope.policy.acts for scope in self.session.scopes):
+        self.guards = any(scope.policy.acts for scope in self.session.scopes)
+        if self.guards:
+            self.session.batches_kept().install(self._patches)
             replace(nn.Module, "load_state_dict", self._load_state_dict)
             replace(AveragedModel, "update_parameters", self._update_average)
         replace(torch.jit._recursive, "create_script_module", self._script)

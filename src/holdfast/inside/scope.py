@@ -73,6 +73,11 @@ class Scope:
         else:
             self._waiting.append(metric)
 
+    def changed(self, what: str) -> None:
+        """Write down that the script has changed a setting."""
+        step = self.trainings[-1].step if self.trainings else 0
+        self.run.journal.write("change", what=what, step=step, rank=self.trainings[-1].recorder.recording.rank if step else 0)
+
     def begin(self, training: Training) -> None:
         """A training has begun here."""
         self.trainings.append(training)

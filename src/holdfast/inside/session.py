@@ -18,7 +18,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -34,6 +34,9 @@ from holdfast.inside.scope import Scope
 from holdfast.inside.training import Training
 from holdfast.signals.recorder import Recorder
 
+if TYPE_CHECKING:
+    from holdfast.inside.capture.batches import Batches
+
 _ALONE_AT_MOST = 64  # steps of an optimizer without the main one, before it is taken for a training of its own
 Optimizer = torch.optim.Optimizer
 
@@ -44,6 +47,7 @@ class Session:
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
         self.losses, self.loader, self.memory = Losses(), Loader(), ProcessMemory()
+        self.batches: Batches | None = None  # under a policy that acts
         self.cost = 0.0  # seconds spent in events that belong to no training yet
         self.samples_modules = False  # whether modules are being timed in this step
         self._of_optimizer: dict[int, tuple[weakref.ref[Optimizer], Training | None]] = {}
@@ -83,6 +87,8 @@ class Session:
         training.cost += self.cost
         self.cost = 0.0
         training.after_update(optimizer, skipped=skipped)
+        if self.batches is not None:
+            self.batches.end_step()
         self.samples_modules = training.sampler.running or (
             len(self._of_optimizer) > 1 and any(t.sampler.running for t in self.trainings)
         )
@@ -140,6 +146,8 @@ class Session:
             if self._phase is None or self.loader.is_main(iterator):  # trainers draw before they call `model.train()`
                 self.end_evaluation()
             self.loader.note_batch(iterator, batch, seconds, evaluating=self._phase is not None)
+            if self.batches is not None and (self._phase is None or self.loader.is_main(iterator)):
+                self.batches.note(iterator, batch)
         elif self._evaluating_since is None:
             self._evaluating_since = begun - seconds
         self.cost += time.perf_counter() - begun
@@ -176,6 +184,14 @@ class Session:
             self._phase_training = None
 
     # Events that only a guarded training listens to
+
+    def batches_kept(self) -> Batches:
+        """What keeps the batches of the step under way; from the first call on they are kept."""
+        if self.batches is None:
+            from holdfast.inside.capture.batches import Batches
+
+            self.batches = Batches()
+        return self.batches
 
     def state_loaded(self) -> None:
         """The script loads weights: statistics that were kept are not to be put back."""
@@ -263,7 +279,9 @@ class Session:
         budget = Budget(fraction=scope.budget, always_done=scope.always_done)
         training = Training(recorder, losses=self.losses, loader=self.loader, memory=self.memory, budget=budget)
         if scope.policy.acts:
-            training.be_guarded(scope.policy, scope.averages)
+            from holdfast.inside.guarding import guard_training
+
+            guard_training(training, scope, self.batches_kept())
         if not alone:
             self.loader.begin()
         scope.begin(training)

@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -31,15 +31,14 @@ from holdfast.inside.capture.weights import WeightSample, plain_weights, weight_
 from holdfast.inside.discovery import named
 from holdfast.inside.gathering import Gathering
 from holdfast.inside.member import Member, parameters_of
-from holdfast.inside.policy import Policy
 from holdfast.inside.publishing import Publisher
-from holdfast.inside.reflexes.averages import Averages
-from holdfast.inside.reflexes.guard import Guard
-from holdfast.inside.reflexes.report import Report
-from holdfast.inside.reflexes.statistics import RunningStatistics
 from holdfast.inside.scope import Logged
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING, MISSING_INT
+
+if TYPE_CHECKING:  # loaded under a policy that acts
+    from holdfast.inside.control import Control
+    from holdfast.inside.reflexes.guard import Guard
 
 _WRITE_EVERY = 0.05  # seconds; the rows of shorter steps wait so long for each other
 _UNWRITTEN_AT_MOST = 64
@@ -53,7 +52,8 @@ class Training:
 
     def __init__(self, recorder: Recorder, *, losses: Losses, loader: Loader, memory: ProcessMemory, budget: Budget) -> None:
         self.recorder, self.losses, self.loader, self.memory, self.budget = recorder, losses, loader, memory, budget
-        self.guard: Guard | None = None  # under a policy that acts
+        self.guard: Guard | None = None  # under a policy that acts; see guarding.py
+        self.control: Control | None = None  # under one that repairs
         self.publisher = Publisher(recorder)
         self.members: dict[int, Member] = {}
         self.main: Member | None = None
@@ -126,12 +126,11 @@ class Training:
         self._texts = {code: name for (name, _), code in zip(pairs, codes, strict=True)}
         self._trained.update({id(parameter): weakref.ref(parameter) for _, parameter in pairs})
         if self.guard is not None:
-            self.guard.statistics = RunningStatistics(roots)
+            self.guard.learn_models(roots)
 
-    def be_guarded(self, policy: Policy, averages: Averages) -> None:
-        """Have every update looked at before it is made."""
-        report = Report(self.recorder.run.journal, self.recorder.recording.rank, lambda code: self._texts.get(code, "?"))
-        self.guard = Guard(policy, report, averages)
+    def name_of(self, code: int) -> str:
+        """The name of a parameter by its code."""
+        return self._texts.get(code, "?")
 
     def roots(self) -> list[nn.Module]:
         """The models, as far as they are alive."""
@@ -168,6 +167,8 @@ class Training:
         """The gradients are complete and the update comes next: read them."""
         member = self.members[id(optimizer)]
         parameters = parameters_of(optimizer)
+        if self.control is not None:
+            self.control.before_update(optimizer, self.step)
         if member is not self.main:
             other = self._read(parameters, member, each=False)
             if self.guard is not None:
@@ -203,6 +204,8 @@ class Training:
         """The update is done, or was left out by the scaler: finish the row."""
         member = self.members[id(optimizer)]
         member.steps += 1
+        if self.control is not None:
+            self.control.after_update()
         gathering, self._gathering = (self._gathering, None) if member is self.main else (None, self._gathering)
         if self.guard is not None and self.guard.after(optimizer, gathering, skipped=skipped, is_main=member is self.main):
             skipped = True
@@ -226,10 +229,14 @@ class Training:
             if now - self._written_at > _WRITE_EVERY or times or len(self._unwritten) >= _UNWRITTEN_AT_MOST:
                 self.write()
         else:
+            if self.guard is not None:
+                self.guard.blame.step_sent(self.step - 1)
             gathering.finish(partial(self._arrived, self._beginning, row, times))
             self._courier.collect()
         if self.step >= self.budget.next_step and self.budget.due("modules", self.step):
             self._sample_modules()
+        if self.control is not None:
+            self.control.between_steps(self.step, good=not skipped)
 
     def _rates_may_have_changed(self, member: Member, optimizer: Optimizer, gathering: Gathering | None) -> bool:
         """Quick to say no: one group, the same rate as before. A weight decay that changes alone is seen a little later."""
@@ -290,6 +297,8 @@ class Training:
     def close(self) -> None:
         """Write what is still under way and seal the tables."""
         self.sampler.stop()
+        if self.control is not None:
+            self.control.close()
         self._holding = False
         self.write()
         if self._courier is not None:

@@ -10,14 +10,15 @@ Everything on the `Run` is optional: losses, norms, learning rates and loader ti
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -43,6 +44,7 @@ class Run:
         session = armed().session
         shield = Shield(scope.step_back)
         self._log, self._epoch = shield(scope.log), shield(session.loader.set_epoch)
+        self._changed = shield(scope.changed)
         self._batch, self._loader_ended = shield(session.batch), shield(session.loader_ended)
 
     @property
@@ -83,6 +85,36 @@ class Run:
     def ema(self, copy: nn.Module) -> None:
         """Register an averaged copy of the model: it does not move when an update was left out, and is rolled back with it."""
         self._scope.averages.add(copy)
+
+    def step(
+        self,
+        function: Callable[..., Any] | None = None,
+        *,
+        scaler: Any = None,
+        reduction: str = "mean",
+        weight: Callable[..., Any] | None = None,
+        split: Callable[[Any, int], Any] | None = None,
+    ) -> Any:
+        """Make a function from batch to loss a training step that survives running out of memory.
+
+        The step runs forward and backward, and gives the detached loss. If memory runs out and the policy heals, it is done
+        again in more and smaller parts, with the same gradient up to rounding. `weight` says what the mean is over, if not
+        samples; `split(batch, parts)` gives pairs of part and samples, for batches of a kind of their own.
+        """
+        if function is None:
+            return functools.partial(self.step, scaler=scaler, reduction=reduction, weight=weight, split=split)
+        if self._scope.micro_batches is None:
+            from holdfast.inside.out_of_memory.micro_batches import MicroBatches
+
+            self._scope.micro_batches = MicroBatches(self._scope, armed().session.losses)
+        return self._scope.micro_batches.step(function, scaler=scaler, reduction=reduction, weight=weight, split=split)
+
+    def changed(self, what: str) -> None:
+        """Say that a setting was changed on purpose: `run.changed("deep supervision")`.
+
+        The gradients before and after it are compared, and the learning rate that goes with it is proposed; `heal` applies it.
+        """
+        self._changed(what)
 
     @property
     def policy(self) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.probe.journal import Event, Folding
 from holdfast.probe.rows import Column, last_rows, measured
 from holdfast.probe.state import RankState, RunState, read_state
 from holdfast.signals.run_folder import RunFolder
@@ -25,21 +27,34 @@ class Glance:
     first_step: int | None = None
     curves: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
+    events: Sequence[Event] = ()
 
 
-def look(run: RunFolder, *, rows: int = _HISTORY_ROWS) -> Glance:
-    """Look at a run now. The curves are those of the lowest rank that has stepped."""
-    state = read_state(run)
+def look(
+    run: RunFolder,
+    *,
+    rows: int = _HISTORY_ROWS,
+    journal: Sequence[dict[str, Any]] | None = None,
+    events: Sequence[Event] | None = None,
+) -> Glance:
+    """Look at a run now. The curves are those of the lowest rank that has stepped.
+
+    `journal` and `events` are its rows and what they fold to, where the caller follows them anyway.
+    """
+    journal = list(run.journal) if journal is None else journal
+    events = Folding(journal).events if events is None else events
+    state = read_state(run, rows=journal, events=events)
     lead = next((rank for rank in state.ranks if rank.step is not None), state.ranks[0] if state.ranks else None)
     if lead is None:
-        return Glance(state, None)
+        return Glance(state, None, events=events)
     folder = run.path / (f"rank-{lead.rank}" if lead.part == 0 else f"rank-{lead.rank}.{lead.part}")
     columns = last_rows(folder, "steps", ("step", *_CURVES), rows)
     curves = {name: _known(columns[name]) for name in _CURVES}
     curves["rate"] = _inverse(curves["step_seconds"])
     curves["data_share"] = _ratio(columns["data_seconds"], columns["step_seconds"])
     first = int(columns["step"][0]) if len(columns["step"]) else None
-    return Glance(state, lead, first, curves, _evaluations(last_rows(folder, "evaluations", _EVALUATION, 200)))
+    evaluations = _evaluations(last_rows(folder, "evaluations", _EVALUATION, 200))
+    return Glance(state, lead, first, curves, evaluations, events)
 
 
 _EVALUATION = ("step", "epoch", "split", "name", "value", "time")

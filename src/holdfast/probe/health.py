@@ -6,9 +6,21 @@ import math
 import signal
 from collections.abc import Sequence
 
+from holdfast.probe.journal import Event, whole_number
+from holdfast.probe.words import action_words, finding_words
+
 QUIET_SECONDS = 30.0
 QUIET_STEPS = 20.0  # nothing is said before this many usual steps have passed without one
+RECENT_STEPS = 1000  # what the journal says colours the health for this many steps,
+RECENT_SECONDS = 600.0  # or for this long, whichever lasts longer
 _WELL = ("healthy", "finished", "starting")
+_MILD = ("warning", "guarded", "healing", "degraded")  # a rank that is worse off speaks before these
+_REPAIRS = {
+    "roll-back": "rolled back",
+    "lower-lr": "learning rate changed",
+    "clip": "clipped",
+    "shrink-micro-batch": "batches split",
+}
 
 
 def rank_health(
@@ -21,8 +33,12 @@ def rank_health(
     age: float | None,
     usual: float | None,
     degraded: str | None,
+    journal: tuple[str, str] | None = None,
 ) -> tuple[str, str]:
-    """The word for one rank. `over` is how the run ended, None while it runs; `usual` how long a step takes."""
+    """The word for one rank.
+
+    `over` is how the run ended, None while it runs; `usual` how long a step takes; `journal` the word that it gives.
+    """
     if loss is not None and not math.isfinite(loss):
         return "non-finite loss", f"the loss is {loss} at step {step}" + (f"; {over}" if over else "")
     if over is not None:
@@ -37,14 +53,70 @@ def rank_health(
         return "starting", "no step yet"
     if age is not None and age > max(QUIET_SECONDS, QUIET_STEPS * (usual or 0.0)):
         return f"no step for {age:.0f} s", f"a step usually takes {usual:.3g} s" if usual is not None else ""
-    return "healthy", ""
+    return journal or ("healthy", "")
+
+
+def journal_health(events: Sequence[Event], *, step: int | None, now: float) -> tuple[str, str] | None:
+    """What the journal's recent events make of a healthy rank: critical, healing, guarded, warning, or nothing."""
+    recent = [event for event in events if _recent(event, step, now)]
+    acted = [event for event in recent if event.kind == "action"]
+    done = [event for event in acted if event.state == "done"]
+    for event in reversed(recent):
+        if event.severity == "critical" and not any(action.answers(event) for action in done):
+            return f"critical: {finding_words(event.code)}{_at(event)}", ""
+    for event in reversed(acted):
+        if event.state == "refused":
+            return f"critical: could not {action_words(event.code).to_do}{_at(event)}", str(event.row.get("detail") or "")
+    for event in reversed(done):
+        if event.code in _REPAIRS:
+            return f"healing: {_REPAIRS[event.code]}{_at(event)}", f"because {event.row.get('because', 'of the journal')}"
+    if any(event.code == "skip-batch" for event in done):
+        return f"guarded, {left_out_words(left_out(events))}", ""
+    for event in reversed(recent):
+        if event.severity == "warning" and event.code != "holdfast-degraded":
+            return f"warning: {finding_words(event.code)}{_at(event)}", ""
+    return None
+
+
+def left_out(events: Sequence[Event]) -> int:
+    """How many updates never reached the weights, at least: of many, not every one is told, but now and then how many so far."""
+    skips = [event for event in events if event.kind == "action" and event.code == "skip-batch" and event.state == "done"]
+    told = {str(event.row.get("because")): 0 for event in skips}
+    for event in skips:
+        told[str(event.row.get("because"))] += 1
+    for event in events:
+        if event.kind == "finding" and event.code in told:
+            told[event.code] = max(told[event.code], whole_number(event.evidence.get("so_far")) or 0)
+    return sum(told.values())
+
+
+def left_out_words(count: int) -> str:
+    """The same in words."""
+    return f"{count:,} update{'s' if count != 1 else ''} left out"
+
+
+def stopped_because(events: Sequence[Event]) -> str:
+    """Why Holdfast ended the training, if it did."""
+    for event in reversed(events):
+        if event.kind == "action" and event.code == "stop" and event.state == "done":
+            return f"Holdfast stopped it: {event.settings.get('why') or event.row.get('because') or 'see the journal'}"
+    return ""
+
+
+def _recent(event: Event, step: int | None, now: float) -> bool:
+    in_steps = event.step is not None and step is not None and step - event.step <= RECENT_STEPS
+    return in_steps or (event.time is not None and now - event.time <= RECENT_SECONDS)
+
+
+def _at(event: Event) -> str:
+    return f" at {event.step}" if event.step is not None else ""
 
 
 def run_health(folder_exists: bool, alive: bool, over: str | None, ranks: Sequence[tuple[str, str]]) -> tuple[str, str]:
     """The word for the run: that of its worst rank, or how it ended."""
     if not folder_exists:
         return "folder gone", "the run folder was removed or cannot be reached"
-    for word, reason in ranks:
+    for word, reason in sorted(ranks, key=lambda one: one[0].startswith(_MILD)):
         if word not in _WELL and word != over:
             return word, reason
     if over is not None:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import psutil
 
-from holdfast.probe.health import exit_word, rank_health, run_health
+from holdfast.probe.health import exit_word, journal_health, left_out, rank_health, run_health, stopped_because
+from holdfast.probe.journal import Event, Folding
 from holdfast.probe.pieces import open_pieces
 from holdfast.probe.rows import Column, last_rows, measured
 from holdfast.signals.run_folder import Recording, RunFolder
@@ -24,6 +25,8 @@ _COLUMNS = (
     *("gpu_allocated", "host_rss"),
 )
 _WINDOW = 50
+_ACTIONS_TOLD = 50
+_STAYS_BAD = 3  # losses in a row: leaving these updates out does not help
 _OTHER_HOST_SECONDS = 60.0  # a process of another machine counts as alive while its rows are younger than this
 
 
@@ -47,13 +50,14 @@ class RankState:
     budget: float | None
     gpu_memory: int | None
     host_memory: int | None
+    updates_left_out: int
     health: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """A run and its ranks, and the newest findings."""
+    """A run and its ranks, its findings, and the newest actions."""
 
     name: str
     folder: str
@@ -66,21 +70,37 @@ class RunState:
     reason: str
     ranks: list[RankState]
     findings: list[dict[str, Any]]
+    actions: list[dict[str, Any]]
+    policy: str
+    rules: dict[str, str]
+    updates_left_out: int
+    roll_backs: int
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values, for `--json`."""
         return asdict(self)
 
 
-def read_state(run: RunFolder, *, window: int = _WINDOW, now: float | None = None) -> RunState:
-    """Look at a run; rates and shares are over the last `window` steps of each rank."""
+def read_state(
+    run: RunFolder,
+    *,
+    window: int = _WINDOW,
+    now: float | None = None,
+    rows: Sequence[dict[str, Any]] | None = None,
+    events: Sequence[Event] | None = None,
+) -> RunState:
+    """Look at a run; rates and shares are over the last `window` steps of each rank.
+
+    `rows` and `events` are the journal's, where the caller follows it anyway.
+    """
     now = time.time() if now is None else now
     info = run.info()
-    findings = [entry for entry in run.journal if entry.get("kind") == "finding"]
+    rows = list(run.journal) if rows is None else rows
+    events = Folding(rows).events if events is None else events
     ended, code = _number(info.get("ended")), info.get("exit_code")
     over = exit_word(code) if ended is not None else None
     recordings = run.recordings() if run.path.is_dir() else []
-    ranks = [_rank_state(one, window, now, over, findings) for one in recordings if not _superseded(one, recordings)]
+    ranks = [_rank_state(one, window, now, over, events) for one in recordings if not _superseded(one, recordings)]
     supervised = ended is None and same_process(info.get("pid"), info.get("started"), info.get("host"))
     alive = ended is None and (bool(supervised) or any(rank.alive for rank in ranks))
     health, reason = run_health(run.path.is_dir(), alive, over, [(rank.health, rank.reason) for rank in ranks])
@@ -93,9 +113,14 @@ def read_state(run: RunFolder, *, window: int = _WINDOW, now: float | None = Non
         exit_code=code if isinstance(code, int) else None,
         command=[str(word) for word in info.get("command") or []],
         health=health,
-        reason=reason,
+        reason=reason or ("" if alive else stopped_because(events)),
         ranks=ranks,
-        findings=findings,
+        findings=[row for row in rows if row.get("kind") == "finding"],
+        actions=[row for row in rows if row.get("kind") == "action"][-_ACTIONS_TOLD:],
+        policy=str(info.get("policy") or "observe"),
+        rules=_rules(info.get("rules")),
+        updates_left_out=left_out(events),
+        roll_backs=sum(one.kind == "action" and one.code == "roll-back" and one.state == "done" for one in events),
     )
 
 
@@ -124,8 +149,9 @@ def _superseded(one: Recording, others: list[Recording]) -> bool:
     return not same_process(info.get("pid"), info.get("started"), info.get("host"))
 
 
-def _rank_state(one: Recording, window: int, now: float, over: str | None, findings: list[dict[str, Any]]) -> RankState:
+def _rank_state(one: Recording, window: int, now: float, over: str | None, events: Sequence[Event]) -> RankState:
     info = one.info()
+    own = _events_of(one.rank, info.get("started"), events)
     rows = last_rows(one.path, "steps", _COLUMNS, window)
     figures = _figures(rows, now)
     lives = same_process(info.get("pid"), info.get("started"), info.get("host"))
@@ -138,10 +164,11 @@ def _rank_state(one: Recording, window: int, now: float, over: str | None, findi
         growing=growing,
         over=over,
         step=figures["step"],
-        loss=figures["loss"],
+        loss=None if _was_left_out(rows, own) else figures["loss"],
         age=figures["age"],
         usual=_median(rows["step_seconds"]),
-        degraded=_degraded(findings, one.rank),
+        degraded=_degraded(events, one.rank),
+        journal=journal_health(own, step=figures["step"], now=now),
     )
     return RankState(
         rank=one.rank,
@@ -149,6 +176,7 @@ def _rank_state(one: Recording, window: int, now: float, over: str | None, findi
         pid=info.get("pid"),
         alive=alive,
         growing=growing,
+        updates_left_out=left_out(own),
         health=health,
         reason=reason,
         **figures,
@@ -197,12 +225,34 @@ def _share(part: Column, whole: Column) -> float | None:
     return float(part[both].sum()) / total if total > 0 else None
 
 
-def _degraded(findings: list[dict[str, Any]], rank: int) -> str | None:
-    for finding in findings:
-        if finding.get("code") == "holdfast-degraded" and finding.get("rank", rank) == rank:
-            evidence = finding.get("evidence") or {}
-            return str(evidence.get("what") or evidence.get("error") or "see the journal")
+def _events_of(rank: int, since: Any, events: Sequence[Event]) -> list[Event]:
+    """What concerns this training of the rank, and not one before it."""
+    begin = _number(since) or 0.0
+    return [one for one in events if one.concerns(rank) and (one.time is None or one.time >= begin - 1.0)]
+
+
+def _was_left_out(rows: Mapping[str, Column], events: Sequence[Event]) -> bool:
+    """Whether the newest losses are not finite, only just, and their updates never reached the weights."""
+    known = measured(rows["loss"])
+    steps, losses = rows["step"][known][-_STAYS_BAD:], rows["loss"][known][-_STAYS_BAD:]
+    bad = {int(step) for step, loss in zip(steps, losses, strict=True) if not np.isfinite(loss)}
+    skipped = {one.step for one in events if one.kind == "action" and one.code == "skip-batch" and one.state == "done"}
+    return 0 < len(bad) < _STAYS_BAD and bad <= skipped
+
+
+def _degraded(events: Sequence[Event], rank: int) -> str | None:
+    for event in events:
+        if event.kind == "finding" and event.code == "holdfast-degraded" and event.concerns(rank):
+            return str(event.evidence.get("what") or event.evidence.get("error") or "see the journal")
     return None
+
+
+def _rules(value: Any) -> dict[str, str]:
+    """Policies of single rules, whether run.json holds them as an object or as `code=policy,...`."""
+    if isinstance(value, dict):
+        return {str(code): str(policy) for code, policy in value.items()}
+    pairs = (pair.partition("=") for pair in value.split(",")) if isinstance(value, str) else ()
+    return {code.strip(): policy.strip() for code, _, policy in pairs if policy}
 
 
 def _number(value: Any) -> float | None:

@@ -62,6 +62,10 @@ class Recorder:
                 writer.let_go()
         return writer
 
+    def run_later(self, job: Callable[[], None]) -> None:
+        """Call `job` once in the helper thread."""
+        self._jobs.put(job)
+
     def every_second(self, job: Callable[[], None]) -> None:
         """Call `job` about once a second in the helper thread."""
         self._periodic.append(job)

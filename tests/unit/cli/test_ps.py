@@ -3,10 +3,15 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from holdfast.probe.state import read_state
+from holdfast.signals.schema import TABLES
 
 
 def lines(text: str) -> list[list[str]]:
@@ -74,3 +79,106 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(holdfast: Any, train
     broken.mkdir()
     (broken / "run.json").write_text("{ half")
     assert "digits" in holdfast("ps", "--all").out
+
+
+def act(run: Any, action: str = "skip-batch", *, state: str = "done", step: int = 20, **more: Any) -> None:
+    fields = {"action": action, "step": step, "because": "non-finite-gradient", "settings": {}, "state": state, "rank": 0}
+    run.journal.write("action", **fields | more)
+
+
+def find(run: Any, code: str, severity: str, *, step: int = 20, **more: Any) -> None:
+    run.journal.write("finding", code=code, severity=severity, step=step, **{"rank": 0, "evidence": {}, **more})
+
+
+def health_of(holdfast: Any) -> str:
+    (run,) = json.loads(holdfast("ps", "--json").out)
+    return str(run["health"])
+
+
+def test_updates_that_were_left_out_show_as_guarded_with_their_number(holdfast: Any, training: Any) -> None:
+    run = training(steps=30).run
+    for step in (5, 6, 7):
+        find(run, "non-finite-gradient", "critical", step=step)
+        act(run, step=step)
+    assert lines(holdfast("ps").out)[1][-5:] == ["guarded,", "3", "updates", "left", "out"]
+    find(run, "non-finite-gradient", "critical", step=8, evidence={"so_far": 32})  # the ones between were not told
+    act(run, step=8)
+    (state,) = json.loads(holdfast("ps", "--json").out)
+    assert state["updates_left_out"] == state["ranks"][0]["updates_left_out"] == 32
+
+
+def test_a_bad_loss_whose_update_was_left_out_is_guarded_and_one_that_stays_bad_is_not(holdfast: Any, training: Any) -> None:
+    def append(loss: float, step: int) -> None:
+        values = {"step": step, "time": time.time(), "loss": loss, "step_seconds": 0.1}
+        recorder.table("steps").append([values.get(c.name, c.kind.missing) for c in TABLES["steps"].columns])
+        act(recorder.run, step=step)
+
+    recorder = training(steps=30)
+    append(math.nan, 30)
+    assert health_of(holdfast) == "guarded, 1 update left out"
+    append(math.nan, 31)
+    append(math.nan, 32)
+    assert health_of(holdfast) == "non-finite loss"
+
+
+def test_repairs_show_as_healing_and_what_nobody_repaired_as_critical(holdfast: Any, training: Any) -> None:
+    run = training(steps=30).run
+    find(run, "loss-divergence", "critical", rank=None)
+    assert health_of(holdfast) == "critical: the loss went up and stays high at 20"
+    act(run, "roll-back", because="loss-divergence", number=1, state="posted", rank=None)
+    assert health_of(holdfast).startswith("critical")
+    act(run, "roll-back", because="loss-divergence", number=1)
+    assert health_of(holdfast) == "healing: rolled back at 20"
+    act(run, "lower-lr", number=2, state="refused", step=22, detail="no optimizer")
+    assert health_of(holdfast) == "critical: could not change the learning rate at 22"
+    (state,) = json.loads(holdfast("ps", "--json").out)
+    assert state["roll_backs"] == 1 and [action["action"] for action in state["actions"]] == [
+        "roll-back",
+        "roll-back",
+        "lower-lr",
+    ]
+
+
+def test_a_warning_shows_while_it_is_recent_and_a_note_never(training: Any) -> None:
+    run = training(steps=2000, step_seconds=100.0).run
+    find(run, "loss-spike", "info", step=1999)
+    assert read_state(run).health == "healthy"
+    find(run, "slow-loading", "warning", step=900)
+    assert read_state(run).health == "warning: the data comes too slowly at 900"  # ten minutes have not passed
+    later = time.time() + 900
+    assert read_state(run, now=later).health == "healthy"
+    find(run, "slow-loading", "warning", step=1500)
+    assert read_state(run, now=later).health == "warning: the data comes too slowly at 1500"  # nor a thousand steps
+
+
+def test_the_rank_that_is_worse_off_speaks_for_the_run(holdfast: Any, training: Any) -> None:
+    run = training("ddp", rank=0).run
+    training("ddp", rank=1, loss=math.inf)
+    find(run, "slow-loading", "warning")
+    assert health_of(holdfast) == "non-finite loss"
+
+
+def test_the_policy_has_a_column_where_it_is_not_to_observe(holdfast: Any, training: Any) -> None:
+    training("watched").run.update_info(policy="observe")
+    assert "policy" not in holdfast("ps").out
+    training("healed").run.update_info(policy="heal", rules={"loss-spike": "observe"})
+    training("own").run.update_info(policy="rules/mine.py")
+    header, *rows = lines(holdfast("ps").out)
+    assert header[-2:] == ["policy", "health"]
+    assert {row[0]: row[-2] for row in rows} == {"watched": "observe", "healed": "heal*", "own": "mine.py"}
+    by_name = {run["name"]: run for run in json.loads(holdfast("ps", "--json").out)}
+    assert (by_name["healed"]["policy"], by_name["healed"]["rules"]) == ("heal", {"loss-spike": "observe"})
+
+
+def test_a_long_name_does_not_push_the_health_out(holdfast: Any, training: Any, in_terminal: Any) -> None:
+    training("a-name-" * 12).run.update_info(policy="heal")
+    assert lines(holdfast("ps").out)[1][0] == "a-name-" * 12
+    shown = in_terminal("ps").replace("\r", "")
+    assert "healthy" in shown and "a-name-" in shown and max(map(len, re.sub(r"\x1b\[[\d;]*m", "", shown).splitlines())) <= 100
+
+
+def test_a_run_that_holdfast_stopped_says_why(holdfast: Any, training: Any) -> None:
+    run = training(live=False).run
+    act(run, "stop", settings={"why": "nothing to go back to", "code": 1})
+    (state,) = json.loads(holdfast("ps", "--all", "--json").out)
+    assert (state["health"], state["reason"]) == ("finished", "Holdfast stopped it: nothing to go back to")

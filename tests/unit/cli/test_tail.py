@@ -30,7 +30,7 @@ def test_the_screen_shows_everything_at_a_hundred_columns(training: Any) -> None
     text = drawn(recorder.run)
     for shown in ("digits", "step 199", "loss", "grad norm", "lr", "step rate", "10/s", "data wait", "30 %", "memory", "954 MB"):
         assert shown in text, shown
-    for shown in ("Holdfast", "0.40 %", "healthy", "evaluated", "step 150", "accuracy 0.91", "slow-loading", "share 0.42"):
+    for shown in ("Holdfast", "0.40 %", "too slowly", "evaluated", "step 150", "accuracy 0.91", "slow-loading", "share 0.42"):
         assert shown in text, shown
     assert "█" in text and "▁" in text
     assert max(map(len, text.splitlines())) <= 100
@@ -87,6 +87,81 @@ def test_json_lines_hold_the_state(holdfast: Any, training: Any) -> None:
     assert (line["name"], line["alive"], line["health"]) == ("digits", True, "non-finite loss")
     assert line["ranks"][0]["step"] == 2 and line["ranks"][0]["loss"] == "nan"
     assert [finding["code"] for finding in line["findings"]] == ["slow-loading"]
+
+
+def bad_update(run: Any, step: int, rank: int = 0) -> None:
+    evidence = {"loss": math.nan, "parameter": "encoder.2.weight", "batch": {"indices": [3, 17, 22, 40, 41]}}
+    where = {"step": step, "rank": rank}
+    run.journal.write("finding", code="non-finite-gradient", severity="critical", **where, evidence=evidence)
+    run.journal.write("action", action="skip-batch", because="non-finite-gradient", settings={}, state="done", **where)
+
+
+def roll_back(run: Any, state: str, **more: Any) -> None:
+    settings = {"to": 850, "lr_factor": 0.75, "warmup_steps": 0}
+    run.journal.write(
+        "action", action="roll-back", step=900, because="loss-divergence", settings=settings, number=1, state=state, **more
+    )
+
+
+LEFT_OUT = "! step 412  non-finite gradient in encoder.2.weight: update left out (batch indices 3, 17, 22, 40, …)"
+ROLLED_BACK = "* step 900  rolled back to step 850, learning rate x 0.75, because loss-divergence"
+
+
+def test_in_a_pipe_findings_and_actions_stand_between_the_lines(command: list[str], training: Any) -> None:
+    recorder = training("digits", steps=5)
+    with subprocess.Popen([*command, "tail"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        bad_update(recorder.run, 412)
+        recorder.run.journal.write("diagnosis", step=900, causes=["learning-rate-too-high"], findings=["loss-divergence"])
+        roll_back(recorder.run, "posted")
+        roll_back(recorder.run, "done", rank=0)
+        told = [process.stdout.readline().rstrip() for _ in range(3)]
+        recorder.run.update_info(ended=time.time(), exit_code=0)
+        rest = process.stdout.read().splitlines()
+    assert [line for line in (*told, *rest) if line[0] in "!*?"] == [LEFT_OUT, ROLLED_BACK]
+    assert rest[-1].endswith("finished")
+
+
+def test_it_begins_with_the_last_few_events_from_before(holdfast: Any, training: Any) -> None:
+    run = training(live=False).run
+    for step in range(406, 413):
+        bad_update(run, step)
+    shown = holdfast("tail").out.splitlines()
+    assert len(shown) == 6 and shown[4] == LEFT_OUT and shown[5].endswith("finished")
+
+
+def test_json_lines_tell_findings_and_actions_as_objects_with_a_kind(command: list[str], training: Any) -> None:
+    recorder = training("digits", steps=5)
+    with subprocess.Popen([*command, "tail", "--json"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["kind"] == "state"
+        bad_update(recorder.run, 412)
+        recorder.run.update_info(ended=time.time(), exit_code=0)
+        rest = [json.loads(line) for line in process.stdout]
+    assert [line["kind"] for line in rest] == ["finding", "action", "state"]
+    assert rest[0]["evidence"]["loss"] == "nan" and rest[1]["words"] == "update left out, because non-finite-gradient"
+
+
+def test_in_a_terminal_events_scroll_by_above_the_screen(training: Any, in_terminal: Any) -> None:
+    recorder = training("digits")
+    recorder.run.update_info(policy="heal")
+    threading.Timer(1.5, lambda: (bad_update(recorder.run, 412), roll_back(recorder.run, "done", rank=0))).start()
+    threading.Timer(3.5, lambda: recorder.run.update_info(ended=time.time(), exit_code=0)).start()
+    written = in_terminal("tail")
+    assert "encoder.2.weight: update left out" in written and ROLLED_BACK in written and "heal" in written
+    assert written.count("update left out (batch") == 1  # and not once more at every redraw
+
+
+def test_the_screen_holds_the_newest_events_and_fits(training: Any) -> None:
+    run = training(rank=0).run
+    training(rank=1)
+    for step, rank in ((410, 0), (410, 1), (412, 0), (412, 1)):
+        bad_update(run, step, rank)
+    roll_back(run, "posted")
+    text = drawn(run)
+    assert "will roll back to step 850" in text and "[2 ranks]" in text and text.count("update left out (batch") == 2
+    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_a_finished_run_is_shown_once_and_ends(holdfast: Any, training: Any) -> None:

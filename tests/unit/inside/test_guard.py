@@ -208,6 +208,17 @@ def test_statistics_that_the_script_loads_are_not_undone(run: RunFolder) -> None
     assert model[1].running_mean.equal(kept)
 
 
+def test_a_very_first_batch_that_is_bad_does_not_spoil_the_statistics(run: RunFolder) -> None:
+    arm_from_environment()
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(16, 8) * (math.nan if step == 0 else 1.0)).square().mean().backward()
+        optimizer.step()
+    assert model[1].running_mean.isfinite().all() and model[1].num_batches_tracked == 2
+
+
 def test_observing_changes_nothing_even_when_it_is_bad(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_POLICY", "observe")
     expected = train(OPTIMIZERS["adamw"], math.nan)

@@ -12,6 +12,7 @@ import math
 from collections import deque
 
 import torch
+from torch import nn
 
 from holdfast.inside.gathering import Gathering
 from holdfast.inside.member import parameters_of
@@ -33,7 +34,7 @@ class Guard:
 
     def __init__(self, policy: Policy, report: Report, averages: Averages) -> None:
         self.policy, self.report, self.averages = policy, report, averages
-        self.statistics = RunningStatistics(())
+        self.blame, self.statistics = report.blame, RunningStatistics(())
         self.norms = NormHistory()
         self.max_norm = math.inf  # an action may set a lower one
         self.just_left_out = False  # whether the last update was; on a GPU it may not be known yet
@@ -41,6 +42,7 @@ class Guard:
         self._now: LeftOut | None = None
         self._flag: Flag | None = None
         self._last_flag: torch.Tensor | None = None
+        self._bad: tuple[int, str] | None = None  # the step that is bad now, told when it is over
         self._clipped_in_a_row = 0
         self._past: deque[tuple[float | None, float | None]] = deque(maxlen=_BEFORE)
         self._sharded: bool | None = None
@@ -55,6 +57,7 @@ class Guard:
         if is_main:
             self.averages.let_go()
         self._end()  # a step that raised has left one behind
+        self._bad = None
         if numbers.scale is not None:
             return
         if numbers.carries:
@@ -65,7 +68,7 @@ class Guard:
             if self.policy.guards(code):
                 self._now = LeftOut(parameters_of(optimizer))
             if is_main:
-                self.report.bad_update(step, code, numbers, list(self._past), left_out=self._now is not None)
+                self._bad = (step, code)
             return
         if is_main and norm is not None:
             self._clip(optimizer, numbers, norm if clipped_at is None else min(norm, clipped_at), step)
@@ -130,12 +133,24 @@ class Guard:
                 self.statistics.put_back()
             else:
                 self.statistics.keep()
+        if self._bad is not None and numbers is not None:
+            self.report.bad_update(*self._bad, numbers, list(self._past), left_out=left_out)
         if left_out:
             self.left_out += 1
             self.averages.hold()
         elif numbers is not None and not numbers.carries:
             self._past.append((numbers.loss, _norm(numbers)))
         return left_out
+
+    def learn_models(self, models: list[nn.Module]) -> None:
+        """The models are known, or known better: whose running statistics to keep."""
+        self.statistics = RunningStatistics(models)
+
+    def start_again(self) -> None:
+        """The training was rolled back: what was seen since is no measure any more."""
+        self.norms.forget()
+        self.statistics.forget()
+        self._past.clear()
 
     def arrived(self, step: int, numbers: Gathering) -> None:
         """The numbers of a step have come from the device: tell what was decided there."""

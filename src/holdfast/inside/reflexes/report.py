@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from holdfast.inside.gathering import Gathering
+from holdfast.inside.reflexes.blame import Blame
 from holdfast.signals.journal import Journal
 
-_TOLD_EACH = 20  # after so many of a kind, only every doubling of their number is told
+_TOLD_EACH = 3  # after so many of a kind, only every doubling of their number is told
 
 
 class Report:
     """Writes the guard's findings and actions into the journal."""
 
-    def __init__(self, journal: Journal, rank: int, name_of: Callable[[int], str]) -> None:
+    def __init__(self, journal: Journal, rank: int, name_of: Callable[[int], str], blame: Blame) -> None:
         self._journal, self._rank, self._name_of = journal, rank, name_of
         self._counts: dict[str, int] = {}
-        self.about_batch: Callable[[int, bool], dict[str, Any]] = lambda _step, _in_full: {}
-        self.about_parameters: Callable[[list[str]], dict[str, Any]] = lambda _names: {}
+        self.blame = blame
 
     def bad_update(
         self, step: int, code: str, numbers: Gathering, past: list[tuple[float | None, float | None]], *, left_out: bool
@@ -42,9 +42,9 @@ class Report:
             evidence["so_far"] = count
         with contextlib.suppress(Exception):  # what cannot be named is left out, the finding is not
             evidence.update(self._parameters(numbers))
-            evidence.update(self.about_batch(step, count <= 3))
+            evidence.update(self.blame.about_batch(step, count <= 3))
         self._write("finding", code=code, severity="critical", step=step, evidence=evidence)
-        if "input" in evidence and evidence["input"] not in ("finite", "unknown"):
+        if evidence.get("input", "unknown") not in ("finite", "unknown") and self._count("non-finite-input") == 1:
             self._write("finding", code="non-finite-input", severity="critical", step=step, evidence={"input": evidence["input"]})
         if left_out:
             self._write("action", action="skip-batch", step=step, because=code, settings={}, state="done")
@@ -57,6 +57,11 @@ class Report:
             settings = {"max_norm": limit, "steps": 1}
             self._write("action", action="clip", step=step, because="gradient-explosion", settings=settings, state="done")
 
+    def cannot(self, what: str, words: str) -> None:
+        """Holdfast cannot do a thing in this loop: said once, with the line to add where there is one."""
+        if self._count(f"cannot {what}: {words}") == 1:
+            self._write("finding", code="holdfast-degraded", severity="info", evidence={"what": what, "error": words})
+
     def _parameters(self, numbers: Gathering) -> dict[str, Any]:
         each = numbers.reading.each if numbers.reading is not None else None
         if each is None:
@@ -64,9 +69,8 @@ class Report:
         bad = [self._name_of(int(code)) for code in each.names[np.asarray(each.non_finite) != 0]]
         if not bad:
             return {}
-        first = bad[0]
-        told = {"parameter": first, "module": first.rpartition(".")[0], "bad_parameters": len(bad)}
-        return {**told, **self.about_parameters(bad)}
+        loss_is_finite = numbers.loss is None or math.isfinite(numbers.loss)
+        return {"parameter": bad[0], "bad_parameters": len(bad), **self.blame.about_parameters(bad, loss_is_finite)}
 
     def _count(self, what: str) -> int:
         self._counts[what] = self._counts.get(what, 0) + 1

@@ -35,16 +35,18 @@ class RunningStatistics:
         if self._kept is None or not _alike(self._kept, buffers):
             self._kept = [buffer.clone() for buffer in buffers]
         else:
-            torch._foreach_copy_(self._kept, buffers)
+            _copy(self._kept, buffers)
 
-    def put_back(self) -> bool:
-        """Put back what was kept; False if nothing was, as before the first step."""
+    def put_back(self) -> None:
+        """Put back what was kept. Before the first good step nothing is: statistics that are spoilt begin again."""
         buffers = self._buffers()
-        if self._kept is None or not _alike(self._kept, buffers):
-            return False
         with torch.no_grad():
-            torch._foreach_copy_(buffers, self._kept)
-        return True
+            if self._kept is not None and _alike(self._kept, buffers):
+                _copy(buffers, self._kept)
+                return
+            for layer in self._living():
+                if not all(buffer.isfinite().all() for buffer in layer._buffers.values() if buffer is not None):
+                    layer.reset_running_stats()
 
     def keep_unless(self, flag: torch.Tensor) -> None:
         """On a device: keep them if the flag is 0, put back what was kept if it is 1, without asking which."""
@@ -56,12 +58,22 @@ class RunningStatistics:
             if self._flat is not None and self._flat.shape == now.shape:
                 now = torch.where(flag.bool(), self._flat, now)
                 pieces = torch.split_with_sizes(now, [buffer.numel() for buffer in buffers])
-                torch._foreach_copy_(buffers, [p.reshape(b.shape) for p, b in zip(pieces, buffers, strict=True)])
+                _copy(buffers, [p.reshape(b.shape) for p, b in zip(pieces, buffers, strict=True)])
             self._flat = now
 
     def _buffers(self) -> list[torch.Tensor]:
-        layers = [layer for reference in self._layers if (layer := reference()) is not None]
-        return [buffer for layer in layers for buffer in layer._buffers.values() if buffer is not None]
+        return [buffer for layer in self._living() for buffer in layer._buffers.values() if buffer is not None]
+
+    def _living(self) -> list[_NormBase]:
+        return [layer for reference in self._layers if (layer := reference()) is not None]
+
+
+def _copy(into: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    """All in one call for each type: a mixed list would be copied one by one."""
+    for floating in (True, False):
+        pairs = [(a, b) for a, b in zip(into, values, strict=True) if a.is_floating_point() == floating]
+        if pairs:
+            torch._foreach_copy_([a for a, _ in pairs], [b for _, b in pairs])
 
 
 def _alike(kept: list[torch.Tensor], buffers: list[torch.Tensor]) -> bool:

@@ -1,0 +1,45 @@
+"""A finding: a symptom that was seen, with the numbers that show it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One symptom. `step` is the newest step that was looked at; where it began is `onset` in the evidence."""
+
+    code: str
+    step: int = field(kw_only=True)
+    severity: str = field(default="warning", kw_only=True)
+    evidence: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def onset(self) -> int:
+        """The first step of the trouble, as far as it can be told."""
+        return int(self.evidence.get("onset", self.step))
+
+    def as_row(self) -> dict[str, Any]:
+        """The finding as the journal holds it: plain numbers, shortened to what matters."""
+        evidence = {name: plain(value) for name, value in self.evidence.items()}
+        return {"code": self.code, "severity": self.severity, "step": self.step, "evidence": evidence}
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON takes: numpy's numbers become Python's, floats get six digits, what is not finite becomes a word."""
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if isinstance(value, (float, np.floating)):
+        return float(f"{float(value):.6g}") if math.isfinite(value) else str(float(value))
+    if isinstance(value, Mapping):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [plain(one) for one in value]
+    return value

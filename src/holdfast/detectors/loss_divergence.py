@@ -1,0 +1,144 @@
+"""`loss-divergence`: the loss went up, most of what was learned is lost, and it does not come back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.detectors.finding import Finding
+from holdfast.detectors.levels import Usual, began, block_medians, coming_back, middle, usual
+from holdfast.signals.view import Floats, SignalView, Steps
+
+_ZONE = 128  # steps that are looked at for the rise
+_BEGINNING = 10
+_ABRUPT = 12  # steps after the onset that must be high already
+_SLOW = ((0, 0.0), (12, 0.1), (44, 0.15), (108, 0.15))  # steps that a rise took, and how much more it must then have cost
+
+
+def loss_divergence(
+    signals: SignalView,
+    *,
+    sustained: int = 20,
+    active_after: int = 64,
+    lost: float = 0.8,
+    lost_with_cause: float = 0.4,
+    lost_after_restart: float = 0.9,
+    times: float = 10.0,
+    memory: int = 4096,
+) -> Finding | None:
+    """Compare the level of the last `sustained` losses with every level since the run first got as far as it was.
+
+    All of these must hold: the level is `lost` of the way back to the beginning (or `times` the usual where nothing was learned
+    yet, and then above all losses so far); it stands clear of every earlier level; the losses just before the rise were usual
+    ones and those just after it were not; four of five losses since are up; and they are not coming down. A curriculum that
+    makes the data harder costs half of what was learned in good health, so less than `lost` counts only together with a
+    learning rate or gradients that left their history. A learning rate that goes up to a height it already had (a warm
+    restart) raises the loss by itself.
+    Settled on some fifty small trainings with a fault (LR x 10 and x 100, damaged weights, bad batches, wrong labels): those
+    that stayed broken had lost 0.75 or more and were found within 50 steps. The healthy ones of `benchmarks` lost 0.6 at most.
+    """
+    _, loss = signals.last("loss", sustained + _ZONE + active_after)
+    if len(loss) < sustained + active_after:
+        return None
+    level = middle(loss[-sustained:])
+    for gap, more in _SLOW:
+        before = loss[: -(sustained + gap)][-active_after:]
+        if len(before) < active_after or level < (usual_then := middle(before)) + 0.25 * abs(usual_then):  # the common case
+            continue
+        share = lost_with_cause if gap <= 12 and _has_cause(signals, sustained + gap) else lost
+        share = (lost_after_restart if _restarted(signals, sustained + gap) else share) + more
+        found = _against(signals, memory, sustained, gap, active_after, share, times)
+        if found is not None:
+            return found
+    return None
+
+
+def _against(
+    signals: SignalView, memory: int, sustained: int, gap: int, active_after: int, lost: float, times: float
+) -> Finding | None:
+    steps, loss = signals.last("loss", memory)
+    if not np.isfinite(loss[-sustained:]).all():
+        return None
+    steps, loss = steps[np.isfinite(loss)], loss[np.isfinite(loss)]
+    past, now = loss[: -(sustained + gap)], loss[-sustained:]
+    if len(past) < active_after:
+        return None
+    normal, level = usual(past[-active_after:]), middle(now)
+    _, first = signals.first("loss", _BEGINNING)
+    first = first[np.isfinite(first)]
+    early = middle(first) if len(first) else normal.value
+    fall = early - normal.value
+    learned = fall > max(3 * normal.noise, 0.1 * abs(normal.value))
+    top = float(_since_learned(block_medians(past, sustained), normal, fall if learned else 0.0, early).max())
+    if learned:
+        needed = normal.value + max(lost * fall, 0.25 * abs(normal.value))
+    else:
+        ever = signals.highest("loss", before=int(steps[-(sustained + gap)]))
+        needed = max(normal.value + times * max(abs(normal.value), 3 * normal.noise), ever)
+    needed = max(needed, top + (top - normal.value), normal.value + 3 * normal.noise)
+    bar = normal.value + 0.5 * (needed - normal.value)
+    if level < needed or np.mean(now > bar) < 0.8 or middle(past[-sustained:]) > normal.value + 0.2 * (level - normal.value):
+        return None
+    onset = _onset(steps, loss, sustained + gap + sustained, normal, needed)
+    since = loss[steps >= onset]
+    if middle(since[:_ABRUPT]) < min(normal.value + 0.7 * (level - normal.value), early + 0.5 * fall):
+        return None
+    if coming_back(since[-_ZONE // 2 :], normal.value) and middle(since[-_ABRUPT // 2 :]) < 2 * early:
+        return None
+    evidence = {
+        "onset": onset,
+        "loss": level,
+        "usual": normal.value,
+        "at_the_beginning": early,
+        "highest_level_before": top,
+        "steps_high": int(np.sum(steps >= onset)),
+        **learning_rates(signals, onset),
+    }
+    return Finding("loss-divergence", step=int(steps[-1]), severity="critical", evidence=evidence)
+
+
+def _since_learned(levels: Floats, normal: Usual, fall: float, early: float) -> Floats:
+    """The levels since the loss first came near where it was before the rise; all of them if it had risen before that."""
+    reached = np.flatnonzero(levels <= normal.value + max(0.25 * fall, normal.noise))
+    if not len(reached) or levels[: reached[0] + 1].max() > early + 0.3 * fall:
+        return levels
+    return levels[reached[0] :]
+
+
+def _onset(steps: Steps, loss: Floats, rows: int, normal: Usual, needed: float) -> int:
+    bar = normal.value + min(0.5 * (needed - normal.value), max(6 * normal.noise, 0.1 * (needed - normal.value)))
+    return int(steps[-rows:][began(loss[-rows:] > bar)])
+
+
+def _restarted(signals: SignalView, rows: int) -> bool:
+    """Whether the learning rate went up within the last `rows` to a height that it had before."""
+    steps, lr = signals.last("lr", 2 * _ZONE)
+    before, after = lr[:-rows], lr[-rows:]
+    if not len(before):
+        return False
+    had = signals.highest("lr", before=int(steps[-rows]))
+    return bool(1.2 * before.min() < after.max() <= 1.05 * had)
+
+
+def _has_cause(signals: SignalView, rows: int) -> bool:
+    """Whether the learning rate or the gradients have left everything they ever had within the last `rows`."""
+    for name, times in (("lr", 3.0), ("grad_norm", 2.0)):
+        steps, values = signals.last(name, rows)
+        if len(steps) and middle(values) > times * signals.highest(name, before=int(steps[0])) > 0:
+            return True
+    return False
+
+
+def learning_rates(signals: SignalView, onset: int) -> dict[str, float | int]:
+    """The learning rate now and before the trouble, and where it jumped, if it did so by three or more."""
+    steps, lr = signals.last("lr", 4 * _ZONE)
+    lr_steps = steps[np.isfinite(lr) & (lr > 0)]
+    lr = lr[np.isfinite(lr) & (lr > 0)]
+    past = lr[lr_steps < onset - _ZONE // 2]
+    if not len(past):
+        return {"lr": float(lr[-1])} if len(lr) else {}
+    before = float(np.median(past[-_ZONE:]))
+    found: dict[str, float | int] = {"lr": float(lr[-1]), "lr_before": before}
+    jumped = np.flatnonzero((lr > 3 * before) & (lr_steps >= onset - _ZONE // 2) & (lr_steps <= onset))
+    if len(jumped):
+        found["lr_jumped_at"] = int(lr_steps[jumped[0]])
+    return found

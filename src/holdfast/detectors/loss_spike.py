@@ -1,0 +1,58 @@
+"""`loss-spike`: the loss of a step stands out, and whether it came back."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.detectors.finding import Finding
+from holdfast.detectors.levels import usual
+from holdfast.signals.view import Floats, SignalView
+
+
+def loss_spike(
+    signals: SignalView, *, window: int = 128, active_after: int = 64, sigmas: float = 6.0, settle: int = 32, newest: int = 4
+) -> Finding | None:
+    """Compare losses that have had `settle` steps to come back with the window before them.
+
+    Each call looks at `newest` losses, `settle` steps ago. A spike stands `sigmas` deviations out both as it is and as a
+    logarithm (batches of one to four give losses with long tails, which are no news), and above everything in the window.
+    """
+    steps, loss = signals.last("loss", window + settle)
+    if len(loss) < active_after + settle:
+        return None
+    past, block = loss[:-settle], loss[-settle:]
+    heads = block[:newest]
+    if np.fmax.reduce(heads) <= np.fmax.reduce(past):  # the common case
+        return None
+    past = past[np.isfinite(past)]
+    peak = int(np.argmax(np.where(np.isfinite(heads), heads, -np.inf)))
+    top = float(heads[peak])
+    if len(past) < active_after or not np.isfinite(top) or top <= past.max():
+        return None
+    normal = usual(past)
+    score = min(normal.sigmas(top), _log_sigmas(past, top))
+    if score < sigmas:
+        return None
+    calm = block[peak + 1 :] < normal.value + 3 * normal.noise
+    back = _first_of_three(calm)
+    evidence = {
+        "onset": int(steps[-settle + peak]),
+        "loss": top,
+        "usual": normal.value,
+        "sigmas": score,
+        "recovered": back is not None,
+        "within_steps": None if back is None else back + 1,
+    }
+    return Finding("loss-spike", step=int(steps[-settle + peak]), severity="info", evidence=evidence)
+
+
+def _log_sigmas(past: Floats, value: float) -> float:
+    if past.min() <= 0 or value <= 0:
+        return np.inf
+    return usual(np.log(past)).sigmas(float(np.log(value)))
+
+
+def _first_of_three(calm: np.ndarray) -> int | None:
+    runs = calm[:-2] & calm[1:-1] & calm[2:]
+    found = np.flatnonzero(runs)
+    return int(found[0]) if len(found) else None

@@ -1,0 +1,71 @@
+"""`metric-collapse`: a metric of held-out data that was good is suddenly worth nothing (0.64 -> 0.002)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.detectors.finding import Finding
+from holdfast.detectors.levels import usual
+from holdfast.detectors.metric_decline import HELD_OUT
+from holdfast.detectors.metric_direction import better
+from holdfast.signals.view import Floats, SignalView, Steps
+
+
+def metric_collapse(signals: SignalView, *, share: float = 0.1, active_after: int = 3, lost: float = 0.9) -> Finding | None:
+    """Compare the newest value with the best so far: `share` of it, or `lost` of the way back to the first evaluation.
+
+    Batch normalisation at a large learning rate gives single evaluations near chance in good health. So the training loss
+    must be up too, or the next evaluation must be as bad.
+    """
+    for split, name in signals.metrics():
+        way = better(name)
+        if way is None or split not in HELD_OUT:
+            continue
+        steps, values = signals.evaluated(split, name)
+        if len(values) <= active_after or not np.isfinite(values).all():
+            continue
+        bad = _bad(values, way, share, lost)
+        sure = bad[-1] and (bad[-2] or _loss_is_up(signals, int(steps[-1])))
+        if sure:
+            return _finding(split, name, steps, values, bad, way)
+    return None
+
+
+def _bad(values: Floats, way: str, share: float, lost: float) -> np.ndarray:
+    """Which evaluations are collapsed against the best before them."""
+    bad = np.zeros(len(values), bool)
+    for index in range(3, len(values)):
+        past = values[:index]
+        if way == "higher":
+            best = past.max()
+            bad[index] = best > 0 and values[index] <= share * best and np.median(past[-3:]) > 3 * share * best
+        else:
+            best, first = past.min(), past[0]
+            fell = first > 1.5 * best > 0
+            bad[index] = (
+                fell and values[index] >= best + lost * (first - best) and np.median(past[-3:]) < best + 0.5 * (first - best)
+            )
+    return bad
+
+
+def _loss_is_up(signals: SignalView, step: int) -> bool:
+    _, loss = signals.until(step).last("loss", 256)
+    loss = loss[np.isfinite(loss)]
+    if len(loss) < 84:
+        return False
+    return usual(loss[:-20]).sigmas(float(np.median(loss[-20:]))) > 4
+
+
+def _finding(split: str, name: str, steps: Steps, values: Floats, bad: np.ndarray, way: str) -> Finding:
+    good = int(np.flatnonzero(~bad)[-1])
+    best = int(values.argmax() if way == "higher" else values.argmin())
+    evidence = {
+        "onset": int(steps[good]) + 1,  # somewhere between the last good evaluation and the first bad one
+        "metric": name,
+        "split": split,
+        "value": float(values[-1]),
+        "before": float(values[good]),
+        "best": float(values[best]),
+        "best_step": int(steps[best]),
+    }
+    return Finding("metric-collapse", step=int(steps[-1]), severity="critical", evidence=evidence)

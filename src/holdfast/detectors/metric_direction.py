@@ -1,0 +1,22 @@
+"""Whether a metric is better high or low, by its name."""
+
+from __future__ import annotations
+
+import re
+
+_LOW = {
+    *("loss", "error", "err", "perplexity", "ppl", "mse", "mae", "rmse", "nll", "cer", "wer", "fid", "entropy", "bpc", "bpb"),
+    *("mape", "brier", "ece", "hinge", "bce", "kl", "div", "ctc"),
+}
+_HIGH = {
+    *("acc", "accuracy", "acc1", "acc5", "top1", "top5", "f1", "auc", "auroc", "auprc", "map", "map50", "ap", "iou", "miou"),
+    *("dice", "precision", "recall", "bleu", "rouge", "psnr", "ssim", "r2", "mcc", "kappa", "correct"),
+}
+
+
+def better(name: str) -> str | None:
+    """`higher` or `lower`; None where the name does not say, and then nothing is concluded from it."""
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    if any(word in _LOW for word in words):  # `accuracy_loss` is a loss
+        return "lower"
+    return "higher" if any(word in _HIGH for word in words) else None

@@ -1,0 +1,90 @@
+"""A diagnosis: findings that belong together, and the causes that explain them, most likely first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.detectors.finding import Finding, plain
+from holdfast.diagnosis.causes import CAUSES, Cause
+
+_RECENT_STEPS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is wrong and why. `evidence` holds what the findings say, and what the run can be repaired with."""
+
+    findings: tuple[Finding, ...]
+    causes: tuple[str, ...] = ()
+    step: int = field(kw_only=True)
+    evidence: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def codes(self) -> frozenset[str]:
+        """The codes of its findings."""
+        return frozenset(finding.code for finding in self.findings)
+
+    @property
+    def onset(self) -> int:
+        """The first step of the trouble: the earliest onset of a finding, or the change that led to it."""
+        return min([finding.onset for finding in self.findings] + [int(self.evidence.get("lr_jumped_at", self.step))])
+
+    def finding(self, *codes: str) -> Finding | None:
+        """The first finding with one of these codes."""
+        return next((finding for finding in self.findings if finding.code in codes), None)
+
+    def as_row(self) -> dict[str, Any]:
+        """The diagnosis as the journal holds it."""
+        evidence = {name: plain(value) for name, value in self.evidence.items()}
+        codes = [finding.code for finding in self.findings]
+        return {"step": self.step, "onset": self.onset, "findings": codes, "causes": list(self.causes), "evidence": evidence}
+
+
+def diagnose(findings: Sequence[Finding], *, around: Iterable[Mapping[str, Any]] = (), **known: Any) -> Diagnosis:
+    """Rank the causes of some findings.
+
+    `around` are journal rows of the run that may bear on it (what reflexes saw, changes that were made); `known` is more
+    evidence, such as the snapshots that can be gone back to.
+    """
+    evidence: dict[str, Any] = {}
+    for finding in reversed(findings):
+        evidence |= finding.evidence
+    step = max(finding.step for finding in findings)
+    onset = min(finding.onset for finding in findings)
+    present = signs(findings, evidence, around, onset)
+    codes = {finding.code for finding in findings}
+    scored = [(_score(cause, codes, present), cause.code) for cause in CAUSES]
+    ranked = sorted((one for one in scored if one[0] > 0), key=lambda one: -one[0])
+    evidence |= {"exploded": "norm-exploded" in present, **known}
+    return Diagnosis(tuple(findings), tuple(code for _, code in ranked), step=step, evidence=evidence)
+
+
+def signs(
+    findings: Sequence[Finding], evidence: Mapping[str, Any], around: Iterable[Mapping[str, Any]], onset: int
+) -> frozenset[str]:
+    """What speaks for one cause or another, as words that `causes` uses."""
+    codes = {finding.code for finding in findings}
+    found = {
+        "lr-jumped": "lr_jumped_at" in evidence,
+        "norm-exploded": "gradient-explosion" in codes,
+        "recovered": bool(evidence.get("recovered")),
+        "scaler": "scaler-collapse" in codes,
+        "not-clipped": "gradient-explosion" in codes and evidence.get("clip_norm") is None,
+    }
+    for row in around:
+        near = abs(int(row.get("step") or 0) - onset) <= _RECENT_STEPS
+        if row.get("code") == "gradient-explosion" and onset - _RECENT_STEPS <= int(row.get("step") or 0) < onset:
+            found["norm-exploded"] = True  # before the loss rose; what comes with the rise follows from it
+        if row.get("kind") == "change" and near:
+            found["change-before"] = True
+        if row.get("kind") == "finding" and near and " holds " in str((row.get("evidence") or {}).get("input", "")):
+            found["input-non-finite"] = True
+    return frozenset(name for name, present in found.items() if present)
+
+
+def _score(cause: Cause, codes: set[str], present: frozenset[str]) -> float:
+    if not codes & set(cause.seen_by) or present & set(cause.ruled_out_by):
+        return 0.0
+    return cause.likely + 0.4 * len(present & set(cause.signs))

@@ -1,0 +1,162 @@
+"""Control of one training: takes snapshots, and applies the actions that were decided outside, between two steps.
+
+The outside posts an action for a step in the near future, so that every rank does it at the same one. What was done, or
+why it could not be done, goes into the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from holdfast.inside.helper import Helper
+from holdfast.inside.learning_rate import RateFactor
+from holdfast.inside.mailbox import Letter, Mailbox
+from holdfast.inside.reflexes.guard import Guard
+from holdfast.inside.scope import Scope
+from holdfast.inside.snapshots.snapshots import Snapshots
+from holdfast.signals.actions import Action
+from holdfast.signals.journal import Journal
+
+_TO_DISK_EVERY = 300.0  # seconds between two snapshots that go to disk
+Optimizer = torch.optim.Optimizer
+
+
+class Refused(Exception):
+    """An action that cannot be done here; the message says why."""
+
+
+class Control:
+    """What may be changed in a training: the `RunControl` that a loop offers to policies."""
+
+    def __init__(
+        self,
+        *,
+        run: Path,
+        journal: Journal,
+        rank: int,
+        guard: Guard,
+        snapshots: Snapshots,
+        scope: Scope,
+        helper: Helper,
+    ) -> None:
+        self.rate, self.snapshots = RateFactor(), snapshots
+        self._run, self._journal, self._rank, self._guard = run, journal, rank, guard
+        self._scope, self._helper = scope, helper
+        self._mailbox = Mailbox(run)
+        self._waiting: list[Letter] = []
+        self._clip_until = 0
+        self._to_disk_at = time.monotonic()
+        self._do: dict[str, Callable[[Action, int], str]] = {
+            "roll-back": self._roll_back,
+            "lower-lr": self._lower_rate,
+            "clip": self._clip,
+            "shrink-micro-batch": self._shrink,
+            "save-checkpoint": self._save,
+            "stop": self._stop,
+        }
+
+    def before_update(self, optimizer: Optimizer, step: int) -> None:
+        """An update comes: it must wait for copies of what it changes, and see the learning rate that was decided."""
+        self.snapshots.wait_for_copies()
+        self.rate.put_on(optimizer, step)
+
+    def after_update(self) -> None:
+        """The update is done."""
+        self.rate.take_off()
+
+    def between_steps(self, step: int, *, good: bool) -> None:
+        """Between two steps, of which `step` comes next: apply what is due, keep a snapshot if it is time."""
+        if step >= self._clip_until:
+            self._guard.max_norm = math.inf
+        self._waiting += self._mailbox.new_letters()
+        due = [letter for letter in self._waiting if step >= letter.at]
+        for letter in due:
+            self._waiting.remove(letter)
+            self._apply(letter, step)
+        if good and not due and self.snapshots.due(step):
+            self.snapshots.take(step)
+            if time.monotonic() - self._to_disk_at > _TO_DISK_EVERY:
+                self._to_disk_at = time.monotonic()
+                self.snapshots.save(self._run / "checkpoints")
+
+    def close(self) -> None:
+        """The training is over."""
+        self._mailbox.close()
+        self.snapshots.forget()
+        self._helper.close()
+
+    def _apply(self, letter: Letter, step: int) -> None:
+        action = letter.action
+        try:
+            if action.kind not in self._do:
+                raise Refused(f"there is no action {action.kind}")
+            detail, state = self._do[action.kind](action, step), "done"
+        except Refused as why:
+            detail, state = str(why), "refused"
+        except Exception as error:  # noqa: BLE001 - the training goes on, and the journal says what happened
+            detail, state = f"{type(error).__name__}: {error}", "refused"
+        self._tell(letter, state, detail, step)
+        if action.kind == "stop" and state == "done":
+            self._end(action)
+
+    def _tell(self, letter: Letter, state: str, detail: str, step: int) -> None:
+        row = {"number": letter.number, "state": state, "at": step, "detail": detail, "rank": self._rank}
+        with contextlib.suppress(OSError):
+            self._journal.write("action", **letter.action.as_row(), **row)
+
+    # The actions
+
+    def _roll_back(self, action: Action, step: int) -> str:
+        to = action.settings.get("to")
+        if to == "disk":
+            found = self.snapshots.restore_from_disk(self._run / "checkpoints")
+        else:
+            snapshot = self.snapshots.at_or_before(int(to)) if to is not None else None
+            found = None if snapshot is None else snapshot.step
+            if found is not None:
+                self.snapshots.restore(found)
+                self.snapshots.drop_after(found)
+        if found is None:
+            raise Refused("no clean snapshot is that old" if to != "disk" else "no clean checkpoint is on disk")
+        factor = float(action.settings.get("lr_factor", 1.0))
+        self.rate.lower(factor, step, warm_up_steps=int(action.settings.get("warmup_steps", 0)))
+        self._guard.start_again()
+        return f"restored the state of step {found}; learning rate x {self.rate.factor:g}"
+
+    def _lower_rate(self, action: Action, step: int) -> str:
+        self.rate.lower(float(action.settings["factor"]), step, warm_up_steps=int(action.settings.get("warmup_steps", 0)))
+        return f"learning rate x {self.rate.factor:g}"
+
+    def _clip(self, action: Action, step: int) -> str:
+        self._guard.max_norm = float(action.settings["max_norm"])
+        self._clip_until = step + int(action.settings.get("steps", 1000))
+        return f"gradient norm kept under {self._guard.max_norm:g} until step {self._clip_until}"
+
+    def _shrink(self, action: Action, step: int) -> str:  # noqa: ARG002 - all actions are called alike
+        micro_batches = self._scope.micro_batches
+        if micro_batches is None:
+            raise Refused("the loop has no `@run.step` function that could be split; docs/out_of_memory.md shows the two lines")
+        parts = int(action.settings.get("parts", 2))
+        micro_batches.shrink(parts)
+        return f"every batch in {parts} parts"
+
+    def _save(self, action: Action, step: int) -> str:  # noqa: ARG002
+        self.snapshots.take(step)
+        path = self.snapshots.save(self._run / "checkpoints")
+        if path is None:
+            raise Refused("no clean snapshot to save")
+        return f"saving to {path.name}"
+
+    def _stop(self, action: Action, step: int) -> str:
+        return f"stopped before step {step}: {action.settings.get('why', action.because)}"
+
+    def _end(self, action: Action) -> None:
+        print(f"holdfast: training stopped: {action.settings.get('why', action.because)}", file=sys.stderr, flush=True)
+        raise SystemExit(int(action.settings.get("code", 1)))

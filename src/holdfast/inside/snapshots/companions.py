@@ -1,0 +1,168 @@
+"""What belongs to a training beside models and optimizers: schedulers, gradient scalers, averaged copies of the weights.
+
+Found through the garbage collector, once per training. Types are looked at first, and of instances only what lies in their
+own dictionary: an attribute of a lazy proxy could run its code.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
+
+Optimizer = torch.optim.Optimizer
+_SCHEDULER_NAME = re.compile(r"(Scheduler|LR|Warmup\w*|Annealing\w*)$")
+_AVERAGE_NAME = re.compile(r"EMA|Ema(?![a-z])|Averaged|MovingAverage")
+_SCHEDULER, _OTHER_SCHEDULER, _SCALER, _AVERAGE = 1, 2, 3, 4
+
+
+@dataclass(slots=True)
+class Companions:
+    """What was found, and in words what was seen but cannot be kept."""
+
+    schedulers: list[Any] = field(default_factory=list)
+    scalers: list[Any] = field(default_factory=list)
+    averages: list[nn.Module] = field(default_factory=list)
+    counters: list[Any] = field(default_factory=list)  # plain objects that hold an average, and count its updates
+    unseen: list[str] = field(default_factory=list)
+
+
+def find_companions(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Companions:
+    """Ask the garbage collector for what works on these optimizers or copies these models."""
+    models, optimizers = list(models), list(optimizers)
+    found, kinds = Companions(), dict[type, int]()
+    ours = {id(optimizer) for optimizer in optimizers}
+    schedulers: list[Any] = []
+    averages: list[Any] = []
+    for thing in gc.get_objects():
+        kind = type(thing)
+        wanted = kinds.get(kind)
+        if wanted is None:
+            wanted = kinds[kind] = _kind_of(kind)
+        if wanted in (_SCHEDULER, _OTHER_SCHEDULER):
+            schedulers.append(thing)
+        elif wanted == _SCALER:
+            if _scales(thing, ours):
+                found.scalers.append(thing)
+        elif wanted == _AVERAGE:
+            averages.append(thing)
+    _sort_schedulers(schedulers, ours, found)
+    _sort_averages(averages, models, optimizers, found)
+    return found
+
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer inside wrappers such as Accelerate's and Lightning's."""
+    for _ in range(8):
+        inside = _attributes(optimizer)
+        inner = inside.get("optimizer", inside.get("_optimizer"))
+        if inner is None or Optimizer not in type(inner).__mro__:
+            break
+        optimizer = inner
+    return optimizer
+
+
+def _kind_of(kind: type) -> int:
+    bases = kind.__mro__
+    if LRScheduler in bases:
+        return _SCHEDULER
+    if torch.amp.GradScaler in bases:
+        return _SCALER
+    if AveragedModel in bases or (_AVERAGE_NAME.search(kind.__name__) and kind.__module__ != "builtins"):
+        return _AVERAGE
+    steps = any("step" in vars(base) for base in bases)
+    if steps and nn.Module not in bases and Optimizer not in bases and _SCHEDULER_NAME.search(kind.__name__):
+        return _OTHER_SCHEDULER
+    return 0
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    try:
+        inside: dict[str, Any] = vars(thing)
+    except TypeError:
+        return {}
+    return inside
+
+
+def _scales(scaler: Any, ours: set[int]) -> bool:
+    """Whether a scaler is at work, and not for other optimizers only."""
+    inside = _attributes(scaler)
+    known = set(inside.get("_per_optimizer_states", {}))
+    return bool(inside.get("_enabled")) and (not known or bool(known & ours))
+
+
+def _sort_schedulers(candidates: list[Any], ours: set[int], found: Companions) -> None:
+    """Keep those of our optimizers; a scheduler inside another one is that one's business."""
+    inner = {id(child) for outer in candidates for child in _children(outer)}
+    for scheduler in candidates:
+        if id(scheduler) in inner or not _works_on(scheduler, ours):
+            continue
+        kind = type(scheduler)
+        if hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict"):
+            found.schedulers.append(scheduler)
+        else:
+            found.unseen.append(
+                f"{kind.__name__} steers the learning rate and has no state_dict(): after a roll-back it goes on from where "
+                f"it is. To have it restored, give {kind.__name__} state_dict() and load_state_dict()."
+            )
+
+
+def _children(outer: Any) -> list[Any]:
+    inside = _attributes(outer)
+    held = [inside.get(name) for name in ("_schedulers", "schedulers", "scheduler", "after_scheduler", "lr_scheduler")]
+    return [child for thing in held for child in (thing if isinstance(thing, (list, tuple)) else [thing]) if child is not None]
+
+
+def _works_on(scheduler: Any, ours: set[int]) -> bool:
+    optimizer = _attributes(scheduler).get("optimizer")
+    if optimizer is not None:
+        return id(innermost(optimizer)) in ours
+    return any(_works_on(child, ours) for child in _children(scheduler) if _attributes(child).get("optimizer") is not None)
+
+
+def _sort_averages(candidates: list[Any], models: list[nn.Module], optimizers: list[Optimizer], found: Companions) -> None:
+    """Keep those that hold the parameters of one of our models under the same names, and none that is trained."""
+    trained = {id(parameter) for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]}
+    shapes = [_shapes(part) for model in models for part in model.modules() if _holds(part, trained)]
+    for candidate in candidates:
+        if isinstance(candidate, nn.Module):
+            copies = [candidate, *candidate.children()]
+            whole: nn.Module = candidate
+        else:
+            copies = [thing for thing in _attributes(candidate).values() if nn.Module in type(thing).__mro__]
+            whole = copies[0] if copies else nn.Identity()
+        if any((own := _shapes(copy)) and own in shapes for copy in copies) and not _holds(whole, trained):
+            found.averages.append(whole)
+            if whole is not candidate:
+                found.counters.append(candidate)
+        elif not isinstance(candidate, nn.Module) and _matching_tensors(candidate, models):
+            found.unseen.append(
+                f"{type(candidate).__name__} looks like an average of the weights that is not an nn.Module: it is not restored. "
+                f"To have it restored, name it: run.ema(copy)."
+            )
+
+
+def _shapes(module: nn.Module) -> dict[str, torch.Size]:
+    return {name: parameter.shape for name, parameter in module.named_parameters()}
+
+
+def _holds(module: nn.Module, trained: set[int]) -> bool:
+    return any(id(parameter) in trained for parameter in module.parameters())
+
+
+def _matching_tensors(candidate: Any, models: list[nn.Module]) -> bool:
+    """Whether a plain object keeps a list of tensors shaped as a model's parameters."""
+    for held in _attributes(candidate).values():
+        tensors = list(held.values()) if type(held) is dict else held if type(held) is list else []
+        if tensors and all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+            shapes = [tensor.shape for tensor in tensors]
+            if any(shapes == [p.shape for p in model.parameters() if p.requires_grad] for model in models):
+                return True
+    return False

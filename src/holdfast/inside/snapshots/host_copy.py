@@ -1,0 +1,212 @@
+"""Copies of many tensors in host memory: one block, used again and again, filled behind the training's back where it can be.
+
+From a GPU the copies run on a side stream. What only an optimizer changes is copied while the next forward pass already
+runs, and the next update waits, on the device, until the copies are done. What forward passes and averages change is copied
+in the training's own stream. The host never waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+_ALIGNED = 64  # bytes; where a kind of values begins in the block
+_CHUNK = 1 << 20  # values that are looked at together when a copy is checked
+_EXPONENT = {torch.float16: (np.uint16, 0x7C00), torch.bfloat16: (np.uint16, 0x7F80)}
+
+
+class Source(NamedTuple):
+    """A tensor of the training: `steady` if only updates change it, `checked` if it must be finite."""
+
+    tensor: torch.Tensor
+    steady: bool
+    checked: bool
+
+
+Shape = tuple[torch.dtype, torch.Size, tuple[int, ...], bool]
+
+
+class Layout:
+    """Where in a block each tensor lies; values of one kind that must be finite lie side by side, to be checked as one."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.shapes = shapes_of(sources)
+        self.offsets = [0] * len(sources)
+        self.checked: list[tuple[torch.dtype, int, int]] = []
+        kinds: dict[tuple[bool, torch.dtype], list[int]] = {}
+        for number, source in enumerate(sources):
+            kinds.setdefault((source.checked, source.tensor.dtype), []).append(number)
+        end = 0
+        for (checked, dtype), numbers in kinds.items():
+            begin = end = -(-end // _ALIGNED) * _ALIGNED
+            for number in numbers:
+                self.offsets[number] = end
+                end += sources[number].tensor.numel() * dtype.itemsize
+            if checked and dtype.is_floating_point:
+                self.checked.append((dtype, begin, end))
+        self.size = end
+
+
+def shapes_of(sources: Sequence[Source]) -> list[Shape]:
+    """What decides the layout of these tensors."""
+    return [(s.tensor.dtype, s.tensor.shape, s.tensor.stride(), s.checked) for s in sources]
+
+
+class Block:
+    """Host memory for one copy of everything; pinned if it is for a GPU and the system allows it."""
+
+    def __init__(self, size: int, *, pin: bool) -> None:
+        self.memory: npt.NDArray[np.uint8] = np.empty(max(size, 1), np.uint8)
+        self.memory.fill(0)  # so that the pages are there before the training has to wait for them
+        self.size, self.pinned = size, pin and _pin(self.memory)
+        self.views: list[torch.Tensor] = []
+        self.layout: Layout | None = None
+
+    def lay_out(self, layout: Layout) -> list[torch.Tensor]:
+        """The host tensors for a layout. Each has a storage of its own, so that saving one does not save the block."""
+        if self.layout is not layout:
+            places = zip(layout.shapes, layout.offsets, strict=True)
+            self.views, self.layout = [self._view(shape, offset) for shape, offset in places], layout
+        return self.views
+
+    def _view(self, shape: Shape, offset: int) -> torch.Tensor:
+        dtype, size, stride, _ = shape
+        count = size.numel()
+        if count == 0:
+            return torch.empty(size, dtype=dtype)
+        flat = torch.frombuffer(self.memory, dtype=torch.uint8, count=count * dtype.itemsize, offset=offset).view(dtype)
+        return flat.as_strided(size, stride) if _is_dense(size, stride) else flat.view(size)
+
+    def is_finite(self) -> bool:
+        """Whether all values that must be finite are; one thread, and never long without letting others run."""
+        assert self.layout is not None
+        return all(_finite(self.memory[begin:end], dtype) for dtype, begin, end in self.layout.checked)
+
+    def release(self) -> None:
+        """Give the memory back. Nothing may be copying from or to it any more."""
+        if self.pinned:
+            self.pinned = False
+            with contextlib.suppress(Exception):  # at the end of the process the driver may be gone before us
+                _runtime().cudaHostUnregister(self.memory.ctypes.data)
+        self.views, self.layout = [], None
+
+    def __del__(self) -> None:
+        if getattr(self, "pinned", False):
+            self.release()
+
+
+class Copier:
+    """Starts copies, and says when they are done."""
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, Any] = {}
+
+    def copy_out(self, sources: Sequence[Source], hosts: Sequence[torch.Tensor]) -> list[Underway]:
+        """Copy the training's tensors to the host tensors; what is still under way is returned, one for each GPU."""
+        underway: list[Underway] = []
+        for device, numbers in _by_device(sources):
+            if device.type != "cuda":
+                torch._foreach_copy_([hosts[n] for n in numbers], [sources[n].tensor for n in numbers])
+                continue
+            stream = self._streams.get(device)
+            if stream is None:
+                stream = self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            now = [number for number in numbers if not sources[number].steady]
+            later = [number for number in numbers if sources[number].steady]
+            if now:
+                torch._foreach_copy_([hosts[n] for n in now], [sources[n].tensor for n in now], non_blocking=True)
+            stream.wait_stream(torch.cuda.current_stream(device))
+            begin, end = (torch.cuda.Event(enable_timing=True, blocking=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin.record(stream)
+            if later:
+                with torch.cuda.stream(stream):
+                    torch._foreach_copy_([hosts[n] for n in later], [sources[n].tensor for n in later], non_blocking=True)
+            for number in later:
+                sources[number].tensor.record_stream(stream)  # its memory is not given to others before the copy is done
+            end.record(stream)
+            underway.append(Underway(device, begin, end))
+        return underway
+
+
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """Copies from one GPU."""
+
+    device: torch.device
+    begin: Any
+    end: Any
+
+    def hold_back(self) -> None:
+        """Have the training's stream wait, on the device, until the copies are done."""
+        torch.cuda.current_stream(self.device).wait_event(self.end)
+
+    def done(self) -> bool:
+        """Whether the copies have arrived; does not wait."""
+        return bool(self.end.query())
+
+    def wait(self) -> None:
+        """Wait for them; not in the training thread."""
+        self.end.synchronize()
+
+    def seconds(self) -> float:
+        """How long the copies took, once they are done."""
+        return float(self.begin.elapsed_time(self.end)) / 1000.0
+
+
+def copy_in(hosts: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+    """Copy from the host into the training's tensors, in the training's stream."""
+    for _, numbers in _by_device([Source(target, steady=True, checked=False) for target in targets]):
+        torch._foreach_copy_([targets[n] for n in numbers], [hosts[n] for n in numbers], non_blocking=True)
+
+
+def _by_device(sources: Sequence[Source]) -> Iterator[tuple[torch.device, list[int]]]:
+    devices: dict[torch.device, list[int]] = {}
+    for number, source in enumerate(sources):
+        if source.tensor.numel():
+            devices.setdefault(source.tensor.device, []).append(number)
+    yield from devices.items()
+
+
+def _is_dense(size: torch.Size, stride: tuple[int, ...]) -> bool:
+    """Whether the values fill their memory without holes, in whatever order: then they are copied as they lie."""
+    expected = 1
+    for step, length in sorted(zip(stride, size, strict=True)):
+        if length != 1:
+            if step != expected:
+                return False
+            expected *= length
+    return True
+
+
+def _pin(memory: npt.NDArray[np.uint8]) -> bool:
+    try:
+        return int(_runtime().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)) == 0
+    except Exception:  # noqa: BLE001 - without pinned memory the copies are slower, and that is all
+        return False
+
+
+def _finite(memory: npt.NDArray[np.uint8], dtype: torch.dtype) -> bool:
+    """Whether a stretch of memory holds finite numbers only; numpy, as torch would start threads beside the training's."""
+    if dtype in _EXPONENT:
+        kind, mask = _EXPONENT[dtype]
+        bits = memory.view(kind)
+        return all(not (bits[at : at + _CHUNK] & mask == mask).any() for at in range(0, bits.size, _CHUNK))
+    if dtype not in (torch.float32, torch.float64):
+        return True
+    values = memory.view(np.float32 if dtype is torch.float32 else np.float64)
+    with np.errstate(all="ignore"):
+        for at in range(0, values.size, _CHUNK):
+            chunk = values[at : at + _CHUNK]
+            if not np.isfinite(np.add.reduce(chunk)) and not np.isfinite(chunk).all():  # a sum may overflow by itself
+                return False
+    return True
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

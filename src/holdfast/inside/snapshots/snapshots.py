@@ -1,0 +1,396 @@
+"""Snapshots of the training's state in host memory: taken behind its back, bounded in memory and cost, and restored in place.
+
+A snapshot of step `s` is the state before the update of step `s`. It is taken right after the update of the step before, so
+that the copies run beside the next forward pass; `wait_for_copies` holds the next update back, on the device, until they are
+done. Blocks of memory are made ahead by the helper thread and used again. A snapshot is offered only when all its weights
+and optimizer state are known to be finite.
+
+With one rank the interval grows until the snapshots cost no more than their share of the step. With several ranks it stays
+as given, and snapshots are taken at the multiples of it only, so that all ranks hold the same steps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.checkpoints.write import folder_of, list_checkpoints, read_checkpoint, read_manifest, retain, write_checkpoint
+from holdfast.errors import CannotRestore, HoldfastError
+from holdfast.inside.snapshots.host_copy import Block, Copier, Layout, shapes_of
+from holdfast.inside.snapshots.host_memory import share_for_snapshots
+from holdfast.inside.snapshots.plain import Ref, take_apart
+from holdfast.inside.snapshots.retention import fitting_interval, to_give_up
+from holdfast.inside.snapshots.snapshot import Pending, Snapshot
+from holdfast.inside.snapshots.state import Reading, TrainingState
+
+_FIRST_STEPS = (1, 10)  # many runs that blow up do so before the first interval is over
+_MEMORY = 0.9  # weight of the past in the running mean of a step's seconds
+
+
+class Snapshots:
+    """The snapshots of one training of one rank."""
+
+    def __init__(
+        self,
+        state: Callable[[], TrainingState | None],
+        *,
+        every: int = 50,
+        keep: int = 3,
+        memory_limit: int | None = None,
+        budget: float = 0.005,
+        run_later: Callable[[Callable[[], None]], None] = lambda job: job(),
+        rank: int = 0,
+        world_size: int = 1,
+        index: Path | None = None,
+        say: Callable[[str], None] = lambda _words: None,
+    ) -> None:
+        self.every, self.keep, self.memory_limit = every, keep, memory_limit
+        self.taken, self.take_seconds = 0, 0.0  # how many, and what the last one cost the training thread
+        self._state, self._run_later, self._say, self._index = state, run_later, say, index
+        self._least, self._budget, self._rank, self._alone = every, budget, rank, world_size == 1
+        self._copier, self._layout = Copier(), None  # type: tuple[Copier, Layout | None]
+        self._snapshots: list[Snapshot] = []
+        self._free: list[Block] = []
+        self._blocks, self._being_made = 0, 0
+        self._pending: Pending | None = None
+        self._structure: Any = None
+        self._next, self._off = _FIRST_STEPS[0], False
+        self._asked_at, self._step_seconds, self._copy_seconds = 0.0, 0.0, 0.0
+        self._lock = threading.RLock()
+
+    # Taking
+
+    def due(self, step: int) -> bool:
+        """Whether a snapshot should be taken now; called once a step. False while its memory is still being made."""
+        now = time.perf_counter()
+        if self._asked_at:
+            seconds = now - self._asked_at
+            usual = self._step_seconds or seconds
+            self._step_seconds = usual + (1 - _MEMORY) * (min(seconds, 4 * usual) - usual)  # an evaluation is no step
+        self._asked_at = now
+        if step < self._next or self._off or not (self._alone or self._is_common(step)):
+            return False
+        return self._has_room()
+
+    def take(self, step: int) -> bool:
+        """Copy the state, as that before the update of `step`; False if there is no room or no training."""
+        begun = time.perf_counter()
+        state = self._state()
+        if state is None or not state.alive():
+            return False
+        with torch.no_grad():
+            reading = state.read()
+            layout = self._layout_of(reading)
+            made = time.perf_counter()
+            block = self._block_for(step, layout.size, pin=_on_gpu(reading))
+            if block is None:
+                return False
+            begun += time.perf_counter() - made  # memory is made once
+            hosts = block.lay_out(layout)
+            snapshot = Snapshot(step, reading.tree, hosts, block, self._copier.copy_out(reading.sources, hosts))
+        with self._lock:
+            self._snapshots.append(snapshot)
+            self._pending = Pending(snapshot, reading.sources) if snapshot.underway else None
+            snapshot.users += 1
+        self.taken += 1
+        self.take_seconds = time.perf_counter() - begun
+        self._run_later(lambda: self._after_take(snapshot, layout.size))
+        self._plan_next(step)
+        self._asked_at = time.perf_counter()
+        return True
+
+    def wait_for_copies(self) -> None:
+        """Before any update: have the device finish the copies of what it will change. The host does not wait."""
+        pending = self._pending
+        if pending is not None:
+            with self._lock:
+                self._pending = None
+                pending.finish()
+            for copies in pending.snapshot.underway:
+                copies.hold_back()
+
+    # Asking and restoring
+
+    def steps(self) -> list[int]:
+        """Steps of the snapshots that are there and not known to be bad, oldest first."""
+        with self._lock:
+            return sorted(snapshot.step for snapshot in self._snapshots if snapshot.verified is not False)
+
+    def at_or_before(self, step: int) -> Snapshot | None:
+        """The newest clean snapshot that is not newer than `step`; one that was not looked at yet is looked at now.
+
+        For the training thread: it may wait for copies from the device.
+        """
+        self.wait_for_copies()
+        with self._lock:
+            candidates = sorted((s for s in self._snapshots if s.step <= step), key=lambda s: s.step, reverse=True)
+        return next((snapshot for snapshot in candidates if snapshot.verify()), None)
+
+    def restore(self, step: int, *, randomness: bool = False) -> None:
+        """Make the training what it was before the update of `step`. Raises CannotRestore, with nothing changed."""
+        snapshot = self.at_or_before(step)
+        if snapshot is None or snapshot.step != step:
+            raise CannotRestore(f"There is no clean snapshot of step {step}.", fix=f"use one of {self.steps()}")
+        self._living().put_back(snapshot.tree, snapshot.hosts, randomness=randomness)
+
+    def drop_after(self, step: int) -> None:
+        """Forget the snapshots that are newer than `step`: what led there was given up."""
+        with self._lock:
+            for snapshot in [snapshot for snapshot in self._snapshots if snapshot.step > step]:
+                self._drop(snapshot)
+        self._tell()
+
+    def forget(self) -> None:
+        """Forget all snapshots and give their memory back."""
+        self._off = True
+        with self._lock:
+            snapshots, self._snapshots, self._pending = self._snapshots, [], None
+            free, self._free, self._blocks = self._free, [], 0
+        for snapshot in snapshots:
+            if snapshot.underway:
+                torch.cuda.synchronize()  # copies to it, and from it into the training
+            if not snapshot.users:
+                snapshot.block.release()
+        for block in free:
+            block.release()
+        self._tell()
+
+    def write_index(self, path: Path) -> None:
+        """Tell the outside, in one file that is replaced in one move, which snapshots can be restored."""
+        with self._lock:
+            steps = sorted(snapshot.step for snapshot in self._snapshots if snapshot.verified)
+        spare = path.with_name(f".{path.name}.{os.getpid()}")
+        spare.write_text(json.dumps({"steps": steps, "every": self.every}) + "\n", encoding="utf-8")
+        spare.replace(path)
+
+    # On disk
+
+    def save(self, folder: Path, *, keep: int = 3) -> Path | None:
+        """Have the newest clean snapshot written as a checkpoint under `folder`; returns where, at once.
+
+        If the newest turns out not to be finite, the one before it is written. Where every rank holds the same, rank 0 writes.
+        """
+        with self._lock:
+            candidates = [s for s in sorted(self._snapshots, key=lambda s: s.step, reverse=True) if s.verified is not False]
+            for snapshot in candidates:
+                snapshot.users += 1
+        if not candidates:
+            return None
+        parent = self._own_folder(folder)
+        self._run_later(lambda: self._write(candidates, parent, keep))
+        return (parent or folder) / folder_of(candidates[0].step)
+
+    def restore_from_disk(self, folder: Path, *, at_or_before: int | None = None, randomness: bool = False) -> int | None:
+        """Restore the newest whole checkpoint under `folder` and return its step; None if there is none. Reads in this thread.
+
+        With several ranks name `at_or_before`, so that a checkpoint that is just being finished is not taken by some only.
+        """
+        for path in reversed(list_checkpoints(self._own_folder(folder) or folder)):
+            step = int((read_manifest(path) or {}).get("step", -1))
+            if step < 0 or (at_or_before is not None and step > at_or_before):
+                continue
+            try:
+                self.load(path, randomness=randomness)
+            except CannotRestore:
+                raise
+            except HoldfastError:  # torn: an older one may be whole
+                continue
+            return step
+        return None
+
+    def load(self, path: Path, *, randomness: bool = False) -> None:
+        """Restore one checkpoint that `save` wrote. Raises StorageError or CannotRestore, with nothing changed."""
+        parts = read_checkpoint(path)
+        hosts: list[torch.Tensor] = []
+        seen: dict[tuple[int, torch.Size, torch.dtype], Ref] = {}
+
+        def keep(tensor: torch.Tensor) -> Ref:
+            key = tensor.data_ptr() or id(tensor), tensor.shape, tensor.dtype
+            if key not in seen:
+                seen[key] = Ref(len(hosts))
+                hosts.append(tensor)
+            return seen[key]
+
+        content = {**parts["training"], **parts["weights"]}
+        randomness_state = content.pop("randomness")
+        tree = take_apart(content, keep)
+        self.wait_for_copies()
+        self._living().put_back({**tree, "randomness": randomness_state}, hosts, randomness=randomness)
+
+    # Parts
+
+    def _living(self) -> TrainingState:
+        state = self._state()
+        if state is None or not state.alive():
+            raise CannotRestore("The model and the optimizer are gone.", fix="restore while the training runs")
+        return state
+
+    def _layout_of(self, reading: Reading) -> Layout:
+        if self._layout is None or self._layout.shapes != shapes_of(reading.sources):
+            self._layout = Layout(reading.sources)
+        structure = (
+            [len(part["parameters"]) for part in reading.tree["models"]],
+            [[group["count"] for group in saved["groups"]] for saved in reading.tree["optimizers"]],
+        )
+        if self._structure is not None and structure != self._structure:  # those from before cannot be restored any more
+            with self._lock:
+                for snapshot in list(self._snapshots):
+                    self._drop(snapshot)
+        self._structure = structure
+        return self._layout
+
+    def _is_common(self, step: int) -> bool:
+        return step in _FIRST_STEPS or step % self.every == 0
+
+    def _plan_next(self, step: int) -> None:
+        """When the next one is due, by what this one cost; a copy that outlasts half a step holds the next update back."""
+        if self._alone and self.taken > 1:  # the first also warms up
+            stall = max(0.0, self._copy_seconds - 0.5 * self._step_seconds)
+            self.every = fitting_interval(self.take_seconds + stall, self._step_seconds, share=self._budget, at_least=self._least)
+        later = step + self.every - step % self.every
+        self._next = next((first for first in _FIRST_STEPS if first > step), later)
+
+    # Memory
+
+    def _fitting(self, size: int) -> int:
+        """How many snapshots of that size are kept: fewer if memory is short."""
+        if self.memory_limit is None:
+            self.memory_limit = share_for_snapshots()
+        fitting = min(self.keep, self.memory_limit // max(1, size))
+        if fitting < 1 and not self._off:
+            self._off = True
+            self._say(
+                f"No snapshots are kept: one takes {size / 1e9:.2f} GB and {self.memory_limit / 1e9:.2f} GB of host memory "
+                "may be used. Roll-backs can only go to checkpoints on disk."
+            )
+        return fitting
+
+    def _has_room(self) -> bool:
+        """Whether the next snapshot has a block; if not, have one made and say no for now."""
+        with self._lock:
+            if self._free or self._being_made:
+                return bool(self._free)
+            if self._snapshots and self._blocks >= self._fitting(self._snapshots[-1].block.size):
+                return True
+        state = self._state()
+        if state is None or not state.alive():
+            return False
+        reading = state.read()
+        size = self._layout_of(reading).size
+        if self._fitting(size) < 1:
+            return False
+        self._make_block(size, pin=_on_gpu(reading))
+        return bool(self._free)
+
+    def _make_block(self, size: int, *, pin: bool) -> None:
+        with self._lock:
+            self._being_made += 1
+
+        def make() -> None:
+            try:
+                block = Block(size, pin=pin)
+                with self._lock:
+                    if not self._off:
+                        self._free.append(block)
+                        self._blocks += 1
+            except MemoryError:
+                self.keep = self._blocks
+                self._off = self._blocks == 0
+                self._say(f"Memory is short: {self._blocks} snapshots of {size / 1e9:.2f} GB are kept.")
+            finally:
+                self._being_made -= 1
+
+        self._run_later(make)
+
+    def _block_for(self, step: int, size: int, *, pin: bool) -> Block | None:
+        """A free block, a new one, or that of the snapshot that has to go; None if all are being read or none fits."""
+        fitting = self._fitting(size)
+        if fitting < 1:
+            return None
+        with self._lock:
+            for old in [s for s in self._snapshots if s.verified is False or s.step == step]:
+                self._drop(old)
+            if not self._free and self._blocks + self._being_made >= fitting:
+                goes = to_give_up([s.step for s in self._snapshots], step, every=self.every, keep=fitting)
+                idle = [s for s in self._snapshots if not s.users and s.copied()]
+                chosen = next((s for s in idle if s.step == goes), max(idle, key=lambda s: s.step, default=None))
+                if chosen is None:
+                    return None
+                self._drop(chosen)
+            while self._free:
+                block = self._free.pop()
+                if block.size >= size:
+                    return block
+                block.release()
+                self._blocks -= 1
+            self._blocks += 1
+        return Block(size, pin=pin)
+
+    def _drop(self, snapshot: Snapshot) -> None:
+        """Take a snapshot off the list; its block is free unless someone still reads it."""
+        self._snapshots.remove(snapshot)
+        if snapshot.users or not snapshot.copied():
+            self._blocks -= 1  # it goes when its reader is done
+        else:
+            self._free.append(snapshot.block)
+
+    # In the helper thread
+
+    def _after_take(self, snapshot: Snapshot, size: int) -> None:
+        """Look whether the copies are whole and finite, tell the outside, and have the next block made."""
+        try:
+            clean = snapshot.verify()
+            with self._lock:
+                pending = self._pending
+                if pending is not None and pending.snapshot is snapshot:
+                    self._pending = None
+                    pending.finish()
+                    clean = clean and snapshot.verified is True
+            if snapshot.underway:
+                self._copy_seconds = max(copies.seconds() for copies in snapshot.underway)
+        finally:
+            self._release([snapshot])
+        with self._lock:
+            if not clean and snapshot in self._snapshots:
+                self._drop(snapshot)
+            more = not self._free and not self._being_made and not self._off and self._blocks < self._fitting(size)
+        self._tell()
+        if more:
+            self._make_block(size, pin=bool(snapshot.underway))
+
+    def _write(self, candidates: list[Snapshot], parent: Path | None, keep: int) -> None:
+        try:
+            snapshot = next((candidate for candidate in candidates if candidate.verify()), None)
+            if snapshot is not None and parent is not None:
+                write_checkpoint(parent, snapshot.step, snapshot.parts(), size=snapshot.block.size, rank=self._rank)
+                retain(parent, keep=keep)
+        finally:
+            self._release(candidates)
+
+    def _release(self, snapshots: list[Snapshot]) -> None:
+        with self._lock:
+            for snapshot in snapshots:
+                snapshot.users -= 1
+
+    def _own_folder(self, folder: Path) -> Path | None:
+        """Where this rank writes: with sharded parameters each rank its own part, else only rank 0."""
+        if self._rank == 0:
+            return folder
+        state = self._state()
+        return folder / f"rank-{self._rank}" if state is not None and state.is_sharded() else None
+
+    def _tell(self) -> None:
+        if self._index is not None:
+            index = self._index
+            self._run_later(lambda: self.write_index(index))
+
+
+def _on_gpu(reading: Reading) -> bool:
+    return any(source.tensor.is_cuda for source in reading.sources)

@@ -1,0 +1,71 @@
+"""The rows of a table as they come: each look gives those that were published since the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.errors import DamagedSegment
+from holdfast.probe.pieces import numbers, parquet_path
+from holdfast.probe.rows import Column, _empty, _from_parquet, _from_segment, _kind, _text
+from holdfast.signals.schema import Kind
+from holdfast.signals.segment import Segment, segment_path
+
+
+class Follower:
+    """Reads on from where it was; the cost of a look does not depend on how long the run is."""
+
+    def __init__(self, folder: Path, table: str, columns: Sequence[str]) -> None:
+        self._folder, self._table, self._columns = folder, table, tuple(columns)
+        self._number, self._read = 0, 0
+
+    def new_rows(self, at_most: int = 4096) -> dict[str, Column]:
+        """The rows since the last call, oldest first and no more than about `at_most`; see `last_rows` for their form."""
+        parts = [{name: _empty(0, self._table, name) for name in self._columns}]
+        found = 0
+        while found < at_most:
+            part, over = self._take(at_most - found)
+            if part is not None:
+                parts.append(part)
+                found += len(part[self._columns[0]])
+            if not over:
+                break
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in self._columns} if found else parts[0]
+        is_text = {name: _kind(self._table, name) is Kind.STRING for name in self._columns}
+        return {name: _text(self._folder, values) if found and is_text[name] else values for name, values in joined.items()}
+
+    def _take(self, at_most: int) -> tuple[dict[str, Column] | None, bool]:
+        """Rows of the current file, and whether it is used up and another one follows."""
+        folder = self._folder / self._table
+        try:
+            segment = Segment(segment_path(folder, self._number))
+        except (OSError, DamagedSegment):
+            return self._take_parquet(folder, at_most)
+        unread = segment.rows - self._read
+        part = self._cut(_from_segment(segment, self._table, self._columns, unread), at_most) if unread > 0 else None
+        return part, self._go_on((segment.sealed and self._read >= segment.rows) or self._follows(folder, segment))
+
+    def _take_parquet(self, folder: Path, at_most: int) -> tuple[dict[str, Column] | None, bool]:
+        path = parquet_path(folder, self._number)
+        if not path.exists():  # not made yet; or lost, and then there are later ones
+            return None, self._go_on(any(number > self._number + 1 for number in numbers(folder)))
+        whole = _from_parquet(path, self._table, self._columns, 1 << 40)
+        rows = len(whole[self._columns[0]])
+        part = self._cut({name: values[self._read :] for name, values in whole.items()}, at_most)
+        return part, self._go_on(self._read >= rows)
+
+    def _cut(self, part: dict[str, Column], at_most: int) -> dict[str, Column]:
+        part = {name: values[:at_most] for name, values in part.items()}
+        self._read += len(part[self._columns[0]])
+        return part
+
+    def _go_on(self, over: bool) -> bool:
+        if over:
+            self._number, self._read = self._number + 1, 0
+        return over
+
+    def _follows(self, folder: Path, segment: Segment) -> bool:
+        """A segment that was full but not sealed when we looked (its writer may have died between the two)."""
+        return self._read >= segment.capacity and segment_path(folder, self._number + 1).exists()

@@ -1,0 +1,104 @@
+"""The texts of the journal: what each finding and each action is called in plain words. One table for all who show them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+FINDINGS = {
+    "non-finite-loss": "non-finite loss",
+    "non-finite-gradient": "non-finite gradient",
+    "non-finite-weights": "non-finite weights",
+    "non-finite-input": "non-finite input",
+    "loss-spike": "loss spike",
+    "loss-divergence": "the loss went up and stays high",
+    "gradient-explosion": "the gradients explode",
+    "gradient-vanishing": "the gradients vanish",
+    "dead-units": "dead units",
+    "saturated-units": "saturated units",
+    "clipping-every-step": "clipping at every step",
+    "clipping-never": "the clipping never clips",
+    "scaler-collapse": "the gradient scaler collapsed",
+    "loss-plateau": "the loss no longer falls",
+    "loss-oscillation": "the loss goes up and down",
+    "not-learning": "it does not learn",
+    "constant-predictions": "all predictions are the same",
+    "overfitting": "overfitting",
+    "underfitting": "underfitting",
+    "metric-decline": "the metric gets worse",
+    "metric-collapse": "the metric collapsed",
+    "parameters-not-trained": "parameters that are never trained",
+    "unshuffled-data": "the data is not shuffled",
+    "split-leak": "the same data in two splits",
+    "too-good": "too good to be true",
+    "preprocessing-mismatch": "preprocessing differs between splits",
+    "token-out-of-range": "token out of range",
+    "class-imbalance": "classes are out of balance",
+    "hang": "the training hangs",
+    "loader-stall": "the loader gives no more batches",
+    "collective-stall": "ranks wait for each other",
+    "rank-divergence": "the ranks no longer agree",
+    "straggler": "one rank is slower than the others",
+    "slow-loading": "the data comes too slowly",
+    "slow-step": "the steps got slower",
+    "low-gpu-utilisation": "the GPU is idle much of the time",
+    "recompilation": "compiled again and again",
+    "gpu-memory-growth": "GPU memory grows",
+    "host-memory-growth": "host memory grows",
+    "gpu-out-of-memory": "out of GPU memory",
+    "host-out-of-memory": "out of host memory",
+    "computing-on-cpu": "computing on the CPU though there is a GPU",
+    "checkpoint-torn": "a checkpoint is torn",
+    "checkpoint-non-finite": "a checkpoint holds non-finite weights",
+    "checkpoint-incompatible": "the checkpoint does not fit the model",
+    "tracker-unreachable": "the tracker cannot be reached",
+    "disk-full": "the disk is full",
+    "holdfast-degraded": "Holdfast stepped back",
+}
+
+
+class ActionWords(NamedTuple):
+    """An action when it was done and when it is still to be done. `{name}` is a setting; `more` says those that may be absent."""
+
+    done: str
+    to_do: str
+    more: dict[str, str]
+
+
+ACTIONS = {
+    "skip-batch": ActionWords("update left out", "leave the update out", {}),
+    "clip": ActionWords("gradient norm kept", "keep the gradient norm", {"max_norm": " under {}", "steps": " for {} steps"}),
+    "roll-back": ActionWords(
+        "rolled back",
+        "roll back",
+        {"to": " to step {}", "lr_factor": ", learning rate x {}", "warmup_steps": ", warm-up of {} steps"},
+    ),
+    "lower-lr": ActionWords(
+        "learning rate changed", "change the learning rate", {"factor": ", x {}", "warmup_steps": ", warm-up of {} steps"}
+    ),
+    "shrink-micro-batch": ActionWords("batches split", "split the batches", {"parts": " into {} parts"}),
+    "save-checkpoint": ActionWords("checkpoint saved", "save a checkpoint", {}),
+    "stop": ActionWords("training stopped", "stop the training", {"why": ": {}"}),
+}
+SILENT = (  # settings that change nothing; no set, for a row may hold a value of any kind
+    ("clip", "steps", 1),
+    ("roll-back", "lr_factor", 1),
+    ("roll-back", "warmup_steps", 0),
+    ("lower-lr", "warmup_steps", 0),
+    ("stop", "code", 0),
+)
+
+
+def finding_words(code: object) -> str:
+    """A finding or cause in plain words; one that this version does not know is its code without hyphens."""
+    return FINDINGS.get(str(code)) or plain(str(code)).replace("-", " ")
+
+
+def action_words(kind: object) -> ActionWords:
+    """An action in plain words; one that this version does not know is its name without hyphens."""
+    name = plain(str(kind)).replace("-", " ")
+    return ACTIONS.get(str(kind)) or ActionWords(name, name, {})
+
+
+def plain(text: str) -> str:
+    """Text from a file as one line that a terminal can be given: no line ends, no control characters."""
+    return "".join(one if one.isprintable() else "�" for one in " ".join(text.split()))

@@ -1,0 +1,21 @@
+"""Policies: what to do about a diagnosis. Each is a small frozen dataclass with a pure `decide(diagnosis, past)`."""
+
+from holdfast.recovery.ending import SaveCheckpoint, StopEarly
+from holdfast.recovery.gentle import ClipSpikes, LowerLearningRate, ShrinkMicroBatch, SkipBatch
+from holdfast.recovery.past import ActionLog
+from holdfast.recovery.policy import Policy
+from holdfast.recovery.roll_back import RollBack
+from holdfast.signals.actions import Action
+
+__all__ = [
+    "Action",
+    "ActionLog",
+    "ClipSpikes",
+    "LowerLearningRate",
+    "Policy",
+    "RollBack",
+    "SaveCheckpoint",
+    "ShrinkMicroBatch",
+    "SkipBatch",
+    "StopEarly",
+]

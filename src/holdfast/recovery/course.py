@@ -1,0 +1,149 @@
+"""The course of one training, followed row by row: each finding once, whether rows come one at a time or all together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from holdfast.detectors.finding import Finding
+from holdfast.detectors.metric_plateau import metric_plateau
+from holdfast.detectors.order import EVERY, OF_EVALUATIONS, OF_STEPS
+from holdfast.probe.follow import Follower
+from holdfast.probe.rows import Column, last_rows
+from holdfast.recovery.window import COLUMNS, Window
+from holdfast.signals.run_folder import Recording
+from holdfast.signals.view import Evaluation
+
+_QUIET_ROWS = 128  # a finding that was not seen for so many rows has ended, and is told again when it comes back
+
+
+class Seen(NamedTuple):
+    """What detectors found at one point: everything that holds, and what of it is new."""
+
+    holds: tuple[Finding, ...]
+    new: tuple[Finding, ...]
+
+
+@dataclass(slots=True)
+class _Told:
+    finding: Finding
+    row: int
+    quiet: int
+
+
+class Course:
+    """One training of a run over all its ranks. The lowest rank speaks for all: their updates are the same."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recordings = [recording]
+        self._steps = Follower(recording.path, "steps", COLUMNS)
+        self._evaluations = Follower(recording.path, "evaluations", ("step", "split", "name", "value"))
+        self._window, self._told, self._ignored_until = Window(), dict[str, _Told](), -1
+        self._rest: dict[str, Column] = {}
+
+    def read(self) -> Iterator[Seen]:
+        """What is found in the rows that have come since the last call; stop early, and the next call goes on from there."""
+        while len((rows := self._pending())["step"]):
+            room = EVERY - self._window.seen % EVERY
+            self._rest = {name: values[room:] for name, values in rows.items()}
+            self._window.append({name: values[:room] for name, values in rows.items()})
+            if self._window.seen % EVERY == 0 and (seen := self._look_at_steps()).holds:
+                yield seen
+        yield from self._read_evaluations()
+
+    def recent(self, steps: int = 256) -> tuple[Finding, ...]:
+        """Findings of weight that were told within the last steps, whether they still hold or not."""
+        since = self._window.view().step - steps
+        told = (one.finding for one in self._told.values())
+        return tuple(one for one in told if one.severity != "info" and one.step >= since)
+
+    def undone(self, since: int, until: int) -> None:
+        """A roll-back took the training back to step `since` at step `until`: what lay between never happened."""
+        self._window.forget(since, until)
+        self._told.clear()
+        self._ignored_until = until
+
+    @property
+    def step(self) -> int:
+        """The newest step that was judged."""
+        return self._window.view().step
+
+    def newest_step(self) -> int:
+        """The newest step of any rank, judged or not."""
+        newest = (last_rows(one.path, "steps", ("step",), 1)["step"] for one in self.recordings)
+        return max((int(steps[-1]) for steps in newest if len(steps)), default=-1)
+
+    def step_seconds(self) -> float:
+        """How long a step usually takes; 0 if that is not known."""
+        _, seconds = self._window.view().last("step_seconds", 50)
+        return float(sorted(seconds)[len(seconds) // 2]) if len(seconds) else 0.0
+
+    def norms_around(self, step: int, count: int) -> tuple[Column, Column]:
+        """The gradient norms of some steps before one, and of those from it on."""
+        steps, norms = self._window.view().last("grad_norm", 4 * count)
+        before, after = norms[steps < step], norms[steps >= step]
+        return before[-count:], after[-count:]
+
+    def snapshots(self) -> tuple[int, ...]:
+        """The steps of which every rank holds a snapshot, oldest first."""
+        held = [_snapshots(one) for one in self.recordings]
+        return tuple(sorted(set.intersection(*held)))
+
+    def _pending(self) -> dict[str, Column]:
+        rows = self._rest
+        if not rows or not len(rows["step"]):
+            rows = self._steps.new_rows()
+        if self._ignored_until >= 0 and len(rows["step"]):
+            wanted = rows["step"] > self._ignored_until
+            while not wanted.any() and len(rows["step"]):
+                rows = self._steps.new_rows()
+                wanted = rows["step"] > self._ignored_until
+            rows = {name: values[wanted] for name, values in rows.items()}
+        return rows
+
+    def _look_at_steps(self) -> Seen:
+        view, seen = self._window.view(), self._window.seen
+        holds = [(found, asked.every) for asked in OF_STEPS if seen % asked.every == 0 and (found := asked.detector(view))]
+        new = [found for found, every in holds if not self._explained(found) and self._is_new(found, max(_QUIET_ROWS, 2 * every))]
+        return Seen(tuple(finding for finding, _ in holds), tuple(new))
+
+    def _explained(self, finding: Finding) -> bool:
+        """A spike that turned out to be the first step of a divergence."""
+        larger = self._told.get("loss-divergence")
+        return finding.code == "loss-spike" and larger is not None and finding.step >= larger.finding.onset - 2
+
+    def _is_new(self, finding: Finding, quiet: int) -> bool:
+        before = self._told.get(finding.code)
+        if before is not None and self._window.seen - before.row <= before.quiet:
+            before.row = self._window.seen
+            return False
+        self._told[finding.code] = _Told(finding, self._window.seen, quiet)
+        return True
+
+    def _read_evaluations(self) -> Iterator[Seen]:
+        rows = self._evaluations.new_rows()
+        for step, split, name, value in zip(rows["step"], rows["split"], rows["name"], rows["value"], strict=True):
+            if step <= self._ignored_until:
+                continue
+            self._window.evaluate(Evaluation(int(step), str(split), str(name), float(value)))
+            view = self._window.view().until(int(step))
+            holds = [found for detector in OF_EVALUATIONS if (found := detector(view))]
+            codes = {finding.code for finding in holds}
+            new = [finding for finding in holds if finding.code not in self._told]
+            for code in ("metric-collapse", "metric-decline"):
+                if code not in codes:
+                    self._told.pop(code, None)
+            self._told |= {finding.code: _Told(finding, self._window.seen, 0) for finding in new}
+            plateau = metric_plateau(view)
+            if holds or plateau:
+                yield Seen((*holds, *([plateau] if plateau else [])), tuple(new))
+
+
+def _snapshots(recording: Recording) -> set[int]:
+    try:
+        content = json.loads((recording.path / "snapshots.json").read_text(encoding="utf-8"))
+        return {int(step) for step in content["steps"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()

@@ -1,0 +1,92 @@
+"""`RollBack`: go back to a state from before the trouble, more gently; further back each time it fails again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.diagnosis.diagnosis import Diagnosis
+from holdfast.recovery.past import ActionLog, Past
+from holdfast.signals.actions import Action
+
+CALLED_BY = ("loss-divergence", "metric-collapse", "non-finite-weights")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollBack:
+    """Restore the newest snapshot from before the trouble, and lower the learning rate.
+
+    A failure within `watch_steps` of a roll-back goes one snapshot further back with a stronger cut, the next one to the
+    newest checkpoint on disk, and the one after that stops the training with a report. `margin` steps before the onset are
+    not trusted. `at_most` bounds all roll-backs within `within_steps`, related or not.
+    """
+
+    lr_factor: float = 0.75
+    after_explosion: float = 0.25
+    again: float = 0.5
+    watch_steps: int = 200
+    margin: int = 4
+    at_most: int = 6
+    within_steps: int = 5000
+    warmup_steps: int = 0
+    called_by: tuple[str, ...] = CALLED_BY
+
+    def decide(self, diagnosis: Diagnosis, past: ActionLog) -> Action | None:
+        """Choose where to go back to, or stop when going back has not helped."""
+        finding = diagnosis.finding(*self.called_by)
+        if finding is None or diagnosis.causes[:1] == ("data-non-finite",):
+            return None
+        failed = self._failures(diagnosis, past)
+        tried = past.tried("roll-back", since=diagnosis.step - self.within_steps)
+        if len(failed) >= 3 or len(tried) >= self.at_most or any(one.action.settings.get("to") == "disk" for one in failed):
+            return self._stop(diagnosis, finding.code, len(failed) or len(tried))
+        to = self._target(diagnosis, failed)
+        settings = {"to": to, "lr_factor": self._factor(diagnosis, len(failed)), "warmup_steps": self.warmup_steps}
+        return Action("roll-back", step=diagnosis.step, because=finding.code, settings=settings)
+
+    def _failures(self, diagnosis: Diagnosis, past: ActionLog) -> list[Past]:
+        """The chain of roll-backs, each within the watch of the one before, that this trouble follows."""
+        chain: list[Past] = []
+        until = diagnosis.step
+        for one in reversed(past.tried("roll-back")):
+            if until - one.at > self.watch_steps + self._seen_after(diagnosis, until):
+                break
+            chain.append(one)
+            until = one.at
+        return chain
+
+    def _onset(self, diagnosis: Diagnosis) -> int:
+        """Where this trouble began; a decline that was noticed before it has its own, much earlier beginning."""
+        sudden = (*self.called_by, "gradient-explosion")
+        onsets = [finding.onset for finding in diagnosis.findings if finding.code in sudden]
+        return min([*onsets, int(diagnosis.evidence.get("lr_jumped_at", diagnosis.step))])
+
+    def _seen_after(self, diagnosis: Diagnosis, until: int) -> int:
+        """How long the trouble had lasted when it was judged: the watch is about its beginning."""
+        return max(0, diagnosis.step - self._onset(diagnosis)) if until == diagnosis.step else 0
+
+    def _target(self, diagnosis: Diagnosis, failed: list[Past]) -> int | str:
+        limit = self._onset(diagnosis) - self.margin
+        older = [int(one.action.settings["to"]) for one in failed if isinstance(one.action.settings.get("to"), int)]
+        for step in sorted(diagnosis.evidence.get("snapshots", ()), reverse=True):
+            if step <= limit and all(step < other for other in older) and len(failed) < 2:
+                return int(step)
+        return "disk"
+
+    def _factor(self, diagnosis: Diagnosis, failures: int) -> float:
+        """The cut. A learning rate that had jumped comes back with the snapshot; only if it jumps again is it undone here."""
+        evidence = diagnosis.evidence
+        jumped = "lr_jumped_at" in evidence
+        factor = self.after_explosion if evidence.get("exploded") and not jumped else self.lr_factor
+        factor *= self.again**failures
+        if failures and jumped and evidence.get("lr", 0) > 0:
+            factor = min(factor, float(evidence["lr_before"]) / float(evidence["lr"]))
+        return float(f"{factor:.4g}")
+
+    def _stop(self, diagnosis: Diagnosis, code: str, times: int) -> Action:
+        why = (
+            f"{code} at step {diagnosis.step} again after {times} roll-back{'s' if times != 1 else ''}: "
+            f"the trouble began at step {self._onset(diagnosis)}. Most likely: {', '.join(diagnosis.causes[:2]) or 'unknown'}."
+        )
+        settings: dict[str, Any] = {"why": why, "code": 1}
+        return Action("stop", step=diagnosis.step, because=code, settings=settings)

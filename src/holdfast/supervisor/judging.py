@@ -1,0 +1,76 @@
+"""The thread that judges a run from outside while it lives, and once more when it has ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor.trouble import Trouble
+from holdfast.supervisor.upkeep import be_nice
+
+_EVERY_SECONDS = 0.2
+_LAST_LOOK_SECONDS = 5.0
+
+
+class Judging:
+    """Look at the run a few times a second; a judge that fails is told once, and the run goes on without it."""
+
+    def __init__(self, run: RunFolder, trouble: Trouble, *, hurry: threading.Event) -> None:
+        self._run, self._trouble, self._hurry = run, trouble, hurry
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="holdfast-judging", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """One last look within a bounded time; leaves early when `hurry` is set."""
+        self._stop.set()
+        deadline = time.monotonic() + _LAST_LOOK_SECONDS
+        while self._thread.is_alive() and time.monotonic() < deadline and not self._hurry.is_set():
+            self._thread.join(0.05)
+
+    @property
+    def busy(self) -> bool:
+        """Still at work after `finish` gave up on it."""
+        return self._thread.is_alive()
+
+    def _work(self) -> None:
+        be_nice()
+        try:
+            while not self._stop.is_set() and not self._has_begun():
+                self._stop.wait(_EVERY_SECONDS)
+            if not self._has_begun():
+                return
+            judge = make_judge(self._run, self._trouble)
+            while not self._stop.wait(_EVERY_SECONDS):
+                judge.look()
+            judge.look(act=False)
+        except Exception as error:  # noqa: BLE001 - the training goes on without judgement
+            self._trouble.step_back("judging the run", error)
+
+    def _has_begun(self) -> bool:
+        return self._run.path.is_dir() and bool(self._run.recordings())
+
+
+def make_judge(run: RunFolder, trouble: Trouble) -> Any:
+    """The judge that the policy of the run calls for. A policy file that cannot be used is told, and nothing is acted on."""
+    from holdfast.errors import UsageError
+    from holdfast.inside.policy import Policy
+    from holdfast.recovery.judge import Judge
+    from holdfast.recovery.order import defaults, load
+
+    info = run.info()
+    rules = info.get("rules")
+    allowed = Policy(str(info.get("policy") or "observe"), dict(rules) if isinstance(rules, dict) else {})
+    try:
+        policies = load(allowed.name)
+    except UsageError as error:
+        trouble.step_back(f"using the policy {allowed.name}", error)
+        policies, allowed = (), Policy("observe", {})
+    if not policies and allowed.heals:
+        policies = defaults()
+    return Judge(run, policies, allowed, on_trouble=trouble.step_back)

@@ -1,0 +1,171 @@
+"""Run a saved step again: the run's own command, with the saved batch and weights, up to the update that was bad."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.supervisor.launch import SITE
+
+_FOLDER = "batches"
+_TAIL = 12  # lines of output that are shown when the script fails
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SavedStep:
+    """A step whose batch was kept; `recording` is the rank's, None in a folder that belongs to none."""
+
+    step: int
+    rank: int
+    path: Path
+    recording: Recording | None
+
+    def facts(self) -> dict[str, Any]:
+        """What the file beside it says: indices, data set, what was left out."""
+        try:
+            content = json.loads(self.path.with_suffix(".json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+
+def saved_steps(run: RunFolder) -> list[SavedStep]:
+    """All steps of a run that can be replayed, by step and rank."""
+    places: list[tuple[Path, Recording | None]] = [(run.path / _FOLDER, None)]
+    places += [(recording.path / _FOLDER, recording) for recording in run.recordings()]
+    found = []
+    for folder, recording in places:
+        for path in folder.glob("step-*.pt"):
+            number = path.stem.removeprefix("step-")
+            if number.isdecimal():
+                found.append(SavedStep(int(number), recording.rank if recording else 0, path, recording))
+    return sorted(found, key=lambda one: (one.step, one.rank, str(one.path)))
+
+
+def choose(run: RunFolder, step: int | None, rank: int | None = None) -> list[SavedStep]:
+    """The saved step that is meant, the first one if none is named: one file for each rank that has kept it."""
+    known = saved_steps(run)
+    if not known:
+        raise UsageError(
+            f"no step of {run.name} is saved: a batch is kept when an update was stopped.",
+            fix="train with a policy that stops bad updates: holdfast run --policy guard -- python train.py",
+        )
+    fitting = [one for one in known if step in (None, one.step) and rank in (None, one.rank)]
+    if fitting:
+        return [one for one in fitting if one.step == fitting[0].step]
+    steps = ", ".join(dict.fromkeys(f"{one.step}" + (f" (rank {one.rank})" if one.rank else "") for one in known))
+    which = "a step" if step is None else f"step {step}"
+    which += f" of {run.name}" if rank is None else f" of rank {rank} of {run.name}"
+    fix = f"holdfast replay {run.name} --step {known[0].step}"
+    raise UsageError(f"{which} is not saved; there are: {steps}.", fix=fix)
+
+
+def replay(run: RunFolder, saved: SavedStep, *, timeout: float) -> dict[str, Any]:
+    """Start the command again, wait for the answer, and give it."""
+    words, more = command_of(run, saved)
+    folder = Path(str(run.info().get("cwd") or Path.cwd()))
+    if not folder.is_dir():
+        raise HoldfastError(f"{folder}, where the run was started, is not there.", fix="put the script and its data back there")
+    with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as place:
+        result, log = Path(place) / "result.json", Path(place) / "output.log"
+        environment = {**_environment(os.environ), **more, "HOLDFAST_RUN": place, "HOLDFAST_REPLAY": str(saved.path.resolve())}
+        code = _run(words, folder, {**environment, "HOLDFAST_REPLAY_RESULT": str(result)}, log, timeout)
+        printed = log.read_text(encoding="utf-8", errors="replace")
+        try:
+            answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise _failed(words, code, printed, "") from None
+    if answer.get("problem"):
+        raise _failed(words, code, printed, str(answer["problem"]))
+    return answer
+
+
+def command_of(run: RunFolder, saved: SavedStep) -> tuple[list[str], dict[str, str]]:
+    """The words to start, and what they need in their environment. Of several ranks, the one that saved runs alone."""
+    info = run.info()
+    words = [str(word) for word in info.get("command") or ()]
+    ranks = {recording.rank for recording in run.recordings()}
+    if saved.recording is not None and (len(ranks) > 1 or (info.get("world_size") or 1) > 1):
+        own = [str(word) for word in saved.recording.info().get("argv") or ()]
+        if own and "-c" not in own[:3]:  # a child of `multiprocessing` cannot be started by itself
+            return own, _alone()
+    if not words:
+        raise HoldfastError(f"{run.name} does not say how it was started.", fix="its run.json holds no command")
+    if any("ipykernel" in word for word in words):
+        raise HoldfastError(
+            f"{run.name} was trained in a notebook, which cannot be started again.", fix="move the cells to a script"
+        )
+    interpreter = info.get("python")
+    if isinstance(interpreter, str) and Path(interpreter).exists() and Path(words[0]).name.startswith(("python", "pypy")):
+        words[0] = interpreter
+    return words, {}
+
+
+def _alone() -> dict[str, str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    one = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    return {**one, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+
+def _environment(ours: Mapping[str, str]) -> dict[str, str]:
+    """This environment with Holdfast inside, nothing compiled away from sight, and no tracker told."""
+    kept = {name: value for name, value in ours.items() if not name.startswith("HOLDFAST_")}
+    theirs = kept.get("PYTHONPATH", "")
+    path = theirs if theirs.split(os.pathsep)[0] == str(SITE) else os.pathsep.join(part for part in (str(SITE), theirs) if part)
+    return {**kept, "PYTHONPATH": path, "TORCHDYNAMO_DISABLE": "1", "WANDB_MODE": "disabled"}
+
+
+def _run(words: Sequence[str], folder: Path, environment: dict[str, str], log: Path, timeout: float) -> int:
+    with log.open("wb") as output:
+        try:
+            process = subprocess.Popen(
+                words,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise HoldfastError(
+                f"{words[0]} cannot be started: {error.strerror}.", fix="activate the run's environment"
+            ) from error
+        try:
+            return process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise HoldfastError(
+                f"the script has not come to its first update in {timeout:g} s.", fix=f"--timeout {timeout * 5:g}"
+            ) from None
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the command and what it has started, as far as it still runs: a session of its own."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _failed(words: Sequence[str], code: int, printed: str, problem: str) -> HoldfastError:
+    last = [line for line in printed.splitlines() if line.strip()][-_TAIL:]
+    shown = "".join(f"\n    {line}" for line in last)
+    reason = problem or f"the script ended with code {code} before its first update"
+    return HoldfastError(
+        f"the step could not be replayed: {reason}.{' It printed:' if shown else ''}{shown}",
+        fix=f"see that this still runs: {' '.join(words)}",
+    )

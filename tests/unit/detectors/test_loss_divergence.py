@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.detectors.finding import Finding
+
+Replay = Callable[..., list[Finding]]
+
+
+def learning(seed: int, count: int = 1000, *, start: float = 2.3, end: float = 0.2, tail: float = 0.25) -> Any:
+    """A loss that falls with a noise that scales with it; `tail` near 2 is a batch of one."""
+    random = np.random.default_rng(seed)
+    curve = end + (start - end) * np.exp(-np.arange(count) / 80)
+    return curve * np.exp(tail * random.standard_normal(count) - tail**2 / 2)
+
+
+def the(code: str, findings: list[Finding]) -> Finding:
+    return next(finding for finding in findings if finding.code == code)
+
+
+def acting(findings: list[Finding]) -> list[str]:
+    return [finding.code for finding in findings if finding.severity != "info"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("tail", [0.05, 0.3, 1.0, 2.0])
+def test_ordinary_noise_is_left_alone(replay: Replay, seed: int, tail: float) -> None:
+    assert acting(replay(loss=learning(seed, tail=tail), grad_norm=learning(seed + 100, start=1.0, tail=tail))) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_loss_that_goes_up_and_down_like_a_gan_is_left_alone(replay: Replay, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    swing = 1.0 + 0.8 * np.sin(np.arange(1500) / random.uniform(5, 80)) + np.cumsum(random.standard_normal(1500)) * 0.02
+    assert acting(replay(loss=swing + 0.3 * random.standard_normal(1500))) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_loss_around_zero_is_left_alone(replay: Replay, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    assert acting(replay(loss=random.standard_t(2.5, 1500) * 0.1)) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_warm_restart_that_raises_the_loss_fiftyfold_is_left_alone(replay: Replay, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    step = np.arange(1600) % 400
+    lr = 0.1 * 0.5 * (1 + np.cos(np.pi * step / 400))
+    first = 2.3 * np.exp(-np.arange(1600) / 30)
+    loss = (first + 2.0 * lr + 0.002) * np.exp(0.2 * random.standard_normal(1600))
+    assert acting(replay(loss=loss, lr=lr, grad_norm=loss)) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("tail", [0.1, 0.4])
+@pytest.mark.parametrize("level", [2.3, 5.0, 1e4])
+def test_a_loss_that_jumps_back_to_chance_and_stays_is_found_soon(replay: Replay, seed: int, tail: float, level: float) -> None:
+    loss = learning(seed, tail=tail)
+    loss[600:] *= level / 0.2
+    found = the("loss-divergence", replay(loss=loss))
+    assert found.severity == "critical"
+    assert 598 <= found.onset <= 602
+    assert found.step - 600 <= 32
+
+
+def test_a_batch_of_one_that_loses_everything_is_found(replay: Replay) -> None:
+    loss = learning(0, 2000, tail=1.2)
+    loss[1500:] *= 4.0 / 0.2
+    assert abs(the("loss-divergence", replay(loss=loss)).onset - 1500) < 16
+
+
+@pytest.mark.parametrize("length", [1, 5, 12])
+def test_a_spike_that_comes_back_is_no_divergence(replay: Replay, length: int) -> None:
+    loss = learning(1)
+    loss[600 : 600 + length] = 9.0
+    findings = replay(loss=loss)
+    assert acting(findings) == []
+    assert the("loss-spike", findings).evidence["recovered"]
+
+
+def test_a_rise_that_decays_by_itself_is_given_time(replay: Replay) -> None:
+    loss = learning(1)
+    loss[600:] += 8.0 * np.exp(-np.arange(400) / 12)
+    assert acting(replay(loss=loss)) == []
+
+
+def test_the_losses_of_skipped_steps_are_not_part_of_the_history(replay: Replay) -> None:
+    loss, skipped = learning(1), np.zeros(1000, np.int64)
+    loss[600:640], skipped[600:640:2] = 50.0, 1
+    skipped[600:640] = 1
+    scale = np.full(1000, 1024.0)
+    assert "loss-divergence" not in acting(replay(loss=loss, skipped=skipped, scale=scale))
+
+
+def test_a_jump_of_the_learning_rate_is_named(replay: Replay) -> None:
+    loss, lr = learning(3), np.full(1000, 1e-3)
+    loss[601:], lr[600:] = 2.4, 0.1
+    found = the("loss-divergence", replay(loss=loss, lr=lr))
+    assert found.evidence["lr_jumped_at"] == 600
+    assert (found.evidence["lr_before"], found.evidence["lr"]) == (1e-3, 0.1)
+
+
+def test_a_run_that_learned_nothing_yet_needs_ten_times_its_loss(replay: Replay) -> None:
+    random = np.random.default_rng(0)
+    loss = 2.3 + 0.05 * random.standard_normal(1000)
+    loss[600:] = 6.0
+    assert acting(replay(loss=loss)) == []
+    loss[600:] = 40.0
+    assert acting(replay(loss=loss)) == ["loss-divergence"]

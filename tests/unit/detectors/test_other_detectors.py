@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.detectors.clipping import clipping_every_step, clipping_never
+from holdfast.detectors.finding import Finding, plain
+from holdfast.detectors.gradient_explosion import gradient_explosion
+from holdfast.detectors.metric_collapse import metric_collapse
+from holdfast.detectors.metric_decline import metric_decline
+from holdfast.detectors.metric_direction import better
+from holdfast.detectors.metric_plateau import metric_plateau
+from holdfast.detectors.non_finite_weights import non_finite_weights
+from holdfast.detectors.scaler import scaler_collapse
+from holdfast.signals.schema import MISSING
+from holdfast.signals.view import Evaluation, SignalView
+
+View = Callable[..., SignalView]
+Replay = Callable[..., list[Finding]]
+
+
+def noise(seed: int, count: int, level: float = 1.0, spread: float = 0.3) -> Any:
+    return level * np.exp(spread * np.random.default_rng(seed).standard_normal(count))
+
+
+def evaluations(name: str, *values: float, split: str = "val", loss: Any = None) -> SignalView:
+    made = [Evaluation(100 * index, split, name, value) for index, value in enumerate(values)]
+    steps = np.arange(100 * len(values))
+    return SignalView({"step": steps, "loss": np.ones(len(steps)) if loss is None else loss}, evaluations=made)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_spike_stays_silent_on_ordinary_noise_and_long_tails(replay: Replay, seed: int) -> None:
+    assert replay(loss=noise(seed, 1000, spread=[0.05, 0.5, 1.5][seed % 3]), grad_norm=noise(seed + 99, 1000, spread=1.0)) == []
+
+
+def test_a_spike_says_how_high_and_how_soon_it_was_over(replay: Replay) -> None:
+    loss = noise(0, 300, 2.0, 0.1)
+    loss[200:203] = 11.0
+    (spike,) = replay(loss=loss)
+    assert (spike.code, spike.severity, spike.step, spike.evidence["loss"]) == ("loss-spike", "info", 200, 11.0)
+    assert spike.evidence["recovered"] and spike.evidence["within_steps"] == 3
+
+
+def test_norms_that_stay_high_while_the_loss_rises_are_an_explosion(view: View) -> None:
+    norm, loss = noise(0, 300), noise(1, 300, 0.5, 0.1)
+    norm[285:], loss[285:] = 60.0, 1.4
+    found = gradient_explosion(view(grad_norm=norm, loss=loss, lr=np.full(300, 0.1)))
+    assert found is not None and found.onset == 285 and found.severity == "critical"
+    assert found.evidence["times"] == pytest.approx(60, rel=0.2)
+
+
+@pytest.mark.parametrize("loss_then", [0.5, 0.1])
+def test_norms_that_grow_while_the_loss_does_not_are_none(view: View, loss_then: float) -> None:
+    norm, loss = noise(0, 300), noise(1, 300, 0.5, 0.1)
+    norm[285:], loss[285:] = 60.0, loss_then
+    assert gradient_explosion(view(grad_norm=norm, loss=loss)) is None
+
+
+@pytest.mark.parametrize("dead", [{"loss": np.nan}, {"non_finite": 2}, {"skipped": 1}])
+def test_ten_steps_without_a_finite_number_are_a_dead_model(view: View, dead: dict[str, Any]) -> None:
+    columns = {"loss": np.ones(50), "non_finite": np.zeros(50), "skipped": np.zeros(50), "scale": np.full(50, MISSING)}
+    for name, value in dead.items():
+        columns[name][38:] = value
+    found = non_finite_weights(view(**columns))
+    assert found is not None and (found.onset, found.evidence["steps_in_a_row"]) == (38, 12)
+    columns["loss"][45], columns["non_finite"][45], columns["skipped"][45] = 1.0, 0, 0
+    assert non_finite_weights(view(**columns)) is None
+
+
+def test_a_scaler_that_looks_for_its_scale_is_no_dead_model(view: View) -> None:
+    scale = 65536.0 / 2.0 ** np.arange(20)
+    columns = {"loss": np.ones(20), "non_finite": np.ones(20), "skipped": np.ones(20), "scale": scale}
+    assert non_finite_weights(view(**columns)) is None
+
+
+def test_a_scale_below_one_is_a_collapse_and_bf16_is_proposed(view: View) -> None:
+    scale, skipped = np.full(300, 1024.0), np.zeros(300)
+    assert scaler_collapse(view(scale=scale, skipped=skipped)) is None
+    skipped[100::4] = 1
+    found = scaler_collapse(view(scale=scale, skipped=skipped))
+    assert found is not None and found.severity == "warning" and found.evidence["skipped_share"] == pytest.approx(0.25)
+    scale[-1] = 0.5
+    found = scaler_collapse(view(scale=scale, skipped=skipped))
+    assert found is not None and found.severity == "critical" and "bfloat16" in found.evidence["proposal"]
+
+
+def test_the_first_skipped_steps_of_a_scaler_are_how_it_begins(view: View) -> None:
+    skipped = np.zeros(120)
+    skipped[:12] = 1
+    assert scaler_collapse(view(scale=np.full(120, 16.0), skipped=skipped)) is None
+
+
+def test_clipping_on_every_step_suggests_two_to_five_times_the_usual_norm(view: View) -> None:
+    found = clipping_every_step(view(grad_norm=noise(0, 300, 0.1, 0.2), clip_norm=np.full(300, 0.01)))
+    assert found is not None and found.severity == "info"
+    assert found.evidence["suggested"] == pytest.approx([0.2, 0.5], rel=0.1)
+    assert clipping_every_step(view(grad_norm=noise(0, 300), clip_norm=np.full(300, 1.0))) is None
+    assert clipping_every_step(view(grad_norm=noise(0, 300), clip_norm=np.full(300, MISSING))) is None
+
+
+def test_clipping_that_never_acts_is_said_after_a_long_time(view: View) -> None:
+    found = clipping_never(view(grad_norm=noise(0, 2100, 0.5, 0.2), clip_norm=np.full(2100, 50.0)))
+    assert found is not None and found.code == "clipping-never" and found.evidence["clipped_share"] == 0
+    assert clipping_never(view(grad_norm=noise(0, 2100, 5.0), clip_norm=np.full(2100, 10.0))) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("loss", "lower"), ("val/acc", "higher"), ("mAP50", "higher"), ("top-1 error", "lower"), ("reward", None), ("lr", None)],
+)
+def test_the_name_says_which_way_is_better(name: str, way: str | None) -> None:
+    assert better(name) == way
+
+
+def test_three_evaluations_in_a_row_that_are_worse_are_a_decline() -> None:
+    found = metric_decline(evaluations("accuracy", 0.5, 0.52, 0.54, 0.55, 0.56, 0.52, 0.47, 0.4))
+    assert found is not None and found.severity == "warning"
+    assert (found.onset, found.evidence["best"], found.evidence["best_step"]) == (500, 0.56, 400)
+    assert metric_decline(evaluations("loss", 0.9, 0.8, 0.75, 0.7, 0.72, 0.8, 0.95)) is not None
+    assert metric_decline(evaluations("accuracy", 0.5, 0.52, 0.54, 0.55, 0.56, 0.52, 0.47, 0.48)) is None
+    assert metric_decline(evaluations("reward", 500, 400, 300, 200, 100)) is None
+    assert metric_decline(evaluations("loss", 0.5, 0.6, 0.7, 0.8, 0.9, split="train")) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_evaluations_that_only_scatter_are_hardly_ever_a_decline(seed: int) -> None:
+    values = 0.7 + 0.01 * np.random.default_rng(seed).standard_normal(30)
+    found = [metric_decline(evaluations("accuracy", *values[:count])) for count in range(4, 31)]
+    assert sum(one is not None for one in found) <= 1
+
+
+def test_a_metric_that_is_suddenly_worth_nothing_is_a_collapse_once_it_is_sure() -> None:
+    good = (0.5, 0.6, 0.64, 0.64, 0.63)
+    assert metric_collapse(evaluations("mAP", *good, 0.002)) is None  # one evaluation may be batch normalisation
+    found = metric_collapse(evaluations("mAP", *good, 0.002, 0.003))
+    assert found is not None and (found.onset, found.evidence["before"]) == (401, 0.63)
+    loss = np.ones(600)
+    loss[470:] = 3.0
+    assert metric_collapse(evaluations("mAP", *good, 0.002, loss=loss)) is not None
+    assert metric_collapse(evaluations("mAP", *good, 0.3, 0.3)) is None
+
+
+def test_a_held_out_loss_back_at_the_beginning_is_a_collapse() -> None:
+    assert metric_collapse(evaluations("loss", 2.3, 1.0, 0.5, 0.4, 0.4, 2.3, 2.4)) is not None
+    assert metric_collapse(evaluations("loss", 2.3, 1.0, 0.5, 0.4, 0.4, 0.9, 1.0)) is None
+
+
+def test_the_evaluations_since_the_best_are_counted() -> None:
+    found = metric_plateau(evaluations("loss", 1.0, 0.5, 0.6, 0.6, 0.7))
+    assert found is not None and (found.evidence["evaluations"], found.evidence["best_step"]) == (3, 100)
+    assert metric_plateau(evaluations("loss", 1.0, 0.9, 0.8)) is None
+
+
+def test_a_finding_is_a_row_of_plain_values() -> None:
+    row = Finding("loss-spike", step=3, evidence={"loss": np.float64(1.23456789), "n": np.int64(2), "bad": np.inf}).as_row()
+    assert row == {
+        "code": "loss-spike",
+        "severity": "warning",
+        "step": 3,
+        "evidence": {"loss": 1.23457, "n": 2, "bad": "inf"},
+    }
+    assert plain((np.bool_(True), [1.0])) == [True, [1.0]]

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+
+from holdfast.detectors.finding import Finding
+from holdfast.diagnosis.causes import BY_CODE, CAUSES
+from holdfast.diagnosis.diagnosis import diagnose
+
+
+def found(code: str, **evidence: object) -> Finding:
+    return Finding(code, step=120, severity="critical", evidence={"onset": 100, **evidence})
+
+
+def test_a_learning_rate_that_jumped_is_named_before_anything_else() -> None:
+    diagnosis = diagnose([found("loss-divergence", lr=0.1, lr_before=0.001, lr_jumped_at=98)])
+    assert diagnosis.causes[0] == "learning-rate-too-high" and "setting-changed" in diagnosis.causes
+    assert diagnosis.onset == 98
+
+
+def test_without_a_jump_nothing_was_changed() -> None:
+    assert "setting-changed" not in diagnose([found("loss-divergence")]).causes
+
+
+def test_a_change_that_was_made_shortly_before_is_a_cause() -> None:
+    change = {"kind": "change", "step": 60, "what": "deep supervision"}
+    assert diagnose([found("metric-decline")], around=[change]).causes[:2] == ("learning-rate-too-high", "setting-changed")
+    assert "setting-changed" not in diagnose([found("metric-decline")], around=[change | {"step": 9000}]).causes
+
+
+def test_input_that_was_bad_already_rules_out_the_rest() -> None:
+    row = {"kind": "finding", "step": 101, "evidence": {"input": "field 0 holds 3 NaN"}}
+    assert diagnose([found("non-finite-weights")], around=[row]).causes[0] == "data-non-finite"
+    assert diagnose([found("non-finite-weights")]).causes[0] == "weights-damaged"
+
+
+def test_an_explosion_beside_a_divergence_speaks_for_missing_clipping() -> None:
+    assert "no-clipping" in diagnose([found("loss-divergence"), found("gradient-explosion")]).causes
+
+
+def test_an_explosion_counts_if_it_came_before_the_loss_rose() -> None:
+    row = {"kind": "finding", "code": "gradient-explosion", "step": 97}
+    assert diagnose([found("loss-divergence")], around=[row]).evidence["exploded"]
+    assert not diagnose([found("loss-divergence")], around=[row | {"step": 100}]).evidence["exploded"]
+
+
+def test_a_diagnosis_is_a_row() -> None:
+    row = diagnose([found("loss-divergence")], snapshots=(50, 100)).as_row()
+    assert json.loads(json.dumps(row))["evidence"]["snapshots"] == [50, 100]
+    assert (row["step"], row["onset"], row["findings"]) == (120, 100, ["loss-divergence"])
+
+
+def test_every_cause_says_why_and_what_to_do() -> None:
+    assert len(BY_CODE) == len(CAUSES)
+    for cause in CAUSES:
+        assert cause.because.endswith(".") and cause.fixes and all(fix.as_row()["words"] for fix in cause.fixes)

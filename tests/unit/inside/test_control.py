@@ -1,0 +1,139 @@
+"""Actions that were decided outside are done between two steps, and the journal says what was done or why not."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.inside.arm import arm_from_environment, armed
+from holdfast.inside.mailbox import Mailbox, post
+from holdfast.signals.actions import Action
+from holdfast.signals.run_folder import RunFolder
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFolder]:
+    folder = RunFolder.create(tmp_path, "run")
+    for name, value in {"RUN": str(folder.path), "DEBUG": "raise", "POLICY": "heal", "RULES": "", "SAMPLING": ""}.items():
+        monkeypatch.setenv(f"HOLDFAST_{name}", value)
+    monkeypatch.delenv("HOLDFAST_SUPERVISOR", raising=False)
+    gc.collect()
+    arm_from_environment()
+    yield folder
+    armed().close_all()
+
+
+class Loop:
+    """A small training of which every step is remembered."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Linear(4, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.before: list[torch.Tensor] = []
+
+    def train(self, steps: int, then: Callable[[int], None] = lambda _: None) -> None:
+        for _ in range(steps):
+            self.before.append(self.model.weight.detach().clone())
+            self.optimizer.zero_grad()
+            self.model(torch.randn(8, 4)).square().mean().backward()
+            self.optimizer.step()
+            then(len(self.before))
+
+
+def answers(run: RunFolder) -> list[dict[str, Any]]:
+    return [entry for entry in run.journal if entry["kind"] == "action"]
+
+
+def wait_for_snapshots(run: RunFolder) -> list[int]:
+    control = armed().session.trainings[0].control
+    assert control is not None
+    assert control.snapshots.at_or_before(10**9) is not None
+    return control.snapshots.steps()
+
+
+def test_a_roll_back_restores_the_state_and_lowers_the_rate(run: RunFolder) -> None:
+    loop = Loop()
+    loop.train(60)
+    assert 50 in wait_for_snapshots(run)
+    post(run.path, 1, 0, Action("roll-back", step=60, because="loss-divergence", settings={"to": 55, "lr_factor": 0.5}))
+    loop.train(1)
+    assert loop.model.weight.equal(loop.before[50])
+    seen: list[float] = []
+    loop.optimizer.register_step_pre_hook(lambda o, *_: seen.append(o.param_groups[0]["lr"]))
+    loop.train(1)
+    moved = (loop.model.weight - loop.before[-1]) / loop.model.weight.grad
+    assert moved.mean().item() == pytest.approx(-0.05, rel=1e-4)
+    assert loop.optimizer.param_groups[0]["lr"] == 0.1, "the script finds the rate that it set"
+    (answer,) = answers(run)
+    assert (answer["state"], answer["number"], answer["at"]) == ("done", 1, 61)
+    assert "step 50" in answer["detail"]
+
+
+def test_a_roll_back_to_where_nothing_is_kept_is_refused_in_words(run: RunFolder) -> None:
+    loop = Loop()
+    loop.train(20)
+    post(run.path, 1, 0, Action("roll-back", step=20, because="loss-divergence", settings={"to": 0}))
+    before = loop.model.weight.detach().clone()
+    loop.train(1)
+    (answer,) = answers(run)
+    assert answer["state"] == "refused" and "no clean snapshot" in answer["detail"]
+    assert not loop.model.weight.equal(before)
+
+
+def test_an_action_for_a_later_step_waits_for_it(run: RunFolder) -> None:
+    loop = Loop()
+    loop.train(5)
+    post(run.path, 1, 9, Action("lower-lr", step=5, because="metric-decline", settings={"factor": 0.8}))
+    loop.train(10)
+    (answer,) = answers(run)
+    assert answer["at"] == 9
+
+
+def test_clipping_holds_for_its_steps_and_no_longer(run: RunFolder) -> None:
+    loop = Loop()
+    loop.train(3)
+    post(run.path, 1, 0, Action("clip", step=3, because="gradient-explosion", settings={"max_norm": 1e-3, "steps": 5}))
+    norms: list[float] = []
+    loop.train(12, lambda _: norms.append((loop.model.weight - loop.before[-1]).norm().item() / 0.1))
+    assert [norm <= 1.001e-3 for norm in norms[1:6]] == [True] * 5
+    assert norms[7] > 1e-3
+
+
+def test_a_stop_ends_the_script_with_its_reason(run: RunFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    loop = Loop()
+    loop.train(3)
+    post(run.path, 1, 0, Action("stop", step=3, because="metric-collapse", settings={"why": "nothing helped", "code": 3}))
+    with pytest.raises(SystemExit) as ended:
+        loop.train(3)
+    assert ended.value.code == 3
+    assert "nothing helped" in capfd.readouterr().err
+    assert answers(run)[-1]["state"] == "done"
+
+
+def test_what_cannot_be_done_is_refused_and_training_goes_on(run: RunFolder) -> None:
+    loop = Loop()
+    loop.train(3)
+    post(run.path, 1, 0, Action("shrink-micro-batch", step=3, because="gpu-out-of-memory", settings={"parts": 2}))
+    post(run.path, 2, 0, Action("sing", step=3, because="joy"))
+    post(run.path, 3, 0, Action("lower-lr", step=3, because="metric-decline", settings={"factor": "half"}))
+    loop.train(3)
+    assert [(answer["number"], answer["state"]) for answer in answers(run)] == [(n, "refused") for n in (1, 2, 3)]
+
+
+def test_a_torn_or_foreign_line_in_the_mailbox_is_passed_over(tmp_path: Path) -> None:
+    mailbox = Mailbox(tmp_path)
+    assert mailbox.new_letters() == []
+    post(tmp_path, 1, 0, Action("stop", step=1, because="x"))
+    with (tmp_path / "mailbox.jsonl").open("a") as file:
+        file.write("nonsense\n[1]\n" + '{"number": 2, "at"')
+    assert [letter.number for letter in mailbox.new_letters()] == [1]
+    with (tmp_path / "mailbox.jsonl").open("a") as file:
+        file.write(': 0, "action": "stop", "step": 1, "because": "x"}\n')
+    assert [letter.number for letter in mailbox.new_letters()] == [2]

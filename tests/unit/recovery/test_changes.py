@@ -1,0 +1,39 @@
+"""Which learning rate goes with a change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from holdfast.recovery.changes import propose
+
+SOME = np.full(50, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("what", "factor"), [("deep supervision", 0.75), ("Deep supervision, EMA on", 0.7), ("stronger augmentation", 0.875)]
+)
+def test_the_usual_factor_where_the_gradients_say_nothing(what: str, factor: float) -> None:
+    found = propose(what, SOME, SOME)
+    assert found is not None and found.factor == factor
+
+
+def test_measured_gradients_decide_where_they_say_more() -> None:
+    found = propose("deep supervision", SOME, 1.8 * SOME)
+    assert found is not None and found.factor == pytest.approx(1 / 1.8, abs=1e-3)
+    assert "1.80 times" in found.words
+
+
+def test_a_cut_is_never_below_a_half() -> None:
+    found = propose("a new loss", SOME, 9 * SOME)
+    assert found is not None and found.factor == 0.5
+
+
+def test_a_change_that_nothing_speaks_against_proposes_nothing() -> None:
+    assert propose("another logger", SOME, 1.05 * SOME) is None
+    assert propose("another logger") is None
+
+
+def test_a_larger_batch_may_take_a_larger_rate() -> None:
+    found = propose("batch 32 -> 128", SOME, SOME)
+    assert found is not None and found.factor == 2.0

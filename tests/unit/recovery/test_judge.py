@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.diagnosis.diagnosis import Diagnosis
+from holdfast.inside.policy import Policy as Allowed
+from holdfast.recovery import Action, ActionLog
+from holdfast.recovery.judge import Judge
+from holdfast.recovery.order import defaults, stopping_early
+from holdfast.signals.run_folder import RunFolder
+
+
+def kinds(run: RunFolder, kind: str) -> list[dict[str, Any]]:
+    return [row for row in run.journal if row["kind"] == kind]
+
+
+def codes(run: RunFolder) -> list[str]:
+    return [row["code"] for row in kinds(run, "finding") if row["severity"] != "info"]
+
+
+def test_a_diverged_loss_is_rolled_back_to_the_newest_snapshot_before_it(
+    run: RunFolder, train: Any, letters: Any, falling: Any
+) -> None:
+    training, judge = train(), Judge(run, defaults())
+    training.steps(falling(600))
+    training.holds_snapshots(450, 500, 550, 598, 620)
+    judge.look()
+    assert letters() == [] and codes(run) == []
+    training.steps(np.full(40, 2.4), grad_norm=1.0)
+    judge.look()
+    (letter,) = letters()
+    assert (letter["action"], letter["at"], letter["because"]) == ("roll-back", 0, "loss-divergence")
+    assert letter["settings"] == {"to": 550, "lr_factor": 0.75, "warmup_steps": 0}
+    assert codes(run) == ["loss-divergence"]
+    (diagnosis,) = kinds(run, "diagnosis")
+    assert 598 <= diagnosis["onset"] <= 601 and "learning-rate-too-high" in diagnosis["causes"]
+    (action,) = kinds(run, "action")
+    assert (action["state"], action["number"]) == ("posted", letter["number"])
+
+
+def test_under_observe_the_same_is_said_and_nothing_is_done(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:
+    training, judge = train(), Judge(run)
+    training.steps([*falling(600), *np.full(40, 2.4)])
+    judge.look()
+    assert codes(run) == ["loss-divergence"] and letters() == []
+
+
+def test_a_rule_takes_one_finding_out_of_what_is_acted_on(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:
+    training = train()
+    judge = Judge(run, defaults(), Allowed("heal", {"loss-divergence": "observe"}))
+    training.steps([*falling(600), *np.full(40, 2.4)])
+    judge.look()
+    assert codes(run) == ["loss-divergence"] and letters() == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_ordinary_run_gets_no_finding_of_weight(run: RunFolder, train: Any, letters: Any, falling: Any, seed: int) -> None:
+    training, judge = train(), Judge(run, defaults())
+    training.steps(falling(1500, seed=seed), grad_norm=falling(1500, seed=seed + 50))
+    judge.look()
+    assert codes(run) == [] and letters() == []
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 640])
+def test_rows_give_the_same_findings_however_they_come(run: RunFolder, train: Any, falling: Any, chunk: int) -> None:
+    loss = np.array([*falling(600), *np.full(40, 2.4)])
+    loss[300] = 9.0
+    training, judge = train(), Judge(run)
+    for start in range(0, 640, chunk):
+        training.steps(loss[start : start + chunk])
+        judge.look()
+    found = [(row["code"], row["step"], row["evidence"]["onset"]) for row in kinds(run, "finding")]
+    assert found[0] == ("loss-spike", 300, 300)
+    assert [code for code, _, _ in found] == ["loss-spike", "loss-divergence"]
+    assert found[1][1:] == (615, 600)
+
+
+def test_nothing_is_judged_until_the_letter_is_answered_and_what_was_undone_is_forgotten(
+    run: RunFolder, train: Any, letters: Any, falling: Any
+) -> None:
+    training, judge = train(), Judge(run, defaults())
+    training.steps(falling(600))
+    training.holds_snapshots(500, 550)
+    training.steps(np.full(40, 2.4))
+    judge.look()
+    training.steps(np.full(40, 2.4))
+    judge.look()
+    assert len(letters()) == 1
+    training.answers(letters()[0])
+    training.steps(falling(400, start=0.2, seed=3))
+    judge.look()
+    assert len(letters()) == 1 and codes(run) == ["loss-divergence"]
+
+
+def test_failing_again_goes_further_back_then_to_disk_then_stops(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:
+    training, judge = train(), Judge(run, defaults())
+    training.steps(falling(600))
+    training.holds_snapshots(450, 500, 550)
+    for _ in range(4):
+        training.steps(np.full(60, 2.4))
+        judge.look()
+        training.answers(letters()[-1])
+        training.steps(falling(80, start=0.2, seed=4))
+        judge.look()
+    told = [(one["action"], one["settings"].get("to"), one["settings"].get("lr_factor")) for one in letters()]
+    assert told[:3] == [("roll-back", 550, 0.75), ("roll-back", 500, 0.375), ("roll-back", "disk", 0.1875)]
+    assert told[3][0] == "stop" and len(told) == 4
+    assert "after 3 roll-backs" in letters()[3]["settings"]["why"] and letters()[3]["settings"]["code"] == 1
+
+
+def test_a_refused_roll_back_is_followed_by_the_next_means(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:
+    training, judge = train(), Judge(run, defaults())
+    training.steps([*falling(600), *np.full(40, 2.4)])
+    judge.look()
+    assert letters()[0]["settings"]["to"] == "disk"
+    training.answers(letters()[0], "refused")
+    judge.look()
+    assert [one["action"] for one in letters()] == ["roll-back", "stop"]
+
+
+def test_several_ranks_get_one_letter_for_a_step_ahead_of_all_of_them(
+    run: RunFolder, train: Any, letters: Any, falling: Any
+) -> None:
+    ranks = [train(0), train(1)]
+    ranks[0].holds_snapshots(450, 500, 550)
+    ranks[1].holds_snapshots(450, 500)
+    for rank in ranks:
+        rank.steps([*falling(600, seed=rank.rank), *np.full(40, 2.4)])
+    ranks[1].steps(np.full(2, 2.4))
+    judge = Judge(run, defaults())
+    judge.look()
+    (letter,) = letters()
+    assert letter["settings"]["to"] == 500
+    assert letter["at"] == 641 + 300  # three seconds of steps of 0.01 s
+    ranks[0].answers(letter)
+    judge.look()
+    ranks[0].steps(np.full(60, 2.4))
+    judge.look()
+    assert len(letters()) == 1  # rank 1 has not answered
+
+
+def test_a_training_that_never_answers_is_not_waited_for_for_ever(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:
+    clock = [0.0]
+    training, judge = train(), Judge(run, defaults(), now=lambda: clock[0])
+    training.steps([*falling(600), *np.full(40, 2.4)])
+    judge.look()
+    training.steps(np.full(100, 2.4))
+    clock[0] = 61.0
+    judge.look()
+    assert [row["state"] for row in kinds(run, "action")] == ["posted", "refused", "posted"]
+    assert letters()[-1]["action"] == "stop"
+
+
+def test_a_dead_model_is_rolled_back_to_before_it_died(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:
+    training, judge = train(), Judge(run, defaults())
+    training.steps(falling(300))
+    training.holds_snapshots(250, 290, 300)
+    training.steps(np.full(16, math.nan), non_finite=3)
+    judge.look()
+    (letter,) = letters()
+    assert (letter["because"], letter["settings"]["to"]) == ("non-finite-weights", 290)
+
+
+def test_bad_data_is_no_reason_to_go_back(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:
+    training, judge = train(), Judge(run, defaults())
+    training.steps(falling(300))
+    run.journal.write(
+        "finding", code="non-finite-gradient", severity="warning", step=301, evidence={"input": "field 0 holds 3 NaN"}
+    )
+    training.steps(np.full(16, math.nan), skipped=1)
+    judge.look()
+    assert "non-finite-weights" in codes(run) and letters() == []
+    assert kinds(run, "diagnosis")[0]["causes"][0] == "data-non-finite"
+
+
+def test_a_metric_that_declines_after_a_change_lowers_the_learning_rate(
+    run: RunFolder, train: Any, letters: Any, falling: Any
+) -> None:
+    training, judge = train(), Judge(run, defaults())
+    loss = falling(1000)
+    for index, value in enumerate((0.5, 0.55, 0.58, 0.6, 0.61, 0.58, 0.53, 0.47)):
+        if index == 5:
+            run.journal.write("change", what="a new head", step=training.step)
+        training.steps(loss[100 * index : 100 * index + 100])
+        training.evaluate("accuracy", value)
+        judge.look()
+    (letter,) = letters()
+    assert (letter["action"], letter["settings"]["factor"]) == ("lower-lr", 0.8)
+    assert "metric-decline" in codes(run)
+
+
+def test_a_change_that_the_script_tells_lowers_the_learning_rate_as_is_usual_for_it(
+    run: RunFolder, train: Any, letters: Any, falling: Any
+) -> None:
+    training, judge = train(), Judge(run, defaults())
+    training.steps(falling(200))
+    run.journal.write("change", what="deep supervision", step=training.step)
+    training.steps(falling(40, start=0.5))
+    judge.look()
+    assert letters() == [], "too early to compare the gradients"
+    training.steps(falling(40, start=0.5))
+    judge.look()
+    judge.look()
+    (letter,) = letters()
+    assert (letter["action"], letter["because"], letter["settings"]["factor"]) == ("lower-lr", "setting-changed", 0.75)
+
+
+def test_a_metric_that_declines_by_itself_is_said_and_left_alone(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:
+    training, judge = train(), Judge(run, defaults())
+    for value in (0.5, 0.55, 0.58, 0.6, 0.61, 0.58, 0.53, 0.47, 0.4):
+        training.steps(falling(50, start=0.2))
+        training.evaluate("accuracy", value)
+        judge.look()
+    assert codes(run) == ["metric-decline"] and letters() == []
+
+
+def test_early_stopping_saves_first_and_ends_well(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:
+    training, judge = train(), Judge(run, stopping_early(5))
+    for index in range(12):
+        training.steps(falling(20, start=0.2))
+        training.evaluate("loss", 1.0 - 0.1 * min(index, 3))
+        judge.look()
+        while len(letters()) > sum(row["state"] == "done" for row in kinds(run, "action")):
+            training.answers(letters()[-1])
+            judge.look()
+    assert [one["action"] for one in letters()] == ["save-checkpoint", "stop"]
+    assert letters()[1]["settings"]["code"] == 0 and "5 evaluations" in letters()[1]["settings"]["why"]
+
+
+def test_a_policy_that_fails_is_told_and_the_others_are_asked(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:
+    class Broken:
+        def decide(self, diagnosis: Diagnosis, past: ActionLog) -> Action | None:
+            raise ZeroDivisionError("oh")
+
+    told: list[str] = []
+    training = train()
+    judge = Judge(run, (Broken(), *defaults()), on_trouble=lambda what, error: told.append(f"{what}: {error}"))
+    training.steps([*falling(600), *np.full(40, 2.4)])
+    judge.look()
+    assert told == ["asking the policy Broken: oh"] and len(letters()) == 1
+
+
+def test_the_last_look_after_the_end_says_and_posts_nothing(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:
+    training, judge = train(), Judge(run, defaults())
+    training.steps([*falling(600), *np.full(40, 2.4)])
+    judge.look(act=False)
+    assert codes(run) == ["loss-divergence"] and letters() == []
+
+
+def test_a_run_without_a_training_is_nothing_to_judge(run: RunFolder, train: Callable[..., Any]) -> None:
+    Judge(run, defaults()).look()
+    assert list(run.journal) == []

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.recovery import judge as judge_module
+from holdfast.signals.recorder import Recorder
+from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.schema import TABLES
+from holdfast.supervisor.judging import Judging, make_judge
+from holdfast.supervisor.trouble import Trouble
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path, "a", policy="heal")
+
+
+def diverge(run: RunFolder) -> Recorder:
+    recorder = Recorder.start(run, 0)
+    random = np.random.default_rng(0)
+    loss = [*(0.2 + 2.1 * np.exp(-np.arange(400) / 40)) * np.exp(0.1 * random.standard_normal(400)), *np.full(40, 2.5)]
+    for step, value in enumerate(loss):
+        given = {"step": step, "loss": float(value), "skipped": 0}
+        recorder.table("steps").append([given.get(column.name, column.kind.missing) for column in TABLES["steps"].columns])
+    return recorder
+
+
+def test_a_run_is_judged_while_it_lives(run: RunFolder) -> None:
+    recorder = diverge(run)
+    judging = Judging(run, Trouble(run), hurry=threading.Event())
+    judging.start()
+    deadline = time.monotonic() + 20
+    while not (run.path / "mailbox.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    judging.finish()
+    recorder.close()
+    assert not judging.busy
+    assert {row["kind"] for row in run.journal} >= {"finding", "diagnosis", "action"}
+
+
+def test_a_short_run_gets_a_last_look_and_no_letter(run: RunFolder) -> None:
+    judging = Judging(run, Trouble(run), hurry=threading.Event())
+    recorder = diverge(run)
+    judging._stop.set()
+    judging.start()
+    judging.finish()
+    recorder.close()
+    assert "loss-divergence" in [row.get("code") for row in run.journal]
+    assert not (run.path / "mailbox.jsonl").exists()
+
+
+def test_a_judge_that_fails_is_told_once_and_ends_nothing(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("lost my mind")
+
+    monkeypatch.setattr(judge_module.Judge, "look", fail)
+    run.claim(0)
+    judging = Judging(run, Trouble(run), hurry=threading.Event())
+    judging.start()
+    time.sleep(0.5)
+    judging.finish()
+    (entry,) = run.journal
+    assert entry["code"] == "holdfast-degraded" and "lost my mind" in entry["evidence"]["error"]
+
+
+def test_a_policy_file_that_cannot_be_used_leaves_the_run_observed(run: RunFolder) -> None:
+    run.update_info(policy="nowhere.py")
+    recorder = diverge(run)
+    make_judge(run, Trouble(run)).look()
+    recorder.close()
+    assert [row.get("code") for row in run.journal][:1] == ["holdfast-degraded"]
+    assert "loss-divergence" in [row.get("code") for row in run.journal] and not (run.path / "mailbox.jsonl").exists()
+
+
+def test_a_rule_may_heal_one_thing_in_a_run_that_is_observed(run: RunFolder) -> None:
+    run.update_info(policy="observe", rules={"loss-divergence": "heal"})
+    recorder = diverge(run)
+    make_judge(run, Trouble(run)).look()
+    recorder.close()
+    assert (run.path / "mailbox.jsonl").exists()
+
+
+def test_a_run_that_never_trains_is_left_alone(run: RunFolder) -> None:
+    judging = Judging(run, Trouble(run), hurry=threading.Event())
+    judging.start()
+    judging.finish()
+    assert list(run.journal) == [] and not judging.busy
