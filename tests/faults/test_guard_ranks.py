@@ -14,6 +14,7 @@ from watched_training import HOLDFAST, environment
 from holdfast.signals.run_folder import RunFolder
 
 VICTIM = Path(__file__).parents[1] / "victims/ranks_with_a_bad_batch.py"
+DIVERGING = VICTIM.with_name("ranks_that_diverge.py")
 TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc_per_node=2")
 BAD, STEPS = 10, 20
 
@@ -39,3 +40,18 @@ def test_ranks_leave_out_the_same_update(kind: str, collectives_per_step: int, t
         assert guarded[rank]["collectives"] <= own + comparing + STEPS * collectives_per_step + 1
     actions = [entry for entry in RunFolder.open(tmp_path / "runs/run").journal if entry["kind"] == "action"]
     assert sorted((entry["rank"], entry["step"]) for entry in actions) == [(0, BAD), (1, BAD)]
+
+
+def test_ranks_roll_back_at_the_same_step(tmp_path: Path) -> None:
+    command = [*HOLDFAST, "run", "--name", "run", "--policy", "heal", "--", *TORCHRUN, str(DIVERGING), str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr
+    ends = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    journal = list(RunFolder.open(tmp_path / "runs/run").journal)
+    answers = [e for e in journal if e["kind"] == "action" and e["action"] == "roll-back" and e["state"] != "posted"]
+    assert {e["state"] for e in answers} == {"done"}, answers
+    assert {e["rank"] for e in answers} == {0, 1}
+    first = [e for e in answers if e["number"] == answers[0]["number"]]
+    assert len({e["at"] for e in first}) == 1 and len({e["detail"] for e in first}) == 1
+    assert ends[0]["hash"] == ends[1]["hash"]
+    assert ends[0]["loss"] < 0.5

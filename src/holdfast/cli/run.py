@@ -28,6 +28,9 @@ def run(
     folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
     policy: Annotated[str, typer.Option(help=_POLICY_HELP)] = "observe",
     rule: Annotated[list[str] | None, typer.Option(help="Another policy for one finding: loss-spike=observe.")] = None,
+    patience: Annotated[
+        int | None, typer.Option(min=1, help="Stop when a validation metric got no better for so many evaluations (heal).")
+    ] = None,
     budget: Annotated[str, typer.Option(help="Share of a step that watching may cost.")] = "1%",
 ) -> None:
     """Start a command with Holdfast inside and a supervisor outside.
@@ -39,7 +42,10 @@ def run(
     from holdfast.supervisor.watching import run_command
 
     rules = dict(read_rule(text) for text in rule or [])
-    settings = Settings(name=name, folder=folder, policy=read_policy(policy), rules=rules, budget=parse_budget(budget))
+    if patience is not None and policy in ("observe", "guard"):
+        raise UsageError(f"the policy {policy} never stops a training.", fix="--policy heal --patience 20")
+    chosen = read_policy(policy)
+    settings = Settings(name=name, folder=folder, policy=chosen, rules=rules, patience=patience, budget=parse_budget(budget))
     raise typer.Exit(run_command(find_command(command or []), settings))
 
 

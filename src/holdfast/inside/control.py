@@ -21,15 +21,11 @@ from holdfast.inside.mailbox import Letter, Mailbox
 from holdfast.inside.reflexes.guard import Guard
 from holdfast.inside.scope import Scope
 from holdfast.inside.snapshots.snapshots import Snapshots
-from holdfast.signals.actions import Action
+from holdfast.signals.actions import Action, Refused
 from holdfast.signals.journal import Journal
 
-_TO_DISK_EVERY = 300.0  # seconds between two snapshots that go to disk
+_TO_DISK_FIRST, _TO_DISK_EVERY = 60.0, 300.0  # seconds until a snapshot goes to disk, and between two of them
 Optimizer = torch.optim.Optimizer
-
-
-class Refused(Exception):
-    """An action that cannot be done here; the message says why."""
 
 
 class Control:
@@ -52,7 +48,7 @@ class Control:
         self._mailbox = Mailbox(run)
         self._waiting: list[Letter] = []
         self._clip_until = 0
-        self._to_disk_at = time.monotonic()
+        self._to_disk_at = time.monotonic() - _TO_DISK_EVERY + _TO_DISK_FIRST
         self._do: dict[str, Callable[[Action, int], str]] = {
             "roll-back": self._roll_back,
             "lower-lr": self._lower_rate,
@@ -79,8 +75,9 @@ class Control:
         due = [letter for letter in self._waiting if step >= letter.at]
         for letter in due:
             self._waiting.remove(letter)
-            self._apply(letter, step)
-        if good and not due and self.snapshots.due(step):
+            self._answer(letter, step)
+        will_go_back = any(letter.action.kind == "roll-back" for letter in self._waiting)  # to one that must not be given up
+        if good and not due and not will_go_back and self.snapshots.due(step):
             self.snapshots.take(step)
             if time.monotonic() - self._to_disk_at > _TO_DISK_EVERY:
                 self._to_disk_at = time.monotonic()
@@ -92,12 +89,16 @@ class Control:
         self.snapshots.forget()
         self._helper.close()
 
-    def _apply(self, letter: Letter, step: int) -> None:
+    def apply(self, action: Action, step: int) -> str:
+        """Do it before the update of `step` and say what was done. Raises Refused, in words, if it cannot be done here."""
+        if action.kind not in self._do:
+            raise Refused(f"there is no action {action.kind}")
+        return self._do[action.kind](action, step)
+
+    def _answer(self, letter: Letter, step: int) -> None:
         action = letter.action
         try:
-            if action.kind not in self._do:
-                raise Refused(f"there is no action {action.kind}")
-            detail, state = self._do[action.kind](action, step), "done"
+            detail, state = self.apply(action, step), "done"
         except Refused as why:
             detail, state = str(why), "refused"
         except Exception as error:  # noqa: BLE001 - the training goes on, and the journal says what happened
@@ -128,6 +129,7 @@ class Control:
         factor = float(action.settings.get("lr_factor", 1.0))
         self.rate.lower(factor, step, warm_up_steps=int(action.settings.get("warmup_steps", 0)))
         self._guard.start_again()
+        self._clip_until = 0
         return f"restored the state of step {found}; learning rate x {self.rate.factor:g}"
 
     def _lower_rate(self, action: Action, step: int) -> str:

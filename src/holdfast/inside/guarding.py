@@ -16,6 +16,8 @@ from holdfast.inside.snapshots.snapshots import Snapshots
 from holdfast.inside.snapshots.state import TrainingState
 from holdfast.inside.training import Training
 
+_SNAPSHOTS = 5  # at most, further and further apart: a fault that is seen late still has a clean ancestor
+
 
 def guard_training(training: Training, scope: Scope, batches: Batches) -> None:
     """Have every update of a training looked at before it is made, and snapshots kept where the policy allows repairs."""
@@ -30,6 +32,7 @@ def guard_training(training: Training, scope: Scope, batches: Batches) -> None:
     snapshots = Snapshots(
         LivingState(training, report),
         run_later=helper.later,
+        keep=_SNAPSHOTS,
         rank=rank,
         world_size=world_size(),
         index=folder / "snapshots.json",

@@ -5,7 +5,7 @@ from holdfast.recovery.gentle import ClipSpikes, LowerLearningRate, ShrinkMicroB
 from holdfast.recovery.past import ActionLog
 from holdfast.recovery.policy import Policy
 from holdfast.recovery.roll_back import RollBack
-from holdfast.signals.actions import Action
+from holdfast.signals.actions import Action, Refused, RunControl
 
 __all__ = [
     "Action",
@@ -13,7 +13,9 @@ __all__ = [
     "ClipSpikes",
     "LowerLearningRate",
     "Policy",
+    "Refused",
     "RollBack",
+    "RunControl",
     "SaveCheckpoint",
     "ShrinkMicroBatch",
     "SkipBatch",

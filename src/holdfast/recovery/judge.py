@@ -22,6 +22,7 @@ from holdfast.signals.run_folder import RunFolder
 
 _AHEAD_SECONDS, _AHEAD_STEPS = 3.0, 4  # several ranks get a letter this long before they act on it
 _ANSWER_SECONDS, _ANSWER_STEPS = 60.0, 50  # no answer after both: it was not heard
+_WAITED_FOR = ("roll-back", "save-checkpoint", "stop")  # the rest is judged on meanwhile: it may not be enough
 _ASK_AT_MOST = 6  # times about one diagnosis
 
 
@@ -54,7 +55,7 @@ class Judge:
         self._journal = JournalReader(run.journal.path)
         self._courses: dict[int, Course] = {}
         self._letter: _Letter | None = None
-        self._changes_seen = 0
+        self._changes_seen, self._number = 0, 0
         self._act = True
 
     def look(self, *, act: bool = True) -> None:
@@ -153,7 +154,8 @@ class Judge:
         return None
 
     def _post(self, course: Course, diagnosis: Diagnosis, action: Action, *, asked: int = 1) -> None:
-        number = 1 + max((int(row.get("number") or 0) for row in self._journal.rows if row.get("kind") == "action"), default=0)
+        told = (int(row.get("number") or 0) for row in self._journal.rows if row.get("kind") == "action")
+        number = self._number = 1 + max(self._number, max(told, default=0))
         at = 0
         if len(course.recordings) > 1:
             seconds = course.step_seconds()
@@ -161,7 +163,8 @@ class Judge:
             at = course.newest_step() + max(_AHEAD_STEPS, ahead)
         self._run.journal.write("action", **action.as_row(), number=number, at=at, state="posted")
         post(self._run.path, number, at, action)
-        self._letter = _Letter(number, at, action, course, diagnosis, self._now(), asked)
+        if action.kind in _WAITED_FOR:
+            self._letter = _Letter(number, at, action, course, diagnosis, self._now(), asked)
 
     def _answered(self, letter: _Letter) -> bool:
         """Whether every rank has done or refused it; then take the consequences."""

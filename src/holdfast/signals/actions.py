@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 KINDS = {
     "skip-batch": "leave out the update of one step",
@@ -36,3 +36,15 @@ class Action:
         return cls(
             str(row["action"]), step=int(row["step"]), because=str(row["because"]), settings=dict(row.get("settings") or {})
         )
+
+
+class Refused(Exception):
+    """An action that cannot be done in this loop; the message says why."""
+
+
+class RunControl(Protocol):
+    """What a loop offers to policies: the one way in which a training is changed."""
+
+    def apply(self, action: Action, step: int) -> str:
+        """Do it before the update of `step` and say what was done. Raises Refused, in words, if it cannot be done here."""
+        ...

@@ -61,7 +61,7 @@ def make_judge(run: RunFolder, trouble: Trouble) -> Any:
     from holdfast.errors import UsageError
     from holdfast.inside.policy import Policy
     from holdfast.recovery.judge import Judge
-    from holdfast.recovery.order import defaults, load
+    from holdfast.recovery.order import defaults, load, stopping_early
 
     info = run.info()
     rules = info.get("rules")
@@ -73,4 +73,6 @@ def make_judge(run: RunFolder, trouble: Trouble) -> Any:
         policies, allowed = (), Policy("observe", {})
     if not policies and allowed.heals:
         policies = defaults()
+    if policies and isinstance(patience := info.get("patience"), int):
+        policies = (*policies, *stopping_early(patience)[len(defaults()) :])
     return Judge(run, policies, allowed, on_trouble=trouble.step_back)

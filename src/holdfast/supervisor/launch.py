@@ -34,6 +34,7 @@ class Settings:
     folder: Path = Path("runs")
     policy: str = "observe"
     rules: Mapping[str, str] = field(default_factory=dict)
+    patience: int | None = None
     budget: float = 0.01
 
     def __post_init__(self) -> None:
@@ -89,6 +90,7 @@ def prepare(command: Command, settings: Settings) -> Launch:
         "holdfast": holdfast.__version__,
         "policy": settings.policy,
         "rules": dict(settings.rules),
+        "patience": settings.patience,
         "budget": settings.budget,
         "supervisor": os.getpid(),
         "started": time.time(),

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_GROWTH = 4
+_OLDEST = 32  # intervals
 _ROUND_INTERVALS = (50, 100, 200, 500, 1000, 2000, 5000)
 
 
 def to_give_up(steps: Sequence[int], new: int, *, every: int, keep: int) -> int | None:
     """The step whose snapshot makes room for a new one; None while there is room.
 
-    A snapshot moves one place back when the one before it has become 4 intervals old (16 for the next place, and so on);
-    if not, it is the one that goes. With three places, ages are 0, 1 to 4, and 4 to 16 intervals.
+    The one that leaves the smallest gap goes, in proportion to its age, so that the older they are the further apart they
+    lie: with five places ages are about 0, 1, 4, 10 and 20 intervals. One that is older than 32 goes first.
     """
-    newest_first = sorted(steps, reverse=True)
-    if len(newest_first) < keep:
+    ages = sorted(((new - step) / max(1, every), step) for step in steps)
+    if len(ages) < keep:
         return None
-    for place, step in enumerate(newest_first[:-1]):
-        age_of_next = (new - newest_first[place + 1]) / max(1, every)
-        if round(age_of_next) < _GROWTH ** (place + 1):
-            return step
-    return newest_first[-1]
+    if ages[-1][0] > _OLDEST or len(ages) == 1:
+        return ages[-1][1]
+    younger = (0.0, *(age for age, _ in ages))
+    gaps = [(older + 1) / (younger[place] + 1) for place, (older, _) in enumerate(ages[1:])]
+    return ages[gaps.index(min(gaps))][1]
 
 
 def fitting_interval(cost: float, step_seconds: float, *, share: float, at_least: int) -> int:
