@@ -199,7 +199,7 @@ def test_memory_that_cannot_be_had_is_not_asked_for_again(loop: Loop, monkeypatc
     assert len(said) == 1 and "Memory is short" in said[0]
 
 
-@pytest.mark.parametrize(("places", "newest_but_one", "oldest"), [(3, 13, 6), (4, 5, 8), (5, 3, 10)])
+@pytest.mark.parametrize(("places", "newest_but_one", "oldest"), [(3, 16, 3), (4, 5, 8), (5, 3, 10)])
 def test_the_newest_is_kept_and_older_ones_at_growing_distances(places: int, newest_but_one: float, oldest: float) -> None:
     kept: list[int] = []
     for step in [1, 10, *range(50, 20_000, 50)]:
