@@ -146,6 +146,7 @@ def test_a_nan_on_the_gpu_is_never_offered() -> None:
 
 
 def test_another_process_goes_on_from_disk_with_state_on_the_gpu(tmp_path: Path) -> None:
+    gc.collect()  # averages of other tests
     loop = Loop(fused=True)
     for number in range(5):
         loop.step(number)

@@ -138,7 +138,8 @@ class TrainingState:
         with torch.no_grad():
             plan = Plan(hosts)
             plan.all_of("models", tree["models"], self._models(), plan.module)
-            plan.all_of("averages", tree["averages"], self._averages(), plan.average)
+            if len(tree["averages"]) == len(self._averages()):  # one that came or went since is no reason not to go back
+                plan.all_of("averages", tree["averages"], self._averages(), plan.average)
             plan.all_of("optimizers", tree["optimizers"], self._optimizers(), plan.optimizer)
             plan.all_of("schedulers", tree["schedulers"], self._schedulers(), plan.scheduler)
             plan.all_of("gradient scalers", tree["scalers"], self._scalers(), plan.scaler)
