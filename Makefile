@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 CHECKED := setup.py src tests benchmarks examples docs
+COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format pytest test-gpu bench docs clean
+.PHONY: help setup demo test lint format pytest test-gpu bench bench-heal bench-healthy docs clean
 
 help:  ## list what can be made
-	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: $(INSTALLED)  ## make .venv and install Holdfast and its tools into it
 
@@ -36,8 +37,14 @@ pytest: $(INSTALLED)  ## the tests without style and types; ARGS="tests/unit -k 
 test-gpu: $(INSTALLED)  ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-bench: $(INSTALLED)  ## measure, and fail where a bar is missed
-	@set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+bench: $(INSTALLED)  ## measure what Holdfast costs, and fail where a bar is missed
+	@set -e; for script in $(COST); do echo "== $$script"; $(BIN)/python "$$script"; done
+
+bench-heal: $(INSTALLED)  ## trainings with a fault put in: without Holdfast they break, with it they heal (half an hour)
+	$(BIN)/python benchmarks/heal.py $(ARGS)
+
+bench-healthy: $(INSTALLED)  ## healthy trainings of many kinds: Holdfast must leave them alone (ten minutes)
+	$(BIN)/python benchmarks/healthy.py $(ARGS)
 
 docs: $(INSTALLED)  ## write the generated pages again
 	$(BIN)/python -m holdfast.signals.describe > docs/schema.md.new && mv docs/schema.md.new docs/schema.md

@@ -245,3 +245,22 @@ def test_a_thousand_bad_updates_fill_no_journal(run: RunFolder) -> None:
         optimizer.step()
     assert model.weight.isfinite().all()
     assert len(list(run.journal)) < 120
+
+
+@pytest.mark.parametrize("thawed", [True, False])
+def test_a_gradient_far_larger_than_any_before_is_clipped_unless_other_parameters_are_trained(
+    thawed: bool, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_POLICY", "heal")
+    arm_from_environment()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    model[0].requires_grad_(not thawed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for step in range(90):
+        optimizer.zero_grad()
+        model[0].requires_grad_(not thawed or step >= 80)
+        (model(torch.randn(16, 8)).square().mean() * (100.0 if step == 80 else 1.0)).backward()
+        optimizer.step()
+    clipped = [entry["step"] for entry in run.journal if entry["kind"] == "action"]
+    assert clipped == ([] if thawed else [80])

@@ -26,6 +26,7 @@ from holdfast.inside.reflexes.statistics import RunningStatistics
 
 Optimizer = torch.optim.Optimizer
 _IN_A_ROW = 5  # so many clipped updates in a row are a new level, not a spike
+_LOOK_EVERY = 32  # steps, at whether other parameters are trained now
 _BEFORE = 8  # steps whose loss and norm are told with a finding
 
 
@@ -43,7 +44,7 @@ class Guard:
         self._flag: Flag | None = None
         self._last_flag: torch.Tensor | None = None
         self._bad: tuple[int, str] | None = None  # the step that is bad now, told when it is over
-        self._clipped_in_a_row = 0
+        self._clipped_in_a_row, self._trained = 0, (0, 0)
         self._past: deque[tuple[float | None, float | None]] = deque(maxlen=_BEFORE)
         self._sharded: bool | None = None
         self._several = world_size() > 1
@@ -90,6 +91,13 @@ class Guard:
         limit = min(self.norms.limit(), self.max_norm)
         if norm <= limit or not self.policy.heals_from("gradient-explosion"):
             self._clipped_in_a_row = 0
+            self.norms.add(norm)
+            if self.norms.seen % _LOOK_EVERY == 1:
+                self._trained = _trained_by(optimizer)
+            return
+        if limit != self.max_norm and _trained_by(optimizer) != self._trained:  # other parameters have other norms
+            self._trained = _trained_by(optimizer)
+            self.norms.forget()
             self.norms.add(norm)
             return
         to = min(self.norms.largest, self.max_norm) if limit != self.max_norm else self.max_norm
@@ -181,6 +189,11 @@ class Guard:
         if self._sharded is None:
             self._sharded = any(is_sharded(parameter) for parameter in parameters_of(optimizer))
         return self._sharded
+
+
+def _trained_by(optimizer: Optimizer) -> tuple[int, int]:
+    """Which optimizer it is, and how many tensors it trains now."""
+    return id(optimizer), sum(parameter.grad is not None for parameter in parameters_of(optimizer))
 
 
 def _norm(numbers: Gathering) -> float | None:

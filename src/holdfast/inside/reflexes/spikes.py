@@ -31,5 +31,5 @@ class NormHistory:
             self.seen += 1
 
     def forget(self) -> None:
-        """Begin again, after a roll-back."""
-        self.seen = 0
+        """Begin again, after a roll-back, or with other parameters."""
+        self.largest, self.seen = 0.0, 0
