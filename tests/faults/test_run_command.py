@@ -123,8 +123,7 @@ BAD_INPUT = [
     (("./train.sh",), "not executable", "bash ./train.sh"),
     (("./folder",), "is a folder", "python train.py"),
     (("./bad-first-line",), "interpreter", "#!"),
-    (("--policy", "heal", "true"), "heal is not available", "observe"),
-    (("--policy", "help", "true"), "no policy 'help'", "observe"),
+    (("--policy", "help", "true"), "no policy 'help'", "--policy heal"),
     (("--budget", "lots", "true"), "'lots' is not a budget", "--budget 1%"),
     (("--name", "a/b", "true"), "'a/b' cannot be the name", "without a slash"),
 ]
