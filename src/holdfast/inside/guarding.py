@@ -36,6 +36,7 @@ def guard_training(training: Training, scope: Scope, batches: Batches) -> None:
         rank=rank,
         world_size=world_size(),
         index=folder / "snapshots.json",
+        settings=scope.settings,
         say=partial(report.cannot, "snapshots"),
     )
     training.control = Control(

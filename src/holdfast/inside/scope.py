@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -46,6 +48,7 @@ class Scope:
     ) -> None:
         self.run, self.budget, self.policy, self.always_done = run, budget, policy, always_done
         self.follows_children = follows_children
+        self.settings: dict[str, Any] = {}
         self.averages = Averages()  # copies of the model that the script registered
         self.micro_batches: Any = None  # the step function that the script gave to `run.step`
         self.trainings: list[Training] = []
@@ -78,6 +81,22 @@ class Scope:
         step = self.trainings[-1].step if self.trainings else 0
         self.run.journal.write("change", what=what, step=step, rank=self.trainings[-1].recorder.recording.rank if step else 0)
 
+    def note_settings(self, settings: Mapping[str, Any]) -> None:
+        """Take in the settings of the script, as JSON can hold them."""
+        self.settings.update(json.loads(json.dumps(settings, default=str)))
+        self.run.update_info(settings=self.settings)
+
+    def resumed(self, source: Path) -> None:
+        """Compare the settings with those of the checkpoint or run that the script goes on from."""
+        before = settings_of(source)
+        if before is None:
+            self.step_back("comparing settings", ValueError(f"{source} is no checkpoint or run with settings"))
+            return
+        names = dict.fromkeys((*before, *self.settings))
+        different = [name for name in names if before.get(name) != self.settings.get(name)]
+        if different:
+            self.changed("; ".join(f"{name} {before.get(name)} -> {self.settings.get(name)}" for name in different))
+
     def begin(self, training: Training) -> None:
         """A training has begun here."""
         self.trainings.append(training)
@@ -98,3 +117,12 @@ class Scope:
             with contextlib.suppress(OSError):
                 evidence = {"what": what, "error": f"{type(error).__name__}: {error}"}
                 self.run.journal.write("finding", code="holdfast-degraded", severity="warning", evidence=evidence)
+
+
+def settings_of(source: Path) -> dict[str, Any] | None:
+    """The settings that a checkpoint's manifest or a run's `run.json` holds; None if there are none."""
+    for name in ("manifest.json", "run.json"):
+        with contextlib.suppress(OSError, ValueError):
+            settings = json.loads((source / name).read_text(encoding="utf-8")).get("settings")
+            return settings if isinstance(settings, dict) else None
+    return None

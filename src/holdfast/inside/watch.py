@@ -44,7 +44,7 @@ class Run:
         session = armed().session
         shield = Shield(scope.step_back)
         self._log, self._epoch = shield(scope.log), shield(session.loader.set_epoch)
-        self._changed = shield(scope.changed)
+        self._changed, self._settings, self._resumed = shield(scope.changed), shield(scope.note_settings), shield(scope.resumed)
         self._batch, self._loader_ended = shield(session.batch), shield(session.loader_ended)
 
     @property
@@ -116,6 +116,17 @@ class Run:
         """
         self._changed(what)
 
+    def settings(self, **settings: Any) -> None:
+        """Record the settings of this training: `run.settings(batch=32, augmentation="strong")`; checkpoints keep them too."""
+        self._settings(settings)
+
+    def resumed(self, source: str | os.PathLike[str]) -> None:
+        """Say from which of Holdfast's checkpoints or runs this training goes on.
+
+        Settings that differ are treated as `changed`: they may ask for another learning rate. Call `settings` first.
+        """
+        self._resumed(Path(source))
+
     @property
     def policy(self) -> str:
         """What Holdfast may do in this run."""
@@ -162,9 +173,9 @@ def watch(
             f"there is no policy {policy!r}.", fix="use 'observe', 'guard', 'heal', or a file with policies of your own"
         )
     chosen = Policy(policy if policy in POLICIES else str(Path(policy).absolute()), dict(rules or {}))
-    for code, name in chosen.rules.items():
-        if name not in POLICIES:
-            raise UsageError(f"the rule for {code} names no policy: {name!r}.", fix="use 'observe', 'guard' or 'heal'")
+    for code, rule in chosen.rules.items():
+        if rule not in POLICIES:
+            raise UsageError(f"the rule for {code} names no policy: {rule!r}.", fix="use 'observe', 'guard' or 'heal'")
     if not 0.0 < budget <= 1.0:
         raise UsageError(f"budget {budget!r} is not a share of the step.", fix="use a number such as 0.01 for one per cent")
     models = [model] if isinstance(model, nn.Module) else list(model)

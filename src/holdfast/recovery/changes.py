@@ -41,7 +41,7 @@ def propose(what: str, before: npt.ArrayLike = (), after: npt.ArrayLike = ()) ->
 
     None where neither says that it should be another one. A factor above 1 is proposed, never applied by itself.
     """
-    text = what.lower()
+    text = what.lower().replace("_", " ")
     usual = next(((factor, words) for marks, factor, words in _USUAL if all(mark in text for mark in marks)), None)
     batch = _BATCH.search(text)
     if usual is None and batch is not None and int(batch[1]) > 0:

@@ -11,7 +11,8 @@ SOME = np.full(50, 2.0)
 
 
 @pytest.mark.parametrize(
-    ("what", "factor"), [("deep supervision", 0.75), ("Deep supervision, EMA on", 0.7), ("stronger augmentation", 0.875)]
+    ("what", "factor"),
+    [("deep supervision", 0.75), ("deep_supervision False -> True; ema None -> True", 0.7), ("stronger augmentation", 0.875)],
 )
 def test_the_usual_factor_where_the_gradients_say_nothing(what: str, factor: float) -> None:
     found = propose(what, SOME, SOME)

@@ -15,8 +15,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -49,10 +50,12 @@ class Snapshots:
         rank: int = 0,
         world_size: int = 1,
         index: Path | None = None,
+        settings: Mapping[str, Any] = MappingProxyType({}),
         say: Callable[[str], None] = lambda _words: None,
     ) -> None:
         self.every, self.keep, self.memory_limit = every, keep, memory_limit
         self.taken, self.take_seconds = 0, 0.0  # how many, and what the last one cost the training thread
+        self._settings = settings
         self._state, self._run_later, self._say, self._index = state, run_later, say, index
         self._least, self._budget, self._rank, self._alone = every, budget, rank, world_size == 1
         self._copier, self._layout = Copier(), None  # type: tuple[Copier, Layout | None]
@@ -369,7 +372,9 @@ class Snapshots:
         try:
             snapshot = next((candidate for candidate in candidates if candidate.verify()), None)
             if snapshot is not None and parent is not None:
-                write_checkpoint(parent, snapshot.step, snapshot.parts(), size=snapshot.block.size, rank=self._rank)
+                write_checkpoint(
+                    parent, snapshot.step, snapshot.parts(), size=snapshot.block.size, rank=self._rank, settings=self._settings
+                )
                 retain(parent, keep=keep)
         finally:
             self._release(candidates)
