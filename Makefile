@@ -32,7 +32,7 @@ format: $(INSTALLED)  ## put the code into the project's format
 	$(BIN)/ruff format $(CHECKED)
 
 pytest: $(INSTALLED)  ## the tests without style and types; ARGS="tests/unit -k name" narrows them
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-gpu: $(INSTALLED)  ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu $(ARGS)
