@@ -149,9 +149,9 @@ class Control:
         micro_batches.shrink(parts)
         return f"every batch in {parts} parts"
 
-    def _save(self, action: Action, step: int) -> str:  # noqa: ARG002
+    def _save(self, action: Action, step: int) -> str:
         self.snapshots.take(step)
-        path = self.snapshots.save(self._run / "checkpoints")
+        path = self.snapshots.save(self._run / "checkpoints", best=action.settings.get("best"))
         if path is None:
             raise Refused("no clean snapshot to save")
         return f"saving to {path.name}"

@@ -1,6 +1,6 @@
 """Policies: what to do about a diagnosis. Each is a small frozen dataclass with a pure `decide(diagnosis, past)`."""
 
-from holdfast.recovery.ending import SaveCheckpoint, StopEarly
+from holdfast.recovery.ending import KeepBest, SaveCheckpoint, StopEarly
 from holdfast.recovery.gentle import ClipSpikes, LowerLearningRate, ShrinkMicroBatch, SkipBatch
 from holdfast.recovery.past import ActionLog
 from holdfast.recovery.policy import Policy
@@ -11,6 +11,7 @@ __all__ = [
     "Action",
     "ActionLog",
     "ClipSpikes",
+    "KeepBest",
     "LowerLearningRate",
     "Policy",
     "Refused",

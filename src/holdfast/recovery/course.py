@@ -136,7 +136,7 @@ class Course:
                 if code not in codes:
                     self._told.pop(code, None)
             self._told |= {finding.code: _Told(finding, self._window.seen, 0) for finding in new}
-            plateau = metric_plateau(view)
+            plateau = metric_plateau(view, at_least=0)
             if holds or plateau:
                 yield Seen((*holds, *([plateau] if plateau else [])), tuple(new))
 

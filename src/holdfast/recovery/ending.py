@@ -48,3 +48,20 @@ class SaveCheckpoint:
         if not any((action := policy.decide(diagnosis, past)) and action.kind == "stop" for policy in self.before):
             return None
         return Action("save-checkpoint", step=diagnosis.step, because=next(iter(diagnosis.findings)).code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepBest:
+    """Save a checkpoint whenever a held-out metric is better than ever: it stays, whatever its age."""
+
+    metric: str | None = None
+
+    def decide(self, diagnosis: Diagnosis, past: ActionLog) -> Action | None:
+        """Save once for an evaluation; the first one is no best."""
+        finding = diagnosis.finding("loss-plateau")
+        if finding is None or int(finding.evidence.get("evaluations", 1)) or past.tried("save-checkpoint", since=finding.step):
+            return None
+        name, value = str(finding.evidence.get("metric")), finding.evidence.get("best")
+        if self.metric not in (None, name):
+            return None
+        return Action("save-checkpoint", step=finding.step, because=finding.code, settings={"metric": name, "best": value})

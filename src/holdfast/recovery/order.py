@@ -7,7 +7,7 @@ import runpy
 from pathlib import Path
 
 from holdfast.errors import UsageError
-from holdfast.recovery.ending import SaveCheckpoint, StopEarly
+from holdfast.recovery.ending import KeepBest, SaveCheckpoint, StopEarly
 from holdfast.recovery.gentle import ClipSpikes, LowerLearningRate, ShrinkMicroBatch
 from holdfast.recovery.policy import Policy
 from holdfast.recovery.roll_back import RollBack
@@ -21,9 +21,9 @@ def defaults() -> tuple[Policy, ...]:
 
 
 def stopping_early(patience: int) -> tuple[Policy, ...]:
-    """The defaults, and an early stop with a checkpoint before it."""
+    """The defaults, the best checkpoint kept, and an early stop with a checkpoint before it."""
     stop = StopEarly(patience=patience)
-    return (*defaults(), SaveCheckpoint(before=(stop,)), stop)
+    return (*defaults(), KeepBest(), SaveCheckpoint(before=(stop,)), stop)
 
 
 def load(policy: str) -> tuple[Policy, ...]:

@@ -228,8 +228,11 @@ def test_early_stopping_saves_first_and_ends_well(run: RunFolder, train: Any, le
         while len(letters()) > sum(row["state"] == "done" for row in kinds(run, "action")):
             training.answers(letters()[-1])
             judge.look()
-    assert [one["action"] for one in letters()] == ["save-checkpoint", "stop"]
-    assert letters()[1]["settings"]["code"] == 0 and "5 evaluations" in letters()[1]["settings"]["why"]
+    bests = [one["settings"]["best"] for one in letters() if "best" in one["settings"]]
+    assert bests == pytest.approx([1.0, 0.9, 0.8, 0.7])
+    last = [one for one in letters() if "best" not in one["settings"]]
+    assert [one["action"] for one in last] == ["save-checkpoint", "stop"]
+    assert last[1]["settings"]["code"] == 0 and "5 evaluations" in last[1]["settings"]["why"]
 
 
 def test_a_policy_that_fails_is_told_and_the_others_are_asked(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:

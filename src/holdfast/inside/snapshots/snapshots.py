@@ -22,7 +22,15 @@ from typing import Any
 
 import torch
 
-from holdfast.checkpoints.write import folder_of, list_checkpoints, read_checkpoint, read_manifest, retain, write_checkpoint
+from holdfast.checkpoints.write import (
+    folder_of,
+    list_checkpoints,
+    mark_best,
+    read_checkpoint,
+    read_manifest,
+    retain,
+    write_checkpoint,
+)
 from holdfast.errors import CannotRestore, HoldfastError
 from holdfast.inside.snapshots.host_copy import Block, Copier, Layout, shapes_of
 from holdfast.inside.snapshots.host_memory import share_for_snapshots
@@ -175,9 +183,10 @@ class Snapshots:
 
     # On disk
 
-    def save(self, folder: Path, *, keep: int = 3) -> Path | None:
+    def save(self, folder: Path, *, keep: int = 3, best: float | None = None) -> Path | None:
         """Have the newest clean snapshot written as a checkpoint under `folder`; returns where, at once.
 
+        With a value for `best` it is the best one so far, and stays whatever its age.
         If the newest turns out not to be finite, the one before it is written. Where every rank holds the same, rank 0 writes.
         """
         with self._lock:
@@ -187,7 +196,7 @@ class Snapshots:
         if not candidates:
             return None
         parent = self._own_folder(folder)
-        self._run_later(lambda: self._write(candidates, parent, keep))
+        self._run_later(lambda: self._write(candidates, parent, keep, best))
         return (parent or folder) / folder_of(candidates[0].step)
 
     def restore_from_disk(self, folder: Path, *, at_or_before: int | None = None, randomness: bool = False) -> int | None:
@@ -368,13 +377,15 @@ class Snapshots:
         if more:
             self._make_block(size, pin=bool(snapshot.underway))
 
-    def _write(self, candidates: list[Snapshot], parent: Path | None, keep: int) -> None:
+    def _write(self, candidates: list[Snapshot], parent: Path | None, keep: int, best: float | None) -> None:
         try:
             snapshot = next((candidate for candidate in candidates if candidate.verify()), None)
             if snapshot is not None and parent is not None:
-                write_checkpoint(
+                path = write_checkpoint(
                     parent, snapshot.step, snapshot.parts(), size=snapshot.block.size, rank=self._rank, settings=self._settings
                 )
+                if best is not None:
+                    mark_best(path, best)
                 retain(parent, keep=keep)
         finally:
             self._release(candidates)
