@@ -17,12 +17,12 @@ from holdfast.errors import HoldfastError, UsageError
 if TYPE_CHECKING:
     from holdfast.signals.run_folder import RunFolder
 
-_STORY = """A small network learns handwritten digits. The script knows nothing of Holdfast, and breaks on purpose:
-one image holds an Inf, and half-way through one bit of one weight flips.
+_STORY = """A small network learns handwritten digits. The script knows nothing of Holdfast, and breaks
+on purpose: one image holds an Inf, and half-way through one bit of one weight flips.
 """
 _NEXT = (
-    ("holdfast replay {name} --step {step}", "run the bad batch again, and see where it broke"),
-    ('holdfast query -t {name} "SELECT * FROM evaluations"', "what it scored, epoch by epoch; `holdfast tables` for more"),
+    ("holdfast replay {name} --step {step}", "run the bad batch again, see where it broke"),
+    ('holdfast query -t {name} "SELECT * FROM evaluations"', "its score by epoch"),
     ("holdfast tail -t {name}", "that screen, once more"),
     ("holdfast run --policy heal -- python train.py", "the same for a script of yours"),
 )
