@@ -9,9 +9,14 @@
     ├── TargetError               -t names nothing that can be used
     │   ├── NotARunFolder         the folder holds no run.json
     │   ├── NewerFormat           the folder was written by a newer Holdfast
-    │   └── NoSuchRun             no run of that name, process id or age
+    │   ├── NoSuchRun             no run of that name, process id or age
+    │   └── NoCheckpoint          no checkpoint at that path
+    ├── LogUnreadable             a log of another tool that holds no run
     ├── StorageError              a table or file that cannot be written or read
-    │   └── DamagedSegment        a table segment whose header does not add up
+    │   ├── DamagedSegment        a table segment whose header does not add up
+    │   ├── DiskFull              no room, or none that this user may take
+    │   └── BadCheckpoint         a checkpoint that must not be loaded: torn, unsafe, or with numbers that are not finite
+    ├── DoesNotMatch              a checkpoint that does not fit the model
     ├── CannotRestore             a state that is not there, or does not fit the training any more
     └── DoesNotFit                memory is too small for a single sample
 
@@ -69,12 +74,40 @@ class NoSuchRun(TargetError):
     """No run of that name, process id or age."""
 
 
+class LogUnreadable(HoldfastError):
+    """A log of another tool that cannot be read, or holds no run."""
+
+
+class NoCheckpoint(TargetError):
+    """No checkpoint at that path; the fix names those that were found nearby."""
+
+
 class StorageError(HoldfastError):
     """A table or file that cannot be written or read."""
 
 
 class DamagedSegment(StorageError):
     """A table segment whose header does not add up."""
+
+
+class DiskFull(StorageError):
+    """No room on the disk, or none that this user may take."""
+
+
+class BadCheckpoint(StorageError):
+    """A checkpoint that must not be loaded: torn, unsafe, or with numbers that are not finite; nothing was changed."""
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n  fix: {self.fix}"
+
+
+class DoesNotMatch(HoldfastError):
+    """A checkpoint that does not fit the model, or its optimizer; nothing was changed."""
+
+    code = "checkpoint-incompatible"
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n  fix: {self.fix}"
 
 
 class CannotRestore(HoldfastError):

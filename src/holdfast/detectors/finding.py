@@ -18,6 +18,8 @@ class Finding:
     step: int = field(kw_only=True)
     severity: str = field(default="warning", kw_only=True)
     evidence: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    series: str | None = field(default=None, kw_only=True)  # the curve that shows it
+    epoch: float | None = field(default=None, kw_only=True)
 
     @property
     def onset(self) -> int:

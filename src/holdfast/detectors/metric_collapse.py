@@ -7,7 +7,7 @@ import numpy as np
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.levels import usual
 from holdfast.detectors.metric_decline import HELD_OUT
-from holdfast.detectors.metric_direction import better
+from holdfast.signals.metric_direction import better
 from holdfast.signals.view import Floats, SignalView, Steps
 
 

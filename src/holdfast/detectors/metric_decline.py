@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.detectors.finding import Finding
-from holdfast.detectors.metric_direction import better
+from holdfast.signals.metric_direction import better
 from holdfast.signals.view import SignalView
 
 HELD_OUT = ("val", "valid", "validation", "eval", "test", "dev")

@@ -11,10 +11,10 @@ from holdfast.detectors.finding import Finding, plain
 from holdfast.detectors.gradient_explosion import gradient_explosion
 from holdfast.detectors.metric_collapse import metric_collapse
 from holdfast.detectors.metric_decline import metric_decline
-from holdfast.detectors.metric_direction import better
 from holdfast.detectors.metric_plateau import metric_plateau
 from holdfast.detectors.non_finite_weights import non_finite_weights
 from holdfast.detectors.scaler import scaler_collapse
+from holdfast.signals.metric_direction import better
 from holdfast.signals.schema import MISSING
 from holdfast.signals.view import Evaluation, SignalView
 

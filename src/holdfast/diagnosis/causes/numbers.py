@@ -1,41 +1,8 @@
-"""What findings may come from, and what helps: knowledge as data."""
+"""Why numbers go wrong: NaN, explosions, spikes, collapse."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
-
-@dataclass(frozen=True, slots=True)
-class Fix:
-    """One thing to do: words, and where a setting exists, how to change it."""
-
-    words: str
-    setting: str | None = field(default=None, kw_only=True)
-    op: str | None = field(default=None, kw_only=True)
-    value: Any = field(default=None, kw_only=True)
-
-    def as_row(self) -> dict[str, Any]:
-        """The fix as a report holds it."""
-        change = {"setting": self.setting, "op": self.op, "value": self.value} if self.setting else {}
-        return {"words": self.words, **change}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
-    """Why something happened: which findings speak for it, which evidence makes it likely or rules it out.
-
-    `signs` are names that `diagnosis.signs` derives from the evidence; each one that is present makes the cause more likely.
-    """
-
-    code: str
-    seen_by: tuple[str, ...]
-    because: str
-    signs: tuple[str, ...] = ()
-    ruled_out_by: tuple[str, ...] = ()
-    likely: float = 0.3
-    fixes: tuple[Fix, ...] = ()
-
+from holdfast.diagnosis.causes.cause import Cause, Fix
 
 _LOWER = Fix("lower the learning rate", setting="lr", op="multiply", value=0.25)
 
@@ -49,10 +16,14 @@ SETTING_CHANGED = Cause(
 )
 LEARNING_RATE_TOO_HIGH = Cause(
     code="learning-rate-too-high",
-    seen_by=("loss-divergence", "gradient-explosion", "metric-collapse", "metric-decline", "loss-spike"),
-    signs=("lr-jumped", "norm-exploded"),
-    ruled_out_by=("input-non-finite",),
-    because="The loss rose and stayed up while the inputs were finite.",
+    seen_by=(
+        *("loss-divergence", "gradient-explosion", "metric-collapse", "metric-decline", "loss-spike", "non-finite-loss"),
+        *("non-finite-gradient", "loss-oscillation", "not-learning"),
+    ),
+    signs=("lr-jumped", "norm-exploded", "lr-huge", "lr-rising", "norms-grew", "norms-jumped"),
+    against=("lr-decayed", "norms-tiny"),
+    ruled_out_by=("input-non-finite", "lr-zero"),
+    because="Steps that are too large throw the weights about while the inputs are finite.",
     likely=0.5,
     fixes=(_LOWER, Fix("warm the learning rate up over the first epochs", setting="warmup_epochs", op="set", value=5)),
 )
@@ -82,7 +53,7 @@ DATA_NON_FINITE = Cause(
 )
 OVERFLOW = Cause(
     code="overflow",
-    seen_by=("scaler-collapse", "non-finite-weights", "non-finite-gradient"),
+    seen_by=("scaler-collapse", "non-finite-weights", "non-finite-gradient", "non-finite-loss"),
     signs=("scaler",),
     because="Numbers grew beyond what half precision holds.",
     likely=0.3,
@@ -96,15 +67,19 @@ WEIGHTS_DAMAGED = Cause(
     likely=0.6,
     fixes=(Fix("go back to the last clean state"),),
 )
-MEMORY_SHORT = Cause(
-    code="micro-batch-too-large",
-    seen_by=("gpu-out-of-memory",),
-    because="The step did not fit into the GPU's memory.",
-    likely=0.6,
-    fixes=(Fix("halve the micro-batch and double the accumulation"),),
+LOG_OF_ZERO = Cause(
+    code="log-of-zero",
+    seen_by=("non-finite-loss",),
+    signs=("from-the-start",),
+    because="A logarithm of zero or of a negative number, or a division by zero, in the loss itself.",
+    likely=0.15,
+    fixes=(
+        Fix("use the loss that takes logits (cross_entropy, binary_cross_entropy_with_logits)"),
+        Fix("add an eps inside logarithms, roots and denominators", setting="eps", op="set", value=1e-6),
+    ),
 )
 
-CAUSES = (
+OF_NUMBERS = (
     SETTING_CHANGED,
     DATA_NON_FINITE,
     WEIGHTS_DAMAGED,
@@ -112,6 +87,5 @@ CAUSES = (
     NO_CLIPPING,
     BAD_BATCH,
     OVERFLOW,
-    MEMORY_SHORT,
+    LOG_OF_ZERO,
 )
-BY_CODE = {cause.code: cause for cause in CAUSES}

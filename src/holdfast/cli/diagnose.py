@@ -1,0 +1,197 @@
+"""`holdfast diagnose`: what is wrong with a run, since when, why, and what to change; ours or another tool's log."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import AsJson
+from holdfast.errors import HoldfastError, LogUnreadable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from holdfast.detectors.finding import Finding
+    from holdfast.diagnosis.checkup import Checkup
+    from holdfast.diagnosis.ranking import Ranked
+    from holdfast.signals.curves import Curves
+    from holdfast.signals.run_folder import RunFolder
+
+_THINGS = 3  # that are told without --all
+_STYLES = {"healthy": "bold green", "watch": "bold yellow", "ill": "bold red", "too-short": "bold cyan"}
+_VERDICTS = {
+    "healthy": "healthy",
+    "watch": "worth a look",
+    "ill": "something is wrong",
+    "too-short": "too short to tell",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("diagnose")(diagnose)
+
+
+def diagnose(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TARGET…", help="Runs (name, folder, process id), logs of any tool, folders.", show_default=False),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All findings and causes, not the first three.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what is wrong with a run, since when, why, and what to change.
+
+    Without a target: the newest run here. Exit 1: something is wrong, 2: it could not be read.
+    """
+    checkups: list[Checkup] = []
+    unread: list[HoldfastError] = []
+    for name in targets or [""]:
+        for found in _checked(name):
+            if isinstance(found, HoldfastError):
+                unread.append(found)
+            else:
+                checkups.append(found)
+    if not checkups and unread:
+        raise unread[0]
+    if as_json:
+        print(json.dumps({"runs": [checkup.as_row() for checkup in checkups]}, ensure_ascii=False))
+    else:
+        _show(checkups, everything=everything)
+    for error in unread:
+        print(f"not read: {error.problem}", file=sys.stderr)
+    if any(checkup.verdict in ("watch", "ill") for checkup in checkups):
+        raise typer.Exit(1)
+
+
+def _checked(target: str) -> Iterator[Checkup | HoldfastError]:
+    """The check-ups of everything that a target names."""
+    from holdfast.diagnosis.checkup import check_up
+    from holdfast.logs.open import open_log
+    from holdfast.logs.search import find_logs
+    from holdfast.probe.target import resolve
+
+    path = Path(target).expanduser()
+    if target and path.is_file():
+        yield from (check_up(curves) for curves in open_log(path, name=target))
+        return
+    if not target or not path.is_dir() or (path / "run.json").exists():
+        yield _of_run(resolve(target or None))
+        return
+    several = False
+    for log in find_logs(path):
+        several = True
+        try:
+            if log.is_dir():
+                yield _of_run(resolve(str(log)))
+            else:
+                yield from (check_up(curves) for curves in open_log(log, name=str(log)))
+        except HoldfastError as error:
+            yield error
+    if not several:
+        raise LogUnreadable(f"{path} holds no run and no log.", fix="name a log, or a folder with CSV, JSON or text logs in it")
+
+
+def _of_run(run: RunFolder) -> Checkup:
+    """A run of ours: its tables, and what its journal says already."""
+    from holdfast.detectors.finding import Finding
+    from holdfast.diagnosis.checkup import check_up
+    from holdfast.logs.ours import read_run
+
+    rows = list(run.journal)
+    seen = [
+        Finding(
+            str(row["code"]),
+            step=int(row.get("step") or 0),
+            severity=str(row.get("severity") or "warning"),
+            evidence=row.get("evidence") or {},
+        )
+        for row in rows
+        if row.get("kind") == "finding" and row.get("code")
+    ]
+    return check_up(read_run(run), seen=seen, around=rows, name=run.name)
+
+
+def _show(checkups: Sequence[Checkup], *, everything: bool) -> None:
+    from rich.console import Console
+
+    from holdfast.cli.show import WIDTH
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH)
+    if len(checkups) > 1 and not everything:
+        _overview(console, checkups)
+        return
+    for checkup in checkups:
+        _tell(console, checkup, everything=everything)
+
+
+def _overview(console: Console, checkups: Sequence[Checkup]) -> None:
+    """Many runs: a line for each."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True, max_width=40, overflow="ellipsis")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for checkup in checkups:
+        codes = ", ".join(finding.code for finding in checkup.findings) or "–"
+        table.add_row(checkup.curves.name, Text(checkup.verdict, _STYLES[checkup.verdict]), codes)
+    console.print(table)
+
+
+def _tell(console: Console, checkup: Checkup, *, everything: bool) -> None:
+    """The verdict, then what happened, each thing with its evidence, its likely cause and what to do."""
+    from rich.text import Text
+
+    curves = checkup.curves
+    length = f"{curves.points} points" if curves.steps < curves.points else f"{curves.steps:,} steps"
+    head = Text.assemble((curves.name, "bold"), ": ", (_VERDICTS[checkup.verdict], _STYLES[checkup.verdict]))
+    console.print(head.append(f"   {curves.source} · {length}", "dim"))
+    shown = checkup.episodes if everything else checkup.episodes[:_THINGS]
+    for episode in shown:
+        console.print()
+        _tell_findings(console, episode.findings if everything else episode.findings[:_THINGS], curves)
+        for place, ranked in enumerate(episode.diagnoses if everything else episode.diagnoses[:2]):
+            _tell_cause(console, ranked, first=place == 0, everything=everything)
+    left = len(checkup.episodes) - len(shown)
+    if left:
+        console.print(f"\n  and {left} more: --all", style="dim")
+
+
+def _tell_findings(console: Console, findings: Sequence[Finding], curves: Curves) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from holdfast.diagnosis.said import sentence
+    from holdfast.probe.words import FINDINGS
+
+    for finding in findings:
+        style = {"critical": "bold red", "warning": "bold yellow"}.get(finding.severity, "")
+        words = FINDINGS.get(finding.code, finding.code)
+        code = "" if words.replace(" ", "-") == finding.code else f" [{finding.code}]"
+        console.print(Padding(Text.assemble((words, style), (code, "dim")), (0, 0, 0, 2), expand=False))
+        console.print(Padding(Text(sentence(finding, curves)), (0, 0, 0, 4), expand=False))
+
+
+def _tell_cause(console: Console, ranked: Ranked, *, first: bool, everything: bool) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    words = ranked.cause.code.replace("-", " ")
+    head = Text.assemble("likely cause: " if first else "or: ", (words, "bold"), (f" ({100 * ranked.confidence:.0f} %)", "dim"))
+    because = "; ".join((ranked.cause.because.rstrip("."), *ranked.because))
+    console.print(Padding(head.append(f": {because}"), (0, 0, 0, 2), expand=False))
+    for fix in ranked.fixes if everything else ranked.fixes[:2]:
+        change = {"multiply": "×", "set": "="}.get(fix.op or "", "")
+        setting = f"  ({fix.setting} {change} {fix.value:g})" if isinstance(fix.value, (int, float)) and fix.setting else ""
+        console.print(Padding(Text(f"fix: {fix.words}{setting}"), (0, 0, 0, 4), expand=False))
+        if command := fix.command_for(ranked.name):
+            console.print(Padding(Text(f"$ {command}", "cyan"), (0, 0, 0, 9), expand=False))

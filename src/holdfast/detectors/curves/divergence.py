@@ -1,0 +1,48 @@
+"""`loss-divergence`: the training loss ended far above where it began or had been, and stayed there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from holdfast.detectors.curves.found import found
+from holdfast.detectors.curves.shape import Shape
+from holdfast.detectors.finding import Finding
+from holdfast.signals.curves import Curves
+
+
+def divergence(curves: Curves, *, lost: float = 0.8, above: float = 0.5, at_least: int = 5) -> Iterator[Finding]:
+    """What was learned is lost (`lost` of it), and the level at the end is `above` of its size over the best.
+
+    Only the training loss speaks: a validation loss that rises while the training loss falls is `overfitting`.
+    """
+    curve = curves.train_loss
+    if curve is None or len(shape := Shape(curve)) < at_least:
+        return
+    best = min(shape.best, shape.start)
+    rise = shape.end - best
+    both = 0.5 if _held_out_rose_too(curves) else 1.0
+    wanted = both * max(above * max(abs(best), abs(shape.start)), 6 * shape.noise)
+    if rise < max(wanted, lost * (shape.start - best)):
+        return
+    high = shape.values > best + 0.5 * rise
+    onset = len(high) - int(np.argmin(high[::-1])) if not high.all() else 0
+    if len(high) - onset < max(3, len(high) // 20):  # too short to say that it stays
+        return
+    yield found(
+        "loss-divergence",
+        shape.curve,
+        len(shape) - 1,
+        severity="critical",
+        onset=int(shape.curve.steps[min(onset, len(high) - 1)]),
+        start=shape.start,
+        best=best,
+        end=shape.end,
+    )
+
+
+def _held_out_rose_too(curves: Curves) -> bool:
+    """Whether the validation loss ended clearly above its beginning: then the training loss need not say it as loudly."""
+    shape = Shape(curves.val_loss) if curves.val_loss is not None else None
+    return shape is not None and len(shape) >= 5 and shape.end > shape.start + 0.25 * abs(shape.start)

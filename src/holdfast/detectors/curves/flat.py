@@ -1,0 +1,70 @@
+"""`not-learning`: the loss ends where it began, or the metric never leaves the bottom."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from holdfast.detectors.curves.found import found
+from holdfast.detectors.curves.shape import Shape
+from holdfast.detectors.finding import Finding
+from holdfast.signals.curves import HELD_OUT, Curves
+
+_MOST_CLASSES = 2000
+
+
+def flat(curves: Curves, *, at_least: int = 8, moved: float = 0.02, above: float = 0.25) -> Iterator[Finding]:
+    """The training loss has not fallen by `moved` of where it began, nor risen by `above`: that is `loss-divergence`."""
+    curve = curves.train_loss or curves.val_loss
+    if curve is None or len(shape := Shape(curve)) < at_least:
+        return
+    fallen = shape.start - shape.end
+    if fallen > moved * abs(shape.start) or fallen < -above * abs(shape.start) or _got_better_meanwhile(curves):
+        return
+    yield found(
+        "not-learning",
+        shape.curve,
+        len(shape) - 1,
+        onset=int(shape.curve.steps[0]),
+        start=shape.start,
+        end=shape.end,
+        classes=classes_of_chance(shape.start),
+    )
+
+
+def never_off_the_ground(
+    curves: Curves, *, at_least: int = 20, ground: float = 0.01, underfit: float = 0.05, long: int = 40
+) -> Iterator[Finding]:
+    """A metric that can be 1 stays under `ground` for the whole run, and the validation loss has not fallen.
+
+    Where the loss did fall, but after `long` evaluations the metric is still under `underfit`: `underfitting`.
+    """
+    metric = next((curve for curve in curves.metrics if curve.better == "higher" and curve.split in HELD_OUT), None)
+    val = curves.val_loss
+    if metric is None or len(metric.finite()) < at_least:
+        return
+    values = metric.finite().values
+    best, fell = float(np.max(values)), val is not None and len(shape := Shape(val)) > 0 and shape.end < 0.95 * shape.start
+    if best > underfit or ((best > ground or fell) and len(values) < long):
+        return
+    code = "underfitting" if best > ground or fell else "not-learning"
+    yield found(code, metric.finite(), len(values) - 1, onset=int(metric.steps[0]), best=best)
+
+
+def _got_better_meanwhile(curves: Curves) -> bool:
+    """A metric that rose clearly: something is learned, whatever the loss says (a loss with a moving target)."""
+    for curve in curves.metrics[:1]:
+        shape = Shape(curve)
+        if len(shape) >= 5 and shape.start - shape.end > max(0.25 * abs(shape.start), 6 * shape.noise):
+            return True
+    return False
+
+
+def classes_of_chance(loss: float, *, close: float = 0.01) -> int | None:
+    """How many classes a loss of ln k would mean; None if it is no such number."""
+    if not 0.5 < loss < math.log(_MOST_CLASSES):
+        return None
+    classes = round(math.exp(loss))
+    return classes if classes > 1 and abs(math.log(classes) - loss) < close * loss and classes <= _MOST_CLASSES else None

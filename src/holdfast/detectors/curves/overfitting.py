@@ -1,0 +1,59 @@
+"""`overfitting`: what was held out gets worse while what is learned from still gets better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from holdfast.detectors.curves.found import found
+from holdfast.detectors.curves.shape import Shape
+from holdfast.detectors.finding import Finding
+from holdfast.signals.curves import Curves
+
+
+def overfitting(
+    curves: Curves,
+    *,
+    at_least: int = 5,
+    rise: float = 0.04,
+    sigmas: float = 4.0,
+    by: float = 0.8,
+    still: float = 0.05,
+    clear: float = 0.15,
+) -> Iterator[Finding]:
+    """The validation loss has risen since its best by `rise` of its size and clear of its noise, and stays up.
+
+    Its best lies before `by` of the run; the training loss has fallen since then by `still` of its size, or where the
+    rise is `clear`, has at least not risen; four of five of the later values are on the upper side.
+    """
+    val, train = curves.val_loss, curves.train_loss
+    if val is None or train is None:
+        return
+    held, learned = Shape(val), Shape(train)
+    if len(held) < at_least or len(learned) < 3:
+        return
+    at = held.best_at
+    if at > by * (len(held) - 1):
+        return
+    risen = held.end - held.best
+    later = held.smoothed[at + max(1, (len(held) - at) // 2) :]
+    if risen < rise * abs(held.best) or risen < sigmas * held.noise / np.sqrt(max(1, len(later))):
+        return
+    if np.mean(later > held.best + 0.3 * risen) < 0.8:
+        return
+    then = float(np.interp(held.curve.steps[at], learned.curve.steps, learned.smoothed))
+    fallen = then - learned.end
+    if fallen < (still if risen < clear * abs(held.best) else -still) * abs(then):
+        return
+    yield found(
+        "overfitting",
+        held.curve,
+        len(held) - 1,
+        onset=int(held.curve.steps[at]),
+        best=held.best,
+        best_step=int(held.curve.steps[at]),
+        now=held.end,
+        train_then=then,
+        train_now=learned.end,
+    )

@@ -1,0 +1,106 @@
+"""A check-up of one run: what its curves and its journal show, why, and what to change; and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.detectors.curves.order import TOO_SHORT, look_at
+from holdfast.detectors.finding import Finding, plain
+from holdfast.diagnosis.ranking import Ranked, rank
+from holdfast.signals.curves import Curves
+
+HEALTHY, WATCH, ILL, SHORT = "healthy", "watch", "ill", "too-short"
+_SEVERITIES = ("info", "warning", "critical")
+_TOGETHER_STEPS, _TOGETHER_SHARE = 200, 0.05  # findings that begin so close to each other are one thing
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """Findings that began together, and their causes, most likely first."""
+
+    findings: tuple[Finding, ...]
+    diagnoses: tuple[Ranked, ...] = ()
+
+    @property
+    def severity(self) -> int:
+        """The worst of its findings: 0 a remark, 1 a warning, 2 critical."""
+        return max(_SEVERITIES.index(finding.severity) for finding in self.findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkup:
+    """What is known about one run: its episodes, the worst first."""
+
+    curves: Curves
+    episodes: tuple[Episode, ...] = ()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All findings, the worst first."""
+        every = [finding for episode in self.episodes for finding in episode.findings]
+        return sorted(every, key=lambda finding: -_SEVERITIES.index(finding.severity))
+
+    @property
+    def verdict(self) -> str:
+        """The worst of the findings, in a word."""
+        worst = max((episode.severity for episode in self.episodes), default=0)
+        if worst == 0:
+            return SHORT if self.curves.points < TOO_SHORT else HEALTHY
+        return ILL if worst == 2 else WATCH
+
+    def as_row(self) -> dict[str, Any]:
+        """The check-up as `--json` gives it."""
+        diagnoses = [diagnosis.as_row() for episode in self.episodes for diagnosis in episode.diagnoses]
+        return {
+            "name": self.curves.name,
+            "source": self.curves.source,
+            "steps": self.curves.steps,
+            "verdict": self.verdict,
+            "findings": [_row(finding) for finding in self.findings],
+            "diagnoses": diagnoses,
+        }
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    place = {"step": finding.step, "epoch": plain(finding.epoch), "series": finding.series}
+    evidence = {name: plain(value) for name, value in finding.evidence.items()}
+    return {"code": finding.code, "severity": finding.severity, **place, "evidence": evidence}
+
+
+def check_up(
+    curves: Curves, *, seen: Sequence[Finding] = (), around: Iterable[Mapping[str, Any]] = (), name: str | None = None
+) -> Checkup:
+    """Look at the curves, add what was `seen` while the run lived, and rank causes. `name` is how commands call the run."""
+    around = list(around)
+    known = {finding.code for finding in seen}
+    findings = [*_once(seen), *(finding for finding in look_at(curves) if finding.code not in known)]
+    episodes = []
+    for group in _together(findings, curves.steps):
+        told = [finding for finding in group if finding.severity != "info"]
+        causes = rank(told, curves, around=around, name=name) if told else []
+        episodes.append(Episode(tuple(sorted(group, key=lambda one: -_SEVERITIES.index(one.severity))), tuple(causes)))
+    return Checkup(curves=curves, episodes=tuple(sorted(episodes, key=lambda episode: -episode.severity)))
+
+
+def _once(findings: Iterable[Finding]) -> list[Finding]:
+    """Each code once: the worst, and of these the first."""
+    chosen: dict[str, Finding] = {}
+    for finding in findings:
+        known = chosen.get(finding.code)
+        if known is None or _SEVERITIES.index(finding.severity) > _SEVERITIES.index(known.severity):
+            chosen[finding.code] = finding
+    return list(chosen.values())
+
+
+def _together(findings: Iterable[Finding], length: int) -> list[list[Finding]]:
+    """Findings by when they began. Remarks stay with what happened beside them."""
+    groups: list[list[Finding]] = []
+    close = max(_TOGETHER_SHARE * length, min(_TOGETHER_STEPS, 0.25 * length))
+    for finding in sorted(findings, key=lambda one: one.onset):
+        if groups and finding.onset - groups[-1][0].onset <= close:
+            groups[-1].append(finding)
+        else:
+            groups.append([finding])
+    return groups

@@ -1,0 +1,110 @@
+"""Signs in the curves of a run that speak for one cause or against another, each with its numbers in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from holdfast.detectors.curves.shape import Shape
+from holdfast.detectors.finding import Finding
+from holdfast.signals.curves import Curve, Curves
+
+Sign = tuple[str, str]  # its name, and what is seen, in words
+_HUGE_RATE = 0.5
+_SLOW = 0.2  # share of the step that may go by in waiting for data
+
+
+def signs_of(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
+    """The signs that are present."""
+    onset = min((finding.onset for finding in findings), default=None)
+    found = [*_of_rate(curves, onset), *_of_norm(curves, onset), *_of_losses(curves), *_of_metrics(curves), *_of_time(curves)]
+    stays = any(finding.code in ("loss-divergence", "metric-collapse") for finding in findings)
+    for finding in findings:
+        if finding.evidence.get("recovered") and not stays:
+            found.append(("recovered", "it came back by itself"))
+        if finding.code in ("not-learning", "non-finite-loss") and onset is not None and onset <= _first_step(curves):
+            found.append(("from-the-start", "it is so from the first point on"))
+        if (classes := finding.evidence.get("classes")) is not None:
+            found.append(("at-chance", f"the loss is that of guessing among {classes} classes (ln {classes})"))
+    return dict(found)
+
+
+def _of_rate(curves: Curves, onset: int | None) -> Iterable[Sign]:
+    curve = next(iter(curves.of("lr")), None)
+    if curve is None or not len(curve.finite()):
+        return
+    rate = curve.finite().values
+    peak, last = float(rate.max()), float(rate[-1])
+    if peak >= _HUGE_RATE:
+        yield "lr-huge", f"the learning rate is {peak:g}"
+    if peak == 0.0:
+        yield "lr-zero", "the learning rate is 0"
+    elif last < 0.05 * peak:
+        yield "lr-decayed", f"the schedule has brought the learning rate down to {last:.3g}, from {peak:.3g}"
+    elif len(rate) > 3 and float(np.ptp(rate)) < 0.01 * peak:
+        yield "lr-constant", f"the learning rate is {last:.3g} all the time"
+    if onset is not None:
+        before = curve.steps <= onset
+        if before.sum() > 1 and rate[before[: len(rate)]][-1] >= 0.9 * peak and rate[0] < 0.5 * peak:
+            yield "lr-rising", f"the learning rate had just been raised to {peak:.3g}"
+
+
+def _of_norm(curves: Curves, onset: int | None) -> Iterable[Sign]:
+    curve = next(iter(curves.of("norm")), None)
+    if curve is None or len(curve := curve.finite()) < 5:
+        return
+    level, early = float(np.median(curve.values[-max(3, len(curve) // 10) :])), float(np.median(curve.values[: len(curve) // 2]))
+    if level < 1e-4:
+        yield "norms-tiny", f"the gradients are almost nothing (norm {level:.1e})"
+    elif level > 5 * early:
+        yield "norms-grew", f"the gradients have grown from {early:.3g} to {level:.3g}"
+    else:
+        yield "norms-healthy", f"the gradients are neither large nor small (norm {level:.3g})"
+    if onset is not None:
+        near = curve.values[np.abs(curve.steps - onset) <= max(1, (curve.steps[-1] - curve.steps[0]) // 20)]
+        if len(near) and float(near.max()) > 5 * early:
+            yield "norms-jumped", f"the gradient norm jumped to {float(near.max()):.3g} there, usually {early:.3g}"
+
+
+def _of_losses(curves: Curves) -> Iterable[Sign]:
+    train, val = _shape(curves.train_loss), _shape(curves.val_loss)
+    if train is None or val is None or len(train) < 3 or len(val) < 3:
+        return
+    if train.end < 0.25 * abs(val.end) and train.start > 0:
+        yield "memorised", f"the training loss is {train.end:.3g} where the validation loss is {val.end:.3g}"
+    if val.best_at < 0.5 * len(val):
+        share = 100 * (val.best_at + 1) / len(val)
+        yield "trained-on", f"the best validation loss came after {share:.0f} % of the run"
+    if train.start - train.end < 0.3 * abs(train.start) and abs(train.end - val.end) < 0.2 * abs(val.end):
+        yield "both-high", f"both losses stay high ({train.end:.3g} and {val.end:.3g})"
+
+
+def _of_metrics(curves: Curves) -> Iterable[Sign]:
+    for curve in curves.metrics[:1]:
+        shape = Shape(curve)
+        if len(shape) < 5:
+            continue
+        tail = curve.finite().values[-max(5, len(shape) // 3) :]
+        if float(np.ptp(tail)) == 0.0 and 0.0 < abs(float(tail[0])) < 1.0:
+            yield "metric-constant", f"{curve.name} is exactly {float(tail[0]):.3g} every time"
+        if shape.end < shape.start and shape.end <= shape.best + 0.02 * abs(shape.best):
+            yield "metric-still-best", f"{curve.name} is as good as ever ({shape.shown(shape.end):.3g})"
+
+
+def _of_time(curves: Curves) -> Iterable[Sign]:
+    waited, step = next(iter(curves.of("data_seconds")), None), next(iter(curves.of("seconds")), None)
+    if waited is None or step is None or not len(step.finite()):
+        return
+    total = float(np.median(step.finite().values))
+    share = float(np.median(waited.finite().values)) / total if total else 0.0
+    if share > _SLOW:
+        yield "waits-for-data", f"{100 * share:.0f} % of a step goes by in waiting for data"
+
+
+def _shape(curve: Curve | None) -> Shape | None:
+    return None if curve is None else Shape(curve)
+
+
+def _first_step(curves: Curves) -> int:
+    return min((int(curve.steps[0]) for curve in curves.curves if len(curve)), default=0)

@@ -1,0 +1,76 @@
+"""Rank what findings may come from: each cause with its confidence, the signs that speak for it, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.detectors.finding import Finding
+from holdfast.diagnosis.causes import CAUSES, Cause, Fix
+from holdfast.diagnosis.curve_signs import signs_of
+from holdfast.diagnosis.diagnosis import signs
+from holdfast.signals.curves import Curves
+
+_FOR, _AGAINST = 0.25, 0.3  # how much one sign moves the confidence
+_MORE = 0.05  # for each further finding that it explains
+_MOST, _LEAST = 0.95, 0.15
+_AT_MOST = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """A cause, how sure it is, and what speaks for it."""
+
+    cause: Cause
+    confidence: float
+    because: tuple[str, ...]
+    findings: tuple[str, ...]
+    name: str | None = None  # of the run, where commands can be given for it
+
+    @property
+    def fixes(self) -> tuple[Fix, ...]:
+        """What to change."""
+        return self.cause.fixes
+
+    def as_row(self) -> dict[str, Any]:
+        """As `--json` gives it."""
+        return {
+            "cause": self.cause.code,
+            "confidence": round(self.confidence, 2),
+            "because": " ".join((self.cause.because, *(f"{words[:1].upper()}{words[1:]}." for words in self.because))),
+            "findings": list(self.findings),
+            "fixes": [self._fix_row(fix) for fix in self.fixes],
+        }
+
+    def _fix_row(self, fix: Fix) -> dict[str, Any]:
+        change = {"setting": fix.setting, "op": fix.op, "value": fix.value}
+        return {"say": fix.words, **change, "command": fix.command_for(self.name)}
+
+
+def rank(
+    findings: Sequence[Finding], curves: Curves, *, around: Iterable[Mapping[str, Any]] = (), name: str | None = None
+) -> list[Ranked]:
+    """The likely causes of findings that belong together, most likely first."""
+    evidence: dict[str, Any] = {}
+    for finding in reversed(findings):
+        evidence |= finding.evidence
+    onset = min(finding.onset for finding in findings)
+    of_journal = signs(findings, evidence, around, onset) - {"recovered"}  # that the curves say better
+    present = {**dict.fromkeys(of_journal, ""), **signs_of(curves, findings)}
+    ranked = [one for cause in CAUSES if (one := _judged(cause, findings, present, name)) is not None]
+    return sorted(ranked, key=lambda one: -one.confidence)[:_AT_MOST]
+
+
+def _judged(cause: Cause, findings: Sequence[Finding], present: Mapping[str, str], name: str | None) -> Ranked | None:
+    """A cause in the light of the signs; None if it explains nothing here, or is ruled out, or hardly likely."""
+    explains = tuple(finding.code for finding in findings if finding.code in cause.seen_by)
+    if not explains or set(cause.ruled_out_by) & present.keys() or not set(cause.needs) <= present.keys():
+        return None
+    speaks_for = [sign for sign in cause.signs if sign in present]
+    against = [sign for sign in cause.against if sign in present]
+    confidence = cause.likely + _FOR * len(speaks_for) - _AGAINST * len(against) + _MORE * (len(explains) - 1)
+    if confidence < _LEAST:
+        return None
+    because = tuple(words for sign in speaks_for if (words := present[sign]))
+    return Ranked(cause=cause, confidence=min(_MOST, confidence), because=because, findings=explains, name=name)

@@ -1,0 +1,105 @@
+"""What a finding in curves means, as a sentence with its numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.detectors.finding import Finding
+from holdfast.signals.curves import Curves
+
+Evidence = Mapping[str, Any]
+
+
+def sentence(finding: Finding, curves: Curves) -> str:
+    """The finding in words; for a code without words of its own, its evidence."""
+    words = _SENTENCES.get(finding.code)
+    if words is not None:
+        try:
+            return words(finding, _Place(curves, finding))
+        except KeyError:  # evidence of another detector of the same symptom
+            pass
+    return ", ".join(f"{name.replace('_', ' ')} {short(value)}" for name, value in finding.evidence.items() if value is not None)
+
+
+def short(value: Any) -> str:
+    """A number in about four digits."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if isinstance(value, int) or not math.isfinite(value):
+        return str(value)
+    return f"{value:.3g}"
+
+
+class _Place:
+    """Says where in a run something is: by its epoch if that is known, else by its step."""
+
+    def __init__(self, curves: Curves, finding: Finding) -> None:
+        self._curve = next((curve for curve in curves.curves if curve.name == finding.series), None)
+
+    def __call__(self, step: int) -> str:
+        curve = self._curve
+        if curve is not None and curve.epochs is not None:
+            for index in (curve.steps == step).nonzero()[0]:
+                epoch = curve.epoch_at(int(index))
+                if epoch is not None:
+                    return f"epoch {epoch:g}"
+        return f"step {step:,}"
+
+
+def _non_finite(finding: Finding, at: _Place) -> str:
+    found = finding.evidence
+    tail = "numbers came back later" if found["recovered"] else "and it stays so"
+    return f"{finding.series} is NaN or Inf from {at(found['onset'])} on, {found['count']} of {found['of']} points; {tail}"
+
+
+def _divergence(finding: Finding, at: _Place) -> str:
+    found = finding.evidence
+    return f"{finding.series} went up at {at(found['onset'])} and stays: {short(found['best'])} → {short(found['end'])}"
+
+
+def _collapse(finding: Finding, at: _Place) -> str:
+    found = finding.evidence
+    best, now = short(found["best"]), short(found["now"])
+    return f"{finding.series} fell from {best} ({at(found['best_step'])}) to {now}, since {at(found['onset'])}"
+
+
+def _overfitting(finding: Finding, at: _Place) -> str:
+    found = finding.evidence
+    held = f"{finding.series} was best at {at(found['best_step'])} ({short(found['best'])}) and is {short(found['now'])} now"
+    return f"{held}, while the training loss went from {short(found['train_then'])} to {short(found['train_now'])}"
+
+
+def _not_learning(finding: Finding, at: _Place) -> str:  # noqa: ARG001 - all are called alike
+    found = finding.evidence
+    if "start" not in found:
+        return f"{finding.series} never got above {short(found['best'])}"
+    chance = f", the loss of guessing among {found['classes']} classes" if found.get("classes") else ""
+    return f"{finding.series} ends where it began: {short(found['start'])} → {short(found['end'])}{chance}"
+
+
+def _oscillation(finding: Finding, at: _Place) -> str:  # noqa: ARG001 - all are called alike
+    found = finding.evidence
+    share = 100 * found["median_move"] / max(found["level"], 1e-12)
+    return f"{finding.series} moves by {share:.0f} % from one evaluation to the next and goes nowhere"
+
+
+def _spike(finding: Finding, at: _Place) -> str:
+    found = finding.evidence
+    came = "came back" if found["recovered"] else "did not come back"
+    name, usual, top = finding.series or "loss", short(found["usual"]), short(found["loss"])
+    return f"{name} jumped from {usual} to {top} at {at(found['onset'])}, and {came}"
+
+
+_SENTENCES: dict[str, Callable[[Finding, _Place], str]] = {
+    "non-finite-loss": _non_finite,
+    "non-finite-gradient": _non_finite,
+    "loss-divergence": _divergence,
+    "metric-collapse": _collapse,
+    "overfitting": _overfitting,
+    "not-learning": _not_learning,
+    "underfitting": _not_learning,
+    "loss-oscillation": _oscillation,
+    "loss-spike": _spike,
+}

@@ -1,0 +1,1 @@
+"""Other tools' logs, read as the curves of a run."""

@@ -1,0 +1,68 @@
+"""Holdfast's own runs as curves: the tables of the first rank, live or finished or killed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.probe.follow import Follower
+from holdfast.signals.curves import Curve, Curves, Floats, Steps
+from holdfast.signals.metric_direction import better
+from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.signals.view import measured
+
+_POINTS = 400  # of a curve of steps: a longer run is cut into as many blocks
+_STEPS = {
+    "loss": ("loss", "lower"),
+    "lr": ("lr", None),
+    "grad_norm": ("norm", None),
+    "step_seconds": ("seconds", None),
+    "data_seconds": ("data_seconds", None),
+    "host_rss": ("memory", None),
+    "gpu_allocated": ("memory", None),
+}
+_ALL = 1 << 40
+
+
+def read_run(run: RunFolder) -> Curves:
+    """The curves of a run's first training; empty ones if it has not begun."""
+    recordings = run.recordings()
+    curves = [*_of_evaluations(recordings[0]), *_of_steps(recordings[0])] if recordings else []
+    return Curves(run.name, tuple(curves), source="holdfast")
+
+
+def _of_steps(recording: Recording) -> list[Curve]:
+    rows = Follower(recording.path, "steps", ("step", "epoch", *_STEPS)).new_rows(_ALL)
+    found = []
+    for name, (role, way) in _STEPS.items():
+        known = measured(rows[name])
+        if known.any():
+            steps, values = in_blocks(rows["step"][known].astype(np.int64), rows[name][known].astype(np.float64))
+            found.append(Curve(name, steps, values, role=role, split="train", better=way))
+    return found
+
+
+def _of_evaluations(recording: Recording) -> list[Curve]:
+    rows = Follower(recording.path, "evaluations", ("step", "epoch", "split", "name", "value")).new_rows(_ALL)
+    found = []
+    for split, name in dict.fromkeys(zip(map(str, rows["split"]), map(str, rows["name"]), strict=True)):
+        mine = (rows["split"] == split) & (rows["name"] == name)
+        steps, values = rows["step"][mine].astype(np.int64), rows["value"][mine].astype(np.float64)
+        way = better(name)
+        role = "loss" if "loss" in name.lower() else "metric"
+        if split == "train" and role == "loss":
+            continue  # that of the steps says it better
+        shown = name if split in name else f"{split} {name}"
+        found.append(Curve(shown, steps, values, role=role, split="val" if split == "val" else split, better=way))
+    return found
+
+
+def in_blocks(steps: Steps, values: Floats, *, points: int = _POINTS) -> tuple[Steps, Floats]:
+    """A long curve as the medians of blocks; a block that holds a number that is not finite is not finite."""
+    size = -(-len(values) // points)
+    if size <= 1:
+        return steps, values
+    blocks = len(values) // size
+    shaped = values[: blocks * size].reshape(blocks, size)
+    with np.errstate(invalid="ignore"):
+        medians = np.where(np.isfinite(shaped).all(axis=1), np.median(shaped, axis=1), np.nan)
+    return steps[size - 1 : blocks * size : size], medians

@@ -1,0 +1,137 @@
+"""Symptoms in whole curves, on curves made by a known process: each is seen, and its look-alikes are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from holdfast.detectors.curves.order import look_at
+from holdfast.signals.curves import Curve, Curves, Floats
+
+
+def run(train: Floats | None = None, val: Floats | None = None, accuracy: Floats | None = None, **more: Floats) -> Curves:
+    def curve(name: str, values: Floats, role: str, split: str, better: str | None) -> Curve:
+        return Curve(name, np.arange(len(values)), np.asarray(values, float), role=role, split=split, better=better)
+
+    found = []
+    if train is not None:
+        found.append(curve("loss", train, "loss", "train", "lower"))
+    if val is not None:
+        found.append(curve("val_loss", val, "loss", "val", "lower"))
+    if accuracy is not None:
+        found.append(curve("val_acc", accuracy, "metric", "val", "higher"))
+    found += [curve(name, values, name, "train", None) for name, values in more.items()]
+    return Curves("run", tuple(found))
+
+
+def codes(curves: Curves) -> set[str]:
+    return {finding.code for finding in look_at(curves)}
+
+
+def noise(seed: int, size: int, scale: float) -> Floats:
+    return np.random.default_rng(seed).normal(0.0, scale, size)
+
+
+T = np.arange(100)
+FALLING = 0.2 + 2.0 * np.exp(-T / 15)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_that_falls_and_flattens_with_noise_is_left_alone(seed: int) -> None:
+    train, val = FALLING + noise(seed, 100, 0.02), FALLING + 0.1 + noise(seed + 100, 100, 0.03)
+    accuracy = 0.9 - 0.8 * np.exp(-T / 15) + noise(seed + 200, 100, 0.01)
+    assert codes(run(train, val, accuracy)) == set()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_noisy_but_falling_loss_is_no_oscillation(seed: int) -> None:
+    val = 3.0 * np.exp(-T / 60) * np.exp(noise(seed, 100, 0.25))
+    assert "loss-oscillation" not in codes(run(FALLING, val))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_validation_loss_that_swings_and_goes_nowhere_is_an_oscillation(seed: int) -> None:
+    val = 1.0 * np.exp(noise(seed, 100, 0.4))
+    assert "loss-oscillation" in codes(run(FALLING, val))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_validation_loss_that_rises_while_the_training_loss_falls_is_overfitting(seed: int) -> None:
+    val = np.where(T < 30, 0.5 + 1.5 * np.exp(-T / 8), 0.53 + 0.005 * (T - 30)) + noise(seed, 100, 0.01)
+    assert codes(run(FALLING, val)) == {"overfitting"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_in_the_validation_is_no_overfitting(seed: int) -> None:
+    val = FALLING + 0.5 + noise(seed, 100, 0.05)
+    assert "overfitting" not in codes(run(FALLING, val))
+
+
+def test_few_evaluations_that_rise_each_time_are_overfitting() -> None:
+    assert "overfitting" in codes(run(np.linspace(0.3, 0.0, 200), np.interp(np.arange(5), [0, 4], [0.32, 0.42])))
+
+
+@pytest.mark.parametrize("classes", [2, 4, 10, 100])
+def test_a_loss_that_stays_at_that_of_guessing_does_not_learn(classes: int) -> None:
+    train = np.log(classes) + noise(classes, 60, 0.004)
+    (finding,) = [finding for finding in look_at(run(train)) if finding.code == "not-learning"]
+    assert finding.evidence["classes"] == classes
+
+
+def test_a_long_flat_start_that_then_learns_is_no_failure() -> None:
+    train = np.where(T < 50, 2.3, 0.3 + 2.0 * np.exp(-(T - 50) / 10)) + noise(1, 100, 0.01)
+    assert codes(run(train)) == set()
+
+
+def test_a_spike_that_came_back_is_a_remark_and_one_that_did_not_is_not() -> None:
+    train = FALLING.copy()
+    train[60:62] = 3.0
+    (finding,) = look_at(run(train))
+    assert (finding.code, finding.severity, finding.evidence["recovered"]) == ("loss-spike", "info", True)
+    train[60:] = 3.0
+    found = {finding.code: finding for finding in look_at(run(train))}
+    assert "loss-divergence" in found and found["loss-divergence"].severity == "critical"
+    assert found["loss-divergence"].onset == 60
+
+
+def test_nan_is_found_where_it_began_and_whether_it_stayed() -> None:
+    train = FALLING.copy()
+    train[40:] = np.nan
+    (finding,) = [finding for finding in look_at(run(train, FALLING)) if finding.code == "non-finite-loss"]
+    assert finding.onset == 40 and finding.evidence["count"] == 60 and not finding.evidence["recovered"]
+
+
+def test_a_few_non_finite_norms_are_the_scaler_looking_for_its_scale() -> None:
+    norm = np.ones(100)
+    norm[[0, 1, 50]] = np.nan
+    assert codes(run(FALLING, norm=norm)) == set()
+    norm[20:60] = np.nan
+    assert codes(run(FALLING, norm=norm)) == {"non-finite-gradient"}
+
+
+def test_a_metric_that_loses_what_it_gained_has_collapsed() -> None:
+    accuracy = np.where(T < 60, 0.9 - 0.8 * np.exp(-T / 15), 0.12)
+    assert "metric-collapse" in codes(run(FALLING, accuracy=accuracy))
+    assert "metric-collapse" not in codes(run(FALLING, accuracy=np.where(T < 60, 0.9 - 0.8 * np.exp(-T / 15), 0.8)))
+
+
+def test_a_metric_that_never_leaves_the_bottom_does_not_learn() -> None:
+    assert "not-learning" in codes(run(FALLING, np.full(100, 3.0), np.full(100, 0.001) + np.abs(noise(1, 100, 1e-4))))
+
+
+@pytest.mark.parametrize("points", [1, 2, 3, 4])
+def test_of_a_few_points_nothing_is_said(points: int) -> None:
+    assert codes(run(np.array([1.0, 9.0, 1.0, 9.0])[:points], np.array([1.0, 2.0, 3.0, 4.0])[:points])) == set()
+
+
+@pytest.mark.parametrize("make", [lambda v: v * 1e-6, lambda v: v * 1e6, lambda v: v - 5.0], ids=["small", "large", "negative"])
+def test_the_size_of_the_numbers_makes_no_difference(make: Callable[[Floats], Floats]) -> None:
+    assert codes(run(make(FALLING + noise(3, 100, 0.02)), make(FALLING + 0.1 + noise(4, 100, 0.02)))) == set()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_losses_of_single_small_batches_have_long_tails_and_that_is_no_spike(seed: int) -> None:
+    train = 0.5 * np.exp(noise(seed, 600, 0.8))
+    assert "loss-spike" not in codes(run(train))
