@@ -38,13 +38,15 @@ def overfitting(
         return
     risen = held.end - held.best
     later = held.smoothed[at + max(1, (len(held) - at) // 2) :]
-    if risen < rise * abs(held.best) or risen < sigmas * held.noise / np.sqrt(max(1, len(later))):
+    needed = rise / 2 if _metric_fell_too(curves) else rise
+    if risen < needed * abs(held.best) or risen < sigmas * held.noise / np.sqrt(max(1, len(later))):
         return
     if np.mean(later > held.best + 0.3 * risen) < 0.8:
         return
     then = float(np.interp(held.curve.steps[at], learned.curve.steps, learned.smoothed))
     fallen = then - learned.end
-    if fallen < (still if risen < clear * abs(held.best) else -still) * abs(then):
+    wanted = still * abs(then) if risen < clear * abs(held.best) else -still * max(abs(then), learned.learned)
+    if fallen < wanted:
         return
     yield found(
         "overfitting",
@@ -57,3 +59,11 @@ def overfitting(
         train_then=then,
         train_now=learned.end,
     )
+
+
+def _metric_fell_too(curves: Curves, *, share: float = 0.05) -> bool:
+    """Whether the first metric is clearly off its best."""
+    for curve in curves.metrics[:1]:
+        shape = Shape(curve)
+        return len(shape) >= 10 and shape.end - shape.best > max(share * abs(shape.best), 2 * shape.noise)
+    return False
