@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.options import AsJson
-from holdfast.errors import HoldfastError, LogUnreadable
+from holdfast.errors import HoldfastError, LogUnreadable, StorageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,6 +44,9 @@ def diagnose(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All findings and causes, not the first three.")] = False,
     as_json: AsJson = False,
+    page_file: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page, with the curves drawn.", show_default=False)
+    ] = None,
 ) -> None:
     """Say what is wrong with a run, since when, why, and what to change.
 
@@ -59,6 +62,8 @@ def diagnose(
                 checkups.append(found)
     if not checkups and unread:
         raise unread[0]
+    if page_file is not None:
+        _write_page(page_file, checkups)
     if as_json:
         print(json.dumps({"runs": [checkup.as_row() for checkup in checkups]}, ensure_ascii=False))
     else:
@@ -115,6 +120,16 @@ def _of_run(run: RunFolder) -> Checkup:
         if row.get("kind") == "finding" and row.get("code")
     ]
     return check_up(read_run(run), seen=seen, around=rows, name=run.name)
+
+
+def _write_page(path: Path, checkups: Sequence[Checkup]) -> None:
+    from holdfast.diagnosis.page import page
+
+    try:
+        path.write_text(page(checkups), encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}.", fix="name another file") from error
+    print(f"written: {path}", file=sys.stderr)
 
 
 def _show(checkups: Sequence[Checkup], *, everything: bool) -> None:

@@ -73,6 +73,8 @@ def signs(
         "scaler": "scaler-collapse" in codes,
         "not-clipped": "gradient-explosion" in codes and evidence.get("clip_norm") is None,
     }
+    suspects = [str(name) for name in evidence.get("suspects") or ()]  # of a resume
+    found |= {f"{name}-suspect": True for name in suspects} | {f"{name}-most-suspect": True for name in suspects[:1]}
     for row in around:
         near = abs(int(row.get("step") or 0) - onset) <= _RECENT_STEPS
         if row.get("code") == "gradient-explosion" and onset - _RECENT_STEPS <= int(row.get("step") or 0) < onset:

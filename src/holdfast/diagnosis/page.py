@@ -1,0 +1,83 @@
+"""The check-up as one HTML file that needs nothing else: verdicts, curves with what was found marked on them, causes, fixes."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from holdfast.diagnosis.checkup import Checkup, Episode
+from holdfast.diagnosis.plot import Mark, plot
+from holdfast.diagnosis.ranking import Ranked
+from holdfast.diagnosis.said import sentence
+from holdfast.signals.curves import Curve, Curves
+
+_VERDICTS = {"healthy": "healthy", "watch": "worth a look", "ill": "something is wrong", "too-short": "too short to tell"}
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1a202c; --soft: #718096; --line: #e2e8f0; --paper: #fff; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e2e8f0; --soft: #a0aec0; --line: #2d3748; --paper: #1a202c; } }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 900px; margin: 2rem auto; padding: 0 1rem; color: var(--ink);
+  background: var(--paper); }
+h1 { font-size: 1.3rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; } h3 { font-size: 1rem; margin: 1.4rem 0 .2rem; }
+.verdict { font-weight: 600; padding: .1rem .6rem; border-radius: 1rem; color: #fff; font-size: .85rem; }
+.healthy { background: #2f855a; } .watch { background: #b7791f; } .ill { background: #c53030; }
+.too-short { background: #4a5568; }
+.soft { color: var(--soft); } code { font-size: .9em; } ul { margin: .2rem 0 .6rem; padding-left: 1.2rem; }
+svg { width: 100%; height: auto; margin: .6rem 0; } .grid { stroke: var(--line); } .axis { fill: var(--soft); font-size: 11px; }
+.legend { font-size: 12px; } .mark { stroke-width: 1.2; stroke-dasharray: 4 3; } .label { font-size: 12px; font-weight: 600; }
+.mark.critical { stroke: #c53030; } .mark.warning { stroke: #b7791f; } .mark.info { stroke: var(--soft); }
+.label.critical { fill: #c53030; } .label.warning { fill: #b7791f; } .label.info { fill: var(--soft); }
+"""
+
+
+def page(checkups: Sequence[Checkup]) -> str:
+    """The whole file."""
+    title = checkups[0].curves.name if len(checkups) == 1 else f"{len(checkups)} runs"
+    body = "\n".join(_section(checkup) for checkup in checkups)
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{_text(title)}</title>'
+    whole = f"<head>{head}<style>{_STYLE}</style></head><body><h1>Holdfast: {_text(title)}</h1>{body}</body>"
+    return f"<!doctype html><html lang=en>{whole}</html>\n"
+
+
+def _section(checkup: Checkup) -> str:
+    curves = checkup.curves
+    verdict = f'<span class="verdict {checkup.verdict}">{_VERDICTS[checkup.verdict]}</span>'
+    head = f"<h2>{_text(curves.name)} {verdict}</h2><p class=soft>{_text(curves.source)} · {curves.steps:,} steps</p>"
+    marks = [
+        Mark(finding.onset, str(number), finding.severity)
+        for number, episode in enumerate(checkup.episodes, 1)
+        for finding in episode.findings[:1]
+    ]
+    plots = "".join(plot(group, marks) for group in _groups(curves))
+    return head + plots + "".join(_episode(number, episode, curves) for number, episode in enumerate(checkup.episodes, 1))
+
+
+def _groups(curves: Curves) -> list[list[Curve]]:
+    """What is drawn together: the losses, the first metrics, the learning rate, the norm."""
+    losses = [curve for curve in (curves.train_loss, curves.val_loss) if curve is not None]
+    groups = [losses, curves.metrics[:3], curves.of("lr")[:1], curves.of("norm")[:1]]
+    return [group for group in groups if group]
+
+
+def _episode(number: int, episode: Episode, curves: Curves) -> str:
+    items = "".join(f"<li><code>{_text(one.code)}</code> {_text(sentence(one, curves))}</li>" for one in episode.findings)
+    causes = "".join(_cause(ranked) for ranked in episode.diagnoses[:3])
+    return f"<h3>{number}. {_text(episode.findings[0].code)}</h3><ul>{items}</ul>{causes}"
+
+
+def _cause(ranked: Ranked) -> str:
+    because = "; ".join((ranked.cause.because.rstrip("."), *ranked.because))
+    fixes = "".join(f"<li>{_text(fix.words)}{_setting(fix.setting, fix.op, fix.value)}</li>" for fix in ranked.fixes)
+    name = ranked.cause.code.replace("-", " ")
+    return (
+        f"<p><b>{_text(name)}</b> <span class=soft>({100 * ranked.confidence:.0f} %)</span>: {_text(because)}</p><ul>{fixes}</ul>"
+    )
+
+
+def _setting(setting: str | None, op: str | None, value: object) -> str:
+    if setting is None or not isinstance(value, (int, float)):
+        return ""
+    return f" <code>{_text(setting)} {'×' if op == 'multiply' else '='} {value:g}</code>"
+
+
+def _text(words: str) -> str:
+    return html.escape(words, quote=True)
