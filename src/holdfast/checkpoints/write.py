@@ -1,111 +1,104 @@
-"""Write a checkpoint whole or not at all, and read it back without running what is inside.
+"""Write a checkpoint whole or not at all.
 
-checkpoints/step-000123/
-  weights.pt       one file for each part, written by `torch.save`, of plain containers and tensors only
-  training.pt
-  manifest.json    written last, with the size and SHA-256 of each file: a folder without it is no checkpoint
-
-Everything is written into a folder beside it, forced to the disk, and renamed. A crash or a full disk leaves the checkpoints
-that were there.
+Everything is written into a spare folder beside it and forced to the disk, the manifest last; then the folder gets its name. A
+crash, a full disk or a second save of the same step leaves the checkpoints that were there.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
+import errno
 import json
 import os
-import re
+import platform
 import shutil
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
+import numpy as np
 import torch
 
-from holdfast.errors import StorageError
+from holdfast import __version__
+from holdfast.checkpoints import spare
+from holdfast.checkpoints.manifest import FORMAT, MANIFEST, free_name, next_number, read_manifest
+from holdfast.checkpoints.safetensors import PIECE, Tensors, count, write_safetensors
+from holdfast.errors import DiskFull, StorageError
 
-FORMAT = 1
-MANIFEST = "manifest.json"
-_NAME = re.compile(r"step-(\d+)$")
 _BEST = "best.json"
-_SPARE = 64 << 20  # bytes that are left free on the disk
+_LEFT_FREE = 64 << 20  # bytes that are left free on the disk, if the checkpoint is larger than that
+_FORCED = 128 << 20  # bytes after which they are forced to the disk: a burst of gigabytes would hold up all other writing
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_SUCH_THING = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+Moved = Callable[[], None]
 
 
-def folder_of(step: int) -> str:
-    """Name of the folder of a step's checkpoint."""
-    return f"step-{step:06d}"
-
-
-def write_checkpoint(parent: Path, step: int, parts: Mapping[str, Any], *, size: int = 0, **facts: Any) -> Path:
+def write_checkpoint(
+    parent: Path, step: int, parts: Mapping[str, Any], *, size: int = 0, moved: Moved = lambda: None, **facts: Any
+) -> Path:
     """Write `parts` (file name without its end: content) as the checkpoint of a step; `facts` go into the manifest.
 
-    `size` is about how many bytes it will take: too full a disk is refused before anything is written. Raises StorageError.
+    `Tensors` become a safetensors file, everything else one that `torch.load` reads. `size` is about how many bytes it will take:
+    too full a disk is refused before anything is written. `moved` is called as it goes on. Raises StorageError, and DiskFull.
     """
+    folder = begin_checkpoint(parent, step, size=size)
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        return finish_checkpoint(folder, step, parts, moved=moved, **facts)
+    finally:
+        spare.clear(folder)
+
+
+def begin_checkpoint(parent: Path, step: int, *, size: int = 0) -> Path:
+    """Make the spare folder in which a checkpoint is put together; `spare.clear` it if it does not come about."""
+    try:
+        if not parent.is_dir():
+            parent.mkdir(parents=True, exist_ok=True)
+            sync_folder(parent.parent)
+        spare.clear_abandoned(parent)  # first: a job that dies again and again would fill the disk
         _refuse_full_disk(parent, size)
-        final, spare = parent / folder_of(step), parent / f".{folder_of(step)}.{os.getpid()}"
-        shutil.rmtree(spare, ignore_errors=True)
-        try:
-            spare.mkdir()
-            files = {f"{name}.pt": _write_part(spare / f"{name}.pt", content) for name, content in parts.items()}
-            manifest = {"format": FORMAT, "step": step, "time": time.time(), "torch": torch.__version__, **facts, "files": files}
-            _write_text(spare / MANIFEST, json.dumps(manifest, indent=1, default=str) + "\n")
-            _sync_folder(spare)
-            _move(spare, final)
-            _sync_folder(parent)
-        finally:
-            shutil.rmtree(spare, ignore_errors=True)
-    except (OSError, RuntimeError) as error:  # torch's writer reports a full disk as RuntimeError
-        raise StorageError(
-            f"The checkpoint of step {step} could not be written to {parent}: {error}",
-            fix="free some space, or name another folder",
-        ) from error
+        folder = parent / spare.spare_name("new", free_name(parent, step))
+        folder.mkdir()
+    except OSError as error:
+        raise _in_words(error, step, parent) from error
+    return folder
+
+
+def finish_checkpoint(
+    folder: Path,
+    step: int,
+    parts: Mapping[str, Any],
+    *,
+    others: Mapping[str, Any] = MappingProxyType({}),
+    moved: Moved = lambda: None,
+    **facts: Any,
+) -> Path:
+    """Write the parts into a spare folder, the manifest last, and give it its name; `others` are files that are there already."""
+    parent = folder.parent
+    try:
+        files = dict(others)
+        for name, content in parts.items():
+            file = f"{name}.safetensors" if isinstance(content, Tensors) else f"{name}.pt"
+            files[file] = _write_part(folder / file, content, moved)
+        _write_text(folder / MANIFEST, _manifest(parent, step, facts, files))
+        sync_folder(folder)
+        final = _give_name(folder, step)
+        sync_folder(parent)
+    except (OSError, RuntimeError) as error:  # torch's writer reports what the disk says as RuntimeError
+        raise _in_words(error, step, parent) from error
     return final
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """The manifest of a checkpoint; None if the folder is not a whole one."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        sizes = {name: int(facts["size"]) for name, facts in manifest["files"].items()}
-        whole = all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return manifest if whole else None
-
-
-def read_checkpoint(folder: Path, *, verify: bool = True) -> dict[str, Any]:
-    """The parts of a checkpoint, on the host. Raises StorageError if it is torn or does not match its manifest."""
-    manifest = read_manifest(folder)
-    if manifest is None:
-        raise StorageError(
-            f"{folder} is not a whole checkpoint: its manifest is missing or a file is shorter than it says.",
-            fix="use an older one; each that is whole has a manifest.json",
-        )
-    parts = {}
-    for name, facts in manifest["files"].items():
-        if verify and digest_of(folder / name) != facts["sha256"]:
-            raise StorageError(f"{folder / name} does not match its manifest.", fix="use an older checkpoint")
-        parts[name.removesuffix(".pt")] = torch.load(folder / name, map_location="cpu", weights_only=True)
-    return parts
-
-
-def list_checkpoints(parent: Path) -> list[Path]:
-    """The whole checkpoints in a folder, oldest step first."""
-    with contextlib.suppress(OSError):
-        found = [(int(match[1]), path) for path in parent.iterdir() if (match := _NAME.match(path.name))]
-        return [path for _, path in sorted(found) if read_manifest(path) is not None]
-    return []
-
-
-def mark_best(folder: Path, value: float) -> None:
+def mark_best(folder: Path, value: float, metric: str | None = None) -> None:
     """Remember a checkpoint as the best one so far: it is kept whatever its age."""
-    spare = folder.parent / f".{_BEST}.{os.getpid()}"
-    _write_text(spare, json.dumps({"checkpoint": folder.name, "value": value}) + "\n")
-    spare.replace(folder.parent / _BEST)
+    file = folder.parent / spare.spare_name("new", _BEST)
+    try:
+        _write_text(file, json.dumps({"checkpoint": folder.name, "metric": metric, "value": value}) + "\n")
+        file.replace(folder.parent / _BEST)
+    finally:
+        file.unlink(missing_ok=True)
+    sync_folder(folder.parent)
 
 
 def best_checkpoint(parent: Path) -> Path | None:
@@ -117,50 +110,84 @@ def best_checkpoint(parent: Path) -> Path | None:
     return path if read_manifest(path) is not None else None
 
 
-def retain(parent: Path, *, keep: int = 3) -> list[Path]:
-    """Remove all but the newest `keep` whole checkpoints and the best; returns what was removed."""
-    best = best_checkpoint(parent)
-    old = [path for path in list_checkpoints(parent)[: -keep or None] if path != best]
-    for path in old:
-        with contextlib.suppress(OSError):
-            (path / MANIFEST).unlink()  # first: what is half removed must not look whole
-        shutil.rmtree(path, ignore_errors=True)
-    return old
+def named_tensors(content: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in a part of a checkpoint, with the way to each: "optimizers.0.state.3.exp_avg"."""
+    if isinstance(content, torch.Tensor):
+        yield path, content
+    elif isinstance(content, (Tensors, Mapping, list, tuple)):
+        if isinstance(content, Tensors):
+            content = content.tensors
+        items = content.items() if isinstance(content, Mapping) else enumerate(content)
+        for name, inner in items:
+            yield from named_tensors(inner, f"{path}.{name}" if path else str(name))
 
 
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+def sync_folder(folder: Path) -> None:
+    """Force names to the disk; some file systems have no such thing."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SUCH_THING:
+            raise
+    finally:
+        os.close(descriptor)
 
 
-class _Hashed:
-    """A file that is hashed while it is written, so that it need not be read again."""
+class _Watched:
+    """A file that is checksummed (if asked), and forced to the disk, while it is written; a large piece in many."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._digest, self.size = file, hashlib.sha256(), 0
+    def __init__(self, file: IO[bytes], moved: Moved, *, summed: bool) -> None:
+        self._file, self._moved, self._summed = file, moved, summed
+        self.size, self.crc, self._forced = 0, 0, 0
 
     def write(self, data: Any) -> int:
-        self._digest.update(data)
-        self.size += len(data)
-        return self._file.write(data)
+        whole = memoryview(data).cast("B")
+        for at in range(0, whole.nbytes, PIECE):
+            piece = whole[at : at + PIECE]
+            if self._summed:
+                self.crc = zlib.crc32(piece, self.crc)
+            done = 0
+            while done < piece.nbytes:
+                done += self._file.write(piece[done:])
+            self.size += piece.nbytes
+            self._moved()
+            if self.size - self._forced >= _FORCED:
+                self._forced = self.size
+                _sync(self._file)
+        return whole.nbytes
 
     def flush(self) -> None:
         self._file.flush()
 
-    def facts(self) -> dict[str, Any]:
-        return {"size": self.size, "sha256": self._digest.hexdigest()}
 
-
-def _write_part(path: Path, content: Any) -> dict[str, Any]:
+def _write_part(path: Path, content: Any, moved: Moved) -> dict[str, Any]:
     with path.open("wb") as file:
-        hashed = _Hashed(file)
-        torch.save(content, hashed)  # type: ignore[arg-type]
+        watched = _Watched(file, moved, summed=not isinstance(content, Tensors))
+        if isinstance(content, Tensors):
+            facts = write_safetensors(watched.write, content)
+        else:
+            torch.save(content, watched)  # type: ignore[arg-type]
+            counts = {name: count(tensor) for name, tensor in named_tensors(content)}
+            facts = {"crc32": f"{watched.crc:08x}", "tensors": {name: {"non_finite": bad} for name, bad in counts.items()}}
         _sync(file)
-    return hashed.facts()
+    return {"size": watched.size, **facts}
+
+
+def _manifest(parent: Path, step: int, facts: Mapping[str, Any], files: Mapping[str, Any]) -> str:
+    """The text of the manifest, with one line for each tensor."""
+    versions = {"torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version(), "holdfast": __version__}
+    known = {"epoch": None, "time": time.time(), "metrics": {}, "settings": {}, "versions": versions, "rank": 0, "world_size": 1}
+    first = {"format": FORMAT, "number": next_number(parent), "step": step, **known, "run": None, **facts}
+    lines = [f" {json.dumps(name)}: {json.dumps(value, default=str)}" for name, value in first.items()]
+    lines.append(' "files": {\n' + ",\n".join(_about_file(name, facts) for name, facts in files.items()) + "\n }")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _about_file(name: str, facts: Mapping[str, Any]) -> str:
+    tensors = ",\n".join(f"   {json.dumps(tensor)}: {json.dumps(about)}" for tensor, about in facts["tensors"].items())
+    first = ", ".join(f'"{key}": {json.dumps(facts[key])}' for key in ("size", "crc32"))
+    return f'  {json.dumps(name)}: {{{first}, "tensors": {{\n{tensors}\n  }}}}'
 
 
 def _write_text(path: Path, text: str) -> None:
@@ -174,33 +201,30 @@ def _sync(file: IO[Any]) -> None:
     os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
-    """Force names to the disk; some file systems have no such thing."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
+def _give_name(folder: Path, step: int) -> Path:
+    """Rename it to the first name of its step that is free; what has one keeps it."""
+    while True:
+        final = folder.parent / free_name(folder.parent, step)
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _move(spare: Path, final: Path) -> None:
-    """Rename into place; one of the same step that was there goes only after the new one is."""
-    if not final.exists():
-        spare.replace(final)
-        return
-    old = final.with_name(f".old-{final.name}.{os.getpid()}")
-    shutil.rmtree(old, ignore_errors=True)
-    final.replace(old)
-    try:
-        spare.replace(final)
-    except OSError:
-        old.replace(final)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+            folder.rename(final)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not final.exists():
+                raise
+            continue  # another process was faster
+        return final
 
 
 def _refuse_full_disk(parent: Path, size: int) -> None:
     free = shutil.disk_usage(parent).free
-    if size + _SPARE > free:
-        raise OSError(f"it takes {size / 1e9:.2f} GB and {free / 1e9:.2f} GB are free")
+    if size + min(_LEFT_FREE, size) > free:
+        raise OSError(errno.ENOSPC, f"it takes {size / 1e9:.2f} GB and {free / 1e9:.2f} GB are free")
+
+
+def _in_words(error: OSError | RuntimeError, step: int, parent: Path) -> StorageError:
+    cause = error if isinstance(error, OSError) else error.__cause__ or error.__context__
+    full = isinstance(cause, OSError) and cause.errno in _FULL
+    kind = DiskFull if full or os.strerror(errno.ENOSPC) in str(error) else StorageError
+    return kind(
+        f"The checkpoint of step {step} could not be written to {parent}: {error}",
+        fix="free some space, or name another folder",
+    )

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import demo, journal, ps, query, replay, run, tables, tail
+from holdfast.cli import checkpoints, demo, diagnose, explain, journal, ps, query, replay, run, tables, tail
 from holdfast.errors import HoldfastError, QueryTimeout
 
 _INTERRUPTED = 130
@@ -95,7 +95,7 @@ def holdfast(
     """Keeps PyTorch training alive: watch a run from outside, and ask it anything."""
 
 
-for _verb in (run, ps, tail, journal, tables, query, replay, demo):
+for _verb in (run, ps, tail, journal, diagnose, explain, tables, query, replay, checkpoints, demo):
     _verb.register(app)
 
 

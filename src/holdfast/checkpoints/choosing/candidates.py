@@ -1,0 +1,166 @@
+"""Checkpoints that a run could go on from, in their order: how far each had come, how good it was, what it holds."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.checkpoints.history import Better, History, Series, Unit
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.summary import Summary
+    from holdfast.checkpoints.verify import Verdict
+
+_STANDS_FOR_ANOTHER = re.compile(r"(?:^|[^a-z])(last|latest|best|final|newest)(?:$|[^a-z])", re.IGNORECASE)
+_CALLED_BEST = re.compile(r"(?:^|[^a-z])best(?:$|[^a-z])", re.IGNORECASE)
+_WORTH_GOING_BACK = 0.9  # how far one that holds everything must have come, of one that holds weights only, to be taken first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One checkpoint, looked at and verified."""
+
+    path: Path
+    verdict: Verdict
+    summary: Summary
+    producer: str | None = None
+    modified: float = 0.0  # when its newest file was written
+    noted_step: int | None = None  # the step at which the journal saw it written
+    rate: float | None = None  # the learning rate that it brings back
+    number: int | None = None  # Holdfast numbers the checkpoints of a folder in the order in which they were written
+    marked_best: bool = False  # whoever wrote it calls it the best
+
+    @property
+    def clean(self) -> bool:
+        """Whether it is whole, finite and safe, and holds a model."""
+        return self.verdict.state == "clean" and bool(self.summary.holds & {"weights", "ema"})
+
+    @property
+    def step(self) -> int | None:
+        """The step it was saved at: as the journal saw it, else as it says itself."""
+        return self.noted_step if self.noted_step is not None else self.summary.step
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch it was saved in."""
+        return self.summary.epoch
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What it tells of how good it is; the best value so far says nothing about this one."""
+        own = self.summary.metric
+        told = {**self.summary.metrics, **({own[0]: own[1]} if own is not None else {})}
+        return {name: value for name, value in told.items() if not name.lower().startswith("best")}
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A candidate and where it lies in its run; `value` is the metric at that place."""
+
+    candidate: Candidate
+    position: int | None
+    value: float | None = None
+
+    @property
+    def age(self) -> tuple[int, float]:
+        """What sorts them: the older one is smaller."""
+        return (-1 if self.position is None else self.position), self.candidate.summary.saved_at or self.candidate.modified
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds more than weights."""
+        return not self.candidate.summary.weights_only
+
+
+def complete(history: History | None, candidates: Sequence[Candidate], better: Better) -> History:
+    """The history, with the metrics that the checkpoints themselves tell where it has none."""
+    known = history or History(unit=_unit_of(candidates))
+    monitored = Counter(
+        one.summary.metric[0] for one in candidates if one.summary.metric and one.summary.metric[0] in one.metrics
+    )
+    names = dict.fromkeys(name for one in candidates for name in one.metrics)
+    places = [(one, at) for one in candidates if (at := position_of(one, known)) is not None]
+    own = []
+    for name in names:
+        way = better(name)
+        points = {at: one.metrics[name] for one, at in places if name in one.metrics}
+        own.append(Series(name, tuple(sorted(points.items())), None if way is None else way == "lower"))
+    kept = known.metrics if any(series.points for series in known.metrics) else tuple(own)
+    favourite = known.monitored or (monitored.most_common(1)[0][0] if monitored else None)
+    last = max((at for _, at in places), default=None)
+    return replace(known, metrics=kept, monitored=favourite, last=known.last if known.last is not None else last)
+
+
+def place(candidates: Iterable[Candidate], history: History) -> list[Placed]:
+    """All of them with their place and their metric, the oldest first."""
+    series = history.metric()
+    placed = []
+    for one in candidates:
+        position = position_of(one, history)
+        value = one.metrics.get(series.name) if series is not None else None
+        if value is None and series is not None and position is not None:
+            value = series.at(position)
+        placed.append(Placed(one, position, value))
+    return sorted(placed, key=lambda one: one.age)
+
+
+def position_of(candidate: Candidate, history: History) -> int | None:
+    """How far the run had come when it was saved, in the history's unit."""
+    if history.unit == "epoch":
+        return candidate.epoch
+    if candidate.step is not None:
+        return candidate.step
+    return dict(history.epochs).get(candidate.epoch) if candidate.epoch is not None else None
+
+
+def without_copies(placed: Sequence[Placed]) -> tuple[list[Placed], list[tuple[Placed, Placed]]]:
+    """One for each position, and the others with the one that stands for them.
+
+    The one that holds everything comes before weights alone, a name of its own before `last` or `best`, the newer before the
+    older.
+    """
+    chosen: dict[int, Placed] = {}
+    for one in placed:
+        if one.position is not None:
+            chosen[one.position] = max(chosen.get(one.position, one), one, key=_worth)
+    kept = [one for one in placed if one.position is None or chosen[one.position] is one]
+    copies = [(one, chosen[one.position]) for one in placed if one.position is not None and chosen[one.position] is not one]
+    return kept, copies
+
+
+def newest(placed: Sequence[Placed]) -> Placed | None:
+    """The newest; one that holds weights only gives way to one that holds everything and is nearly as new."""
+    if not placed:
+        return None
+    last = max(placed, key=lambda one: one.age)
+    full = max((one for one in placed if one.whole), key=lambda one: one.age, default=None)
+    if last.whole or full is None or full.position is None or last.position is None:
+        return full if full is not None and last.position is None and not last.whole else last
+    return full if full.position >= _WORTH_GOING_BACK * last.position else last
+
+
+def best(placed: Sequence[Placed], history: History) -> Placed | None:
+    """The best by the metric; of equals the one that holds everything, then the newer. Without a metric the one marked so."""
+    series = history.metric()
+    judged = [one for one in placed if one.value is not None]
+    if series is not None and series.lower_is_better is not None and judged:
+        return max(judged, key=lambda one: (series.goodness(one.value or 0.0), one.whole, one.age))
+    marked = [one for one in placed if one.candidate.marked_best or _CALLED_BEST.search(one.candidate.path.name)]
+    return max(marked, key=lambda one: one.age, default=None)
+
+
+def _worth(one: Placed) -> tuple[bool, bool, float]:
+    name = one.candidate.path.name
+    return one.whole, _STANDS_FOR_ANOTHER.search(name) is None, one.age[1]
+
+
+def _unit_of(candidates: Sequence[Candidate]) -> Unit:
+    """What the checkpoints count: steps where most of those that can be read do."""
+    readable = [one for one in candidates if one.clean] or candidates
+    steps = sum(one.step is not None for one in readable)
+    epochs = sum(one.epoch is not None for one in readable)
+    return "epoch" if epochs > steps else "step"

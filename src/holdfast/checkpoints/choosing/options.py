@@ -1,0 +1,182 @@
+"""The ways to go on, as data: which checkpoint, with which settings, why, and why the others were not taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoints.choosing.candidates import Candidate
+from holdfast.checkpoints.choosing.setback import Setback
+from holdfast.checkpoints.history import History
+
+Settings = dict[str, dict[str, Any]]
+
+TITLES = {
+    "N": "the newest clean one, nothing changed",
+    "A": "the best clean one, with a lower learning rate",
+    "B": "an earlier clean one",
+    "C": "fresh, with safe settings",
+}
+_LOWER, _LOWER_WITH_AVERAGES, _LOWER_AFTER_EXPLOSION = 0.75, 0.70, 0.25
+_FRESH, _FRESH_AFTER_EXPLOSION = 0.25, 0.1
+_CLIP = 1.0
+_WARM_UP_EPOCHS, _LONGEST_WARM_UP = 5, 0.25  # of the run so far
+_FEWEST_STEPS, _NEAR = 100, 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One way to go on. `before` is where the trouble that it avoids began; None if there is none."""
+
+    letter: str
+    candidate: Candidate | None
+    position: int | None
+    settings: Settings
+    because: tuple[str, ...]
+    why_not: str = ""
+    before: int | None = None
+    goes_before_a_change: bool = False  # B: what it is from before is a change, not only the trouble
+    folder: Path | None = None
+
+    @property
+    def title(self) -> str:
+        """What kind of a way this is."""
+        return f"{TITLES[self.letter]}, from before the change" if self.goes_before_a_change else TITLES[self.letter]
+
+    def as_row(self) -> dict[str, Any]:
+        """As `--json` gives it."""
+        return {
+            "option": self.letter,
+            "title": self.title,
+            "checkpoint": None if self.candidate is None else str(self.candidate.path),
+            "step": None if self.candidate is None else self.candidate.step,
+            "epoch": None if self.candidate is None else self.candidate.epoch,
+            "settings": self.settings,
+            "folder": None if self.folder is None else str(self.folder),
+            "because": list(self.because),
+            "why_not": self.why_not or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A checkpoint that was not taken, and why."""
+
+    candidate: Candidate
+    position: int | None
+    why: str
+
+    def as_row(self) -> dict[str, Any]:
+        """As `--json` gives it."""
+        one = self.candidate
+        return {"path": str(one.path), "step": one.step, "state": one.verdict.state, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What to do: the recommended way, the others, and everything that was passed over."""
+
+    recommended: str
+    options: tuple[Option, ...]
+    passed_over: tuple[PassedOver, ...]
+    setbacks: tuple[Setback, ...]
+    history: History
+    clean: int = field(default=0)  # how many are clean
+
+    @property
+    def option(self) -> Option:
+        """The recommended one."""
+        return next(one for one in self.options if one.letter == self.recommended)
+
+    @property
+    def others(self) -> tuple[Option, ...]:
+        """Those that were not recommended."""
+        return tuple(one for one in self.options if one.letter != self.recommended)
+
+    def as_row(self) -> dict[str, Any]:
+        """As `--json` gives it."""
+        metric = self.history.metric()
+        judged_by = None
+        if metric is not None and metric.points:
+            judged_by = {"name": metric.name, "lower_is_better": metric.lower_is_better}
+        return {
+            "recommended": self.recommended,
+            "options": [one.as_row() for one in self.options],
+            "passed_over": [one.as_row() for one in self.passed_over],
+            "trouble": [
+                {
+                    "code": one.code,
+                    "since": one.begin,
+                    "seen": one.seen,
+                    "until": one.until,
+                    "lasts": one.lasts,
+                    "words": one.words,
+                }
+                for one in self.setbacks
+            ],
+            "unit": self.history.unit,
+            "metric": judged_by,
+            "history": list(self.history.sources),
+            "ended": self.history.end or None,
+        }
+
+
+def gentler(history: History, troubles: Sequence[Setback], candidate: Candidate, position: int | None) -> Settings:
+    """What goes with a state from before the trouble: a lower learning rate, and after a collapse a warm-up."""
+    codes = {one.code for one in troubles}
+    collapsed, exploded = "metric-collapse" in codes, _exploded(history, troubles)
+    factor = _LOWER_WITH_AVERAGES if collapsed and "ema" in candidate.summary.holds else _LOWER
+    rate = _rate_of(candidate, history, position)
+    settings: Settings = {"lr": multiply(_LOWER_AFTER_EXPLOSION if exploded else factor, rate)}
+    if collapsed or exploded:
+        settings |= warm_up(history)
+    if exploded:
+        settings["clip_norm"] = {"op": "set", "value": _CLIP}
+    overflowed = any(noted.code == "scaler-collapse" for noted in history.findings)
+    return settings | (_half_precision([candidate]) if overflowed else {})
+
+
+def fresh(history: History, troubles: Sequence[Setback], candidates: Iterable[Candidate]) -> Settings:
+    """Settings with which most trainings begin well."""
+    codes = {one.code for one in troubles}
+    wild = _exploded(history, troubles) or codes & {"loss-divergence", "non-finite-loss", "non-finite-weights"}
+    highest = max((value for _, value in history.rates), default=None)
+    lr = multiply(_FRESH_AFTER_EXPLOSION if wild else _FRESH, highest)
+    return {"lr": lr, **warm_up(history), "clip_norm": {"op": "set", "value": _CLIP}, **_half_precision(candidates)}
+
+
+def multiply(factor: float, rate: float | None) -> dict[str, Any]:
+    """A factor on the learning rate, with the numbers where they are known."""
+    numbers = {} if rate is None else {"was": rate, "becomes": float(f"{rate * factor:.4g}")}
+    return {"op": "multiply", "value": factor, **numbers}
+
+
+def _rate_of(candidate: Candidate, history: History, position: int | None) -> float | None:
+    """The learning rate with which a checkpoint goes on."""
+    if candidate.rate is not None:
+        return candidate.rate
+    return history.rate_at(position) if position is not None else None
+
+
+def warm_up(history: History) -> Settings:
+    """Five epochs; where epochs are long against the run so far, a share of its steps."""
+    if history.unit == "step" and history.last and history.epochs:
+        five = _WARM_UP_EPOCHS * history.last / len(history.epochs)
+        if five > _LONGEST_WARM_UP * history.last:
+            return {"warmup_steps": {"op": "set", "value": max(_FEWEST_STEPS, round(history.last / 20))}}
+    return {"warmup_epochs": {"op": "set", "value": _WARM_UP_EPOCHS}}
+
+
+def _half_precision(candidates: Iterable[Candidate]) -> Settings:
+    """bfloat16 where a gradient scaler shows that float16 was used: it has the range of float32, and needs no scaler."""
+    scaled = any("scaler" in one.summary.holds for one in candidates)
+    return {"dtype": {"op": "set", "value": "bfloat16"}} if scaled else {}
+
+
+def _exploded(history: History, troubles: Sequence[Setback]) -> bool:
+    """Whether the gradients exploded where the trouble began."""
+    since = min((one.begin for one in troubles), default=None)
+    steps = [noted.step for noted in history.findings if noted.code == "gradient-explosion"]
+    return since is not None and any(step >= since - _NEAR for step in steps)

@@ -1,0 +1,242 @@
+"""Compare a checkpoint with a model, or with another checkpoint: does it fit, what differs, what does that mean, what to type.
+
+    side_of(contents) | side_of_model(model)  ->  Side
+    compare(one, other)                       ->  Comparison
+
+Pure: it reads names, shapes and plain values, no tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from holdfast.checkpoints.matching import presence, shapes
+from holdfast.checkpoints.matching.calls import own_call, torch_call
+from holdfast.checkpoints.matching.difference import Difference, Labels, count, some
+from holdfast.checkpoints.matching.modules import grouped
+from holdfast.checkpoints.matching.optimizers import training_differences
+from holdfast.checkpoints.matching.settings import setting_differences
+from holdfast.checkpoints.matching.sides import Side
+from holdfast.checkpoints.matching.weights import Matched, Weights, match
+
+Which = Literal["model", "ema"]
+_PARTS_LISTED = 6  # in a call
+_ALONE_LEFT_OUT = (
+    "head",
+    "missing",
+    "missing-parts",
+    "unexpected",
+    "unexpected-parts",
+    "input",
+    "positions",
+    "vocabulary",
+    "shape",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What was found. `differences` are in the order in which they matter; each says what it stops."""
+
+    one: Side
+    other: Side
+    labels: Labels
+    which: Which
+    matched: Matched
+    differences: list[Difference]
+    notes: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing stops it: as it is, or with a rename that is safe."""
+        return not any(difference.stops for difference in self.differences)
+
+    @property
+    def weights_fit(self) -> bool:
+        """Whether the weights can be put in place, whatever else differs."""
+        return not any(difference.stops == "weights" for difference in self.differences)
+
+    @property
+    def verdict(self) -> str:
+        """One line: fits, fits after a rename, or the first reason why it does not."""
+        stopping = [difference for difference in self.differences if difference.stops]
+        renamed = f" after {self.matched.rename.words}" if self.matched.rename.words else ""
+        if not stopping:
+            return f"fits{renamed}" if renamed else "fits as it is"
+        more = f" (and {count(len(stopping) - 1, 'other reason')})" if len(stopping) > 1 else ""
+        if stopping[0].stops == "weights":
+            return f"does not fit: {stopping[0].words}{more}"
+        return f"the weights fit{renamed}, but {stopping[0].words}{more}"
+
+    @property
+    def fix(self) -> str:
+        """What to do: of what stops it, the first that says."""
+        return next((difference.fix for difference in self.differences if difference.stops and difference.fix), "")
+
+    def as_row(self) -> dict[str, Any]:
+        """For --json."""
+        matched = self.matched
+        return {
+            "checkpoint": self.one.name,
+            "with": self.other.name,
+            "fits": self.fits,
+            "verdict": self.verdict,
+            "which": self.which,
+            "rename": {"words": matched.rename.words, "python": matched.rename.python, "safe": matched.rename.is_safe},
+            "fitting": len(matched.pairs),
+            "missing": matched.missing,
+            "unexpected": matched.unexpected,
+            "shapes": {name: [list(one), list(other)] for name, (one, other) in matched.shapes.items()},
+            "dtypes": {name: list(pair) for name, pair in (matched.dtypes | matched.kinds).items()},
+            "differences": [difference.as_row() for difference in self.differences],
+            "notes": self.notes,
+            "calls": self.calls,
+            "fix": self.fix or None,
+        }
+
+
+def compare(
+    one: Side,
+    other: Side,
+    *,
+    which: Which | None = None,
+    leave_out: Sequence[str] = (),
+    only: Sequence[str] | None = None,
+    strict: bool = True,
+    part: str = "",
+) -> Comparison:
+    """Compare a checkpoint with what it is to be loaded into.
+
+    Without `which`, averaged weights are taken where it holds no others; for the rest see `match`.
+    """
+    if not other.weights and other.averages:
+        other = replace(other, weights=other.averages)
+    chosen: Which = which or ("model" if one.weights or not one.averages else "ema")
+    saved = one.weights if chosen == "model" else one.averages
+    labels = labels_of(one, other)
+    matched = match(saved, other, leave_out=leave_out, only=only, strict=strict, part=part)
+    differences = [*_troubles(one, labels.one), *_troubles(other, labels.other)]
+    differences += [*_weights(matched, saved, one, other, chosen, labels)]
+    differences += training_differences(one, other, labels)
+    differences += setting_differences(one.settings, other.settings, labels, tell_lone=not other.is_model)
+    found = Comparison(
+        one=one, other=other, labels=labels, which=chosen, matched=matched, differences=differences,
+        notes=[*matched.notes, *_notes(matched, one, other, labels)],
+    )  # fmt: skip
+    found.calls.extend(_calls(found, tuple(leave_out), part))
+    return found
+
+
+def labels_of(one: Side, other: Side) -> Labels:
+    """The checkpoint and the model; of two checkpoints their names, as short as they can be told apart."""
+    if other.is_model:
+        return Labels("the checkpoint", "the model")
+    here, there = Path(one.name).parts, Path(other.name).parts
+    length = next((n for n in range(1, max(len(here), len(there)) + 1) if here[-n:] != there[-n:]), 1)
+    return Labels("/".join(here[-length:]), "/".join(there[-length:]))
+
+
+def _troubles(side: Side, label: str) -> Iterator[Difference]:
+    """The first thing that is wrong with the file; the rest follows from it."""
+    for trouble in side.troubles[:1]:
+        words = f"{label} is {trouble.state}: {trouble.words[:1].lower()}{trouble.words[1:].rstrip('.')}"
+        yield Difference(kind=trouble.state, words=words, stops="weights", fix=trouble.fix)
+
+
+def _weights(matched: Matched, saved: Weights, one: Side, other: Side, which: Which, labels: Labels) -> Iterator[Difference]:
+    if not saved or not other.weights:
+        yield _no_weights(one, which, labels.one) if not saved else _no_weights(other, "model", labels.other)
+        return
+    everything = presence.coverage(matched.rename.pairs, len(saved), len(other.weights), labels)
+    if everything is not None:
+        yield everything
+    elif not matched.rename.is_safe:
+        rules = " or ".join((matched.rename.words, *matched.rename.others[:2]))
+        words = f"there is more than one way to bring the names together: {rules}"
+        fix = f'say which are meant: part="{matched.rename.removed.rstrip(".")}"'
+        yield Difference(kind="ambiguous", words=words, stops="weights", fix=fix)
+    else:
+        yield from _parts(matched, other, labels)
+    if matched.kinds:
+        name, (here, there) = next(iter(matched.kinds.items()))
+        words = f"{count(len(matched.kinds), 'weight')} of another kind: {name} is {labels.both(here, there)}"
+        fix = "quantise or convert both in the same way"
+        yield Difference(kind="dtype", words=words, stops="weights", fix=fix, names=tuple(matched.kinds))
+
+
+def _parts(matched: Matched, other: Side, labels: Labels) -> Iterator[Difference]:
+    """What the weights that do not find their place mean; another depth first, as shapes may follow from it."""
+    names = matched.rename.names
+    lone = presence.Lone(matched.missing, [names[name] for name in matched.unexpected], list(names.values()), list(other.weights))
+    told = presence.meanings(lone, labels)
+    yield from (difference for difference in told if difference.kind == "depth")
+    yield from shapes.meanings(matched.shapes, other.weights, len(matched.pairs), labels)
+    yield from (difference for difference in told if difference.kind != "depth")
+
+
+def _no_weights(side: Side, which: Which, label: str) -> Difference:
+    if which == "model" and side.averages:
+        words, fix = f"{label} holds averaged (EMA) weights only", 'load those: which="ema"'
+    elif which == "ema" and side.weights:
+        words, fix = f"{label} holds no averaged (EMA) weights", 'load the model\'s own: which="model"'
+    else:
+        words, fix = f"{label} holds no weights of a model", "see what it holds: holdfast checkpoints inspect"
+    return Difference(kind="no-weights", words=words, stops="weights", fix=fix)
+
+
+def _notes(matched: Matched, one: Side, other: Side, labels: Labels) -> Iterator[str]:
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for name, pair in matched.dtypes.items():
+        kinds.setdefault(pair, []).append(name)
+    for (here, there), names in kinds.items():
+        yield f"{count(len(names), 'weight')} {labels.both(here, there)}: converted when loaded"
+    if one.averages and not one.weights:
+        yield f"{labels.one} holds averaged (EMA) weights only"
+    if not other.is_model:
+        yield from _progress(one, other, labels)
+    elif "optimizer" not in one.holds:
+        yield f"{labels.one} holds weights only: a training begins anew with them, with a fresh optimizer and schedule"
+    yield from _versions(one, other, labels)
+
+
+def _progress(one: Side, other: Side, labels: Labels) -> Iterator[str]:
+    for what, here, there in (("step", one.step, other.step), ("epoch", one.epoch, other.epoch)):
+        if here is not None and there is not None and here != there:
+            yield f"{what} {labels.both(f'{here:,}', f'{there:,}')}"
+    said = [
+        f"{name} {labels.both(f'{value:.4g}', f'{other.metrics[name]:.4g}')}"
+        for name, value in one.metrics.items()
+        if name in other.metrics and value != other.metrics[name]
+    ]
+    if said:
+        yield some(said)
+
+
+def _versions(one: Side, other: Side, labels: Labels) -> Iterator[str]:
+    for name in one.versions.keys() & other.versions.keys():
+        here, there = one.versions[name], other.versions[name]
+        if here.split(".")[:2] != there.split(".")[:2]:
+            yield f"{name} {labels.both(here, there)}"
+
+
+def _calls(found: Comparison, leave_out: tuple[str, ...], part: str) -> Iterator[str]:
+    """What to type: if it fits all of it; if only some parts do not, without those."""
+    if found.weights_fit and found.matched.pairs:
+        exact = set(found.matched.rename.names.values()) == set(found.other.weights)
+        line = torch_call(found.one, found.matched.rename) if exact and found.which == "model" and not leave_out else None
+        yield from [line] if line else []
+        yield own_call(found.one, which=found.which, leave_out=leave_out, part=part)
+        return
+    stopping = [difference for difference in found.differences if difference.stops == "weights"]
+    if [difference.kind for difference in stopping] == ["ambiguous"]:
+        yield own_call(found.one, which=found.which, part=found.matched.rename.removed.rstrip("."))
+    elif found.matched.pairs and stopping and all(difference.kind in _ALONE_LEFT_OUT for difference in stopping):
+        among = {*found.other.weights, *found.matched.rename.names.values()}
+        groups = grouped(dict.fromkeys(name for difference in stopping for name in difference.names), among)
+        parts = [module for group in groups for module in group.modules]
+        if len(parts) <= _PARTS_LISTED:
+            yield own_call(found.one, which=found.which, leave_out=(*leave_out, *parts), part=part)

@@ -1,0 +1,254 @@
+"""Folders of torch.distributed.checkpoint: an index (`.metadata`, written last), and files with the pieces that the ranks wrote.
+
+The tree is the state that was saved, put together again. A tensor in one piece is a `TensorInfo`; one in several pieces is an
+`InPieces` of the whole shape, and each piece, named for its place in the whole ("model.weight[0:4, 0:5]"), is among the tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoints.contents import Contents, Opaque, TensorInfo, worst
+from holdfast.checkpoints.formats.distributed_index import Entry, Piece, Place, read_index
+from holdfast.checkpoints.formats.distributed_items import BadItem, DataFile
+from holdfast.checkpoints.formats.files import few, no_access, shown
+from holdfast.checkpoints.formats.joining import about, add_file, add_new, join, trouble
+from holdfast.checkpoints.formats.pieces import InPieces
+from holdfast.checkpoints.formats.torch_words import unsafe
+from holdfast.checkpoints.formats.trees import nested
+from holdfast.checkpoints.names import ITEM_SIZES
+
+INDEX = ".metadata"
+_OLDER = "use an older one; if this one was copied, copy it again"
+
+
+def open_distributed(path: Path) -> Contents:
+    """All pieces of a folder as one checkpoint. Raises OSError where the folder cannot be listed."""
+    contents = Contents(path=path, format="torch.distributed.checkpoint", tree={})
+    names = sorted(entry.name for entry in path.iterdir())
+    indexes = [name for name in names if name == INDEX or (name.startswith("__") and name.endswith(INDEX))]
+    for name in names:
+        if name in indexes or name.endswith(".distcp"):
+            add_file(contents, path / name)
+    if not indexes:
+        _tell_no_index(contents, names)
+        return contents
+    used = _Reading(contents).read([INDEX] if INDEX in indexes else indexes)
+    _tell_strangers(contents, names, indexes, used)
+    _add_meta(contents, names)
+    return contents
+
+
+def _tell_no_index(contents: Contents, names: list[str]) -> None:
+    half = " It was just being written." if any(name.endswith(f"{INDEX}.tmp") for name in names) else ""
+    words = f"The folder has no index ({INDEX}): the save was interrupted before the end.{half}"
+    trouble(contents, "torn", words, _OLDER, INDEX)
+
+
+class _Reading:
+    """The pieces that an index names, or, where each rank has an index of its own, all of them."""
+
+    def __init__(self, contents: Contents) -> None:
+        self.contents = contents
+        self.missing: dict[str, list[str]] = defaultdict(list)  # file: what is lost with it
+        self.cut: dict[str, list[tuple[str, int]]] = defaultdict(list)  # file: what is not whole, and where it should end
+        self.bad: dict[str, list[tuple[str, BadItem]]] = defaultdict(list)  # file: what is not what the index says, and why
+        self.sizes = {info.path.name: info.size for info in contents.files}
+        self.files: dict[str, DataFile | OSError] = {}
+
+    def read(self, names: list[str]) -> set[str]:
+        """Read all that the indexes name; returns the files that they name."""
+        entries = _together(entry for name in names for entry in self._index(name))
+        try:
+            leaves = [(entry.path, self._entry(entry)) for entry in entries]
+        finally:
+            for file in self.files.values():
+                if isinstance(file, DataFile):
+                    file.close()
+        self.contents.tree.update(nested(leaves))
+        self._tell()
+        return {piece.place.file for entry in entries for piece in entry.pieces if piece.place}
+
+    def _index(self, name: str) -> list[Entry]:
+        """What an index says; what is wrong with it becomes a trouble."""
+        contents = self.contents
+        try:
+            index = read_index(contents.path / name)
+        except OSError as error:
+            told = no_access(error, name)
+            contents.troubles.append(replace(told, words=about(name, told.words)))
+            return []
+        add_new(contents.needs_code, index.needs_code)
+        self._refuse(index.refused)
+        if index.version:
+            contents.versions["torch.distributed.checkpoint"] = index.version
+        if index.cut:
+            trouble(contents, "torn", f"The index ({name}) is cut short: the save was interrupted.", _OLDER, name)
+        elif index.problem:
+            trouble(contents, "unreadable", f"The index ({name}) cannot be followed: {index.problem}.", _OLDER, name)
+        return index.entries
+
+    def _refuse(self, names: Iterable[str]) -> None:
+        new = [name for name in names if name not in self.contents.refused]
+        if new:
+            add_new(self.contents.refused, new)
+            self.contents.troubles.append(unsafe(new))
+
+    def _entry(self, entry: Entry) -> Any:
+        """The leaf of the tree for an entry; whatever is wrong with its pieces is noted."""
+        if entry.dtype is None:
+            return self._object(entry)
+        pieces = [(piece, info) for piece in entry.pieces if (info := self._piece(entry, piece))]
+        covered = sum(math.prod(piece.shape) for piece in entry.pieces)
+        if covered != math.prod(entry.shape):
+            self.bad[INDEX].append((entry.name, BadItem("its pieces do not make up the whole tensor")))
+        infos = tuple(info for _, info in pieces)
+        self.contents.tensors += infos
+        if len(infos) == 1 and infos[0].shape == entry.shape:
+            return infos[0]
+        if not infos:
+            return Opaque("torch.Tensor", (entry.dtype, entry.shape))
+        begins = tuple(piece.begin for piece, _ in pieces)
+        return InPieces(entry.name, entry.dtype, entry.shape, infos[0].storage, pieces=infos, begins=begins)
+
+    def _piece(self, entry: Entry, piece: Piece) -> TensorInfo | None:
+        whole = len(entry.pieces) == 1 and piece.shape == entry.shape
+        spans = ", ".join(f"{begin}:{begin + size}" for begin, size in zip(piece.begin, piece.shape, strict=False))
+        name = entry.name if whole else f"{entry.name}[{spans}]"
+        if piece.place is None:
+            if math.prod(piece.shape):
+                self.bad[INDEX].append((name, BadItem("the index does not say where it lies")))
+            return None
+        try:
+            file = self._file(piece.place, name)
+            return self._tensor(file, piece.place, entry, piece, name) if file else None
+        except BadItem as error:
+            self.bad[piece.place.file].append((name, error))
+        return None
+
+    def _tensor(self, file: DataFile, place: Place, entry: Entry, piece: Piece, name: str) -> TensorInfo:
+        storages = self.contents.storages
+        size = math.prod(piece.shape) * ITEM_SIZES.get(entry.dtype or "", 0)
+        if not file.is_archive(place.offset):
+            storages.append(file.in_block(place.offset, entry.name, size, entry.dtype or ""))
+            return TensorInfo(name, entry.dtype or "", piece.shape, len(storages) - 1)
+        item = file.item(place.offset, place.length)
+        self._take(item.told)
+        info = item.told.tree
+        if not isinstance(info, TensorInfo) or info.shape != piece.shape or info.dtype != entry.dtype:
+            raise BadItem("something else lies there than the index says: the files are of two different saves")
+        storages += [replace(storage, dtype=storage.dtype or info.dtype) for storage in item.storages]
+        return replace(info, name=name, storage=info.storage + len(storages) - len(item.storages))
+
+    def _object(self, entry: Entry) -> Any:
+        """What was saved as an object, with the tensors in it."""
+        place = entry.pieces[0].place
+        if place is None:
+            self.bad[INDEX].append((entry.name, BadItem("the index does not say where it lies")))
+            return None
+        try:
+            file = self._file(place, entry.name)
+            item = file.item(place.offset, place.length) if file else None
+        except BadItem as error:
+            self.bad[place.file].append((entry.name, error))
+            return None
+        if item is None:
+            return None
+        self._take(item.told)
+        part = Contents(
+            path=self.contents.path, format="", storages=item.storages, tensors=item.told.tensors, tree=item.told.tree
+        )
+        return join(self.contents, part, file=place.file, key=entry.name)
+
+    def _take(self, told: Any) -> None:
+        self._refuse(told.refused)
+        add_new(self.contents.needs_code, told.needs_code)
+        if told.problem:
+            raise BadItem(f"the pickle there cannot be followed: {told.problem}", "torn" if told.cut else "unreadable")
+
+    def _file(self, place: Place, name: str) -> DataFile | None:
+        """The file that a place is in, if it is there and long enough."""
+        if place.file not in self.sizes or "/" in place.file:
+            self.missing[place.file].append(name)
+            return None
+        if place.offset + place.length > self.sizes[place.file]:
+            self.cut[place.file].append((name, place.offset + place.length))
+            return None
+        if place.changed:
+            self.contents.notes.append(f"{shown(name)} was compressed or encrypted by an extension: it is not looked into")
+            return None
+        if place.file not in self.files:
+            try:
+                self.files[place.file] = DataFile(self.contents.path / place.file)
+            except OSError as error:
+                self.files[place.file] = error
+                told = no_access(error, place.file)
+                self.contents.troubles.append(replace(told, words=about(place.file, told.words)))
+        file = self.files[place.file]
+        return file if isinstance(file, DataFile) else None
+
+    def _tell(self) -> None:
+        for file, names in self.missing.items():
+            words = f"{shown(file)} is missing, and with it {len(names)} tensors and values: {few(names)}."
+            trouble(self.contents, "torn", words, _OLDER, file)
+        for file, short in self.cut.items():
+            missing = max(end for _, end in short) - self.sizes[file]
+            names = [name for name, _ in short]
+            lost = f"{len(names)} tensors and values are not whole: {few(names)}"
+            words = f"{file} is cut short: at least {missing:,} bytes are missing; {lost}."
+            trouble(self.contents, "torn", words, _OLDER, file)
+        for file, wrong in self.bad.items():
+            name, error = wrong[0]
+            more = f" So it is with {len(wrong) - 1} more." if len(wrong) > 1 else ""
+            words = f"{shown(file)}: {shown(name)} is not what the index says: {error}.{more}"
+            trouble(self.contents, worst(one.state for _, one in wrong), words, _OLDER, file)
+
+
+def _together(entries: Iterable[Entry]) -> list[Entry]:
+    """Entries of the same name as one, with the pieces of all ranks."""
+    by_name: dict[str, Entry] = {}
+    for entry in entries:
+        known = by_name.get(entry.name)
+        if known is None:
+            by_name[entry.name] = entry
+        elif entry.dtype is not None:
+            begins = {piece.begin for piece in known.pieces}
+            more = tuple(piece for piece in entry.pieces if piece.begin not in begins)
+            by_name[entry.name] = replace(known, pieces=known.pieces + more)
+    return list(by_name.values())
+
+
+def _tell_strangers(contents: Contents, names: list[str], indexes: list[str], used: set[str]) -> None:
+    """Files that the index does not name, and data that is newer than the index: of another save, perhaps."""
+    strangers = [name for name in names if name.endswith(".distcp") and name not in used]
+    if strangers and not contents.troubles:
+        contents.notes.append(
+            f"the index does not name {few(strangers)}: left behind by an earlier save with more ranks, perhaps"
+        )
+    times = {info.path.name: info.modified for info in contents.files}
+    index = max(times.get(name, 0.0) for name in indexes)
+    newer = [name for name, modified in times.items() if modified > index + 60]
+    if newer:
+        contents.notes.append(
+            f"{few(newer)} changed after the index was written: a later save into this folder may not have ended"
+        )
+
+
+def _add_meta(contents: Contents, names: list[str]) -> None:
+    """Lightning keeps what is not sharded in a file beside the pieces."""
+    from holdfast.checkpoints.formats.open import open_file
+
+    if "meta.pt" not in names:
+        return
+    try:
+        part = open_file(contents.path / "meta.pt")
+    except OSError as error:
+        contents.troubles.append(no_access(error, "meta.pt"))
+        return
+    contents.tree["meta"] = join(contents, part, file="meta.pt", key="meta")
+    contents.producer = part.producer

@@ -1,0 +1,82 @@
+"""Files of torch.save before 1.6 (or with `_use_new_zipfile_serialization=False`), and bare pickles."""
+
+from __future__ import annotations
+
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+from holdfast.checkpoints.contents import Contents, Storage, Trouble
+from holdfast.checkpoints.formats.files import file_info, no_access
+from holdfast.checkpoints.formats.placing import name_kinds, too_short, versions_in
+from holdfast.checkpoints.formats.torch_words import OLDER, cut_short, not_followed, unsafe
+from holdfast.checkpoints.pickled.legacy import Legacy
+from holdfast.checkpoints.pickled.nodes import StorageUse
+from holdfast.checkpoints.pickles import Unpickled, read_old
+
+_TAR = "It is a tar archive, as torch wrote before 2017: torch.load would load the pickles in it, and they were not looked at."
+
+
+def open_legacy(path: Path) -> Contents:
+    """What a file of one or more pickles holds: older files of torch.save, and what `pickle.dump` wrote."""
+    contents = Contents(path=path, format="torch legacy")
+    try:
+        contents.files.append(file_info(path))
+        with path.open("rb") as file:
+            if _is_tar(file.read(512)):
+                contents.troubles.append(
+                    Trouble("unreadable", _TAR, "load it where you trust it, and save it again with torch.save")
+                )
+                return contents
+            told, legacy = read_old(file, contents.size)
+    except OSError as error:
+        contents.troubles.append(no_access(error))
+        return contents
+    _take(contents, told, legacy)
+    _tell(contents, told, legacy)
+    return contents
+
+
+def _is_tar(head: bytes) -> bool:
+    """Whether it is a tar archive, which torch tries first: the same bytes may be a pickle too, and a harmless one."""
+    try:
+        tarfile.TarInfo.frombuf(head, "utf-8", "surrogateescape")
+    except (tarfile.HeaderError, ValueError):
+        return False
+    return True
+
+
+def _take(contents: Contents, told: Unpickled, legacy: Legacy) -> None:
+    contents.tree, contents.tensors = told.tree, told.tensors
+    contents.storages = name_kinds([_storage(contents.path, use, legacy) for use in told.storages], told.tensors)
+    contents.refused, contents.needs_code = told.refused, told.needs_code
+    contents.versions.update(versions_in(told.tree))
+    if legacy.bare:
+        contents.format = "pickle"
+    if any(use.inside and use.offset is None for use in told.storages):
+        contents.notes.append("its tensors were written as text by an old protocol of pickle: their numbers cannot be checked")
+    if not legacy.little_endian:
+        contents.notes.append("its numbers are stored in big-endian order")
+
+
+def _storage(path: Path, use: StorageUse, legacy: Legacy) -> Storage:
+    """Where a storage lies; of one that is not there, no byte is."""
+    offset, size = (use.offset or 0, use.size or 0) if use.inside else legacy.placed.get(use.key, (0, 0))
+    return Storage(path, offset, size, use.dtype, name=f"storage {use.key}")
+
+
+def _tell(contents: Contents, told: Unpickled, legacy: Legacy) -> None:
+    info = contents.files[0]
+    if told.cut:
+        contents.troubles.append(cut_short(info, expected=legacy.expected, rest=f"; it ends in {legacy.part}"))
+    elif told.problem is not None and legacy.part.endswith("its storages"):
+        contents.troubles.append(Trouble("torn", f"Its content and its storages do not fit: {told.problem}.", OLDER))
+    elif told.problem is not None:
+        contents.troubles.append(not_followed(told.problem, where=legacy.part))
+    if legacy.bare and told.end < info.size:
+        contents.notes.append(f"{info.size - told.end:,} bytes follow its pickle; pickle.load reads only the first")
+    short = too_short(contents)
+    if short is not None:
+        contents.troubles.append(replace(short, fix=contents.troubles[0].fix) if told.cut else short)
+    if contents.refused:
+        contents.troubles.append(unsafe(contents.refused))

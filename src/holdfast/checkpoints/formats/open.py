@@ -1,0 +1,162 @@
+"""Open a checkpoint of any kind: what its indexes tell, with nothing run and no tensor read.
+
+    a file      zip (torch.save) · pickle (older torch.save) · safetensors · an index of shards
+    a folder    Holdfast · torch.distributed.checkpoint · Hugging Face (Trainer, Accelerate, save_pretrained) · DeepSpeed
+
+A file is known by its first bytes; its name counts only where these say nothing.
+"""
+
+from __future__ import annotations
+
+import stat
+import time
+from pathlib import Path
+
+from holdfast.checkpoints.contents import Contents, Trouble
+from holdfast.checkpoints.formats.files import file_info, holds, no_access
+from holdfast.checkpoints.formats.find import find_checkpoints, search
+from holdfast.checkpoints.formats.folders import HOLDFAST, SPARE, UNFINISHED, folder_kind
+from holdfast.checkpoints.formats.kinds import recognise
+from holdfast.checkpoints.formats.producers import recognise_producer
+from holdfast.checkpoints.formats.writing import who_writes
+from holdfast.errors import NoCheckpoint
+
+__all__ = ["find_checkpoints", "open_checkpoint", "open_file", "open_folder"]
+
+_FEW = 20_000  # names that are looked at for a hint
+_JUST_NOW = 30.0  # seconds
+
+
+def open_checkpoint(path: Path) -> Contents:
+    """What a checkpoint holds; whatever is wrong with it is among the troubles. Raises NoCheckpoint where nothing is."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        return _absent(path, error)
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        words = "It is a pipe, a socket or a device, not a file: it was not opened."
+        return _unknown(path, Trouble("unreadable", words, "name a file or a folder"))
+    try:
+        contents = open_folder(path) if stat.S_ISDIR(mode) else open_file(path)
+    except OSError as error:
+        return _unknown(path, no_access(error))
+    _tell_whether_being_written(contents)
+    if UNFINISHED.match(path.name) or SPARE.match(path.name):
+        contents.notes.append("its name says that the save or the download was not finished")
+    return contents
+
+
+def open_file(path: Path) -> Contents:
+    """What a file holds, by its content. Raises OSError where it cannot be read."""
+    info = file_info(path)
+    found = recognise(path, info.size)
+    if found.kind == "zip":
+        from holdfast.checkpoints.formats.zip_file import open_zip
+
+        contents = open_zip(path)
+    elif found.kind == "pickle":
+        from holdfast.checkpoints.formats.legacy_file import open_legacy
+
+        contents = open_legacy(path)
+        if found.trouble is not None and contents.state == "unreadable":
+            contents.troubles[:] = [found.trouble]
+    elif found.kind == "safetensors":
+        from holdfast.checkpoints.formats.safetensors_file import open_safetensors
+
+        contents = open_safetensors(path)
+    elif found.kind == "index":
+        from holdfast.checkpoints.formats.sharded import open_index
+
+        contents = open_index(path)
+    else:
+        contents = Contents(path=path, format="unknown", files=[info])
+        contents.troubles += [found.trouble] if found.trouble else []
+    recognise_producer(contents)
+    return contents
+
+
+def open_folder(path: Path) -> Contents:
+    """What a folder holds that is a checkpoint as a whole. Raises OSError where it cannot be read."""
+    inside = {entry.name for entry in path.iterdir()}
+    kind = folder_kind(path.name, inside)
+    if kind == "holdfast":
+        from holdfast.checkpoints.formats.holdfast_folder import open_holdfast
+
+        return open_holdfast(path)
+    if kind == "distributed":
+        from holdfast.checkpoints.formats.distributed_folder import open_distributed
+
+        return open_distributed(path)
+    if kind == "hugging face":
+        from holdfast.checkpoints.formats.hugging_face import open_hugging_face
+
+        return open_hugging_face(path)
+    if kind == "deepspeed":
+        from holdfast.checkpoints.formats.deepspeed import open_deepspeed
+
+        return open_deepspeed(path)
+    return _unknown(path, _just_a_folder(path, inside))
+
+
+def _just_a_folder(path: Path, inside: set[str]) -> Trouble:
+    if not inside:
+        if HOLDFAST.match(path.name) or path.name.startswith("checkpoint-"):
+            return Trouble(
+                "torn", "It is an empty folder: the save was interrupted, or its files were removed.", "use an older one"
+            )
+        return Trouble("unreadable", "It is an empty folder.", "name a checkpoint")
+    found = search(path, most=_FEW)
+    if not found.paths:
+        return Trouble(
+            "unreadable", "It is a folder without a checkpoint in it.", "name a checkpoint, or a folder that holds some"
+        )
+    more = f" and {len(found.paths) - 5} more" if len(found.paths) > 5 else ""
+    names = ", ".join(str(one) for one in found.paths[-5:])
+    words = f"It is a folder with {len(found.paths)} checkpoints in it, and none by itself."
+    return Trouble("unreadable", words, f"name one of them: {names}{more}")
+
+
+def _tell_whether_being_written(contents: Contents) -> None:
+    """A torn file that someone is writing is no loss yet; that is told first."""
+    newest = max(contents.files, key=lambda info: info.modified, default=None)
+    if newest is None or contents.state != "torn":
+        return
+    writer, age = who_writes(newest.path), time.time() - newest.modified
+    if writer is not None:
+        words = f"It is still being written: process {writer} has {newest.path.name} open."
+        contents.troubles.insert(0, Trouble("torn", words, "look again when the save is done", newest.path.name))
+    elif 0 <= age < _JUST_NOW and not any("still being saved" in trouble.words for trouble in contents.troubles):
+        contents.notes.append(
+            f"{newest.path.name} was changed {age:.0f} seconds ago: if a save is underway, look again when it is done"
+        )
+
+
+def _absent(path: Path, error: OSError | ValueError) -> Contents:
+    """Nothing is there, or it cannot be seen whether."""
+    if isinstance(error, PermissionError):
+        return _unknown(path, no_access(error))
+    if holds(path.is_symlink):
+        words = f"It is a link to {path.readlink()}, which is not there."
+        return _unknown(path, Trouble("unreadable", words, "bring back what it leads to, or name another checkpoint"))
+    raise NoCheckpoint(f"There is no checkpoint at {path}: {_what_is_missing(path)}.", fix=_candidates(path)) from None
+
+
+def _what_is_missing(path: Path) -> str:
+    parent = next((parent for parent in path.parents if holds(parent.is_dir)), None)
+    if parent is None or parent == path.parent:
+        return "nothing of that name is there"
+    first = parent / path.relative_to(parent).parts[0]
+    return f"{first} is not a folder" if holds(first.exists) else f"there is no {first.name} in {parent.resolve()}"
+
+
+def _candidates(path: Path) -> str:
+    from holdfast.checkpoints.nearby import candidates
+
+    found = candidates(path)
+    if not found:
+        return "name a checkpoint; none was found nearby (*.pt, *.pth, *.ckpt, *.safetensors and checkpoint folders)"
+    return "use one of these, found nearby, the likeliest first:" + "".join(f"\n       {one}" for one in found)
+
+
+def _unknown(path: Path, trouble: Trouble) -> Contents:
+    return Contents(path=path, format="unknown", troubles=[trouble])

@@ -1,0 +1,45 @@
+"""What is said about files that torch.save wrote: troubles in words, and what to do next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from holdfast.checkpoints.contents import FileInfo, Trouble
+from holdfast.checkpoints.formats.files import few
+
+OLDER = "use an older one: holdfast checkpoints choose FOLDER"
+_JUST_NOW = 10.0  # seconds in which a save may still go on
+
+
+def amount(size: float, of: float | None = None) -> str:
+    """Bytes in words: "1.2 GB", or "1.2 of 3.4 GB"."""
+    largest = max(size, of or 0)
+    for unit, name in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")):
+        if largest >= unit:
+            return f"{size / unit:.1f} {name}" if of is None else f"{size / unit:.1f} of {of / unit:.1f} {name}"
+    return f"{size:,.0f} bytes" if of is None else f"{size:,.0f} of {of:,.0f} bytes"
+
+
+def cut_short(info: FileInfo, *, expected: int | None = None, without: str = "its end", rest: str = "") -> Trouble:
+    """A file that ends too early. One that was written a moment ago may still be growing."""
+    known = expected is not None and expected > info.size
+    ends = f"The file ends after {amount(info.size, expected if known else None)}" + ("" if known else f", without {without}")
+    age = time.time() - info.modified
+    if 0 <= age < _JUST_NOW:
+        words = f"{ends}, and was written to {age:.0f} s ago: it is still being saved, or the save was just interrupted{rest}."
+        return Trouble("torn", words, "wait until the save is done, then look again")
+    return Trouble("torn", f"{ends}: the save was interrupted, the disk was full, or it was not copied in full{rest}.", OLDER)
+
+
+def unsafe(names: Sequence[str], *, damaged: bool = False) -> Trouble:
+    """A file that asks for what no checkpoint needs. In damaged bytes a name may also be one by accident."""
+    words = f"It asks for {few(list(names))}, which no checkpoint needs: loading it can run a program on your machine"
+    perhaps = ", unless the name is only the damage" if damaged else ""
+    return Trouble("unsafe", f"{words}{perhaps}.", "do not load it with weights_only=False; get it again from a source you trust")
+
+
+def not_followed(problem: str, *, where: str = "") -> Trouble:
+    """A pickle that makes no sense to us."""
+    words = f"Its pickle cannot be followed: {problem}."
+    return Trouble("unreadable", words, "it was overwritten or is of another kind: copy it again, or use an older one", where)

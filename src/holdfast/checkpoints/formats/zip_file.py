@@ -1,0 +1,270 @@
+"""Files of torch.save since 1.6, and TorchScript archives: a zip of a pickle and of one record for each storage.
+
+    archive/data.pkl      everything but the numbers of the tensors
+    archive/data/0 …      the storages, not packed, each at a multiple of 64 bytes
+    archive/version, byteorder, .format_version, .data/serialization_id
+    archive/code/ …       TorchScript only, with constants.pkl
+
+The index stands at the end, so a file that was cut has none: its records are then found one after the other.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+from holdfast.checkpoints.contents import Contents, FileInfo, State, Storage, Trouble
+from holdfast.checkpoints.formats.files import few, file_info, no_access
+from holdfast.checkpoints.formats.placing import name_kinds, too_short, versions_in
+from holdfast.checkpoints.formats.torch_words import OLDER, cut_short, not_followed, unsafe
+from holdfast.checkpoints.formats.zip_index import (
+    CUT,
+    STORED,
+    BrokenIndex,
+    Record,
+    crc_of,
+    overlapping,
+    read_index,
+    unpack,
+    walk,
+)
+from holdfast.checkpoints.harmless import ITEM_SIZES
+from holdfast.checkpoints.pickled.nodes import StorageUse
+from holdfast.checkpoints.pickled.stack import Findings
+from holdfast.checkpoints.pickles import Unpickled, read_pickle
+
+_SMALL = 4096
+_PICKLE = 256 << 20  # bytes of a packed pickle that is unpacked in memory
+_OVERHEAD = 130  # bytes of headers and padding for each record, about
+_AGAIN = "load it and save it again with torch.save"
+_SCRIPT = "it is a TorchScript archive, which holds code: torch.jit.load runs it; the weights can be read without"
+_NO_CHECKSUMS = "it was saved without checksums: damaged bytes cannot be told from good ones"
+_LEFT_OUT = "its tensors have no checksums: they were left out of the save (skip_data), and may never have been filled in"
+_NOT_OURS = "this is not a checkpoint that torch.save wrote; name the one that the training saved"
+
+
+def open_zip(path: Path) -> Contents:
+    """What a zip file of torch.save holds, as far as its index and its pickle tell."""
+    contents = Contents(path=path, format="torch zip")
+    try:
+        info = file_info(path)
+        contents.files.append(info)
+        with path.open("rb") as file:
+            _Archive(file, info, contents).read()
+    except OSError as error:
+        contents.troubles.append(no_access(error))
+    return contents
+
+
+class _Archive:
+    """One archive that is being opened."""
+
+    def __init__(self, file: IO[bytes], info: FileInfo, contents: Contents) -> None:
+        self._file, self._info, self._contents = file, info, contents
+        self._records: list[Record] = []
+        self._by_name: dict[str, Record] = {}  # in small letters: torch's reader does not look at case
+        self._top = ""  # the folder in the archive that everything is in
+        self._others = Findings()  # of all pickles but the main one
+        self._may_unpack = _PICKLE
+
+    def read(self) -> None:
+        try:
+            records = read_index(self._file, self._info.size)
+        except BrokenIndex as error:
+            self._trouble("torn", f"Its index at the end is damaged: {error}.", OLDER)
+            self._walk()
+            return
+        if records is None:
+            self._cut(self._walk())
+            return
+        self._take(records)
+        main = self._named("data.pkl")
+        if main is None:
+            self._trouble("unreadable", "It is a zip archive without data.pkl, so not one that torch.save wrote.", _NOT_OURS)
+        else:
+            self._content(self._unpickled(main), main.name)
+        self._other_pickles(main)
+        self._flaws()
+        self._small_records()
+        if not self._overlapping():
+            self._compare_checksums()
+        self._unsafe()
+
+    def _take(self, records: list[Record]) -> None:
+        self._records = records
+        self._top = _folder_of(records)
+        for record in records:
+            self._by_name.setdefault(record.name.lower(), record)
+
+    # --- the content
+
+    def _unpickled(self, pickle: Record, found: Findings | None = None) -> Unpickled:
+        if pickle.method == STORED:
+            return read_pickle(self._file, start=pickle.offset, end=min(pickle.end, self._info.size), found=found)
+        data = unpack(self._file, pickle, self._may_unpack)
+        if data is None:
+            return Unpickled(problem="it is packed, and cannot be unpacked")
+        self._may_unpack -= len(data)
+        return read_pickle(io.BytesIO(data), located=False, found=found)
+
+    def _content(self, told: Unpickled, name: str) -> None:
+        contents = self._contents
+        contents.tree, contents.tensors = told.tree, told.tensors
+        contents.storages = name_kinds([self._storage(use) for use in told.storages], told.tensors)
+        contents.versions.update(versions_in(told.tree))
+        self._judge(told, name)
+        short = too_short(contents)
+        if short is not None:
+            contents.troubles.append(short)
+
+    def _judge(self, told: Unpickled, where: str) -> None:
+        contents = self._contents
+        contents.refused = list(dict.fromkeys((*contents.refused, *told.refused)))
+        contents.needs_code = list(dict.fromkeys((*contents.needs_code, *told.needs_code)))
+        if told.problem is not None:
+            contents.troubles.append(not_followed(told.problem, where=where))
+
+    def _storage(self, use: StorageUse) -> Storage:
+        """Where a storage lies. Of one that is packed or missing, no byte is there."""
+        name = f"{self._top}data/{use.key}"
+        if use.inside:
+            return Storage(self._info.path, use.offset or 0, use.size or 0, use.dtype)
+        record = self._named(f"data/{use.key}")
+        if record is None or record.method != STORED or record.offset >= self._info.size:
+            return Storage(self._info.path, 0, 0, use.dtype, name=name)
+        there = min(record.packed, self._info.size - record.offset)
+        whole = there == record.packed and record.problem != CUT
+        return Storage(self._info.path, record.offset, there, use.dtype, record.crc32 if whole else None, name)
+
+    def _other_pickles(self, main: Record | None) -> None:
+        """Any other pickle is judged too: which one is loaded depends on who loads it."""
+        for record in self._records:
+            if record is main or not record.name.lower().endswith(".pkl"):
+                continue
+            told = self._unpickled(record, self._others)
+            if record.problem == CUT:
+                told.problem = None  # it is the file that is cut
+            self._judge(told, record.name)
+
+    def _unsafe(self) -> None:
+        if self._contents.refused:
+            damaged = any(trouble.where.endswith(".pkl") for trouble in self._contents.troubles if trouble.state == "torn")
+            self._contents.troubles.append(unsafe(self._contents.refused, damaged=damaged))
+
+    # --- what is wrong with the records
+
+    def _flaws(self) -> None:
+        by_problem: dict[str, list[str]] = {}
+        for record in self._records:
+            packed = "is packed, so that its numbers cannot be checked where they lie"
+            problem = record.problem or (packed if record.method != STORED and self._is_storage(record) else "")
+            if problem:
+                by_problem.setdefault(problem, []).append(record.name)
+        for problem, names in by_problem.items():
+            packed_or_locked = problem.startswith(("is packed", "is encrypted"))
+            words = f"A record {problem}: {few(names)}." if len(names) == 1 else f"Each of these records {problem}: {few(names)}."
+            self._trouble("unreadable" if packed_or_locked else "torn", words, _AGAIN if packed_or_locked else OLDER, names[0])
+        self._twice()
+
+    def _overlapping(self) -> bool:
+        both = overlapping(self._records)
+        if both:
+            words = f"Two records lie on each other ({', '.join(both)}): torch.save never writes that."
+            self._trouble("unreadable", words, "get it again from where it came from", both[0])
+        return both is not None
+
+    def _twice(self) -> None:
+        seen = Counter(record.name.lower() for record in self._records)
+        twice = [name for name, times in seen.items() if times > 1]
+        if twice:
+            words = f"It holds two records of one name ({few(twice)}): which of them is loaded depends on the reader."
+            self._trouble("unreadable", words, "get it again from where it came from", twice[0])
+        if any(".." in record.name.split("/") or record.name.startswith(("/", "\\")) for record in self._records):
+            self._contents.notes.append("its records have names that lead out of a folder: do not unpack it by hand")
+
+    def _named(self, name: str) -> Record | None:
+        return self._by_name.get((self._top + name).lower())
+
+    def _is_storage(self, record: Record) -> bool:
+        return record.name.startswith(f"{self._top}data/")
+
+    def _small_records(self) -> None:
+        contents = self._contents
+        for name, version in (("version", "format"), (".format_version", "layout")):
+            text = self._text(name)
+            if text:
+                contents.versions[version] = text
+        if self._text("byteorder") == "big":
+            contents.notes.append("its numbers are stored in big-endian order")
+        code = f"{self._top}code/".lower()
+        if self._named("constants.pkl") or any(name.startswith(code) for name in self._by_name):
+            contents.notes.append(_SCRIPT)
+
+    def _text(self, name: str) -> str:
+        record = self._named(name)
+        data = unpack(self._file, record, _SMALL) if record is not None else None
+        return data.decode("ascii", "replace").strip()[:100] if data is not None else ""
+
+    def _compare_checksums(self) -> None:
+        """Compare those of the small records; the storages' are for whoever reads them. Some files have none: then all are 0."""
+        with_bytes = [record for record in self._records if record.size and not record.problem]
+        stored = [record for record in with_bytes if self._is_storage(record)]
+        if stored and not any(record.crc32 for record in stored):
+            self._contents.storages = [replace(storage, crc32=None) for storage in self._contents.storages]
+            others = any(record.crc32 for record in with_bytes)
+            self._contents.notes.append(_LEFT_OUT if others else _NO_CHECKSUMS)
+        if not any(record.crc32 for record in with_bytes):
+            return
+        for record in with_bytes:
+            small = not self._is_storage(record) and record.method == STORED and record.size < _PICKLE
+            if small and crc_of(self._file, record) != record.crc32:
+                words = f"Bytes of {record.name} have changed: they do not match its checksum."
+                self._trouble("torn", words, OLDER, record.name)
+
+    # --- without the index
+
+    def _walk(self) -> int | None:
+        """Take what is there of a file without its index; about how many bytes it should have, if that can be told."""
+        lengths: dict[str, int] = {}
+        records: list[Record] = []
+        main: Unpickled | None = None
+        for record in walk(self._file, self._info.size, lengths.get):
+            records.append(record)
+            top = _folder_of(records)
+            if main is None and record.name.lower() == f"{top}data.pkl".lower():
+                main = self._unpickled(record)
+                lengths.update({f"{top}data/{use.key}": _bytes_of(use) for use in main.storages if not use.inside})
+        self._take(records)
+        told = main or Unpickled()
+        if told.cut:
+            told.problem = None  # it is the file that is cut
+        self._content(told, f"{self._top}data.pkl")
+        self._other_pickles(self._named("data.pkl"))
+        self._unsafe()
+        return records[0].end + sum(length + _OVERHEAD for length in lengths.values()) if lengths else None
+
+    def _cut(self, expected: int | None) -> None:
+        wanted = len(self._contents.storages)
+        whole = sum(self._is_storage(record) and not record.problem for record in self._records)
+        rest = f"; {whole:,} of its {wanted:,} storages are whole" if wanted else ""
+        if wanted and whole >= wanted:
+            rest = "; all its storages are whole, only the index is missing"
+        cut = cut_short(self._info, expected=expected, without="the index", rest=rest)
+        others = [replace(one, fix=cut.fix) if one.state == "torn" else one for one in self._contents.troubles]
+        self._contents.troubles = [cut, *others]
+
+    def _trouble(self, state: State, words: str, fix: str, where: str = "") -> None:
+        self._contents.troubles.append(Trouble(state, words, fix, where))
+
+
+def _folder_of(records: list[Record]) -> str:
+    """The folder that everything is in; torch goes by the first record."""
+    first = records[0].name if records else ""
+    return f"{first.partition('/')[0]}/" if "/" in first else ""
+
+
+def _bytes_of(use: StorageUse) -> int:
+    return use.count * ITEM_SIZES[use.dtype]

@@ -1,0 +1,169 @@
+"""The names that are harmless in a pickle, with the reason. Each is so with any arguments, and together with any other.
+
+A name that would break that does not belong here, however often it is met. Names that call what they are given are told in
+`CALLS_WHAT_IT_IS_GIVEN`: what they are given is judged as called.
+"""
+
+from __future__ import annotations
+
+ITEM_SIZES = {  # torch.<name>: bytes of an element
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "complex128": 16,
+    "complex64": 8,
+    "complex32": 4,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+    "bool": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1,
+    "qint8": 1,
+    "quint8": 1,
+    "qint32": 4,
+    "quint4x2": 1,
+    "quint2x4": 1,
+    "bits8": 1,
+    "bits16": 2,
+    "bits1x8": 1,
+    "bits2x4": 1,
+    "bits4x2": 1,
+    **{f"{sign}int{bits}": 1 for sign in ("", "u") for bits in range(1, 8)},
+}
+STORAGES = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "ComplexDoubleStorage": "complex128",
+    "ComplexFloatStorage": "complex64",
+    "QInt8Storage": "qint8",
+    "QInt32Storage": "qint32",
+    "QUInt8Storage": "quint8",
+    "QUInt4x2Storage": "quint4x2",
+    "QUInt2x4Storage": "quint2x4",
+    "UntypedStorage": "uint8",
+    "TypedStorage": "uint8",
+    "_UntypedStorage": "uint8",
+    "_TypedStorage": "uint8",
+}
+_TENSORS = " ".join(f"{kind.removesuffix('Storage')}Tensor" for kind in STORAGES if "typed" not in kind.lower())
+_PATHS = "Path PurePath PosixPath WindowsPath PurePosixPath PureWindowsPath"
+_RANDOM = "generators of random numbers"
+_ERRORS = "errors, as values"
+
+# What is fine however it is used: module, names, why.
+PLAIN: tuple[tuple[str, str, str], ...] = (
+    ("builtins", "bool int float complex str bytes bytearray list tuple dict set frozenset range slice object", "plain values"),
+    ("builtins", "Exception ValueError TypeError KeyError IndexError RuntimeError StopIteration AssertionError", _ERRORS),
+    ("builtins", "NotImplementedError AttributeError OSError ArithmeticError ZeroDivisionError", _ERRORS),
+    ("_codecs", "encode", "bytes, as protocol 2 writes them"),
+    ("copyreg", "_reconstructor __newobj__ __newobj_ex__", "how older protocols make an object of a class that is judged itself"),
+    ("collections", "OrderedDict defaultdict Counter deque ChainMap UserDict UserList UserString", "containers"),
+    ("datetime", "datetime date time timedelta timezone", "times"),
+    ("pathlib", _PATHS, "a path is words until it is opened"),
+    ("pathlib._local", _PATHS, "the same in Python 3.13"),
+    ("argparse", "Namespace", "settings of a command line"),
+    ("types", "SimpleNamespace GenericAlias MappingProxyType", "settings and annotations"),
+    ("typing", "Any Union Optional List Dict Tuple Set Callable Type Sequence Mapping Iterable Literal Generic", "annotations"),
+    ("operator", "itemgetter getitem", "annotations; an item of anything else is refused"),
+    ("_operator", "itemgetter getitem", "the same"),
+    ("uuid", "UUID SafeUUID", "the number of a run"),
+    ("decimal", "Decimal", "a number"),
+    ("fractions", "Fraction", "a number"),
+    ("functools", "partial", "a function with some of its arguments; it is judged itself"),
+    ("random", "Random", _RANDOM),
+    ("re", "_compile compile", "a pattern"),
+    ("logging", "getLogger Logger", "a logger is a name"),
+    ("time", "struct_time", "a time"),
+    ("numpy", "ndarray dtype", "arrays"),
+    ("numpy", "bool_ bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 intc uintc longlong ulonglong", "numbers"),
+    ("numpy", "float16 float32 float64 longdouble complex64 complex128 clongdouble", "numbers"),
+    ("numpy", "str_ bytes_ void object_ datetime64 timedelta64", "values of arrays"),
+    ("numpy.core.multiarray", "_reconstruct scalar", "arrays and numbers"),
+    ("numpy._core.multiarray", "_reconstruct scalar", "the same in numpy 2"),
+    ("numpy.core.numeric", "_frombuffer", "arrays, in protocol 5"),
+    ("numpy._core.numeric", "_frombuffer", "the same in numpy 2"),
+    ("numpy.ma", "MaskedArray", "arrays with holes"),
+    ("numpy.ma.core", "_mareconstruct MaskedArray MaskedConstant", "arrays with holes"),
+    ("numpy.random._pickle", "__randomstate_ctor __generator_ctor __bit_generator_ctor", _RANDOM),
+    ("numpy.random.bit_generator", "SeedSequence __pyx_unpickle_SeedSequence", _RANDOM),
+    ("numpy.random._mt19937", "MT19937", _RANDOM),
+    ("numpy.random._pcg64", "PCG64 PCG64DXSM", _RANDOM),
+    ("numpy.random._philox", "Philox", _RANDOM),
+    ("numpy.random._sfc64", "SFC64", _RANDOM),
+    ("torch", " ".join(ITEM_SIZES), "kinds of numbers"),
+    ("torch", " ".join(STORAGES), "storages"),
+    ("torch.cuda", " ".join(STORAGES), "storages"),
+    ("torch.storage", " ".join(STORAGES), "storages"),
+    (
+        "torch.storage",
+        "_load_from_bytes",
+        "a storage in a pickle; what it is given is read by the same rules",
+    ),
+    ("torch", f"Tensor Size device Generator {_TENSORS}", "tensors"),
+    ("torch.cuda", _TENSORS, "tensors"),
+    ("torch.sparse", _TENSORS, "tensors"),
+    ("torch.cuda.sparse", _TENSORS, "tensors"),
+    ("torch", "strided sparse_coo sparse_csr sparse_csc sparse_bsr sparse_bsc jagged _mkldnn", "how a tensor lies in memory"),
+    ("torch._utils", "torch.contiguous_format torch.channels_last torch.channels_last_3d torch.preserve_format", "the same"),
+    ("torch.serialization", "_get_layout", "the same"),
+    ("torch", "per_tensor_affine per_tensor_symmetric per_channel_affine per_channel_symmetric", "how a tensor is quantized"),
+    ("torch", "per_channel_affine_float_qparams", "how a tensor is quantized"),
+    ("torch._utils", "_rebuild_tensor _rebuild_tensor_v2 _rebuild_tensor_v3 _rebuild_parameter", "tensors"),
+    ("torch._utils", "_rebuild_parameter_with_state _rebuild_qtensor _rebuild_sparse_tensor _rebuild_nested_tensor", "tensors"),
+    ("torch._utils", "_rebuild_sparse_csr_tensor _rebuild_meta_tensor_no_storage _rebuild_wrapper_subclass", "tensors"),
+    ("torch._utils", "_rebuild_device_tensor_from_numpy _rebuild_device_tensor_from_cpu_tensor _rebuild_xla_tensor", "tensors"),
+    ("torch._tensor", "_rebuild_from_type _rebuild_from_type_v2", "a tensor of a class; what makes it is judged as called"),
+    ("torch.nn.parameter", "Parameter Buffer UninitializedParameter UninitializedBuffer", "tensors"),
+    ("torch.nested._internal.nested_tensor", "NestedTensor _rebuild_njt", "tensors of several lengths"),
+    ("torch._dynamo.decorators", "_DimRange", "tensors of several lengths"),
+    ("torch.torch_version", "TorchVersion", "the version, a text"),
+    (
+        "torch.return_types",
+        "max min sort topk median nanmedian mode kthvalue cummax cummin aminmax slogdet svd qr eigh",
+        "tensors",
+    ),
+    (
+        "torch.jit._pickle",
+        "build_intlist build_doublelist build_boollist build_tensorlist restore_type_tag",
+        "TorchScript's lists",
+    ),
+)
+
+# What is fine as a value ("which function this layer uses") and refused when it is called.
+NAMED_ONLY: tuple[tuple[str, str, str], ...] = (
+    ("builtins", "type NoneType Ellipsis NotImplemented len abs min max sum round sorted any all", "types, functions of layers"),
+    ("math", "*", "mathematics"),
+    ("_operator", "add sub mul truediv neg matmul", "mathematics"),
+    ("operator", "add sub mul truediv neg matmul", "mathematics"),
+    ("numpy", "mean sum min max amin amax median std var argmax argmin abs sqrt exp log add multiply subtract", "mathematics"),
+    ("torch._C", "_VariableFunctionsClass TensorBase _TensorBase _nn", "what torch.relu and Tensor.add are parts of"),
+    ("torch.nn.functional", "*", "functions of layers"),
+    ("torch._C._nn", "*", "functions of layers"),
+    ("torch.nn.init", "*", "functions of layers"),
+    ("torch.utils.data._utils.collate", "default_collate default_convert", "functions of a loader"),
+)
+# torch.relu is written as getattr(torch._C._VariableFunctionsClass, "relu").
+PART_OF = ("torch._C._VariableFunctionsClass.", "torch._C.TensorBase.", "torch._C._TensorBase.")
+
+CALLS_WHAT_IT_IS_GIVEN = frozenset(
+    f"numpy.random._pickle.{name}" for name in ("__randomstate_ctor", "__generator_ctor", "__bit_generator_ctor")
+)

@@ -1,0 +1,98 @@
+"""What a checkpoint holds, as one side of a comparison."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from holdfast.checkpoints.contents import Contents, TensorInfo
+from holdfast.checkpoints.matching.sides import Side, Weight, is_extra
+from holdfast.checkpoints.matching.training_parts import describe_optimizer, optimizers_in
+from holdfast.checkpoints.matching.weights import covers
+from holdfast.checkpoints.parts import MODEL_KEYS, Part, is_module, is_state_dict, parts_of
+from holdfast.checkpoints.summary import averages_of, summarise, tensors_of, weights_part
+
+_AVERAGED = re.compile(r"(^|_)(ema|averages?|averaged|swa)(_|$)")
+
+
+def side_of(contents: Contents, name: str | None = None, part: str = "") -> Side:
+    """A side made from an opened checkpoint; no tensor is read but those of a single number."""
+    summary = summarise(contents)
+    own, chosen = own_weights(contents, part), weights_part(contents)
+    return Side(
+        name=name or str(contents.path),
+        path=contents.path,
+        weights=_weights(own),
+        weights_at=_way_to(chosen, own),
+        averages=_weights(averaged_weights(contents)),
+        optimizers=tuple(describe_optimizer(state) for state in optimizers_in(contents.tree)),
+        holds=summary.holds,
+        settings=summary.settings,
+        versions=summary.versions,
+        format=contents.format,
+        is_plain=not contents.needs_code and not contents.refused,
+        step=summary.step,
+        epoch=summary.epoch,
+        metrics=summary.metrics,
+        troubles=tuple(contents.troubles),
+    )
+
+
+def own_weights(contents: Contents, part: str = "") -> dict[str, TensorInfo]:
+    """The model's own weights, and never averaged ones in their place.
+
+    Where a file holds several models and none is called the model, all of them, with their keys before the names: which one is
+    meant is for the names to tell, or for `part`.
+    """
+    chosen = weights_part(contents)
+    if chosen is None or chosen.role != "weights":
+        return {}
+    own = _named(chosen.value)
+    known = bool(chosen.path) and str(chosen.path[0]) in MODEL_KEYS
+    if any(covers(part, name) for name in own) if part else known or not chosen.path:
+        return own
+    models = [one for top in parts_of(contents.tree) if top.role == "weights" for one in _models_in(top)]
+    if len(models) < 2:
+        return own
+    return {".".join((*map(str, model.path), name)): info for model in models for name, info in _named(model.value).items()}
+
+
+def _named(value: Any) -> dict[str, TensorInfo]:
+    """A state dict with the second names of tied weights, which safetensors files keep among their notes."""
+    found = {name: info for name, info in tensors_of(value).items() if not is_extra(name)}
+    notes = value.get("__metadata__") if isinstance(value, dict) else None
+    tied = notes.items() if isinstance(notes, dict) else ()
+    return {**found, **{name: found[kept] for name, kept in tied if name not in found and kept in found}}
+
+
+def _models_in(part: Part, depth: int = 2) -> Iterator[Part]:
+    """The state dicts in a part: itself, or those below it."""
+    if is_state_dict(part.value) or is_module(part.value):
+        yield part
+    elif isinstance(part.value, dict) and depth:
+        for key, value in part.value.items():
+            yield from _models_in(Part(part.role, (*part.path, key), value), depth - 1)
+
+
+def averaged_weights(contents: Contents) -> dict[str, TensorInfo]:
+    """The averaged weights: a part of their own, or beside the others in the model's state dict."""
+    return averages_of(contents) or {
+        name: info for name, info in own_weights(contents).items() if _AVERAGED.search(name.partition(".")[0])
+    }
+
+
+def _weights(infos: Mapping[str, TensorInfo]) -> dict[str, Weight]:
+    return {
+        name: Weight(info.shape, info.dtype, None, (info.storage, info.offset, info.shape, info.stride))
+        for name, info in infos.items()
+    }
+
+
+def _way_to(part: Part | None, own: Mapping[str, TensorInfo]) -> tuple[str, ...] | None:
+    """The keys that lead to the model's state dict; None where it is no plain dict in the file."""
+    if part is None or is_module(part.value) or not all(isinstance(key, str) for key in part.path):
+        return None
+    if own.keys() != part.value.keys():
+        return None  # there is more in it than weights, or there are several models
+    return tuple(part.path)

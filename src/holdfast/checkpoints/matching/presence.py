@@ -1,0 +1,211 @@
+"""What weights that only one side has mean: more layers, another task, adapters, a quantised model, a head that is new."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from holdfast.checkpoints.matching.difference import Difference, Labels, count, some
+from holdfast.checkpoints.matching.modules import Group, grouped
+
+_ADAPTER = re.compile(r"(^|\.)(lora_\w+|base_layer|modules_to_save|ia3_l|adapter\w*)(\.|$)")
+_QUANTISED = re.compile(r"(absmax|quant_map|quant_state\.\w+|SCB|_packed_params\S*|zero_point|qweight|qzeros|nested_absmax)$")
+_FLAT = re.compile(r"(^|\.)_?flat_param(_\d+)?$")
+_STATISTICS = re.compile(r"(^|\.)running_(mean|var)$")
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+_HEAD = re.compile(r"(head|classif|cls|class|fc|logit|score|pooler|predict|decoder|output|proj)", re.I)
+
+
+class Lone:
+    """Weights that one side has and the other has not; each meaning that is told takes its own."""
+
+    def __init__(self, missing: list[str], unexpected: list[str], here: Collection[str], there: Collection[str]) -> None:
+        self.missing, self.unexpected = list(missing), list(unexpected)  # unexpected under their new names
+        self.here, self.there = here, there
+
+    def take(self, wanted: Callable[[str], bool]) -> tuple[list[str], list[str]]:
+        """Those that a test takes, of the model and of the file."""
+        missing, unexpected = [name for name in self.missing if wanted(name)], [name for name in self.unexpected if wanted(name)]
+        self.missing = [name for name in self.missing if not wanted(name)]
+        self.unexpected = [name for name in self.unexpected if not wanted(name)]
+        return missing, unexpected
+
+
+def meanings(lone: Lone, labels: Labels) -> list[Difference]:
+    """What they mean, and at the end whatever is left."""
+    found = [
+        *_depth(lone, labels),
+        *_flat(lone),
+        *_quantised(lone, labels),
+        *_adapters(lone, labels),
+        *_statistics(lone, labels),
+        *_biases(lone, labels),
+    ]
+    return [*found, *_modules(lone, labels)]
+
+
+def _depth(lone: Lone, labels: Labels) -> Iterator[Difference]:
+    """Numbered layers: 0 … 11 on one side, 0 … 23 on the other. The same inside each of many layers is told once."""
+    if not lone.missing and not lone.unexpected:
+        return
+    here, there = _numbered(lone.here), _numbered(lone.there)
+    told: dict[tuple[str, int, int], tuple[str, list[str]]] = {}
+    for stem in sorted(here.keys() & there.keys(), key=lambda stem: (len(stem), stem)):
+        one, other = here[stem], there[stem]
+        if len(one) == len(other):
+            continue
+        lonely = tuple(f"{stem}{index}." for index in one.keys() ^ other.keys())
+        usual = {frozenset(other[index]) for index in one.keys() & other.keys()}
+        alike = all(frozenset(one.get(index) or other[index]) in usual for index in one.keys() ^ other.keys())
+        if alike and any(name.startswith(lonely) for name in (*lone.missing, *lone.unexpected)):
+            missing, unexpected = lone.take(lambda name, lonely=lonely: name.startswith(lonely))  # type: ignore[misc]
+            told.setdefault((_NUMBER.sub("N", stem), len(one), len(other)), (stem, []))[1].extend(missing + unexpected)
+    for (_, one_has, other_has), (stem, names) in told.items():
+        yield Difference(
+            kind="depth",
+            words=f"another number of layers: {stem}0 … has {labels.both(one_has, other_has)}",
+            stops="weights",
+            fix=f"build the model with {one_has} of them; layers that were never trained cannot stand beside those that were",
+            names=tuple(names),
+        )
+
+
+def _numbered(names: Collection[str]) -> dict[str, dict[int, set[str]]]:
+    """Stem (`h.`): number: what stands under it."""
+    found: dict[str, dict[int, set[str]]] = {}
+    for name in names:
+        parts = name.split(".")
+        for place, part in enumerate(parts[:-1]):
+            if part.isdecimal():
+                stem, rest = "".join(f"{one}." for one in parts[:place]), ".".join(parts[place + 1 :])
+                found.setdefault(stem, {}).setdefault(int(part), set()).add(rest)
+    return {stem: numbers for stem, numbers in found.items() if len(numbers) > 1}
+
+
+def _flat(lone: Lone) -> Iterator[Difference]:
+    missing, unexpected = lone.take(lambda name: bool(_FLAT.search(name)))
+    if missing or unexpected:
+        yield Difference(
+            kind="flat-parameters",
+            words="FSDP saved one rank's part of its flat parameters: they have no names and no shapes of their own",
+            stops="weights",
+            fix="save with FSDP's full or sharded state dict type, or through CheckpointStore, which keeps the names",
+            names=tuple(missing + unexpected),
+        )
+
+
+def _quantised(lone: Lone, labels: Labels) -> Iterator[Difference]:
+    missing, unexpected = lone.take(lambda name: bool(_QUANTISED.search(name)))
+    has, has_not = (labels.one, labels.other) if unexpected else (labels.other, labels.one)
+    if missing or unexpected:
+        yield Difference(
+            kind="quantised",
+            words=f"{has} is quantised and {has_not} is not",
+            stops="weights",
+            fix="quantise both in the same way, or load the weights from before they were quantised",
+            names=tuple(missing + unexpected),
+        )
+
+
+def _adapters(lone: Lone, labels: Labels) -> Iterator[Difference]:
+    missing, unexpected = lone.take(lambda name: bool(_ADAPTER.search(name)))
+    if unexpected:
+        yield Difference(
+            kind="adapters",
+            words=f"{labels.one} holds adapters (LoRA) that {labels.other} does not have: {some(unexpected)}",
+            stops="weights",
+            fix="put the same adapters into the model before loading, or merge them and save again",
+            names=tuple(unexpected),
+        )
+    if missing:
+        yield Difference(
+            kind="adapters",
+            words=f"{labels.other} has adapters (LoRA) that {labels.one} does not hold: {some(missing)}",
+            stops="weights",
+            fix="load the base model first and put the adapters in afterwards",
+            names=tuple(missing),
+        )
+
+
+def _statistics(lone: Lone, labels: Labels) -> Iterator[Difference]:
+    both = set(lone.here) & set(lone.there)
+    missing, unexpected = lone.take(lambda name: bool(_STATISTICS.search(name)) and _STATISTICS.sub(r"\1weight", name) in both)
+    for names, has, has_not in ((missing, labels.other, labels.one), (unexpected, labels.one, labels.other)):
+        if names:
+            yield Difference(
+                kind="statistics",
+                words=f"{has} keeps running statistics (BatchNorm) in {count(len(names), 'place')} and {has_not} does not",
+                stops="weights",
+                fix="build the model with the same normalisation layers (BatchNorm, GroupNorm, track_running_stats)",
+                names=tuple(names),
+            )
+
+
+def _biases(lone: Lone, labels: Labels) -> Iterator[Difference]:
+    """A bias whose layer both have."""
+    both = set(lone.here) & set(lone.there)
+
+    def is_lone(name: str) -> bool:
+        return name.endswith("bias") and f"{name.removesuffix('bias')}weight" in both
+
+    missing, unexpected = lone.take(is_lone)
+    for names, has, has_not, told in ((missing, labels.other, labels.one, False), (unexpected, labels.one, labels.other, True)):
+        if names:
+            yield Difference(
+                kind="bias",
+                words=f"{count(len(names), 'layer')} with a bias in {has} and without one in {has_not}: {some(names)}",
+                stops="weights",
+                fix=f"build the layers with bias={told}",
+                names=tuple(names),
+            )
+
+
+def _modules(lone: Lone, labels: Labels) -> Iterator[Difference]:
+    """Whole parts that only one side has: tasks, heads; and single weights."""
+    sides = (
+        (lone.missing, lone.there, labels.other, "missing"),
+        (lone.unexpected, lone.here, labels.one, "unexpected"),
+    )
+    for names, among, has, kind in sides:
+        groups = grouped(names, among)
+        whole = [group for group in groups if group.is_module]
+        single = [group for group in groups if not group.is_module]
+        if whole:
+            yield _parts(whole, has, kind)
+        if single:
+            words = f"{count(len(single), 'weight')} only in {has}: {some(single)}"
+            yield Difference(
+                kind=kind,
+                words=words,
+                stops="weights",
+                fix=_leave_out(single, kind),
+                names=tuple(group.label for group in single),
+            )
+
+
+def _parts(groups: list[Group], has: str, kind: str) -> Difference:
+    names = tuple(name for group in groups for name in group.names)
+    if len(groups) <= 3 and all(_HEAD.search(group.label) for group in groups):
+        words = f"another head or task: {some(groups)} only in {has}"
+    else:
+        words = f"other parts or tasks: {some(groups)} only in {has}"
+    fix = _leave_out(groups, kind)
+    return Difference(kind=f"{kind}-parts", words=words, stops="weights", fix=fix, names=names)
+
+
+def _leave_out(groups: list[Group], kind: str) -> str:
+    labels = [module for group in groups for module in group.modules]
+    listed = ", ".join(f'"{label}"' for label in labels[:4]) + (", …" if len(labels) > 4 else "," if len(labels) == 1 else "")
+    if kind == "missing":
+        return f"load the rest, and train them anew: leave_out=({listed})"
+    return f"switch them on in the model, or load the rest: leave_out=({listed})"
+
+
+def coverage(pairs: Mapping[str, str], here: int, there: int, labels: Labels) -> Difference | None:
+    """Another architecture, where less than half of the names of either side are known to the other."""
+    if 2 * len(pairs) >= min(here, there):
+        return None
+    known = f"{len(pairs):,} of the {there:,} weights of {labels.other}"
+    words = f"another architecture: {known} are among the {here:,} of {labels.one}"
+    fix = "build the model that was saved (holdfast checkpoints inspect shows its layers), or choose a checkpoint of this one"
+    return Difference(kind="architecture", words=words, stops="weights", fix=fix)

@@ -1,0 +1,219 @@
+"""Settings that differ, each with what the difference means. What means nothing, such as paths and names of runs, is left out."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.checkpoints.contents import Opaque
+from holdfast.checkpoints.matching.difference import Difference, Labels, Stops, count, some
+
+_NO_MATTER = re.compile(
+    r"(^|_)(paths?|dirs?|folder|files?|saved?|logs?|logging|logger|wandb|project|run|exp|experiment|version|time|date|timestamp"
+    r"|devices?|gpus?|world|workers?|port|host|url|verbose|resume|hub|report|tqdm|print|interval|debug|uuid|commit|cache|output|ckpt"
+    r"|checkpoints?|tags|notes|every|entity|profile|pin|persistent|prefetch)(_|$)"
+)
+_NAMES_OF_RUNS = ("name", "id", "rank", "local_rank", "global_rank")
+_ABSENT = object()
+_LONG = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What another value of some settings means. `stops` is "use" where answers become wrong although every shape fits."""
+
+    keys: re.Pattern[str]  # of the last part of the path, in lower case
+    words: str
+    kind: str
+    stops: Stops = ""
+
+
+def _means(keys: str, words: str, kind: str, stops: Stops = "") -> Meaning:
+    return Meaning(re.compile(keys), words, kind, stops)
+
+
+MEANINGS = (  # the first that knows a key says it
+    _means(r"drop(?!_last)", "another dropout: it trains otherwise, and evaluates the same", "dropout"),
+    _means(r"(^|_)(lr|learning_?rate)\d?f?$", "another learning rate", "lr"),
+    _means(
+        r"weight_decay|momentum|betas?\d?$|nesterov|^optim|clip|max_grad", "the optimizer is set otherwise", "optimizer-setting"
+    ),
+    _means(
+        r"^(image_|pixel_|norm_|rgb_)?(mean|means|std|stds)$|normali[sz](?!e_before)|rescale_factor",
+        "inputs are normalised otherwise: the weights give wrong answers, with no error",
+        "normalisation",
+        "use",
+    ),
+    _means(
+        r"^(nc|n(um)?_?classes|num_labels|n_labels|classes_num)$", "another number of classes: another head", "classes", "use"
+    ),
+    _means(
+        r"^(names|class_names|classes|labels|label_names|id2label|label2id|categories)$",
+        "other classes, or the same in another order: answers get wrong names",
+        "classes",
+        "use",
+    ),
+    _means(
+        r"vocab|^tokenizer|(pad|bos|eos|unk|mask)_token",
+        "another vocabulary or tokenizer: numbers stand for other tokens",
+        "vocabulary",
+        "use",
+    ),
+    _means(
+        r"^(tasks?|heads|losses|with_(mask|box|seg|key|depth)\w*|use_\w+_head|problem_type)$",
+        "other tasks are enabled",
+        "tasks",
+        "use",
+    ),
+    _means(
+        r"activation(?!_(check|off))|hidden_act|layer_norm_eps|rms_norm_eps|rope|norm_type|pre_norm|normalize_before|tie_word",
+        "every shape fits, and the model computes something else",
+        "architecture",
+        "use",
+    ),
+    _means(
+        r"^(hidden|embed|d_model|n_embd|dim$|width|depth|channels|in_ch|input_dim|n_layers?$|num_(hidden_)?layers|layers$|n_inner"
+        r"|intermediate|ffn|mlp|n_heads?$|num_(attention_|key_value_)?heads|patch_size|arch|model_type|model_name|backbone$"
+        r"|(en|de)coder$|max_position|n_positions|block_size|head_dim|kernel|groups?$|stride)",
+        "another architecture",
+        "architecture",
+        "use",
+    ),
+    _means(
+        r"^(imgsz|(image|img|input|crop)_?(size|shape)|resolution|max_(seq_)?len(gth)?|sequence_length|seq_len|sample_rate|num_frames)$",
+        "inputs of another size than those it learnt from",
+        "input-size",
+    ),
+    _means(
+        r"batch|accumulat|^accum",
+        "other batches: as many steps are another number of epochs, and the learning rate may not suit",
+        "batch",
+    ),
+    _means(
+        r"epochs|max_steps|num_(train_)?steps|total_steps|max_iters|warmup|schedul|milestones|cos_lr|lr_decay",
+        "another schedule: the learning rate takes another course from here on",
+        "schedule",
+    ),
+    _means(
+        r"aug|mosaic|mixup|cutmix|flip|hsv|jitter|crop|scale$|translate|degrees|shear|erasing|perspective|copy_paste|transform",
+        "other augmentation: losses of the two trainings do not compare",
+        "augmentation",
+    ),
+    _means(r"seed", "other random numbers: another order of the data", "seed"),
+    _means(r"precision|fp16|bf16|(^|_)amp(_|$)|dtype|half|tf32|quanti", "another precision", "precision"),
+    _means(r"(^|_)(ema|swa)(_|$)|averag", "other averaging of the weights", "averaging"),
+    _means(r"^(data|dataset\w*|train_data|splits?|fold|fraction)$", "other data", "data"),
+    _means(r"smooth|loss|gain|alpha|gamma|temperature|weights?$|box$|cls$|dfl$", "another loss", "loss"),
+)
+
+
+def setting_differences(
+    one: Mapping[str, Any], other: Mapping[str, Any], labels: Labels, *, tell_lone: bool = True
+) -> list[Difference]:
+    """What differs between two sets of settings. Those that only one side has are told in one line, and only if they are few."""
+    if not one or not other:
+        return []
+    found, unknown, lone = [], [], []
+    for path, here, there in differing(one, other):
+        if any(value is _ABSENT or value is None for value in (here, there)):
+            lone.append(path)
+            continue
+        said = f"{path} {labels.both(show(here), show(there))}"
+        meaning = meaning_of(path)
+        if meaning is None:
+            unknown.append((path, said))
+            continue
+        what, _, then = meaning.words.partition(": ")
+        words = f"{what} ({said})" + (f": {then}" if then else "")
+        fix = f"set {path} to {show(here)}, as it was trained" if meaning.stops else ""
+        found.append(Difference(kind=meaning.kind, words=words, stops=meaning.stops, fix=fix, names=(path,)))
+    found.sort(key=lambda difference: (difference.stops != "use", difference.kind))
+    found += [Difference(kind="setting", words=said, names=(path,)) for path, said in unknown]
+    if tell_lone and lone and len(lone) <= len(_flat(one)) // 2:
+        found.append(
+            Difference(kind="setting", words=f"{count(len(lone), 'setting')} only on one side: {some(lone)}", names=tuple(lone))
+        )
+    return found
+
+
+def meaning_of(path: str) -> Meaning | None:
+    """What a difference in this setting means: told by its own name, else by those it stands under."""
+    own, *above = path.lower().replace("-", "_").split(".")[::-1]
+    named = next((meaning for meaning in MEANINGS if meaning.keys.search(own)), None)
+    under = (meaning for key in above for meaning in MEANINGS if meaning.keys.search(key) and meaning.kind != "architecture")
+    return named or next(under, None)
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Paths whose values differ. The same key deeper in the one than in the other is found if there is only one of it."""
+    here, there = _flat(one), _flat(other)
+    here, there = _aligned(here, there), _aligned(there, here)
+    for path in dict.fromkeys((*here, *there)):
+        a, b = here.get(path, _ABSENT), there.get(path, _ABSENT)
+        if not same(a, b) and not _is_no_matter(path.rpartition(".")[2].lower()):
+            yield path, a, b
+
+
+def _is_no_matter(key: str) -> bool:
+    """Paths, names of runs, and what only says where and how loudly it ran."""
+    return key.startswith("_") or key in _NAMES_OF_RUNS or bool(_NO_MATTER.search(key))
+
+
+def _aligned(here: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
+    """The paths of `here` under those of `there`, where these are shorter."""
+    ends = Counter(path.rpartition(".")[2] for path in here)
+    found = {}
+    for path, value in here.items():
+        end = path.rpartition(".")[2]
+        found[end if path not in there and end in there and ends[end] == 1 else path] = value
+    return found
+
+
+def _flat(settings: Any, path: str = "") -> dict[str, Any]:
+    """Path: value; lists, and dicts from numbers to names, stay whole."""
+    if not isinstance(settings, Mapping) or not settings or (path and all(str(key).isdecimal() for key in settings)):
+        return {path: settings} if path else {}
+    found: dict[str, Any] = {}
+    for name, inner in settings.items():
+        found |= _flat(inner, f"{path}.{name}" if path else str(name))
+    return found
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values mean the same: lists and tuples, 1 and 1.0, a number and its text."""
+    if one is _ABSENT or other is _ABSENT:
+        return one is other
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return {str(key) for key in one} == {str(key) for key in other} and all(
+            same(value, {str(key): there for key, there in other.items()}[str(name)]) for name, value in one.items()
+        )
+    if isinstance(one, bool) or isinstance(other, bool):
+        return bool(one is other or str(one).lower() == str(other).lower())
+    numbers = _number(one), _number(other)
+    if numbers[0] is not None and numbers[1] is not None:
+        return abs(numbers[0] - numbers[1]) <= 1e-9 * max(abs(numbers[0]), abs(numbers[1]))
+    return bool(one == other) or str(one) == str(other)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value) if isinstance(value, (int, float, str)) else None
+    except ValueError:
+        return None
+
+
+def show(value: Any) -> str:
+    """A value in a few characters."""
+    if isinstance(value, Opaque):
+        value = value.name
+    text = (
+        f"{value:.6g}"
+        if isinstance(value, float)
+        else str(list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value)
+    )
+    return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"

@@ -1,0 +1,219 @@
+"""What weights of another shape mean: other classes, another vocabulary, other images, another width.
+
+It is told from how the shapes hang together, and from names only where shapes cannot tell: an output that grew while nothing
+that reads it did is a head; an input that grew while nothing that feeds it did is the data.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+from holdfast.checkpoints.matching.difference import Difference, Labels, count, some
+from holdfast.checkpoints.renames import Shape
+
+Pair = tuple[int, int]
+Mismatches = dict[str, tuple[Shape, Shape]]
+
+_TOKENS = re.compile(r"(^|[._])(wte|tok\w*|word\w*|vocab\w*|shared|embed_in|embed_tokens|\w*embeddings?|emb)([._]|$)")
+_POSITIONS = re.compile(r"(^|[._])(pos\w*|wpe|\w*position\w*)([._]|$)|relative_position")
+_QUERIES = re.compile(r"quer(y|ies)_(embed|feat|pos|content|token)|object_quer")
+_MANY = 4  # weights that make it a matter of the whole model
+_TOO_MANY = 24  # weights that are no head
+_PATCHES = re.compile(r"patch")
+_CLASSES = re.compile(
+    r"(^|[._])(head|heads|cls\w*|class\w*|fc|classifier|logits|score|linear_?head|out_?proj|output)([._]|$)", re.I
+)
+
+
+def meanings(shapes: Mismatches, order: Iterable[str], fitting: int, labels: Labels) -> list[Difference]:
+    """What the shapes that differ mean. `order` is that of the model's names; `fitting` how many weights do agree."""
+    left = dict(shapes)
+    found = [*_positions(left, labels), *_queries(left, labels), *_vocabulary(left, labels), *_patches(left, labels)]
+    found += _inputs(left, list(order), labels)
+    if len(left) >= max(fitting, _MANY) and (len(left) > _TOO_MANY or any(max(_axes(pair), default=1) for pair in left.values())):
+        return [_width(left, labels), *found]
+    found += _head(left, labels)
+    if left:
+        found.append(_others(left, labels))
+    return found
+
+
+def _changed(pair: tuple[Shape, Shape]) -> dict[int, Pair] | None:
+    """Which dimensions differ and how; None where their number does."""
+    one, other = pair
+    if len(one) != len(other):
+        return None
+    return {axis: (a, b) for axis, (a, b) in enumerate(zip(one, other, strict=True)) if a != b}
+
+
+def _axes(pair: tuple[Shape, Shape]) -> set[int]:
+    return set(_changed(pair) or ())
+
+
+def _only(axis: int, pair: tuple[Shape, Shape]) -> Pair | None:
+    """How that dimension differs, if no other does."""
+    changed = _changed(pair)
+    return changed[axis] if changed is not None and changed.keys() == {axis} else None
+
+
+def _take(left: Mismatches, wanted: Callable[[str, tuple[Shape, Shape]], bool]) -> Mismatches:
+    taken = {name: pair for name, pair in left.items() if wanted(name, pair)}
+    for name in taken:
+        del left[name]
+    return taken
+
+
+def _positions(left: Mismatches, labels: Labels) -> list[Difference]:
+    """Position embeddings: another length of text, or another number of patches in an image."""
+    taken = _take(
+        left, lambda name, pair: bool(_POSITIONS.search(name)) and len(_axes(pair)) == 1 and max(_axes(pair)) < len(pair[0]) - 1
+    )
+    found = []
+    for (one, other), names in _by_pair(taken).items():
+        flat = any(len(taken[name][0]) == 2 for name in names)
+        grids = _grid(one, flat=flat), _grid(other, flat=flat)
+        if None not in grids:
+            words = f"another image or patch size: positions for {labels.both(f'{grids[0]} patches', grids[1])}"
+            fix = (
+                "build the model for the image and patch size of the file, or interpolate the position embedding to the new grid"
+            )
+        else:
+            words = f"another number of positions: {labels.both(f'{one:,}', f'{other:,}')}"
+            fix = "build the model with that number of positions, or leave the position embedding out and train it anew"
+        found.append(Difference(kind="positions", words=words, stops="weights", fix=fix, names=tuple(names)))
+    return found
+
+
+def _grid(positions: int, *, flat: bool) -> str | None:
+    """The square of patches and the tokens beside it. A `flat` one may be of text: there it is a square only with one token."""
+    for extra in (1,) if flat else (1, 0, 2):
+        side = math.isqrt(max(0, positions - extra))
+        if side > 1 and side * side == positions - extra:
+            return f"{side}x{side}"
+    return None
+
+
+def _queries(left: Mismatches, labels: Labels) -> list[Difference]:
+    """What a detector asks an image with; their number is no number of classes."""
+    taken = _take(left, lambda name, shapes: bool(_QUERIES.search(name)) and _only(0, shapes) is not None)
+    return [
+        Difference(
+            kind="queries",
+            words=f"another number of queries: {labels.both(f'{one:,}', f'{other:,}')}",
+            stops="weights",
+            fix=f"build the model with {one:,} queries",
+            names=tuple(names),
+        )
+        for (one, other), names in _by_pair(taken).items()
+    ]
+
+
+def _vocabulary(left: Mismatches, labels: Labels) -> list[Difference]:
+    """Rows of an embedding, and the output layer that has one for each token."""
+    rows = {
+        pair
+        for name, shapes in left.items()
+        if _TOKENS.search(name) and len(shapes[0]) == 2 and (pair := _only(0, shapes)) is not None
+    }
+    found = []
+    for pair in sorted(rows):
+        taken = _take(left, lambda _, shapes, pair=pair: _only(0, shapes) == pair)  # type: ignore[misc]
+        words = f"another vocabulary: {labels.both(f'{pair[0]:,} tokens', f'{pair[1]:,}')}"
+        fix = (
+            "see first that both use the same tokenizer; then build the model with the tokens of the file, load, and make it "
+            f"larger or smaller: model.resize_token_embeddings({pair[1]}) of Hugging Face"
+        )
+        found.append(Difference(kind="vocabulary", words=words, stops="weights", fix=fix, names=tuple(taken)))
+    return found
+
+
+def _patches(left: Mismatches, labels: Labels) -> list[Difference]:
+    """The kernel of the layer that cuts an image into patches."""
+    taken = _take(left, lambda name, pair: bool(_PATCHES.search(name)) and min(_axes(pair), default=0) > 1)
+    return [
+        Difference(
+            kind="patch-size",
+            words=f"another patch size: {labels.both(_times(one[2:]), _times(other[2:]))}",
+            stops="weights",
+            fix=f"build the model with a patch size of {_times(one[2:])}",
+            names=(name,),
+        )
+        for name, (one, other) in taken.items()
+    ]
+
+
+def _inputs(left: Mismatches, order: list[str], labels: Labels) -> list[Difference]:
+    """Layers whose input differs although nothing before them gives out more: the data has another size."""
+    given = Counter(pair for shapes in left.values() if (pair := (_changed(shapes) or {}).get(0)) is not None)
+    taken = _take(left, lambda _, shapes: (pair := _only(1, shapes)) is not None and pair not in given)
+    found = []
+    for name, (one, other) in taken.items():
+        first = name == next((known for known in order if known in taken or known.endswith("weight")), name)
+        what = "input channels" if len(one) > 2 else "input features"
+        words = f"other {what}: {name} takes {labels.both(one[1], other[1])}"
+        if not first:
+            words += ", and nothing before it changed: images or sequences of another size"
+        fix = f"build the model for {one[1]} {what}, or leave {_module(name)} out and train it anew"
+        found.append(Difference(kind="input", words=words, stops="weights", fix=fix, names=(name,)))
+    return found
+
+
+def _head(left: Mismatches, labels: Labels) -> list[Difference]:
+    """Layers that give out more or less, and nothing reads it: classes."""
+    read = {pair for shapes in left.values() for axis, pair in (_changed(shapes) or {}).items() if axis > 0}
+    taken = _take(left, lambda _, shapes: (pair := _only(0, shapes)) is not None and pair not in read)
+    if not taken:
+        return []
+    pairs = sorted(_by_pair(taken))
+    one, other = pairs[0]
+    together = all(a * other == b * one for a, b in pairs)  # box regression: four numbers for each class
+    what = "classes" if any(map(_CLASSES.search, taken)) else "outputs"
+    said = [labels.both(f"{a:,} {what}", f"{b:,}") for a, b in (pairs[:1] if together else pairs[:3])]
+    modules = list(dict.fromkeys(_module(name) for name in taken))
+    words = f"the head {some(modules, 2)} has {'; '.join(said)}"
+    fix = f"load everything but that and train it anew: leave_out={_as_python(modules)}"
+    return [Difference(kind="head", words=words, stops="weights", fix=fix, names=tuple(taken))]
+
+
+def _width(left: Mismatches, labels: Labels) -> Difference:
+    """Most layers differ: the whole model is wider or narrower."""
+    pairs = Counter(pair for shapes in left.values() for pair in (_changed(shapes) or {}).values())
+    common = [pair for pair, seen in pairs.most_common(3) if 4 * seen >= max(pairs.values())]
+    said = [", ".join(f"{pair[side]:,}" for pair in common) for side in (0, 1)]
+    words = f"another architecture: layers of {labels.both(*said)}" if common else "another architecture: most shapes differ"
+    fix = "build the model with the sizes of the file; weights of another width cannot be loaded"
+    return Difference(kind="width", words=words, stops="weights", fix=fix, names=tuple(left))
+
+
+def _others(left: Mismatches, labels: Labels) -> Difference:
+    shown = [f"{name} {list(one)} and {list(other)}" for name, (one, other) in left.items()]
+    words = f"{count(len(left), 'weight')} of another shape: {some(shown, 2)} in {labels.one} and {labels.other}"
+    modules = list(dict.fromkeys(map(_module, left)))
+    fix = f"build the model as the file was saved, or leave them out: leave_out={_as_python(modules)}"
+    return Difference(kind="shape", words=words, stops="weights", fix=fix, names=tuple(left))
+
+
+def _by_pair(taken: Mapping[str, tuple[Shape, Shape]]) -> dict[Pair, list[str]]:
+    """Names by the one pair of lengths that differs."""
+    found: dict[Pair, list[str]] = {}
+    for name, shapes in taken.items():
+        changed = _changed(shapes) or {}
+        if changed:
+            found.setdefault(next(iter(changed.values())), []).append(name)
+    return found
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0] or name
+
+
+def _as_python(modules: list[str]) -> str:
+    inside = ", ".join(f'"{module}"' for module in modules[:6])
+    return f"({inside}, …)" if len(modules) > 6 else f"({inside},)" if len(modules) == 1 else f"({inside})"
+
+
+def _times(lengths: Shape) -> str:
+    return "x".join(map(str, lengths))

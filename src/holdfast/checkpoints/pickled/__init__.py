@@ -1,0 +1,1 @@
+"""The parts of the pickle reader: instructions, what known names make, and the plain tree that comes out."""

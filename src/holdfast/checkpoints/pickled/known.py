@@ -1,0 +1,174 @@
+"""What the known names make. Each is described by our own code; the name itself is never used.
+
+A call whose arguments are not as torch, numpy or Python write them stays a `Thing`: the name, and what it was given.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast.checkpoints.harmless import ITEM_SIZES
+from holdfast.checkpoints.pickled.nodes import Named, Pairs, StorageUse, Tensor, Thing, View
+from holdfast.checkpoints.pickled.values import VALUES, fixed_row, text_of
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.pickled.machine import Machine
+
+_DIMENSIONS = 64
+_LONGEST = 1 << 62
+_ODD = (TypeError, ValueError, LookupError, OverflowError, AttributeError, struct.error)  # not what this name is given
+
+
+def make(machine: Machine, what: Named, given: tuple[Any, ...]) -> Any:
+    """What a call of a known name gives; a description of the call otherwise."""
+    name = what.full
+    try:
+        if name in VALUES:
+            return VALUES[name](*given)
+        if name in _MAKERS:
+            return _MAKERS[name](machine, *given)
+    except _ODD:
+        pass
+    return Thing(name, given)
+
+
+def _tensor(_: Machine, storage: Any, offset: Any, shape: Any, stride: Any, *_rest: Any, dtype: str = "") -> Tensor:
+    """A tensor of a storage. Raises TypeError or ValueError for what no tensor has."""
+    whole, shift = (storage.storage, storage.offset) if isinstance(storage, View) else (storage, 0)
+    if not isinstance(whole, StorageUse):
+        raise TypeError
+    (start,), sizes, steps = _lengths((offset,)), _lengths(shape), _lengths(stride)
+    if len(sizes) != len(steps) or len(sizes) > _DIMENSIONS:
+        raise ValueError
+    return Tensor(whole, dtype or whole.dtype, sizes, start + shift, steps)
+
+
+def _tensor_v3(machine: Machine, *given: Any) -> Tensor:
+    """A tensor of a storage without a kind: its own comes seventh."""
+    dtype = given[6]
+    if not isinstance(dtype, Named) or dtype.module != "torch" or dtype.name not in ITEM_SIZES:
+        raise ValueError
+    return _tensor(machine, *given[:4], dtype=dtype.name)
+
+
+def _quantized(machine: Machine, storage: Any, *given: Any) -> Tensor:
+    if storage.dtype not in ("qint8", "quint8", "qint32"):
+        raise ValueError  # several numbers in a byte
+    return _tensor(machine, storage, *given)
+
+
+def _lengths(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list | tuple):
+        raise TypeError
+    for value in values:
+        if type(value) is not int or not 0 <= value < _LONGEST:
+            raise ValueError
+    return tuple(values)
+
+
+def _parameter(_: Machine, value: Any, *_rest: Any) -> Any:
+    if not isinstance(value, Tensor | Thing):
+        raise TypeError
+    return value
+
+
+def _same(_: Machine, value: Any, *_rest: Any) -> Any:
+    return value
+
+
+def _described(name: str, *parts: str) -> Callable[..., Thing]:
+    """A tensor that lies in no single storage, as a thing with its parts."""
+
+    def maker(_: Machine, *given: Any) -> Thing:
+        thing = Thing(name)
+        thing.state = Pairs((part, _plain(value)) for part, value in zip(parts, given, strict=False))
+        return thing
+
+    return maker
+
+
+def _plain(value: Any) -> Any:
+    return value.full if isinstance(value, Named) else value
+
+
+def _sparse(machine: Machine, layout: Any, data: Any) -> Thing:
+    parts = ("indices", "values", "size", "coalesced")
+    if _plain(layout) not in ("torch.sparse_coo", "sparse_coo"):
+        parts = ("compressed_indices", "plain_indices", "values", "size")
+    return _described("torch.sparse", *parts)(machine, *data)
+
+
+def _wrapper(_: Machine, kind: Any, dtype: Any, shape: Any, *_rest: Any) -> Thing:
+    return Thing(kind.full, (_plain(dtype), shape))
+
+
+def _of_type(machine: Machine, function: Any, kind: Any, given: Any, state: Any = None) -> Any:
+    """A tensor of a class of its own: the function is called, so it is judged as called."""
+    machine.judge_call(kind, "made")
+    made = machine.call(function, given)
+    if isinstance(made, Thing) and made.state is None:
+        made.state = state
+    return made
+
+
+def _storage_inside(machine: Machine, blob: Any) -> Any:
+    from holdfast.checkpoints.pickled.legacy import read_inside
+
+    return read_inside(machine, blob)
+
+
+def _made_the_old_way(machine: Machine, kind: Any, _base: Any, content: Any = None) -> Any:
+    """Protocols 0 and 1: an object of a class, with what it holds of the class that it inherits from."""
+    made = machine.call(kind, (content,) if isinstance(content, str | tuple) else (), "made")
+    if isinstance(made, Thing) and isinstance(content, Pairs):
+        made.pairs = content
+    elif isinstance(made, Thing) and isinstance(content, list):
+        made.items = content
+    return made
+
+
+def _made(machine: Machine, kind: Any, *given: Any) -> Any:
+    return machine.call(kind, given, "made")
+
+
+def _made_with_names(machine: Machine, kind: Any, given: Any, named: Any) -> Any:
+    return machine.call(kind, (*given, named), "made")
+
+
+def _item(machine: Machine, of: Any, which: Any) -> Thing:
+    """`Union[int, str]`. An item of anything else may be the way to a function, or call one."""
+    if not isinstance(of, Named) or of.module not in ("typing", "builtins", "collections", "types"):
+        machine.found.refuse("operator.getitem")
+    return Thing(f"{of.full}[]" if isinstance(of, Named) else "operator.getitem", (which,))
+
+
+_MAKERS: dict[str, Callable[..., Any]] = {
+    "torch._utils._rebuild_tensor": _tensor,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_tensor_v3": _tensor_v3,
+    "torch._utils._rebuild_qtensor": _quantized,
+    "torch._utils._rebuild_parameter": _parameter,
+    "torch._utils._rebuild_parameter_with_state": _parameter,
+    "torch._utils._rebuild_device_tensor_from_cpu_tensor": _parameter,
+    "torch._utils._rebuild_sparse_tensor": _sparse,
+    "torch._utils._rebuild_nested_tensor": _described("torch.nested", "buffer", "sizes", "strides", "offsets"),
+    "torch._utils._rebuild_meta_tensor_no_storage": _described("torch.Tensor on meta", "dtype", "shape", "stride"),
+    "torch._utils._rebuild_wrapper_subclass": _wrapper,
+    "torch._tensor._rebuild_from_type": _of_type,
+    "torch._tensor._rebuild_from_type_v2": _of_type,
+    "torch.nn.parameter.Parameter": _parameter,
+    "torch.nn.parameter.Buffer": _parameter,
+    "torch.storage._load_from_bytes": _storage_inside,
+    "torch.Size": lambda _, items=(): fixed_row(items),
+    "torch.serialization._get_layout": lambda _, text: text_of(text),
+    "torch.torch_version.TorchVersion": lambda _, text: text_of(text),
+    **{f"torch.jit._pickle.build_{kind}list": _same for kind in ("int", "double", "bool", "tensor")},
+    "torch.jit._pickle.restore_type_tag": _same,
+    "copyreg._reconstructor": _made_the_old_way,
+    "copyreg.__newobj__": _made,
+    "copyreg.__newobj_ex__": _made_with_names,
+    "operator.getitem": _item,
+    "_operator.getitem": _item,
+}

@@ -1,0 +1,131 @@
+"""The older form of torch.save: five pickles one after the other, then the storages.
+
+    magic number · version of the form · the machine that wrote it · the object · the keys of the storages
+    for each key: how many elements (8 bytes), then the elements
+
+The same form stands inside a pickle that was not written by torch.save: each tensor brings its storage along as bytes.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.checkpoints.harmless import ITEM_SIZES
+from holdfast.checkpoints.pickled.machine import Findings, Machine
+from holdfast.checkpoints.pickled.nodes import Blob, CutShort, NotFollowed, Pairs, StorageUse, Thing
+from holdfast.checkpoints.pickled.opcodes import Source
+
+MAGIC = 0x1950A86A20F9469CFC6C
+VERSION = 1001
+_FIRST = 32  # bytes of the magic number, in any protocol
+_DEEPEST = 2  # a storage inside a pickle inside a pickle
+
+
+@dataclass(slots=True)
+class Legacy:
+    """What was understood of it."""
+
+    value: Any = None
+    bare: bool = False  # a pickle and nothing else: not torch.save's
+    little_endian: bool = True
+    problem: str | None = None
+    cut: bool = False
+    part: str = ""  # where it ends or cannot be followed
+    expected: int | None = None  # bytes of a whole file, as far as its storages are known
+    end: int = 0
+    placed: dict[str, tuple[int, int]] = field(default_factory=dict)  # key: offset and bytes that are there
+
+
+def read_legacy(source: Source, found: Findings, *, size: int, depth: int = 0) -> Legacy:
+    """Read the pickles and find the storages, in a file (or a part of one) that ends at `size`."""
+    told = Legacy()
+    first = _next(source, found, told, "its content", depth)
+    if type(first.value) is not int or first.value != MAGIC:
+        told.bare = told.problem is None or source.offset > _FIRST
+        told.part = told.part if told.bare else "its first bytes"
+        told.value, told.end = first.value, source.offset
+        return told
+    version = _next(source, found, told, "the version of its form", depth)
+    if told.problem is None and version.value != VERSION:
+        told.problem = "the version of its form is not known"
+    if told.problem is None:
+        machine = _next(source, found, told, "the description of the machine that wrote it", depth)
+        facts = machine.value if isinstance(machine.value, Pairs) else ()
+        told.little_endian = not any(name == "little_endian" and value is False for name, value in facts)
+    if told.problem is None:
+        _content(source, found, told, size, depth)
+    told.end = source.offset
+    return told
+
+
+def _content(source: Source, found: Findings, told: Legacy, size: int, depth: int) -> None:
+    content = _next(source, found, told, "its content", depth)
+    told.value = content.value
+    if told.problem is None:
+        keys = _next(source, found, told, "the list of its storages", depth)
+        if told.problem is None:
+            _place(source, told, keys.value, content.keys, size)
+
+
+def _next(source: Source, found: Findings, told: Legacy, part: str, depth: int) -> Machine:
+    """Read the next pickle, which is that part."""
+    machine = Machine(source, found, depth=depth).run()
+    told.problem, told.cut, told.part = machine.problem, machine.cut, part
+    return machine
+
+
+def _place(source: Source, told: Legacy, keys: Any, storages: dict[str, StorageUse], size: int) -> None:
+    """Where each storage lies. One that is cut short gets the bytes that are there."""
+    wanted = [key for key in keys if isinstance(key, str | int)] if isinstance(keys, list) else []
+    told.expected = source.offset + sum(8 + _bytes_of(storages[str(key)]) for key in wanted if str(key) in storages)
+    for key in map(str, wanted):
+        storage = storages.get(key)
+        if storage is None or key in told.placed:
+            told.problem, told.part = "another one is listed", "the list of its storages"
+            return
+        try:
+            count = int.from_bytes(source.take(8), "little" if told.little_endian else "big", signed=True)
+        except CutShort:
+            told.problem, told.cut, told.part = "it ends in the middle", True, "its storages"
+            return
+        whole = max(count, 0) * ITEM_SIZES[storage.dtype]
+        here = source.offset
+        told.placed[key] = (here, max(0, min(whole, size - here)))
+        told.part = "its storages"
+        if count != storage.count:
+            told.problem = f"a storage says {count:,} numbers where the content says {storage.count:,}"
+            return
+        if here + whole > size:
+            told.problem, told.cut = "it ends in the middle", True
+            return
+        source.skip(whole)
+
+
+def _bytes_of(storage: StorageUse) -> int:
+    return storage.count * ITEM_SIZES[storage.dtype]
+
+
+def read_inside(machine: Machine, blob: Any) -> Any:
+    """A storage that lies inside a pickle, in the form above. Torch would load it; here it is read by the same rules."""
+    if not isinstance(blob, Blob) or machine.depth >= _DEEPEST:
+        machine.found.refuse("torch.storage._load_from_bytes")
+        return Thing("torch.storage._load_from_bytes")
+    source, end = _source_of(machine, blob)
+    known = len(machine.found.storages)
+    told = read_legacy(source, machine.found, size=end, depth=machine.depth + 1)
+    if told.bare or told.problem is not None:
+        machine.found.refuse("torch.storage._load_from_bytes")  # torch would load whatever it is
+    for storage in machine.found.storages[known:]:
+        if blob.offset is not None and storage.key in told.placed:
+            storage.offset, storage.size = told.placed[storage.key]
+    return told.value if told.value is not None else Thing("torch.storage._load_from_bytes")
+
+
+def _source_of(machine: Machine, blob: Blob) -> tuple[Source, int]:
+    if blob.offset is not None:
+        return machine.source.part(blob.offset, blob.offset + blob.size), blob.offset + blob.size
+    if blob.data is None:  # it could hold anything, so what follows is not called good
+        raise NotFollowed("a storage inside it is written as text, and too long to be looked into")
+    return Source(io.BytesIO(blob.data), 0, blob.size, located=False), blob.size

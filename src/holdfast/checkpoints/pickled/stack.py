@@ -1,0 +1,216 @@
+"""The stack of a pickle machine: marks, memo, and the containers that are put together on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from holdfast.checkpoints.pickled.nodes import Bag, Named, NotFollowed, Pairs, StorageUse, Thing
+
+CONTAINER, MEMO = 4, 2  # units of work, by the memory they take; everything else is one
+
+
+class Findings:
+    """What was found out while reading, shared by a stream and those inside it."""
+
+    def __init__(self, storages: list[StorageUse] | None = None) -> None:
+        self.storages: list[StorageUse] = [] if storages is None else storages
+        self.refused: dict[str, None] = {}  # in the order in which they were met
+        self.needs_code: dict[str, None] = {}
+        self.spent = 0  # units of work
+
+    def refuse(self, what: str) -> None:
+        """Tell what the stream wants that no checkpoint needs."""
+        if len(self.refused) < 1000:
+            self.refused.setdefault(ascii(what)[1:-1][:200])  # letters of other scripts may look like ours
+
+
+class Stack:
+    """The instructions that need nothing but the stack. Each takes the argument of its instruction."""
+
+    def __init__(self, found: Findings) -> None:
+        self.found = found
+        self.value: Any = None
+        self._stack: list[Any] = []
+        self._marks: list[list[Any]] = []
+        self._memo: dict[int, Any] = {}
+
+    def begun(self) -> Any:
+        """The outermost container of a stream that broke off, with what was waiting to be put into it and into those inside."""
+        levels = [*self._marks, self._stack]
+        for outer, waiting in reversed(list(pairwise(levels))):
+            into = outer[-1] if outer else None
+            done = next((at for at, value in enumerate(waiting) if isinstance(value, Named)), len(waiting))
+            if isinstance(into, Pairs | Thing):
+                _put_pairs(into, paired(waiting[: done - done % 2]))
+            elif isinstance(into, list):
+                into.extend(waiting[:done])
+        return _folded(levels[0])
+
+    def _mark(self, _: None) -> None:
+        self.found.spent += CONTAINER
+        self._marks.append(self._stack)
+        self._stack = []
+
+    def _since_mark(self) -> list[Any]:
+        taken, self._stack = self._stack, self._marks.pop()
+        return taken
+
+    def _stop(self, _: None) -> bool:
+        self.value = self._stack.pop()
+        return True
+
+    def _pop(self, _: None) -> None:
+        if self._stack:
+            self._stack.pop()
+        else:
+            self._since_mark()
+
+    def _pop_mark(self, _: None) -> None:
+        self._since_mark()
+
+    def _dup(self, _: None) -> None:
+        self._stack.append(self._stack[-1])
+
+    def _proto(self, version: int) -> None:
+        if version > 5:
+            raise NotFollowed(f"protocol {version} of pickle is not known")
+
+    def _frame(self, _: int) -> None:
+        pass
+
+    def _put(self, place: int) -> None:
+        self.found.spent += MEMO
+        self._memo[place] = self._stack[-1]
+
+    def _memoize(self, _: None) -> None:
+        self._put(len(self._memo))
+
+    def _get(self, place: int) -> None:
+        self._stack.append(self._memo[place])
+
+    def _buffer(self, _: None) -> None:
+        self._stack.append(Thing("a buffer outside the file"))
+
+    def _readonly_buffer(self, _: None) -> None:
+        pass
+
+    def _push(self, container: Any) -> None:
+        self.found.spent += CONTAINER
+        self._stack.append(container)
+
+    def _last(self, count: int) -> None:
+        self.found.spent += CONTAINER
+        items = tuple(self._stack[-count:])
+        if len(items) < count:
+            raise IndexError
+        self._stack[-count:] = [items]
+
+    def _tuple(self, _: None) -> None:
+        items = self._since_mark()
+        self._push(tuple(items))
+
+    def _empty_tuple(self, _: None) -> None:
+        self._stack.append(())
+
+    def _tuple1(self, _: None) -> None:
+        self._last(1)
+
+    def _tuple2(self, _: None) -> None:
+        self._last(2)
+
+    def _tuple3(self, _: None) -> None:
+        self._last(3)
+
+    def _list(self, _: None) -> None:
+        items = self._since_mark()
+        self._push(items)
+
+    def _empty_list(self, _: None) -> None:
+        self._push([])
+
+    def _dict(self, _: None) -> None:
+        items = self._since_mark()
+        self._push(paired(items))
+
+    def _empty_dict(self, _: None) -> None:
+        self._push(Pairs())
+
+    def _empty_set(self, _: None) -> None:
+        self._push(Bag())
+
+    def _frozenset(self, _: None) -> None:
+        items = self._since_mark()
+        self._push(Bag(items))
+
+    def _append(self, _: None) -> None:
+        value = self._stack.pop()
+        self._extend([value])
+
+    def _appends(self, _: None) -> None:
+        items = self._since_mark()
+        self._extend(items)
+
+    def _additems(self, _: None) -> None:
+        items = self._since_mark()
+        self._extend(items)
+
+    def _extend(self, items: list[Any]) -> None:
+        into = self._stack[-1]
+        if isinstance(into, Thing):
+            into.items = [] if into.items is None else into.items
+            into.items.extend(items)
+        elif isinstance(into, list) and not isinstance(into, Pairs):
+            into.extend(items)
+        else:
+            self._no_container(into)
+
+    def _setitem(self, _: None) -> None:
+        value, key = self._stack.pop(), self._stack.pop()
+        self._set([key, value])
+
+    def _setitems(self, _: None) -> None:
+        items = self._since_mark()
+        self._set(items)
+
+    def _set(self, items: list[Any]) -> None:
+        into, pairs = self._stack[-1], paired(items)
+        self.found.spent += CONTAINER * len(pairs)
+        if isinstance(into, Pairs | Thing):
+            _put_pairs(into, pairs)
+        else:
+            self._no_container(into)
+
+    def _no_container(self, into: Any) -> None:
+        """A class or function is to be changed itself, instead of an object of it; or nothing that can be filled."""
+        if not isinstance(into, Named):
+            raise NotFollowed("it puts something into what cannot hold it")
+        self.found.refuse(f"a change of {into.full}")
+
+
+def paired(items: Sequence[Any]) -> Pairs:
+    """Keys and values that alternate, as pairs."""
+    return Pairs(zip(items[::2], items[1::2], strict=False))
+
+
+def printable(words: str) -> str:
+    """Words from a file, without what a terminal would obey."""
+    return words if words.isprintable() else words.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def _put_pairs(into: Pairs | Thing, pairs: Pairs) -> None:
+    if isinstance(into, Thing):
+        into.pairs = Pairs() if into.pairs is None else into.pairs
+        into.pairs.extend(pairs)
+    else:
+        into.extend(pairs)
+
+
+def _folded(open_ones: list[Any]) -> Any:
+    """Containers of one item are filled without a mark: [outer, key, inner, key, innermost], each put into the one before."""
+    while len(open_ones) > 2 and isinstance(open_ones[-3], Pairs | Thing) and not isinstance(open_ones[-1], Named):
+        *open_ones, key, value = open_ones
+        _put_pairs(open_ones[-1], Pairs([(key, value)]))
+    first = next(iter(open_ones), None)
+    return first if isinstance(first, list | Thing) else None

@@ -1,0 +1,239 @@
+"""Verify a checkpoint: every byte is read once, compared with the checksums that the format has, and looked at for NaN and Inf.
+
+    verify(open_checkpoint(path)) -> Verdict
+
+What must be finite: weights, averaged weights, optimizer state and running statistics. A buffer that holds -Inf on purpose, such
+as an attention mask, is a note; so is what a trainer keeps beside them (`best_score` of a callback begins as Inf).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoints.contents import Contents, State, TensorInfo, Trouble, worst
+from holdfast.checkpoints.counting import count_in, is_mask, span_of
+from holdfast.checkpoints.numbers import LAYOUTS, Counts
+from holdfast.checkpoints.parts import Role, parts_of, tensors_in
+from holdfast.checkpoints.scanning import Crc32, Progress, Scanned, Wanted, scan
+
+_MUST_BE_FINITE = ("weights", "optimizer", "ema")
+_UNSET = re.compile(r"(^|[._])(min_val|max_val)$")  # an observer for quantisation that has seen nothing yet
+_MASK = re.compile(r"mask|causal|tril|triu", re.IGNORECASE)
+_MASKED = 0.05  # share of -Inf that a mask has at least
+_NAMED = 3  # tensors that a sentence names
+_AGAIN = "verify it again when nothing writes to it any more"
+_COPY = "copy it again from where it came from; if this is where it was saved, use an older one and look after the disk"
+_OLDER = "use an older one: holdfast checkpoints choose FOLDER"
+
+
+@dataclass(frozen=True, slots=True)
+class BadTensor:
+    """A tensor with numbers that are not finite."""
+
+    name: str
+    nan: int
+    inf: int
+    count: int  # numbers in all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a checkpoint is worth. `bad` are the tensors that must be finite and are not."""
+
+    path: Path
+    state: State
+    troubles: list[Trouble] = field(default_factory=list)
+    bad: list[BadTensor] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    tensors: int = 0
+    bytes_read: int = 0
+    checked: bool = False  # checksums were compared, of all bytes that were read
+    seconds: float = 0.0
+
+    def as_row(self) -> dict[str, Any]:
+        """For --json."""
+        return {
+            "path": str(self.path),
+            "state": self.state,
+            "troubles": [
+                {"state": one.state, "words": one.words, "fix": one.fix, "where": one.where or None} for one in self.troubles
+            ],
+            "bad": [{"name": one.name, "nan": one.nan, "inf": one.inf, "count": one.count} for one in self.bad],
+            "notes": self.notes,
+            "tensors": self.tensors,
+            "bytes_read": self.bytes_read,
+            "checked": self.checked,
+            "seconds": round(self.seconds, 4),
+        }
+
+
+def verify(contents: Contents, *, crc32: Crc32 = zlib.crc32, progress: Progress | None = None) -> Verdict:
+    """Read all of a checkpoint that was opened, and judge it. Never raises for what is in the files or happens to them."""
+    started = time.perf_counter()
+    swapped = any("big-endian order" in note for note in contents.notes)
+    looking = _Looking(contents, swapped=swapped)
+    scanned = scan(looking.wanted(), crc32=crc32, progress=progress)
+    troubles = [*contents.troubles, *_read_troubles(contents, scanned), *_sum_troubles(contents, scanned)]
+    bad, notes = looking.judge(scanned)
+    if bad:
+        troubles.append(_non_finite(bad, contents, looking.roles))
+    return Verdict(
+        path=contents.path,
+        state=worst(trouble.state for trouble in troubles),
+        troubles=troubles,
+        bad=bad,
+        notes=[*contents.notes, *notes],
+        tensors=len(contents.tensors),
+        bytes_read=sum(one.read for one in scanned),
+        checked=bool(scanned) and all(one.crc32 is not None for one in scanned if one.read),
+        seconds=time.perf_counter() - started,
+    )
+
+
+class _Looking:
+    """Which tensors lie in which storage, and which of them must be finite."""
+
+    def __init__(self, contents: Contents, *, swapped: bool) -> None:
+        self._contents, self._swapped = contents, swapped
+        self._inside: dict[int, list[TensorInfo]] = defaultdict(list)
+        for tensor in contents.tensors:
+            if tensor.dtype in LAYOUTS and tensor.count and 0 <= tensor.storage < len(contents.storages):
+                self._inside[tensor.storage].append(tensor)
+        self.roles = {tensor.name: part.role for part in parts_of(contents.tree) for tensor in tensors_in(part.value)}
+
+    def wanted(self) -> list[Wanted]:
+        """What is to be read, and as what kinds of numbers."""
+        wanted = []
+        for number, storage in enumerate(self._contents.storages):
+            kinds = dict.fromkeys(LAYOUTS[tensor.dtype] for tensor in self._inside.get(number, ()))
+            wanted.append(Wanted(storage, tuple(kinds), self._swapped))
+        return wanted
+
+    def judge(self, scanned: list[Scanned]) -> tuple[list[BadTensor], list[str]]:
+        """The tensors that are bad, in the order of the checkpoint, and notes about those that may be as they are."""
+        bad: list[BadTensor] = []
+        excused: dict[str, list[tuple[str, Counts]]] = defaultdict(list)
+        for tensor in self._contents.tensors:
+            counts = self._count(tensor, scanned) if tensor.storage in self._inside and tensor.dtype in LAYOUTS else Counts()
+            if counts.all:
+                excuse = self._excuse(tensor, counts)
+                if excuse:
+                    excused[excuse].append((tensor.name, counts))
+                else:
+                    bad.append(BadTensor(tensor.name, counts.nan, counts.inf, tensor.count))
+        return bad, [_note(excuse, tensors) for excuse, tensors in excused.items()]
+
+    def _count(self, tensor: TensorInfo, scanned: list[Scanned]) -> Counts:
+        begin, end = span_of(tensor)
+        ranges = [one for one in scanned[tensor.storage].bad if one[0] < end and one[1] > begin]
+        storage = self._contents.storages[tensor.storage]
+        return count_in(tensor, storage, ranges, swapped=self._swapped) if ranges else Counts()
+
+    def _excuse(self, tensor: TensorInfo, counts: Counts) -> str:
+        """Why a tensor may hold what it holds; empty if it may not."""
+        role = self.roles.get(tensor.name, "weights")
+        if role not in _MUST_BE_FINITE:
+            return "kept beside the weights, and nothing is computed from it"
+        if role == "optimizer" or counts.nan:
+            return ""
+        if _UNSET.search(tensor.name):
+            return "an observer for quantisation that has not seen any data"
+        storage = self._contents.storages[tensor.storage]
+        if not counts.positive and _may_be_a_mask(tensor, counts) and is_mask(tensor, storage, swapped=self._swapped):
+            return "a mask, nothing but 0 and -Inf"
+        return ""
+
+
+def _may_be_a_mask(tensor: TensorInfo, counts: Counts) -> bool:
+    """By its name, or by its shape and how much of it is -Inf: new biases are all 0, new norms all 1, and neither is a mask."""
+    name = tensor.name.rpartition(".")[2]
+    if _MASK.search(name):
+        return True
+    dimensions = sum(length > 1 for length in tensor.shape)
+    return name not in ("weight", "bias") and dimensions > 1 and counts.negative >= _MASKED * tensor.count
+
+
+def _note(excuse: str, tensors: list[tuple[str, Counts]]) -> str:
+    nan, inf = sum(counts.nan for _, counts in tensors), sum(counts.inf for _, counts in tensors)
+    hold = "holds" if len(tensors) == 1 else "hold"
+    return f"{_few([name for name, _ in tensors])} {hold} {amounts(nan, inf)}, and may: {excuse}"
+
+
+def amounts(nan: int, inf: int) -> str:
+    """How many of each, in words."""
+    return " and ".join(f"{number:,} {name}" for number, name in ((nan, "NaN"), (inf, "Inf")) if number)
+
+
+def _read_troubles(contents: Contents, scanned: list[Scanned]) -> Iterator[Trouble]:
+    """Files that could not be read to their end, or changed meanwhile; each once."""
+    told: dict[Path, str] = {}
+    for storage, one in zip(contents.storages, scanned, strict=True):
+        if one.error:
+            told.setdefault(storage.file, one.error)
+    for file, error in told.items():
+        changed = "while it was read" in error
+        words = f"{file.name}: {error}." if len(contents.files) > 1 else f"{error[:1].upper()}{error[1:]}."
+        yield Trouble("torn", words, _AGAIN if changed else _COPY, file.name)
+    for info in contents.files:
+        if info.path not in told and _has_changed(info.path, info.size, info.modified):
+            words = f"{info.path.name} changed while it was read: something writes to it."
+            yield Trouble("torn", words, _AGAIN, info.path.name)
+
+
+def _has_changed(path: Path, size: int, modified: float) -> bool:
+    try:
+        now = path.stat()
+    except OSError:
+        return True
+    return (now.st_size, now.st_mtime) != (size, modified)
+
+
+def _sum_troubles(contents: Contents, scanned: list[Scanned]) -> Iterator[Trouble]:
+    """Storages whose bytes do not match their checksums, told for each file."""
+    torn = contents.state != "clean"
+    wrong: dict[Path, list[int]] = defaultdict(list)
+    for number, (storage, one) in enumerate(zip(contents.storages, scanned, strict=True)):
+        unknown = storage.crc32 is None or one.crc32 is None or one.error or (torn and not storage.crc32)
+        if not unknown and one.crc32 != storage.crc32:
+            wrong[storage.file].append(number)
+    names: dict[int, list[str]] = defaultdict(list)
+    for tensor in contents.tensors if wrong else ():
+        names[tensor.storage].append(tensor.name)
+    for file, numbers in wrong.items():
+        hit = [name for number in numbers for name in (names.get(number) or [contents.storages[number].name])]
+        where = f" in {file.name}" if len(contents.files) > 1 else ""
+        sums = "checksums" if len(numbers) > 1 else "checksum"
+        words = f"The bytes of {_few(hit)}{where} do not match their {sums}: they were damaged after they were saved."
+        yield Trouble("torn", words, _COPY, hit[0])
+
+
+def _few(names: list[str]) -> str:
+    shown = ", ".join(names[:_NAMED])
+    return f"{shown} and {len(names) - _NAMED:,} more" if len(names) > _NAMED else shown
+
+
+def _non_finite(bad: list[BadTensor], contents: Contents, roles: dict[str, Role]) -> Trouble:
+    """The sentence about all bad tensors, and what can still be done with the rest."""
+    kinds = {roles.get(one.name, "weights") for one in bad}
+    floating = sum(tensor.dtype in LAYOUTS for tensor in contents.tensors)
+    nan, inf = sum(one.nan for one in bad), sum(one.inf for one in bad)
+    hold = "tensors holds" if len(bad) == 1 else "tensors hold"
+    words = f"{len(bad):,} of {floating:,} {hold} numbers that are not finite: {amounts(nan, inf)}."
+    if "weights" in kinds:
+        own = [one.name for one in contents.tensors if one.dtype in LAYOUTS and roles.get(one.name) == "weights"]
+        whole = sum(roles.get(one.name) == "weights" for one in bad) >= 0.9 * len(own)
+        fix = "the training had already failed when it was saved: " + _OLDER if whole and len(own) > 1 else _OLDER
+        if "ema" not in kinds and "ema" in set(roles.values()):
+            fix += "; its averaged weights are finite"
+    elif "optimizer" in kinds:
+        fix = "the weights are finite: load these alone and begin the optimizer anew, or " + _OLDER
+    else:
+        fix = "the weights are finite: load these, not the averaged ones, or " + _OLDER
+    return Trouble("non-finite", words, fix, bad[0].name)

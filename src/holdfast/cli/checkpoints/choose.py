@@ -1,0 +1,179 @@
+"""`holdfast checkpoints choose`: which checkpoint to go on from, with which settings, and why."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import AsJson
+from holdfast.errors import NoCheckpoint, UsageError
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.choosing.options import Choice
+    from holdfast.checkpoints.history import History
+    from holdfast.signals.run_folder import RunFolder
+
+
+def register(group: typer.Typer) -> None:
+    """Add the verb."""
+    group.command("choose")(choose)
+
+
+def choose(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FOLDER",
+            help="A folder of checkpoints, anybody's, or of a run; without one, the newest run.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The metric that says which one is the best.", show_default=False)
+    ] = None,
+    lower_is_better: Annotated[
+        bool | None,
+        typer.Option("--lower-is-better/--higher-is-better", help="Of that metric; by its name without it.", show_default=False),
+    ] = None,
+) -> None:
+    """Say which checkpoint to go on from, with which settings, and why not the others.
+
+    Every byte is verified first. A run that was well goes on from its newest clean one, with nothing changed (N). After trouble
+    it is the best clean one with a lower learning rate (A), one from before a setting was changed (B), or a fresh start (C).
+    What happened is read from the run's tables and journal, or from logs beside it (Lightning, Hugging Face, Ultralytics).
+    Exit 0: a clean one was found; 1: none is clean; 2: there is none.
+    """
+    from holdfast.cli.checkpoints.choice import show
+    from holdfast.cli.show import for_json
+
+    choice, run = decide(folder, metric, lower_is_better)
+    if as_json:
+        print(json.dumps(for_json(choice.as_row()), ensure_ascii=False))
+    else:
+        show(choice, run)
+    raise typer.Exit(0 if choice.clean else 1)
+
+
+def decide(folder: Path | None, metric: str | None, lower_is_better: bool | None) -> tuple[Choice, RunFolder | None]:
+    """Find the checkpoints and the history that go with a folder, verify them, and choose."""
+    from holdfast.checkpoints.choose import choose as weigh
+    from holdfast.checkpoints.choose import new_folder
+    from holdfast.checkpoints.choosing.candidates import complete
+    from holdfast.checkpoints.choosing.gathering import gather
+    from holdfast.checkpoints.choosing.logs_beside import read_history
+    from holdfast.cli.checkpoints.progress import Bar
+    from holdfast.cli.checkpoints.run_history import history_of_run, run_that_wrote, written_by
+    from holdfast.signals.metric_direction import better
+
+    top, run = _meant(folder)
+    paths = _checkpoints(top, run)
+    named, run = run, run if run is not None else run_that_wrote(paths)
+    noted = written_by(run) if run is not None else {}
+    home = _one_run(paths, top, {path.parent for path in noted}) if named is None else top
+    home = _home_of(run, paths, top) if run is not None else home
+    with Bar(paths) as bar:
+        candidates = gather(bar.verified(), noted)
+    if not candidates:
+        raise NoCheckpoint(f"The checkpoints in {top} went away while they were looked at.", fix="look again")
+    known = history_of_run(run) if run is not None else read_history(home, paths, better)
+    history = _with_metric(complete(known, candidates, better), metric, lower_is_better)
+    return weigh(candidates, history, folder=_as_typed(new_folder(home)), better=better), run
+
+
+def _meant(folder: Path | None) -> tuple[Path, RunFolder | None]:
+    """The folder, and the run that it is of, if it is one of Holdfast's: its own folder, or its `checkpoints`."""
+    from holdfast.probe.target import resolve
+    from holdfast.signals.run_folder import RunFolder
+
+    if folder is None:
+        run = resolve(None)
+        return run.path, run
+    path = folder.expanduser()
+    if path.is_file():
+        path = path.parent
+    for place in (path, path.resolve().parent if path.name == "checkpoints" else path):
+        if (place / "run.json").is_file():
+            return path, RunFolder.open(place)
+    return path, None
+
+
+def _checkpoints(top: Path, run: RunFolder | None) -> list[Path]:
+    """All checkpoints that belong to it. Raises NoCheckpoint, with what lies nearby, if there is none."""
+    from holdfast.checkpoints.formats.open import find_checkpoints, open_checkpoint
+    from holdfast.cli.checkpoints.paths import chosen
+    from holdfast.cli.checkpoints.run_history import written_by
+
+    if run is None:
+        if not top.exists():
+            open_checkpoint(top)  # raises, with what lies nearby
+        found = find_checkpoints(top)
+        runs = sorted(place.parent for place in top.glob("*/run.json") if not place.parent.is_symlink())
+        if runs and not found:
+            raise _several(top, runs)
+        return found or chosen([str(top)])
+    found = find_checkpoints(folder) if (folder := run.path / "checkpoints").is_dir() else []
+    known = {path.resolve() for path in found}
+    found += [path for path in written_by(run) if path not in known]
+    if not found:
+        raise NoCheckpoint(
+            f"The run {run.name} has no checkpoints, and was not seen to write any.",
+            fix="name the folder that its script saves to: holdfast checkpoints choose FOLDER",
+        )
+    return [_as_typed(path) for path in found]
+
+
+def _one_run(paths: list[Path], top: Path, written_to: set[Path]) -> Path:
+    """The folder of the run that they are all of. Raises UsageError if they are of several.
+
+    `written_to` are the folders that one run of Holdfast's was seen to write to: these are one.
+    """
+    from holdfast.checkpoints.choosing.logs_beside import run_folder_of
+
+    homes: dict[str, Path] = {}
+    for path in paths:
+        own = path.resolve().parent in written_to
+        homes.setdefault("" if own else str(run_folder_of(path, top)), path.parent if own else run_folder_of(path, top))
+    if len(homes) > 1:
+        raise _several(top, list(homes.values()))
+    return next(iter(homes.values()))
+
+
+def _several(top: Path, runs: list[Path]) -> UsageError:
+    named = "".join(f"\n       holdfast checkpoints choose {_as_typed(run)}" for run in runs[-8:])
+    count = f"{len(runs)} runs" if len(runs) > 1 else "a run"
+    return UsageError(f"{top} is not the folder of one run: it holds {count}.", fix=f"name the run:{named}")
+
+
+def _home_of(run: RunFolder, paths: list[Path], top: Path) -> Path:
+    """The folder beside which a recovery goes: the run's; where its script saves elsewhere, the one that it saves to."""
+    outside = [path for path in paths if not path.resolve().is_relative_to(run.path)]
+    if not outside:
+        return run.path
+    return outside[-1].parent if top.resolve().is_relative_to(run.path) else top
+
+
+def _with_metric(history: History, metric: str | None, lower_is_better: bool | None) -> History:
+    """The metric that was asked for; one that nobody knows the direction of is told."""
+    names = [series.name for series in history.metrics if series.points]
+    if metric is not None and history.metric(metric) is None:
+        there = f"there are: {', '.join(names)}" if names else "no log or checkpoint tells of any"
+        raise UsageError(f"there is no metric {metric!r}.", fix=there)
+    wanted = metric or history.monitored or (names[0] if len(names) == 1 else None)
+    history = history.with_metric(wanted if metric or lower_is_better is not None else None, lower_is_better)
+    chosen = history.metric(wanted) if wanted else None
+    if chosen is not None and chosen.lower_is_better is None:
+        print(
+            f"{chosen.name}: whether high or low is better is not known, so it was not used: --higher-is-better?", file=sys.stderr
+        )
+    return history
+
+
+def _as_typed(path: Path) -> Path:
+    """The path as one would type it here."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) and path != here else path

@@ -1,0 +1,172 @@
+"""`holdfast checkpoints compare`: does a checkpoint fit a model, or another checkpoint; what differs; what to type."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from holdfast.checkpoints.compare import Comparison
+    from holdfast.checkpoints.matching.sides import Side
+
+_FACTORY = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
+_SETTINGS_SHOWN = 12
+_SHAPES_SHOWN = 3
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("compare")(compare)
+
+
+def compare(
+    checkpoint: Annotated[Path, typer.Argument(metavar="CKPT", help="A checkpoint: a file or a folder, of any format.")],
+    other: Annotated[
+        str,
+        typer.Option(
+            "--with",
+            metavar="CKPT|MODEL",
+            help="Another checkpoint; or package.module:factory, a function, class or module; or a YAML file that names one.",
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Say whether a checkpoint fits a model or another checkpoint, what differs and what that means, and what to type.
+
+    MODEL is built without arguments, from the folder you are in: what your module does when it is imported is done. A YAML file
+    has `model: package.module:factory`, may have `arguments:`, and the rest are settings to compare. Exit 0: it fits, as it is or
+    after a rename that is safe; 1: it does not.
+    """
+    from holdfast.checkpoints.compare import compare as find
+    from holdfast.cli.show import for_json
+
+    found = find(_checkpoint(checkpoint), _other(other))
+    if as_json:
+        print(json.dumps(for_json(found.as_row()), ensure_ascii=False))
+    else:
+        show(found)
+    raise typer.Exit(0 if found.fits else 1)
+
+
+def _other(text: str) -> Side:
+    from holdfast.cli.checkpoints.model import model_side, side_from_yaml
+
+    path = Path(text)
+    if path.suffix.lower() in (".yaml", ".yml") and (path.is_file() or not path.exists()):
+        return side_from_yaml(path)
+    if _FACTORY.match(text) and not path.exists():
+        return model_side(text)
+    return _checkpoint(path)
+
+
+def _checkpoint(path: Path) -> Side:
+    """One side from a checkpoint. Raises BadCheckpoint where nothing can be read of it."""
+    from holdfast.checkpoints.formats.open import open_checkpoint
+    from holdfast.checkpoints.matching.from_contents import side_of
+    from holdfast.errors import BadCheckpoint
+
+    contents = open_checkpoint(path)
+    side = side_of(contents)
+    if contents.troubles and not side.weights and not side.averages:
+        trouble = contents.troubles[0]
+        raise BadCheckpoint(f"{path} is {trouble.state}: {trouble.words}", fix=trouble.fix)
+    return side
+
+
+def show(found: Comparison) -> None:
+    """The verdict, what differs, and what to type."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    from holdfast.cli.show import WIDTH
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH)
+    console.print(Text(found.verdict, style="bold green" if found.fits else "bold red"))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, words, style in lines(found):
+        table.add_row(label, Text(words, style=style))
+    console.print(Padding(table, (1, 0, 0, 2), expand=False))
+    _what_to_type(console, found)
+
+
+def lines(found: Comparison) -> Iterator[tuple[str, str, str]]:
+    """Label, words and style of each line of the table."""
+    matched = found.matched
+    yield "checkpoint", _described(found.one), ""
+    yield "with", _described(found.other), ""
+    yield "weights", _counts(found), ""
+    if matched.rename.words:
+        yield "names", f"fit after {matched.rename.words}", "" if matched.rename.is_safe else "red"
+    for difference in found.differences:
+        if difference.stops:
+            yield difference.kind, difference.words, "red" if difference.stops == "weights" else "yellow"
+            shapes = [name for name in difference.names if name in matched.shapes]
+            for name in shapes[:_SHAPES_SHOWN]:
+                here, there = matched.shapes[name]
+                yield "", f"  {name} {list(here)} in {found.labels.one}, {list(there)} in {found.labels.other}", "dim"
+            if len(shapes) > _SHAPES_SHOWN:
+                yield "", f"  and {len(shapes) - _SHAPES_SHOWN:,} more", "dim"
+    told = [difference for difference in found.differences if not difference.stops]
+    for difference in told[:_SETTINGS_SHOWN]:
+        yield difference.kind, difference.words, ""
+    if len(told) > _SETTINGS_SHOWN:
+        yield "", f"and {len(told) - _SETTINGS_SHOWN:,} more; --json has all", "dim"
+    for note in found.notes:
+        yield "note", note, "dim"
+
+
+def _described(side: Side) -> str:
+    """Its name, and where in the training it was saved and what it holds."""
+    if side.is_model:
+        once = {weight.same_as: weight.count for weight in side.weights.values() if not weight.is_buffer}
+        return f"{side.name}, a model of {sum(once.values()):,} parameters"
+    said = [f"{word} {value:,}" for word, value in (("step", side.step), ("epoch", side.epoch)) if value is not None]
+    held = [
+        part for part in ("weights", "ema", "optimizer", "scheduler", "scaler", "rng", "loader", "settings") if part in side.holds
+    ]
+    return ", ".join([side.name, *said, "holds " + " ".join(held)])
+
+
+def _counts(found: Comparison) -> str:
+    matched = found.matched
+    said = [f"{len(matched.pairs):,} fit"]
+    for count, words in (
+        (len(matched.shapes), "of another shape"),
+        (len(matched.kinds), "of another kind"),
+        (len(matched.missing), f"only in {found.labels.other}"),
+        (len(matched.unexpected), f"only in {found.labels.one}"),
+    ):
+        if count:
+            said.append(f"{count:,} {words}")
+    return ", ".join(said)
+
+
+def _what_to_type(console: Console, found: Comparison) -> None:
+    from rich.text import Text
+
+    if not found.fits:
+        fixes = dict.fromkeys(difference.fix for difference in found.differences if difference.stops and difference.fix)
+        console.print(Text("\nwhat to do:", style="bold"))
+        for fix in fixes:
+            console.print(Text(f"  - {fix}"))
+    if found.calls:
+        what = "what to type" if found.fits else "what loads the weights" if found.weights_fit else "what loads the rest"
+        console.print(Text(f"\n{what}:", style="bold"))
+        for call in found.calls:
+            console.print(Text(f"  {call}"), soft_wrap=True)

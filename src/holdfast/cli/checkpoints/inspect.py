@@ -1,0 +1,206 @@
+"""`holdfast checkpoints inspect`: what is in a checkpoint, as a tree, without running any of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.checkpoints.paths import Paths, chosen, opened
+from holdfast.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from holdfast.checkpoints.contents import Contents, TensorInfo
+    from holdfast.checkpoints.summary import Summary
+
+_BIGGEST = 5
+_SETTINGS = 20
+_LABEL = 14
+_NAME = 50
+
+
+def register(group: typer.Typer) -> None:
+    """Add the verb."""
+    group.command("inspect")(inspect)
+
+
+def inspect(
+    paths: Paths = None,
+    as_json: AsJson = False,
+    depth: Annotated[int | None, typer.Option(min=1, help="Levels of the tree that are shown.", show_default=False)] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="The whole tree, with layers that are alike and all settings.")
+    ] = False,
+) -> None:
+    """Show what checkpoints hold: keys, shapes, kinds of numbers, parameters, settings, versions.
+
+    Only indexes are read, and nothing that is inside is run. Exit 1 if one is not complete or not safe.
+    """
+    from holdfast.checkpoints.summary import summarise
+    from holdfast.cli.checkpoints.telling import page
+
+    console, rows, states = page(), [], []
+    for contents in opened(chosen(paths)):
+        summary = summarise(contents)
+        states.append(contents.state)
+        if as_json:
+            rows.append(as_row(contents, summary))
+        else:
+            if len(states) > 1:
+                console.print()
+            show(console, contents, summary, depth=depth, everything=everything)
+    if as_json:
+        print(json.dumps(rows, ensure_ascii=False))
+    if any(state != "clean" for state in states):
+        raise typer.Exit(1)
+
+
+def as_row(contents: Contents, summary: Summary) -> dict[str, Any]:
+    """Everything that is known, for --json."""
+    from holdfast.cli.checkpoints.telling import in_one_row
+    from holdfast.cli.checkpoints.trees import bytes_of, plain_tree
+    from holdfast.cli.show import for_json
+
+    tensors = [
+        {"name": one.name, "dtype": one.dtype, "shape": list(one.shape), "bytes": bytes_of(one), "shared": shared}
+        for one, shared in _with_shared(contents)
+    ]
+    row: dict[str, Any] = {
+        **in_one_row(contents),
+        "state": contents.state,
+        **summary.as_row(),
+        "bytes_by_dtype": by_dtype(contents),
+        "biggest": [one.name for one in biggest(contents)],
+        "settings": plain_tree(summary.settings),
+        "needs_code": contents.needs_code,
+        "refused": contents.refused,
+        "notes": contents.notes,
+        "troubles": [{"state": one.state, "words": one.words, "fix": one.fix} for one in contents.troubles],
+        "tensors": tensors,
+        "tree": plain_tree(contents.tree),
+    }
+    safe: dict[str, Any] = for_json(row)
+    return safe
+
+
+def _with_shared(contents: Contents) -> Iterator[tuple[TensorInfo, bool]]:
+    """Each tensor, and whether its numbers are also those of another one."""
+    uses = Counter((one.storage, one.offset) for one in contents.tensors if one.count)
+    yield from ((one, uses[one.storage, one.offset] > 1) for one in contents.tensors)
+
+
+def by_dtype(contents: Contents) -> dict[str, int]:
+    """Bytes of tensors by kind of number; numbers that several tensors share count once."""
+    from holdfast.cli.checkpoints.trees import bytes_of
+
+    once = {(one.storage, one.offset, one.shape, one.dtype): one for one in contents.tensors}
+    total = Counter[str]()
+    for one in once.values():
+        total[one.dtype] += bytes_of(one)
+    return dict(total.most_common())
+
+
+def biggest(contents: Contents) -> list[TensorInfo]:
+    """The largest tensors, each once."""
+    from holdfast.cli.checkpoints.trees import bytes_of
+
+    once = {(one.storage, one.offset, one.shape): one for one in reversed(contents.tensors)}
+    return sorted(once.values(), key=lambda one: (-bytes_of(one), one.name))[:_BIGGEST]
+
+
+def show(console: Console, contents: Contents, summary: Summary, *, depth: int | None, everything: bool) -> None:
+    """The tree, and under it what it amounts to."""
+    from rich.text import Text
+
+    from holdfast.cli.checkpoints.telling import STYLES, name_of, trouble_lines
+    from holdfast.cli.checkpoints.trees import tree_of
+    from holdfast.cli.show import size
+
+    facts = ", ".join(dict.fromkeys(part for part in (contents.format, contents.producer, size(contents.size)) if part))
+    console.print(Text.assemble((name_of(contents.path), "bold"), (f"  {facts}", "dim")), soft_wrap=True)
+    if contents.state != "clean":
+        console.print(Text(contents.state, STYLES[contents.state]))
+    for text, style in trouble_lines(contents.troubles, contents.path, console.width, "  "):
+        console.print(Text(text, style), soft_wrap=True)
+    if contents.tree is not None:
+        console.print(tree_of(contents.tree, depth=depth, everything=everything, width=console.width))
+    for label, lines in _facts(contents, summary, everything=everything):
+        for number, line in enumerate(lines):
+            _print(console, label if number == 0 else "", line, fold=label != "biggest")
+
+
+def _print(console: Console, label: str, line: str, *, fold: bool) -> None:
+    from rich.text import Text
+
+    from holdfast.cli.checkpoints.telling import folded
+
+    first, *rest = folded(line, console.width - _LABEL, "") if fold else [line]
+    console.print(Text.assemble((label.ljust(_LABEL), "bold"), first), soft_wrap=True)
+    for one in rest:
+        console.print(Text(" " * _LABEL + one), soft_wrap=True)
+
+
+def _facts(contents: Contents, summary: Summary, *, everything: bool) -> Iterator[tuple[str, list[str]]]:
+    """What is told under the tree: a label, and its lines."""
+    from holdfast.cli.checkpoints.list import holds
+    from holdfast.cli.checkpoints.telling import age
+    from holdfast.cli.show import number, size
+
+    if contents.tree is None:
+        return
+    place = [f"step {summary.step:,}"] if summary.step is not None else []
+    place += [f"epoch {summary.epoch:,}"] if summary.epoch is not None else []
+    place += [f"{name} {number(value)}" for name, value in list(summary.metrics.items())[: None if everything else 6]]
+    if summary.saved_at is not None:
+        place.append(f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(summary.saved_at))} ({age(summary.saved_at)})")
+    yield "saved at", [", ".join(place)]
+    yield "holds", [holds(summary)]
+    if summary.parameters:
+        yield "parameters", [f"{summary.parameters:,}"]
+    kinds = by_dtype(contents)
+    if kinds:
+        yield "numbers", [", ".join(f"{kind} {size(count)}" for kind, count in kinds.items())]
+        yield "biggest", list(_biggest_lines(contents))
+    yield from _settings(summary, everything=everything)
+    if contents.versions:
+        yield "versions", [", ".join(f"{name} {version}" for name, version in contents.versions.items())]
+    yield from _code(contents)
+    if contents.notes:
+        yield "notes", list(contents.notes)
+
+
+def _biggest_lines(contents: Contents) -> Iterator[str]:
+    from holdfast.cli.checkpoints.telling import shortened
+    from holdfast.cli.checkpoints.trees import tensor_words
+
+    names = [shortened(one.name, _NAME) for one in biggest(contents)]
+    widest = max(map(len, names), default=0)
+    yield from (f"{name.ljust(widest)}  {tensor_words(one)}" for name, one in zip(names, biggest(contents), strict=True))
+
+
+def _settings(summary: Summary, *, everything: bool) -> Iterator[tuple[str, list[str]]]:
+    from holdfast.cli.checkpoints.trees import value_words
+
+    if not summary.settings:
+        return
+    given = [(name, value) for name, value in summary.settings.items() if everything or value is not None]
+    shown = given[: None if everything else _SETTINGS]
+    lines = [", ".join(f"{name}={value_words(value)}" for name, value in shown)]
+    if len(summary.settings) > len(shown):
+        lines.append(f"and {len(summary.settings) - len(shown)} more: --all shows them")
+    yield "settings", lines
+
+
+def _code(contents: Contents) -> Iterator[tuple[str, list[str]]]:
+    if contents.needs_code:
+        few = ", ".join(contents.needs_code[:6])
+        more = f" and {len(contents.needs_code) - 6} more" if len(contents.needs_code) > 6 else ""
+        yield "needs code", [f"{few}{more}: a full load would import these; nothing of it was run here"]
+    if contents.refused:
+        yield "refused", [", ".join(contents.refused)]

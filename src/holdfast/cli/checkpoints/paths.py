@@ -1,0 +1,128 @@
+"""Which checkpoints a command line means: files, folders with all that is in them, patterns; or none, what is here."""
+
+from __future__ import annotations
+
+import glob
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.errors import HoldfastError, NoCheckpoint
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.contents import Contents
+
+Paths = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="PATH…", help="Files, folders or patterns; without one, the usual folders here.", show_default=False),
+]
+
+
+def chosen(given: list[str] | None) -> list[Path]:
+    """The checkpoints that are meant, each once. Raises NoCheckpoint if there is none; of several paths a wrong one is told."""
+    found: list[Path] = []
+    for text in given or ():
+        try:
+            found += _named(text)
+        except NoCheckpoint as error:
+            if len(given or ()) == 1:
+                raise
+            print(f"error: {error.problem}\n  fix: {error.fix}", file=sys.stderr)
+    if not given:
+        found += _here()
+    if not found:
+        raise NoCheckpoint(
+            "No checkpoint was found at any of these paths." if given else "No checkpoint was found in the usual folders here.",
+            fix="name a file or a folder: holdfast checkpoints list path/to/folder",
+        )
+    return list(_once(found))
+
+
+def opened(paths: list[Path]) -> Iterator[Contents]:
+    """Each checkpoint, with what its indexes tell; one that vanished meanwhile is told and left out."""
+    from holdfast.checkpoints.formats.open import open_checkpoint
+
+    for path in paths:
+        try:
+            yield open_checkpoint(path)
+        except NoCheckpoint as error:
+            print(f"error: {error.problem}", file=sys.stderr)
+
+
+def _named(text: str) -> list[Path]:
+    path = Path(text).expanduser()
+    if not path.exists() and not path.is_symlink() and glob.has_magic(text):
+        hits = [Path(hit) for hit in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 - Path.glob wants its folder apart
+        inside = [one for hit in hits for one in _with_all_inside(hit, alone=False)]
+        if not inside:
+            raise NoCheckpoint(f"No checkpoint matches {text}.", fix="name a folder: all checkpoints in it are looked at")
+        return inside
+    return _with_all_inside(path, alone=True)
+
+
+def _with_all_inside(path: Path, *, alone: bool) -> list[Path]:
+    """The path, or of a folder everything in it. A folder with nothing in it is looked at as it is, if it was named `alone`."""
+    from holdfast.checkpoints.formats.find import search
+    from holdfast.checkpoints.formats.open import open_checkpoint
+
+    if not path.is_dir():
+        if alone and not path.exists():
+            open_checkpoint(path)  # raises, and names what is near
+        return [path]
+    found = search(path)
+    if not found.complete:
+        print(f"{path} holds more than could be looked through: name a folder further down for the rest", file=sys.stderr)
+    if found.paths or not alone:
+        return found.paths
+    _refuse_empty(path)
+    return [path]
+
+
+def _refuse_empty(path: Path) -> None:
+    """A folder without any checkpoint is an error of the command line, unless it is what an interrupted save left."""
+    from holdfast.checkpoints.formats.open import open_checkpoint
+
+    contents = open_checkpoint(path)
+    if contents.state == "unreadable" and contents.troubles and not contents.files:
+        trouble = contents.troubles[0]
+        raise NoCheckpoint(f"{path}: {trouble.words[:1].lower()}{trouble.words[1:]}", fix=trouble.fix)
+
+
+def _here() -> Iterator[Path]:
+    """What lies in the newest run, in the usual folders, and beside the user."""
+    from holdfast.checkpoints.formats.find import search
+    from holdfast.checkpoints.formats.kinds import SUFFIXES
+    from holdfast.checkpoints.nearby import USUAL
+
+    for folder in (*_newest_run(), *(Path(name) for name in USUAL)):
+        if folder.is_dir():
+            yield from search(folder).paths
+    yield from sorted(path for path in Path().iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
+
+
+def _newest_run() -> Iterator[Path]:
+    from holdfast.probe.target import resolve
+
+    try:
+        yield _as_typed(resolve(None).path / "checkpoints")
+    except HoldfastError:
+        return
+
+
+def _as_typed(path: Path) -> Path:
+    """The path as one would type it here."""
+    here = Path.cwd()
+    resolved = path.resolve()
+    return resolved.relative_to(here) if resolved.is_relative_to(here) else path
+
+
+def _once(paths: Iterable[Path]) -> Iterator[Path]:
+    seen: set[Path] = set()
+    for path in paths:
+        real = path.resolve()
+        if real not in seen:
+            seen.add(real)
+            yield path
