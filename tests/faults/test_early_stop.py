@@ -8,7 +8,8 @@ from pathlib import Path
 
 from watched_training import HOLDFAST, environment
 
-from holdfast.checkpoints.write import best_checkpoint, list_checkpoints
+from holdfast.checkpoints.manifest import list_checkpoints
+from holdfast.checkpoints.write import best_checkpoint
 from holdfast.signals.run_folder import RunFolder
 
 VICTIM = Path(__file__).parents[1] / "victims/learns_no_more.py"

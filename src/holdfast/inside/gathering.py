@@ -15,6 +15,7 @@ import torch
 from holdfast.inside.capture.device import Courier
 from holdfast.inside.capture.gradients import EachParameter, Reading, values_of
 from holdfast.inside.capture.gradients_cuda import GradientKernel, can_be_read_by_kernel, read_with_foreach
+from holdfast.inside.capture.untrained import Change
 
 Names = Callable[[], list[int]]
 
@@ -35,6 +36,7 @@ class Gathering:
     grad_scale: float | None = None
     found_inf: float | None = None
     update_ratio: float | None = None
+    untrained: tuple[Change, ...] = ()
 
     def __init__(self, courier: Courier | None) -> None:
         self._courier = courier

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from holdfast.inside.capture.batches import Batches
 from holdfast.inside.control import Control
 from holdfast.inside.helper import Helper
+from holdfast.inside.living_state import LivingState
 from holdfast.inside.ranks import world_size
 from holdfast.inside.reflexes.blame import Blame
 from holdfast.inside.reflexes.guard import Guard
 from holdfast.inside.reflexes.report import Report
+from holdfast.inside.saving.telling import Telling
 from holdfast.inside.scope import Scope
+from holdfast.inside.snapshots.disk import ToDisk
 from holdfast.inside.snapshots.snapshots import Snapshots
-from holdfast.inside.snapshots.state import TrainingState
 from holdfast.inside.training import Training
 
 _SNAPSHOTS = 5  # at most, further and further apart: a fault that is seen late still has a clean ancestor
@@ -29,14 +32,15 @@ def guard_training(training: Training, scope: Scope, batches: Batches) -> None:
     if not scope.policy.heals:
         return
     helper = Helper("holdfast-snapshots", on_trouble=recorder.step_back)  # saving takes seconds
+    say = partial(report.cannot, "roll-back")
     snapshots = Snapshots(
-        LivingState(training, report),
+        LivingState(training, scope.averages, say=say),
         run_later=helper.later,
         keep=_SNAPSHOTS,
         rank=rank,
         world_size=world_size(),
         index=folder / "snapshots.json",
-        settings=scope.settings,
+        to_disk=ToDisk(partial(_facts, training, scope), Telling(recorder.run.path / "checkpoints", recorder.run, warns=False)),
         say=partial(report.cannot, "snapshots"),
     )
     training.control = Control(
@@ -44,23 +48,12 @@ def guard_training(training: Training, scope: Scope, batches: Batches) -> None:
     )
 
 
-class LivingState:
-    """What has to be restored in a roll-back: found once, and again when an optimizer has joined."""
-
-    def __init__(self, training: Training, report: Report) -> None:
-        self._training, self._report = training, report
-        self._state: TrainingState | None = None
-        self._optimizers = 0
-
-    def __call__(self) -> TrainingState | None:
-        """The state as it is now. What cannot be seen of it is told once, with the line to add."""
-        members = self._training.members.values()
-        optimizers = [optimizer for member in members if (optimizer := member.optimizer()) is not None]
-        if self._state is None or self._optimizers != len(optimizers):
-            guard = self._training.guard
-            averages = guard.averages.living() if guard is not None else []
-            self._state = TrainingState.discover(self._training.roots(), optimizers, averages)
-            self._optimizers = len(optimizers)
-            for words in self._state.missing():
-                self._report.cannot("roll-back", words)
-        return self._state
+def _facts(training: Training, scope: Scope) -> dict[str, Any]:
+    """What the manifest of a checkpoint of this training says."""
+    return {
+        "epoch": training.loader.epoch,
+        "settings": dict(scope.settings),
+        "rank": training.recorder.recording.rank,
+        "world_size": world_size(),
+        "run": str(scope.run.path),
+    }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -54,10 +55,12 @@ class Hooks:
         replace(_BaseDataLoaderIter, "__next__", self._next_batch)
         replace(nn.Module, "train", self._train)
         replace(nn.Module, "__getstate__", self._getstate)
+        replace(nn.Module, "load_state_dict", self._load_state_dict)
+        self.session.saves.install(self._patches, self._shield)
+        self.session.loads.install(self._patches, self._shield)
         self.guards = any(scope.policy.acts for scope in self.session.scopes)
         if self.guards:
             self.session.batches_kept().install(self._patches)
-            replace(nn.Module, "load_state_dict", self._load_state_dict)
             replace(AveragedModel, "update_parameters", self._update_average)
         replace(torch.jit._recursive, "create_script_module", self._script)
         watch_collectives(self._patches, self.session, self._shield)
@@ -68,6 +71,15 @@ class Hooks:
             handle.remove()
         self._handles.clear()
         self._patches.restore()
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Steps that are made meanwhile are none of the training's."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth = max(0, self._depth - 1)
 
     # The optimizer. A step inside a step (an optimizer that drives another) is part of it. These and `backward` are on the
     # way of every step, so they shield themselves: a wrapper less is several microseconds less when caches are cold.
@@ -226,11 +238,13 @@ class Hooks:
         return create_script_module
 
     def _load_state_dict(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        loaded = self._shield(self.session.state_loaded)
+        begins, ended = self._shield(self.session.state_loaded), self._shield(self.session.loads.put_into_module)
 
-        def load_state_dict(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            loaded()
-            return original(module, *args, **kwargs)
+        def load_state_dict(module: nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            begins()
+            result = original(module, state_dict, *args, **kwargs)
+            ended(module, state_dict, result)
+            return result
 
         return load_state_dict
 

@@ -45,6 +45,9 @@ class Publisher:
         self._steps.append(row)
         if numbers.reading is not None and numbers.reading.each is not None:
             self._parameters(int(row[at.STEP]), numbers)
+        for change in numbers.untrained:
+            why = self.recorder.strings.code(change.why)
+            self.recorder.table("untrained").append((int(row[at.STEP]), change.name, why, change.position, change.of))
         if times:
             self._modules(int(row[at.STEP]), times)
 

@@ -18,9 +18,17 @@ def world_size() -> int:
     return int(size) if size.isdigit() else 1
 
 
+def current_rank() -> int:
+    """This process's rank: of the process group if there is one, else as the launcher says."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    rank = os.environ.get("RANK", "0")
+    return int(rank) if rank.isdigit() else 0
+
+
 def is_sharded(parameter: torch.Tensor) -> bool:
     """Whether this rank holds only a part of the parameter."""
-    return hasattr(parameter, "_local_tensor") or hasattr(parameter, "_sharded_size")
+    return any(hasattr(parameter, name) for name in ("_local_tensor", "_sharded_size", "_fsdp_flattened"))
 
 
 def sum_over_ranks(value: Any) -> Any:

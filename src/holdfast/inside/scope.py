@@ -49,6 +49,8 @@ class Scope:
         self.run, self.budget, self.policy, self.always_done = run, budget, policy, always_done
         self.follows_children = follows_children
         self.settings: dict[str, Any] = {}
+        self.origin: dict[str, Any] | None = None  # what the script says about the checkpoint that it goes on from
+        self.first_step = 0  # where a training that goes on from a checkpoint of ours begins to count
         self.averages = Averages()  # copies of the model that the script registered
         self.micro_batches: Any = None  # the step function that the script gave to `run.step`
         self.trainings: list[Training] = []
@@ -69,6 +71,10 @@ class Scope:
         """The models that were named, as far as they are alive."""
         return [model for reference in self._models if (model := reference()) is not None]
 
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """The optimizers that were named, as far as they are alive."""
+        return [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
+
     def log(self, metric: Logged) -> None:
         """Record a metric in the newest training; before the first step it waits for one to begin."""
         if self.trainings:
@@ -88,6 +94,7 @@ class Scope:
 
     def resumed(self, source: Path) -> None:
         """Compare the settings with those of the checkpoint or run that the script goes on from."""
+        self.origin = {"path": str(source.absolute()), "by": "script"}
         before = settings_of(source)
         if before is None:
             self.step_back("comparing settings", ValueError(f"{source} is no checkpoint or run with settings"))

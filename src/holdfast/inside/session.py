@@ -18,18 +18,24 @@ import sys
 import time
 import weakref
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from holdfast.inside.budget import Budget
+from holdfast.inside.capture.checkpoint_news import CheckpointNews
 from holdfast.inside.capture.evaluation import EvaluationPhase
 from holdfast.inside.capture.loader import Loader
+from holdfast.inside.capture.loads import Loads
 from holdfast.inside.capture.losses import Losses
 from holdfast.inside.capture.memory import ProcessMemory
+from holdfast.inside.capture.saves import Saves
 from holdfast.inside.discovery import find_living, find_roots
 from holdfast.inside.member import Member
+from holdfast.inside.ranks import current_rank
+from holdfast.inside.saving import going_past
 from holdfast.inside.scope import Scope
 from holdfast.inside.training import Training
 from holdfast.signals.recorder import Recorder
@@ -47,7 +53,10 @@ class Session:
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
         self.losses, self.loader, self.memory = Losses(), Loader(), ProcessMemory()
+        news = CheckpointNews(self)
+        self.saves, self.loads = Saves(news), Loads(news)
         self.batches: Batches | None = None  # under a policy that acts
+        self.began = time.time()
         self.cost = 0.0  # seconds spent in events that belong to no training yet
         self.samples_modules = False  # whether modules are being timed in this step
         self._of_optimizer: dict[int, tuple[weakref.ref[Optimizer], Training | None]] = {}
@@ -141,6 +150,8 @@ class Session:
 
     def batch(self, iterator: Any, batch: Any, seconds: float) -> None:
         """A loader gave a batch."""
+        if going_past.under_way:
+            return
         begun = time.perf_counter()
         if torch.is_grad_enabled():
             if self._phase is None or self.loader.is_main(iterator):  # trainers draw before they call `model.train()`
@@ -215,6 +226,7 @@ class Session:
     def close(self, scope: Scope) -> None:
         """End the recording of one scope."""
         self.end_evaluation()
+        self.saves.rows.flush(everything=True)
         if scope in self.scopes:
             self.scopes.remove(scope)
         for training in scope.trainings:
@@ -230,6 +242,7 @@ class Session:
             self._phase.close()
         self.stop_sampling_modules()
         self.scopes = [scope.in_child() for scope in self.scopes if scope.follows_children]
+        self.saves.after_fork()
         self.losses.__init__()  # type: ignore[misc]
         self.loader.__init__()  # type: ignore[misc]
         self.memory.__init__()  # type: ignore[misc]
@@ -277,7 +290,8 @@ class Session:
             return None
         living = find_living()
         budget = Budget(fraction=scope.budget, always_done=scope.always_done)
-        training = Training(recorder, losses=self.losses, loader=self.loader, memory=self.memory, budget=budget)
+        first = 0 if scope.trainings else scope.first_step
+        training = Training(recorder, losses=self.losses, loader=self.loader, memory=self.memory, budget=budget, first=first)
         if scope.policy.acts:
             from holdfast.inside.guarding import guard_training
 
@@ -290,10 +304,26 @@ class Session:
         if not alone:
             training.expect(o for o in living.optimizers if self._is_free(scope, o) and _disjoint(o, optimizer))
         self._learn_models(scope, training, living.modules)
+        recorder.every_second(self.saves.rows.flush)
+        self._tell_origin(scope, training, optimizer)
         clipped, self._first_clipping = self._first_clipping, None
         if clipped is not None and (of := [p for reference in clipped[0] if (p := reference()) is not None]):
             training.after_clipping(clipped[1], clipped[2], of)
         return training
+
+    def _tell_origin(self, scope: Scope, training: Training, optimizer: Optimizer) -> None:
+        """Say from which checkpoint a training goes on, if it does. Journals of other runs are read for that by the helper."""
+        if not self.loads.anything and scope.origin is None:
+            return
+        from holdfast.inside.capture.resumed import facts_of, tell_resumed
+
+        try:
+            facts = facts_of(self.loads, training.roots(), optimizer, scope.origin)
+            if facts is not None:
+                tell = partial(tell_resumed, training.recorder, facts, since=self.began, step=training.step)
+                training.recorder.run_later(tell)
+        except Exception as error:  # noqa: BLE001 - the training is recorded without it
+            scope.step_back("looking at what was loaded", error)
 
     def _learn_models(self, scope: Scope, training: Training, modules: list[nn.Module]) -> None:
         """Find the models that hold the parameters of a training's optimizers."""
@@ -333,14 +363,6 @@ class Session:
         except OSError as error:
             scope.step_back("opening the tables", error)
             return None
-
-
-def current_rank() -> int:
-    """This process's rank: of the process group if there is one, else as the launcher says."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
-    rank = os.environ.get("RANK", "0")
-    return int(rank) if rank.isdigit() else 0
 
 
 def _disjoint(one: Optimizer, other: Optimizer) -> bool:

@@ -27,6 +27,7 @@ from holdfast.inside.capture.losses import Losses
 from holdfast.inside.capture.memory import ProcessMemory, gpu_memory
 from holdfast.inside.capture.modules import ModuleSampler, ModuleTime
 from holdfast.inside.capture.quick import quick_norm
+from holdfast.inside.capture.untrained import Untrained
 from holdfast.inside.capture.weights import WeightSample, plain_weights, weight_norms
 from holdfast.inside.discovery import named
 from holdfast.inside.gathering import Gathering
@@ -50,14 +51,16 @@ Optimizer = torch.optim.Optimizer
 class Training:
     """Puts the rows of one training together."""
 
-    def __init__(self, recorder: Recorder, *, losses: Losses, loader: Loader, memory: ProcessMemory, budget: Budget) -> None:
+    def __init__(
+        self, recorder: Recorder, *, losses: Losses, loader: Loader, memory: ProcessMemory, budget: Budget, first: int = 0
+    ) -> None:
         self.recorder, self.losses, self.loader, self.memory, self.budget = recorder, losses, loader, memory, budget
         self.guard: Guard | None = None  # under a policy that acts; see guarding.py
         self.control: Control | None = None  # under one that repairs
         self.publisher = Publisher(recorder)
         self.members: dict[int, Member] = {}
         self.main: Member | None = None
-        self.step = 0
+        self.step = self._first = first
         self.cost = 0.0  # seconds that Holdfast took since the last row was finished
         self.evaluated = 0.0  # seconds of evaluation since the last step
         self.sampler = ModuleSampler(memory, recorder.step_back)
@@ -65,6 +68,7 @@ class Training:
         self._names: dict[int, int] = {}
         self._texts: dict[int, str] = {}
         self._trained: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._untrained = Untrained()
         self._courier: Courier | None = None
         self._gathering: Gathering | None = None
         self._read_early: Gathering | None = None
@@ -95,7 +99,7 @@ class Training:
         if main is None or main.optimizer() is None:
             self.main = member
         elif self._holding and member.size > main.size:
-            self.main, self.step, self._holding = member, 0, False
+            self.main, self.step, self._holding = member, self._first, False
             self._unwritten.clear()
             self._beginning += 1
             self.loader.give_back(*self._held)
@@ -328,6 +332,16 @@ class Training:
 
     def _read(self, parameters: list[torch.Tensor], member: Member, *, each: bool) -> Gathering:
         """Read the gradients of these parameters, all together or each."""
+        gathering = self._read_gradients(parameters, member, each=each)
+        if each:
+            others = (
+                p for one in self.members.values() if one is not member and (held := one.optimizer()) for p in parameters_of(held)
+            )
+            changes = self._untrained.changes(self._trained, self._names, main=parameters, others=others)
+            gathering.untrained = tuple(changes)
+        return gathering
+
+    def _read_gradients(self, parameters: list[torch.Tensor], member: Member, *, each: bool) -> Gathering:
         if member.quick and not each:
             norm = quick_norm(parameters)
             if norm is not None and 0.0 <= norm < math.inf:

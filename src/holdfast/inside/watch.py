@@ -10,15 +10,16 @@ Everything on the `Run` is optional: losses, norms, learning rates and loader ti
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -31,6 +32,12 @@ from holdfast.inside.scope import Logged, Scope
 from holdfast.inside.shield import Shield
 from holdfast.signals.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from holdfast.inside.saving.of_run import StoreOfRun
+    from holdfast.inside.saving.position import Pass
+    from holdfast.inside.saving.positions import Positions
+    from holdfast.inside.saving.restored import Restored
+
 Batch = TypeVar("Batch")
 _open_runs: list[Run] = []
 
@@ -38,9 +45,12 @@ _open_runs: list[Run] = []
 class Run:
     """A watched training. Close it, or use it with `with`; at the end of the process it is closed anyway."""
 
-    def __init__(self, scope: Scope, *, owned: bool) -> None:
+    def __init__(self, scope: Scope, *, owned: bool, parts: tuple[list[Any], list[Any]] = ([], [])) -> None:
         self._scope, self._owned = scope, owned
         self.closed = False
+        self._store: StoreOfRun | None = None
+        self._positions: Positions | None = None
+        self._parts: tuple[list[Any], list[Any]] = _weakly(parts[0]), _weakly(parts[1])
         session = armed().session
         shield = Shield(scope.step_back)
         self._log, self._epoch = shield(scope.log), shield(session.loader.set_epoch)
@@ -57,21 +67,14 @@ class Run:
         """The run's name, as `holdfast query -t NAME` takes it."""
         return self._scope.run.name
 
-    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Draw batches from anything, and have the waiting time and the passes recorded."""
-        if isinstance(loader, DataLoader):  # its iterator is already timed
-            yield from loader
-            return
-        iterator = iter(loader)
-        while True:
-            begun = time.perf_counter()
-            try:
-                batch = next(iterator)
-            except StopIteration:
-                self._loader_ended(None)
-                return
-            self._batch(None, batch, time.perf_counter() - begun)
-            yield batch
+    def batches(self, loader: Iterable[Batch], *, fast: bool = False) -> Pass[Batch]:
+        """Draw batches from anything, and have the waiting time, the passes and the place in the data recorded.
+
+        After `restore` the first pass goes on with the next batch: those that were used are drawn once more and thrown away.
+        With `fast` they are skipped in the sampler and not loaded; say so where no sample depends on those before it.
+        """
+        timed = not isinstance(loader, DataLoader)  # its iterator is timed already
+        return iter(self._places().of(loader, fast=fast, timed=timed))
 
     def epoch(self, number: int) -> None:
         """Say which epoch it is, where no loader shows it."""
@@ -82,8 +85,11 @@ class Run:
         for name, value in metrics.items():
             self._log(Logged(name, value, split, step))
 
-    def ema(self, copy: nn.Module) -> None:
-        """Register an averaged copy of the model: it does not move when an update was left out, and is rolled back with it."""
+    def ema(self, copy: Any) -> None:
+        """Register an averaged copy of the model: it does not move when an update was left out, and is rolled back with it.
+
+        A module, or anything with `state_dict()` and `load_state_dict()`.
+        """
         self._scope.averages.add(copy)
 
     def step(
@@ -102,7 +108,7 @@ class Run:
         samples; `split(batch, parts)` gives pairs of part and samples, for batches of a kind of their own.
         """
         if function is None:
-            return functools.partial(self.step, scaler=scaler, reduction=reduction, weight=weight, split=split)
+            return partial(self.step, scaler=scaler, reduction=reduction, weight=weight, split=split)
         if self._scope.micro_batches is None:
             from holdfast.inside.out_of_memory.micro_batches import MicroBatches
 
@@ -127,6 +133,58 @@ class Run:
         """
         self._resumed(Path(source))
 
+    def save(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        metrics: Mapping[str, float | torch.Tensor] | None = None,
+        wait: bool = False,
+    ) -> Path | None:
+        """Save the training's state as a checkpoint, into `checkpoints/` of the run or the folder `path`; where it will be.
+
+        Models, optimizers, schedulers, scalers and averages are found. The training is held for a copy in memory only; what fails
+        is told in the journal and never raised. With `wait` it is on disk when this returns, or None is returned.
+        """
+        return self._saving().save(path, metrics, wait=wait)
+
+    def restore(self, path: str | os.PathLike[str] | None = None, *, data: bool = True) -> Restored | None:
+        """Go on from a checkpoint that `save` wrote: a checkpoint, a folder of them, or a run; None if there is nothing yet.
+
+        Without a path it is the newest clean one of this run, or of the newest earlier run of the same name. Everything is put
+        back, steps are counted on, and the first pass of `batches` goes on where it was; with `data=False` it begins anew.
+        Call it before the first step, when models, optimizers, schedulers, scalers and averages are made.
+        Raises CannotRestore, with nothing changed, if it does not fit.
+        """
+        return self._saving().restore(path, data=data)
+
+    def _saving(self) -> StoreOfRun:
+        if self._store is None:
+            from holdfast.inside.saving.of_run import StoreOfRun
+
+            self._store = StoreOfRun(self._scope, armed().session, self._places(), self._named)
+        return self._store
+
+    def _places(self) -> Positions:
+        if self._positions is None:
+            from holdfast.inside.saving.positions import Positions
+
+            self._positions = Positions(say=self._say, heard=partial(self._batch, None), ended=partial(self._loader_ended, None))
+        return self._positions
+
+    def _named(self) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
+        """The models and optimizers that the script has named, as far as they are alive."""
+        models, optimizers = ([thing for one in references if (thing := one()) is not None] for references in self._parts)
+        if any(self._parts) and not models and not optimizers:
+            raise UsageError("what was given to watch is gone.", fix="keep the model and the optimizer")
+        return models, optimizers
+
+    def _say(self, words: str) -> None:
+        """Say something about the data to whoever runs the script, and in the journal."""
+        warnings.warn(f"holdfast: {words}", stacklevel=5)
+        with contextlib.suppress(OSError):
+            row = {"code": "resume-mismatch", "severity": "warning", "step": self._scope.first_step, "evidence": {"data": words}}
+            self._scope.run.journal.write("finding", **row)
+
     @property
     def policy(self) -> str:
         """What Holdfast may do in this run."""
@@ -138,6 +196,8 @@ class Run:
             self.closed = True
             if self in _open_runs:
                 _open_runs.remove(self)
+            if self._store is not None:
+                self._store.close()
             if self._owned:
                 armed().remove(self._scope)
                 with contextlib.suppress(OSError):
@@ -182,18 +242,22 @@ def watch(
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     started = next((scope for scope in armed().session.scopes if scope.follows_children), None)
     if started is not None:
-        return Run(started, owned=False)
+        return Run(started, owned=False, parts=(models, optimizers))
     _close_left_open(optimizers)
     try:
         made = _make_folder(Path(folder), name, chosen)
     except OSError as error:
         warnings.warn(f"holdfast: the training is not recorded: {error}", stacklevel=2)
-        return Run(Scope(RunFolder(Path(folder) / (name or "run"))), owned=False)
+        return Run(Scope(RunFolder(Path(folder) / (name or "run"))), owned=False, parts=(models, optimizers))
     scope = Scope(made, budget=budget, policy=chosen, models=models, optimizers=optimizers)
     armed().add(scope)
-    run = Run(scope, owned=True)
+    run = Run(scope, owned=True, parts=(models, optimizers))
     _open_runs.append(run)
     return run
+
+
+def _weakly(things: Iterable[Any]) -> list[Any]:
+    return [weakref.ref(thing) for thing in things]
 
 
 def _close_left_open(optimizers: list[torch.optim.Optimizer]) -> None:
@@ -212,6 +276,7 @@ def _make_folder(parent: Path, name: str | None, policy: Policy) -> RunFolder:
         "rules": dict(policy.rules),
         "python": sys.executable,
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "asked": name,
     }
     shared = os.environ.get("TORCHELASTIC_RUN_ID")
     if shared is not None and info["world_size"] != 1:  # the ranks of one run meet in one folder

@@ -1,4 +1,4 @@
-"""The journal of a run: findings, diagnoses, actions and changes, one JSON object a line.
+"""The journal of a run: findings, diagnoses, actions, changes and checkpoints, one JSON object a line.
 
 Many processes append to one file. Each line goes out in a single `write` on a descriptor opened for appending,
 so lines never mix. A line cut off by a crash or a full disk is skipped when the journal is read, and does not take
@@ -23,7 +23,7 @@ class Journal:
         self.path = path
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append one entry; `kind` is finding, diagnosis, action or change. Raises OSError if the disk refuses."""
+        """Append one entry; `kind` is finding, diagnosis, action, change or checkpoint. Raises OSError if the disk refuses."""
         entry = {"time": round(time.time(), 3), "kind": kind, **fields}
         line = (json.dumps(entry, ensure_ascii=False, default=str) + "\n").encode(errors="replace")
         descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

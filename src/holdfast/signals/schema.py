@@ -135,6 +135,19 @@ PARAMETERS = Table(
     ),
 )
 
+UNTRAINED = Table(
+    name="untrained",
+    a_row_is="one parameter that the update did not reach at a sampled step, whenever that changed",
+    empty_because="every parameter of the model is trained, or no step was sampled yet.",
+    columns=(
+        _STEP,
+        _string("name", "the parameter's name in its model"),
+        _string("why", "frozen, no-gradient, no-optimizer (none holds it); trained once it is"),
+        _int("position", "which parameter of the model it is, in the order of its definition"),
+        _int("of", "parameters of the model"),
+    ),
+)
+
 MODULES = Table(
     name="modules",
     a_row_is="one module's forward or backward pass in a sampled step",
@@ -245,5 +258,6 @@ STACKS = Table(
 )
 
 TABLES: dict[str, Table] = {
-    table.name: table for table in (STEPS, GROUPS, PARAMETERS, MODULES, EVALUATIONS, LOADER, PROCESSES, GPUS, COLLECTIVES, STACKS)
+    table.name: table
+    for table in (STEPS, GROUPS, PARAMETERS, UNTRAINED, MODULES, EVALUATIONS, LOADER, PROCESSES, GPUS, COLLECTIVES, STACKS)
 }

@@ -88,6 +88,7 @@ def prepare(command: Command, settings: Settings) -> Launch:
     name = settings.name or default_name(command.words, time.strftime("%m%d-%H%M%S"))
     facts = {
         "holdfast": holdfast.__version__,
+        "asked": settings.name,
         "policy": settings.policy,
         "rules": dict(settings.rules),
         "patience": settings.patience,

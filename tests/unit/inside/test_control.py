@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
+from holdfast.checkpoints.manifest import list_checkpoints
+from holdfast.checkpoints.write import best_checkpoint
 from holdfast.inside.arm import arm_from_environment, armed
 from holdfast.inside.mailbox import Mailbox, post
 from holdfast.signals.actions import Action
@@ -85,6 +88,28 @@ def test_a_roll_back_to_where_nothing_is_kept_is_refused_in_words(run: RunFolder
     (answer,) = answers(run)
     assert answer["state"] == "refused" and "no clean snapshot" in answer["detail"]
     assert not loop.model.weight.equal(before)
+
+
+def test_a_checkpoint_is_saved_and_rolled_back_to_from_disk(run: RunFolder) -> None:
+    loop = Loop()
+    loop.train(60)
+    wait_for_snapshots(run)
+    post(run.path, 1, 0, Action("save-checkpoint", step=60, because="loss-spike", settings={"best": 0.5}))
+    loop.train(1)
+    saved = loop.model.weight.detach().clone()
+    control = armed().session.trainings[0].control
+    assert control is not None
+    control._helper.close(60.0)  # it writes behind the training
+    (path,) = list_checkpoints(run.path / "checkpoints")
+    assert path.name == "step-000061" and best_checkpoint(path.parent) == path
+    assert torch.equal(load_file(path / "weights.safetensors")["weight"], saved)
+    loop.train(20)
+    post(run.path, 2, 0, Action("roll-back", step=81, because="loss-divergence", settings={"to": "disk", "lr_factor": 0.5}))
+    loop.train(1)
+    assert loop.model.weight.equal(saved) and [answer["state"] for answer in answers(run)] == ["done", "done"]
+    assert "step 61" in answers(run)[-1]["detail"]
+    told = [entry for entry in run.journal if entry["kind"] == "checkpoint"]
+    assert [(row["event"], row["by"], row["step"]) for row in told] == [("saved", "guard", 61)]
 
 
 def test_an_action_for_a_later_step_waits_for_it(run: RunFolder) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
-from holdfast.checkpoints.write import list_checkpoints
+from holdfast.checkpoints.manifest import list_checkpoints
 from holdfast.errors import CannotRestore, StorageError
 from holdfast.inside.helper import Helper
 from holdfast.inside.snapshots import host_memory
@@ -168,7 +169,10 @@ def test_memory_is_used_again_and_bounded(loop: Loop) -> None:
         if snapshots.due(step):
             snapshots.take(step)
         made.append(
-            len({s.block.memory.ctypes.data for s in snapshots._snapshots} | {b.memory.ctypes.data for b in snapshots._free})
+            len(
+                {s.block.memory.ctypes.data for s in snapshots._snapshots}
+                | {b.memory.ctypes.data for b in snapshots._blocks.free}
+            )
         )
 
     loop.run(2, 60, between)
@@ -194,7 +198,7 @@ def test_memory_that_cannot_be_had_is_not_asked_for_again(loop: Loop, monkeypatc
 
     said: list[str] = []
     snapshots = snapshots_of(loop, say=said.append)
-    monkeypatch.setattr("holdfast.inside.snapshots.snapshots.Block", none)
+    monkeypatch.setattr("holdfast.inside.snapshots.blocks.Block", none)
     loop.run(0, 10, lambda step: snapshots.due(step) and snapshots.take(step))
     assert len(said) == 1 and "Memory is short" in said[0]
 
@@ -268,7 +272,7 @@ def test_a_snapshot_that_is_being_read_is_not_overwritten(loop: Loop, tmp_path: 
     loop.run(5, 8)
     assert not snapshots.take(8)  # its only place is being written to disk
     jobs.pop()()
-    assert torch.equal(torch.load(tmp_path / "step-000005" / "weights.pt")["models"][0]["parameters"]["0.weight"], expected)
+    assert torch.equal(load_file(tmp_path / "step-000005" / "weights.safetensors")["0.weight"], expected)
     assert snapshots.take(8)
 
 
@@ -315,8 +319,9 @@ def test_a_checkpoint_holds_nothing_twice_and_is_plain(loop: Loop, tmp_path: Pat
     path = snapshots.save(tmp_path)
     assert path is not None
     sizes = {file.name: file.stat().st_size for file in path.iterdir()}
-    assert sizes["weights.pt"] < 1.1 * 512 * 513 * 4 and sizes["training.pt"] < 50_000
-    assert torch.load(path / "weights.pt", weights_only=True)["models"][0]["parameters"].keys() == {"weight", "bias"}
+    assert sizes["weights.safetensors"] < 1.1 * 512 * 513 * 4 and sizes["training.pt"] < 50_000
+    assert load_file(path / "weights.safetensors").keys() == {"weight", "bias"}
+    assert torch.load(path / "training.pt", weights_only=True)["optimizers"][0] == optimizer.state_dict()
 
 
 def test_the_newest_clean_one_is_saved_and_a_torn_checkpoint_is_passed_over(loop: Loop, tmp_path: Path) -> None:
@@ -327,7 +332,7 @@ def test_the_newest_clean_one_is_saved_and_a_torn_checkpoint_is_passed_over(loop
         snapshots.save(tmp_path)
     (tmp_path / "step-000020" / "training.pt").write_bytes(b"")
     assert snapshots.restore_from_disk(tmp_path) == 10
-    damaged = tmp_path / "step-000010" / "weights.pt"
+    damaged = tmp_path / "step-000010" / "weights.safetensors"
     data = bytearray(damaged.read_bytes())
     data[len(data) // 2] ^= 1
     damaged.write_bytes(bytes(data))

@@ -53,6 +53,11 @@ class Losses:
         self._used = True
         self._scaled = self._unscaled = self._scale = None
 
+    @property
+    def accumulating(self) -> bool:
+        """Whether gradients of a `backward` wait for their update."""
+        return self.count > 0 and not self._used
+
     def total(self) -> float | torch.Tensor | None:
         """The summed loss: a number, or a tensor on the device where it is; None if no scalar was seen."""
         self._used = True

@@ -333,7 +333,7 @@ class MicroBatches:
         self._write("action", action="shrink-micro-batch", because=because, settings={"parts": parts}, state="done", **words)
 
     def _write(self, kind: str, **fields: Any) -> None:
-        from holdfast.inside.session import current_rank
+        from holdfast.inside.ranks import current_rank
 
         step = self._scope.trainings[-1].step if self._scope.trainings else 0
         with contextlib.suppress(OSError):

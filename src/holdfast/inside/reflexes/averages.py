@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,20 +17,20 @@ from torch import nn
 class Averages:
     """The averaged copies that were registered for a training."""
 
-    def __init__(self, copies: Iterable[nn.Module] = ()) -> None:
+    def __init__(self, copies: Iterable[Any] = ()) -> None:
         self._copies = [weakref.ref(copy) for copy in copies]
         self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __bool__(self) -> bool:
         return bool(self._copies)
 
-    def add(self, copy: nn.Module) -> None:
+    def add(self, copy: Any) -> None:
         """Register one more."""
         self._copies.append(weakref.ref(copy))
 
     def hold(self) -> None:
         """An update was left out, and the script is about to average over it: keep them as they are."""
-        tensors = [tensor for copy in self.living() for tensor in (*copy.parameters(), *copy.buffers())]
+        tensors = [tensor for copy in self.living() for tensor in _tensors_of(copy)]
         self._kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
 
     def let_go(self) -> None:
@@ -39,6 +40,20 @@ class Averages:
                 tensor.copy_(value)
         self._kept.clear()
 
-    def living(self) -> list[nn.Module]:
+    def living(self) -> list[Any]:
         """The copies that are still there."""
         return [copy for reference in self._copies if (copy := reference()) is not None]
+
+
+def _tensors_of(copy: Any) -> list[torch.Tensor]:
+    """The numbers of a copy: a module's, or those that its state holds."""
+    if isinstance(copy, nn.Module):
+        return [*copy.parameters(), *copy.buffers()]
+    waiting, found = [copy.state_dict()], list[torch.Tensor]()
+    while waiting:
+        thing = waiting.pop()
+        if isinstance(thing, torch.Tensor):
+            found.append(thing)
+        elif isinstance(thing, (dict, list, tuple)):
+            waiting.extend(thing.values() if isinstance(thing, dict) else thing)
+    return found

@@ -55,7 +55,20 @@ def find_companions(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]
             averages.append(thing)
     _sort_schedulers(schedulers, ours, found)
     _sort_averages(averages, models, optimizers, found)
+    _put_in_order(found, optimizers)
     return found
+
+
+def _put_in_order(found: Companions, optimizers: list[Optimizer]) -> None:
+    """As it is in every process of this script; the collector's own order is not."""
+    places = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
+
+    def of_optimizer(scheduler: Any) -> int:
+        return places.get(id(innermost(_attributes(scheduler).get("optimizer"))), -1)
+
+    found.schedulers.sort(key=lambda scheduler: (of_optimizer(scheduler), type(scheduler).__qualname__))
+    for others in (found.scalers, found.averages, found.counters):
+        others.sort(key=lambda one: type(one).__qualname__)
 
 
 def innermost(optimizer: Any) -> Any:

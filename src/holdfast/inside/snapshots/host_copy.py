@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from holdfast.checkpoints.finite import count_non_finite
+
 _ALIGNED = 64  # bytes; where a kind of values begins in the block
-_CHUNK = 1 << 20  # values that are looked at together when a copy is checked
-_EXPONENT = {torch.float16: (np.uint16, 0x7C00), torch.bfloat16: (np.uint16, 0x7F80)}
 
 
 class Source(NamedTuple):
@@ -27,6 +27,7 @@ class Source(NamedTuple):
     tensor: torch.Tensor
     steady: bool
     checked: bool
+    spec: Any = None  # of a sharded tensor: which part of the whole this is
 
 
 Shape = tuple[torch.dtype, torch.Size, tuple[int, ...], bool]
@@ -86,7 +87,7 @@ class Block:
     def is_finite(self) -> bool:
         """Whether all values that must be finite are; one thread, and never long without letting others run."""
         assert self.layout is not None
-        return all(_finite(self.memory[begin:end], dtype) for dtype, begin, end in self.layout.checked)
+        return all(not count_non_finite(self.memory[begin:end], dtype) for dtype, begin, end in self.layout.checked)
 
     def release(self) -> None:
         """Give the memory back. Nothing may be copying from or to it any more."""
@@ -189,23 +190,6 @@ def _pin(memory: npt.NDArray[np.uint8]) -> bool:
         return int(_runtime().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)) == 0
     except Exception:  # noqa: BLE001 - without pinned memory the copies are slower, and that is all
         return False
-
-
-def _finite(memory: npt.NDArray[np.uint8], dtype: torch.dtype) -> bool:
-    """Whether a stretch of memory holds finite numbers only; numpy, as torch would start threads beside the training's."""
-    if dtype in _EXPONENT:
-        kind, mask = _EXPONENT[dtype]
-        bits = memory.view(kind)
-        return all(not (bits[at : at + _CHUNK] & mask == mask).any() for at in range(0, bits.size, _CHUNK))
-    if dtype not in (torch.float32, torch.float64):
-        return True
-    values = memory.view(np.float32 if dtype is torch.float32 else np.float64)
-    with np.errstate(all="ignore"):
-        for at in range(0, values.size, _CHUNK):
-            chunk = values[at : at + _CHUNK]
-            if not np.isfinite(np.add.reduce(chunk)) and not np.isfinite(chunk).all():  # a sum may overflow by itself
-                return False
-    return True
 
 
 def _runtime() -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.optim.swa_utils import AveragedModel
 
 from holdfast.inside.discovery import plain_name
 from holdfast.inside.snapshots.plain import LeftOut, Ref, take_apart
@@ -16,6 +17,7 @@ from holdfast.inside.snapshots.plain import LeftOut, Ref, take_apart
 Optimizer = torch.optim.Optimizer
 Tree = dict[str, Any]
 Keep = Callable[..., Ref]
+_EXTRA = "_extra_state"  # as torch names it
 _FROZEN_AT_MOST = 2  # times the size of what is trained: a large frozen base under small adapters is not copied
 _FROZEN_SMALL = 64 << 20  # bytes of frozen parameters that are always copied
 
@@ -66,7 +68,35 @@ def read_module(module: nn.Module, keep: Keep, *, left_out: set[int], steady: bo
         name: keep(buffer, steady=False, checked=name.rpartition(".")[2].startswith("running_"))
         for name, buffer in buffers_in(module).items()
     }
-    return {"parameters": parameters, "buffers": buffers}
+    apart = not_in_state_dict(module)
+    return {
+        "parameters": parameters,
+        "buffers": {name: ref for name, ref in buffers.items() if name not in apart},
+        "other_buffers": {name: ref for name, ref in buffers.items() if name in apart},
+        "extra_state": {
+            name: read_plain(part.get_extra_state(), changing(keep)) for name, part in holders_of_extra_state(module).items()
+        },
+    }
+
+
+def holders_of_extra_state(module: nn.Module) -> dict[str, nn.Module]:
+    """The parts of a model that keep a state of their own kind, by the name that it has in the state dict."""
+    usual = nn.Module.get_extra_state
+    return {
+        plain_name(f"{prefix}.{_EXTRA}" if prefix else _EXTRA): part
+        for prefix, part in module.named_modules()
+        if type(part).get_extra_state is not usual
+    }
+
+
+def not_in_state_dict(module: nn.Module) -> set[str]:
+    """Names of the buffers that a `state_dict()` leaves out, or that are not of the model but of the average around it."""
+    found = {
+        plain_name(f"{prefix}.{name}" if prefix else name)
+        for prefix, part in module.named_modules(remove_duplicate=False)
+        for name in part._non_persistent_buffers_set
+    }
+    return {*found, "n_averaged"} if isinstance(module, AveragedModel) else found
 
 
 def read_average(average: Any, keep: Keep) -> Tree:
@@ -96,9 +126,19 @@ def read_optimizer(optimizer: Optimizer, keep: Keep) -> Tree:
 
 
 def read_scaler(scaler: Any, keep: Keep) -> Tree:
-    """Scale and growth count where they lie: `state_dict()` would wait for the GPU."""
+    """Scale and growth count where they lie: `state_dict()` would wait for the GPU. Other kinds are asked for theirs."""
+    if not hasattr(scaler, "_growth_tracker"):
+        return {"state": read_plain(scaler.state_dict(), changing(keep))}
     values = {name: getattr(scaler, name) for name in ("_scale", "_growth_tracker")}
-    return {name: None if value is None else keep(value, steady=False, checked=False) for name, value in values.items()}
+    settings = {
+        "scale": scaler._init_scale,
+        "growth_factor": scaler._growth_factor,
+        "backoff_factor": scaler._backoff_factor,
+        "growth_interval": scaler._growth_interval,
+        "_growth_tracker": scaler._init_growth_tracker,
+    }
+    refs = {name: None if value is None else keep(value, steady=False, checked=False) for name, value in values.items()}
+    return {**refs, "settings": settings}
 
 
 def read_plain(value: Any, keep: Callable[[torch.Tensor], Ref]) -> Any:

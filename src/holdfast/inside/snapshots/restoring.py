@@ -12,7 +12,15 @@ from torch import nn
 from holdfast.errors import CannotRestore
 from holdfast.inside.snapshots.host_copy import copy_in
 from holdfast.inside.snapshots.plain import Ref, is_plain, put_together
-from holdfast.inside.snapshots.reading import Counters, Optimizer, Tree, buffers_in, own_numbers, parameters_in
+from holdfast.inside.snapshots.reading import (
+    Counters,
+    Optimizer,
+    Tree,
+    buffers_in,
+    holders_of_extra_state,
+    own_numbers,
+    parameters_in,
+)
 
 
 class Plan:
@@ -40,16 +48,20 @@ class Plan:
 
     def module(self, saved: Tree, module: nn.Module) -> None:
         """Parameters and buffers."""
-        for kind, live in (("parameters", parameters_in(module)), ("buffers", buffers_in(module))):
-            for name, ref in saved[kind].items():
-                self._into(live.get(name), ref, name)
+        live, extra = {**parameters_in(module), **buffers_in(module)}, holders_of_extra_state(module)
+        for kind in ("parameters", "buffers", "other_buffers", "extra_state"):
+            for name, value in saved.get(kind, {}).items():
+                if name in extra:
+                    self._later(lambda part=extra[name], value=value: part.set_extra_state(self._values(value, None)))
+                else:
+                    self._into(live.get(name), value, name)
 
     def average(self, saved: Tree, average: Any) -> None:
         """An averaged copy of the weights."""
         if "parameters" in saved:
             self.module(saved, average)
         else:
-            self._later(lambda: average.load_state_dict(self._values(saved["state"], average.state_dict())))
+            self._later(lambda: self._load(average, saved["state"]))
 
     def counters(self, saved: Tree, counters: Counters) -> None:
         """The numbers beside an average."""
@@ -57,10 +69,14 @@ class Plan:
 
     def scheduler(self, saved: Any, scheduler: Any) -> None:
         """A scheduler, through its own `load_state_dict`."""
-        self._later(lambda: scheduler.load_state_dict(self._values(saved, scheduler.state_dict())))
+        self._later(lambda: self._load(scheduler, saved))
 
     def scaler(self, saved: Tree, scaler: Any) -> None:
         """A gradient scaler; one that had not begun when the state was read, begins anew."""
+        if "state" in saved:
+            if saved["state"]:  # that of one that is switched off is empty
+                self._later(lambda: self._load(scaler, saved["state"]))
+            return
         for name, start in (("_scale", "_init_scale"), ("_growth_tracker", "_init_growth_tracker")):
             live, value = getattr(scaler, name), saved[name]
             if live is not None and isinstance(value, Ref):
@@ -140,6 +156,14 @@ class Plan:
             now = f"{tuple(target.shape)} {target.dtype}" if isinstance(target, torch.Tensor) else "gone"
             raise _changed(f"{name} was {tuple(host.shape)} {host.dtype} and is {now}")
         self._pairs[ref.number, id(target)] = host, own_numbers(target)
+
+    def _load(self, thing: Any, saved: Any) -> None:
+        """Through its own `load_state_dict`; what is not plain was never kept, and stays as it is."""
+        now = thing.state_dict()
+        state = self._values(saved, now)
+        if isinstance(state, dict) and isinstance(now, dict):
+            state.update({name: value for name, value in now.items() if name not in state and not is_plain(value)})
+        thing.load_state_dict(state)
 
     def _later(self, job: Callable[..., Any], *arguments: Any) -> None:
         self._afterwards.append(lambda: job(*arguments))

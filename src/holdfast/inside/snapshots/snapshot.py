@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from holdfast.inside.saving.parts import to_parts
 from holdfast.inside.snapshots.host_copy import Block, Source, Underway
-from holdfast.inside.snapshots.plain import Ref, put_together
 from holdfast.inside.snapshots.reading import Tree
 
 
@@ -23,6 +24,7 @@ class Snapshot:
     block: Block
     underway: list[Underway]
     verified: bool | None = None
+    path: Path | None = None  # where it was written to, if it was
     users: int = 0  # jobs that read it now, in other threads: its memory must not be used again
     checking: threading.Lock = field(default_factory=threading.Lock)
 
@@ -42,20 +44,8 @@ class Snapshot:
         return all(copies.done() for copies in self.underway)
 
     def parts(self) -> dict[str, Any]:
-        """The state as plain containers of tensors, for a checkpoint: weights apart from the rest, and nothing twice."""
-        in_weights: set[Ref] = set()
-
-        def weight(ref: Ref) -> torch.Tensor:
-            in_weights.add(ref)
-            return self.hosts[ref.number]
-
-        weights = put_together({name: self.tree[name] for name in ("models", "averages")}, weight)
-        rest = {name: value for name, value in self.tree.items() if name not in weights}
-        rest["optimizers"] = [
-            {**saved, "parameters": {n: ref for n, ref in saved["parameters"].items() if ref not in in_weights}}
-            for saved in self.tree["optimizers"]
-        ]
-        return {"weights": weights, "training": put_together(rest, lambda ref: self.hosts[ref.number])}
+        """The state as the files of a checkpoint."""
+        return to_parts(self.tree, self.hosts)
 
 
 class Pending:

@@ -15,26 +15,19 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from holdfast.checkpoints.write import (
-    folder_of,
-    list_checkpoints,
-    mark_best,
-    read_checkpoint,
-    read_manifest,
-    retain,
-    write_checkpoint,
-)
-from holdfast.errors import CannotRestore, HoldfastError
+from holdfast.checkpoints.manifest import free_name
+from holdfast.errors import CannotRestore
+from holdfast.inside.snapshots.blocks import Blocks
+from holdfast.inside.snapshots.disk import ToDisk, load, restore_newest
 from holdfast.inside.snapshots.host_copy import Block, Copier, Layout, shapes_of
-from holdfast.inside.snapshots.host_memory import share_for_snapshots
-from holdfast.inside.snapshots.plain import Ref, take_apart
+from holdfast.inside.snapshots.reading import Tree
 from holdfast.inside.snapshots.retention import fitting_interval, to_give_up
 from holdfast.inside.snapshots.snapshot import Pending, Snapshot
 from holdfast.inside.snapshots.state import Reading, TrainingState
@@ -58,23 +51,22 @@ class Snapshots:
         rank: int = 0,
         world_size: int = 1,
         index: Path | None = None,
-        settings: Mapping[str, Any] = MappingProxyType({}),
+        to_disk: ToDisk | None = None,
         say: Callable[[str], None] = lambda _words: None,
     ) -> None:
-        self.every, self.keep, self.memory_limit = every, keep, memory_limit
+        self.every = every
         self.taken, self.take_seconds = 0, 0.0  # how many, and what the last one cost the training thread
-        self._settings = settings
-        self._state, self._run_later, self._say, self._index = state, run_later, say, index
+        self._state, self._run_later, self._index = state, run_later, index
+        self._to_disk = to_disk or ToDisk(lambda: {"rank": rank})
         self._least, self._budget, self._rank, self._alone = every, budget, rank, world_size == 1
         self._copier, self._layout = Copier(), None  # type: tuple[Copier, Layout | None]
         self._snapshots: list[Snapshot] = []
-        self._free: list[Block] = []
-        self._blocks, self._being_made = 0, 0
         self._pending: Pending | None = None
         self._structure: Any = None
-        self._next, self._off = _FIRST_STEPS[0], False
+        self._next = _FIRST_STEPS[0]
         self._asked_at, self._step_seconds, self._copy_seconds = 0.0, 0.0, 0.0
         self._lock = threading.RLock()
+        self._blocks = Blocks(keep, memory_limit, run_later=run_later, say=say, lock=self._lock)
 
     # Taking
 
@@ -86,7 +78,7 @@ class Snapshots:
             usual = self._step_seconds or seconds
             self._step_seconds = usual + (1 - _MEMORY) * (min(seconds, 4 * usual) - usual)  # an evaluation is no step
         self._asked_at = now
-        if step < self._next or self._off or not (self._alone or self._is_common(step)):
+        if step < self._next or self._blocks.off or not (self._alone or self._is_common(step)):
             return False
         return self._has_room()
 
@@ -160,17 +152,15 @@ class Snapshots:
 
     def forget(self) -> None:
         """Forget all snapshots and give their memory back."""
-        self._off = True
+        self._blocks.off = True
         with self._lock:
             snapshots, self._snapshots, self._pending = self._snapshots, [], None
-            free, self._free, self._blocks = self._free, [], 0
         for snapshot in snapshots:
             if snapshot.underway:
                 torch.cuda.synchronize()  # copies to it, and from it into the training
             if not snapshot.users:
                 snapshot.block.release()
-        for block in free:
-            block.release()
+        self._blocks.release_all()
         self._tell()
 
     def write_index(self, path: Path) -> None:
@@ -196,47 +186,27 @@ class Snapshots:
         if not candidates:
             return None
         parent = self._own_folder(folder)
+        path = candidates[0].path or (parent or folder) / free_name(parent or folder, candidates[0].step)
         self._run_later(lambda: self._write(candidates, parent, keep, best))
-        return (parent or folder) / folder_of(candidates[0].step)
+        return path
 
     def restore_from_disk(self, folder: Path, *, at_or_before: int | None = None, randomness: bool = False) -> int | None:
         """Restore the newest whole checkpoint under `folder` and return its step; None if there is none. Reads in this thread.
 
         With several ranks name `at_or_before`, so that a checkpoint that is just being finished is not taken by some only.
         """
-        for path in reversed(list_checkpoints(self._own_folder(folder) or folder)):
-            step = int((read_manifest(path) or {}).get("step", -1))
-            if step < 0 or (at_or_before is not None and step > at_or_before):
-                continue
-            try:
-                self.load(path, randomness=randomness)
-            except CannotRestore:
-                raise
-            except HoldfastError:  # torn: an older one may be whole
-                continue
-            return step
-        return None
+        own = self._own_folder(folder) or folder
+        return restore_newest(own, partial(self._put_back, randomness=randomness), at_or_before=at_or_before)
 
     def load(self, path: Path, *, randomness: bool = False) -> None:
         """Restore one checkpoint that `save` wrote. Raises StorageError or CannotRestore, with nothing changed."""
-        parts = read_checkpoint(path)
-        hosts: list[torch.Tensor] = []
-        seen: dict[tuple[int, torch.Size, torch.dtype], Ref] = {}
-
-        def keep(tensor: torch.Tensor) -> Ref:
-            key = tensor.data_ptr() or id(tensor), tensor.shape, tensor.dtype
-            if key not in seen:
-                seen[key] = Ref(len(hosts))
-                hosts.append(tensor)
-            return seen[key]
-
-        content = {**parts["training"], **parts["weights"]}
-        randomness_state = content.pop("randomness")
-        tree = take_apart(content, keep)
-        self.wait_for_copies()
-        self._living().put_back({**tree, "randomness": randomness_state}, hosts, randomness=randomness)
+        load(path, partial(self._put_back, randomness=randomness))
 
     # Parts
+
+    def _put_back(self, tree: Tree, hosts: list[torch.Tensor], *, randomness: bool) -> None:
+        self.wait_for_copies()
+        self._living().put_back(tree, hosts, randomness=randomness)
 
     def _living(self) -> TrainingState:
         state = self._state()
@@ -271,87 +241,44 @@ class Snapshots:
 
     # Memory
 
-    def _fitting(self, size: int) -> int:
-        """How many snapshots of that size are kept: fewer if memory is short."""
-        if self.memory_limit is None:
-            self.memory_limit = share_for_snapshots()
-        fitting = min(self.keep, self.memory_limit // max(1, size))
-        if fitting < 1 and not self._off:
-            self._off = True
-            self._say(
-                f"No snapshots are kept: one takes {size / 1e9:.2f} GB and {self.memory_limit / 1e9:.2f} GB of host memory "
-                "may be used. Roll-backs can only go to checkpoints on disk."
-            )
-        return fitting
-
     def _has_room(self) -> bool:
         """Whether the next snapshot has a block; if not, have one made and say no for now."""
         with self._lock:
-            if self._free or self._being_made:
-                return bool(self._free)
-            if self._snapshots and self._blocks >= self._fitting(self._snapshots[-1].block.size):
+            if self._blocks.free or self._blocks.being_made:
+                return bool(self._blocks.free)
+            if self._snapshots and self._blocks.count >= self._blocks.fitting(self._snapshots[-1].block.size):
                 return True
         state = self._state()
         if state is None or not state.alive():
             return False
         reading = state.read()
         size = self._layout_of(reading).size
-        if self._fitting(size) < 1:
+        if self._blocks.fitting(size) < 1:
             return False
-        self._make_block(size, pin=_on_gpu(reading))
-        return bool(self._free)
-
-    def _make_block(self, size: int, *, pin: bool) -> None:
-        with self._lock:
-            self._being_made += 1
-
-        def make() -> None:
-            try:
-                block = Block(size, pin=pin)
-                with self._lock:
-                    if not self._off:
-                        self._free.append(block)
-                        self._blocks += 1
-            except MemoryError:
-                self.keep = self._blocks
-                self._off = self._blocks == 0
-                self._say(f"Memory is short: {self._blocks} snapshots of {size / 1e9:.2f} GB are kept.")
-            finally:
-                self._being_made -= 1
-
-        self._run_later(make)
+        self._blocks.make_one(size, pin=_on_gpu(reading))
+        return bool(self._blocks.free)
 
     def _block_for(self, step: int, size: int, *, pin: bool) -> Block | None:
         """A free block, a new one, or that of the snapshot that has to go; None if all are being read or none fits."""
-        fitting = self._fitting(size)
+        fitting = self._blocks.fitting(size)
         if fitting < 1:
             return None
         with self._lock:
             for old in [s for s in self._snapshots if s.verified is False or s.step == step]:
                 self._drop(old)
-            if not self._free and self._blocks + self._being_made >= fitting:
+            if not self._blocks.free and self._blocks.count + self._blocks.being_made >= fitting:
                 goes = to_give_up([s.step for s in self._snapshots], step, every=self.every, keep=fitting)
                 idle = [s for s in self._snapshots if not s.users and s.copied()]
                 chosen = next((s for s in idle if s.step == goes), max(idle, key=lambda s: s.step, default=None))
                 if chosen is None:
                     return None
                 self._drop(chosen)
-            while self._free:
-                block = self._free.pop()
-                if block.size >= size:
-                    return block
-                block.release()
-                self._blocks -= 1
-            self._blocks += 1
-        return Block(size, pin=pin)
+        return self._blocks.take(size, pin=pin)
 
     def _drop(self, snapshot: Snapshot) -> None:
         """Take a snapshot off the list; its block is free unless someone still reads it."""
         self._snapshots.remove(snapshot)
-        if snapshot.users or not snapshot.copied():
-            self._blocks -= 1  # it goes when its reader is done
-        else:
-            self._free.append(snapshot.block)
+        self._blocks.give_back(snapshot.block, still_read=bool(snapshot.users) or not snapshot.copied())
 
     # In the helper thread
 
@@ -372,21 +299,17 @@ class Snapshots:
         with self._lock:
             if not clean and snapshot in self._snapshots:
                 self._drop(snapshot)
-            more = not self._free and not self._being_made and not self._off and self._blocks < self._fitting(size)
+            blocks = self._blocks
+            more = not (blocks.free or blocks.being_made or blocks.off) and blocks.count < blocks.fitting(size)
         self._tell()
         if more:
-            self._make_block(size, pin=bool(snapshot.underway))
+            self._blocks.make_one(size, pin=bool(snapshot.underway))
 
     def _write(self, candidates: list[Snapshot], parent: Path | None, keep: int, best: float | None) -> None:
         try:
             snapshot = next((candidate for candidate in candidates if candidate.verify()), None)
             if snapshot is not None and parent is not None:
-                path = write_checkpoint(
-                    parent, snapshot.step, snapshot.parts(), size=snapshot.block.size, rank=self._rank, settings=self._settings
-                )
-                if best is not None:
-                    mark_best(path, best)
-                retain(parent, keep=keep)
+                self._to_disk.write(snapshot, parent, keep=keep, best=best)
         finally:
             self._release(candidates)
 

@@ -10,14 +10,17 @@ graphs, compiled code and other holders of the same tensors see them.
 
 from __future__ import annotations
 
+import copy
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
+from holdfast.inside.ranks import is_sharded
 from holdfast.inside.snapshots import reading
 from holdfast.inside.snapshots.companions import find_companions, innermost
 from holdfast.inside.snapshots.host_copy import Source
@@ -53,14 +56,16 @@ class TrainingState:
         averages: Iterable[Any] = (),
         counters: Iterable[Counters] = (),
         unseen: Iterable[str] = (),
+        whole: bool = False,
     ) -> None:
+        """With `whole` frozen parameters are never left out, however large they are."""
         self._models, self._optimizers = _weak(models), _weak(_with_inner(optimizers))
         self._schedulers, self._scalers, self._averages = _weak(schedulers), _weak(scalers), _weak(averages)
-        self._counters, self._unseen = list(counters), list(unseen)
+        self._counters, self._unseen, self._whole = list(counters), list(unseen), whole
 
     @classmethod
     def discover(
-        cls, models: Iterable[nn.Module], optimizers: Iterable[Optimizer], extra_emas: Iterable[Any] = ()
+        cls, models: Iterable[nn.Module], optimizers: Iterable[Optimizer], extra_emas: Iterable[Any] = (), *, whole: bool = False
     ) -> TrainingState:
         """Find the schedulers, scalers and averages that belong to these models and optimizers.
 
@@ -79,6 +84,7 @@ class TrainingState:
             averages=averages,
             counters=[Counters(holder) for holder in found.counters],
             unseen=found.unseen,
+            whole=whole,
         )
 
     def missing(self) -> list[str]:
@@ -89,7 +95,7 @@ class TrainingState:
                 "The model was not found, only the optimizer's parameters: buffers (BatchNorm's statistics) are not restored. "
                 "To have them restored: holdfast.watch(model, optimizer)."
             )
-        left_out = reading.frozen_to_leave_out(self._models(), self._parameters())
+        left_out = self._left_out()
         if left_out:
             size = sum(parameter.nbytes for parameter in left_out) / 1e9
             words.append(f"{size:.1f} GB of frozen parameters are not copied, as nothing trains them: they stay as they are.")
@@ -99,12 +105,38 @@ class TrainingState:
         """Whether there is still something to restore."""
         return bool(self._models() or self._optimizers())
 
+    def models(self) -> list[nn.Module]:
+        """The models, as far as they are alive."""
+        return list(self._models())
+
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers, as far as they are alive."""
+        return list(self._optimizers())
+
+    def schedulers(self) -> list[Any]:
+        """The schedulers, as far as they are alive."""
+        return list(self._schedulers())
+
+    def scalers(self) -> list[Any]:
+        """The gradient scalers, as far as they are alive."""
+        return list(self._scalers())
+
+    def without_models(self) -> TrainingState:
+        """Everything beside models and optimizers."""
+        rest = copy.copy(self)
+        rest._models = rest._optimizers = _weak(())
+        return rest
+
     def is_sharded(self) -> bool:
         """Whether this rank holds only a part of some parameters."""
-        return any(hasattr(parameter, "_local_tensor") for parameter in self._parameters())
+        return any(is_sharded(parameter) for parameter in (*self._parameters(), *self._of_models()))
 
-    def read(self) -> Reading:
-        """The training's own tensors, not copied, and a copy of everything else."""
+    def gpus(self) -> list[int]:
+        """The GPUs that hold something of it."""
+        return sorted({parameter.get_device() for parameter in (*self._parameters(), *self._of_models()) if parameter.is_cuda})
+
+    def read(self, also: Mapping[str, Any] = MappingProxyType({})) -> Reading:
+        """The training's own tensors, not copied, and a copy of everything else; `also` are further plain values to keep."""
         sources: list[Source] = []
         seen: dict[int, Ref] = {}
 
@@ -112,11 +144,11 @@ class TrainingState:
             ref = seen.get(id(tensor))
             if ref is None:
                 ref = seen[id(tensor)] = Ref(len(sources))
-                sources.append(Source(reading.own_numbers(tensor), steady, checked))
+                sources.append(Source(reading.own_numbers(tensor), steady, checked, getattr(tensor, "_spec", None)))
             return ref
 
         models = self._models()
-        left_out = {id(parameter) for parameter in reading.frozen_to_leave_out(models, self._parameters())}
+        left_out = {id(parameter) for parameter in self._left_out()}
         plain = [scheduler.state_dict() for scheduler in self._schedulers()]
         tree: Tree = {
             "models": [reading.read_module(model, keep, left_out=left_out) for model in models],
@@ -125,6 +157,7 @@ class TrainingState:
             "schedulers": [reading.read_plain(state, reading.changing(keep)) for state in plain],
             "scalers": [reading.read_scaler(scaler, keep) for scaler in self._scalers()],
             "counters": [counters.read() for counters in self._counters],
+            **{name: reading.read_plain(value, reading.changing(keep)) for name, value in also.items()},
         }
         gpus = sorted({source.tensor.get_device() for source in sources if source.tensor.is_cuda})
         tree["randomness"] = read_randomness(gpus)
@@ -148,14 +181,27 @@ class TrainingState:
         if randomness:
             set_randomness(tree["randomness"])
 
+    def _left_out(self) -> list[torch.Tensor]:
+        return [] if self._whole else reading.frozen_to_leave_out(self._models(), self._parameters())
+
+    def _of_models(self) -> list[torch.Tensor]:
+        return [parameter for model in self._models() for parameter in model.parameters()]
+
     def _parameters(self) -> list[torch.Tensor]:
         return [p for optimizer in self._optimizers() for group in optimizer.param_groups for p in group["params"]]
 
 
 def _weak(things: Iterable[Any]) -> Callable[[], list[Any]]:
     """The things that are alive, asked anew each time."""
-    references = [weakref.ref(thing) for thing in things]
+    references = [_reference(thing) for thing in things]
     return lambda: [thing for reference in references if (thing := reference()) is not None]
+
+
+def _reference(thing: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(thing)
+    except TypeError:  # a class with slots
+        return lambda: thing
 
 
 def _with_inner(optimizers: Iterable[Optimizer]) -> list[Optimizer]:

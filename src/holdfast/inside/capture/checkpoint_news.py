@@ -1,0 +1,49 @@
+"""What the journals are told about checkpoints that the script saves and loads itself."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from holdfast.inside.ranks import current_rank
+
+if TYPE_CHECKING:
+    from holdfast.inside.session import Session
+    from holdfast.inside.training import Training
+
+
+class CheckpointNews:
+    """Writes the rows into the journal of every run that this process belongs to."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def newest(self) -> Training | None:
+        """The training that began last, if one has begun."""
+        trainings = self._session.trainings
+        return trainings[-1] if trainings else None
+
+    def step(self) -> int | None:
+        """How many steps were made so far; None before the first training."""
+        training = self.newest()
+        return training.step if training is not None else None
+
+    def guards(self, code: str) -> bool:
+        """Whether any run may act on this finding."""
+        return any(scope.policy.guards(code) for scope in self._session.scopes)
+
+    def row(self, event: str, **facts: Any) -> None:
+        """Write a row about a checkpoint."""
+        training = self.newest()
+        if training is not None:
+            facts = {"step": training.step, "recording": training.recorder.recording.name, **facts}
+        self._write("checkpoint", event=event, **facts)
+
+    def finding(self, code: str, severity: str, evidence: dict[str, Any]) -> None:
+        """Write a finding."""
+        self._write("finding", code=code, severity=severity, step=self.step(), evidence=evidence)
+
+    def _write(self, kind: str, **fields: Any) -> None:
+        for scope in self._session.scopes:
+            with contextlib.suppress(OSError):
+                scope.run.journal.write(kind, rank=current_rank(), **fields)

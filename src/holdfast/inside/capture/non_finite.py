@@ -1,0 +1,149 @@
+"""Which tensors of a thing that is about to be saved hold NaN or Inf: one sum for each, and one wait for each device.
+
+Only what lies in containers, modules and plain attributes is looked at, and nothing of theirs is called. What may be infinite is
+decided as `holdfast checkpoints verify` does: masks, and what is kept beside weights and optimizer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from holdfast.inside.snapshots.reading import is_usable, own_numbers
+
+_DEEPEST, _MOST = 16, 1_000_000
+_FEW = 64  # things in a list that are looked at for what it is
+_MUST_BE_FINITE = ("weights", "optimizer", "ema")
+_MASK = re.compile(r"mask|causal|tril|triu", re.IGNORECASE)
+_CLOSED = (str, bytes, int, float, complex, bool, type(None), type, torch.dtype, torch.device)
+
+
+class Bad(NamedTuple):
+    """A tensor with numbers that are not finite."""
+
+    name: str
+    nan: int
+    inf: int
+    of: int
+
+    def as_row(self) -> dict[str, Any]:
+        """As the journal holds it."""
+        return self._asdict()
+
+
+def tensors_in(thing: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor in a thing with the way to it: `model.fc.weight`, `optimizer.state.0.exp_avg`. The same one comes once."""
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any, int]] = [("", thing, 0)]
+    while waiting and len(seen) < _MOST:
+        path, one, depth = waiting.pop()
+        if isinstance(one, _CLOSED) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, torch.Tensor):
+            yield path or "tensor", one
+        elif depth < _DEEPEST:
+            before = f"{path}." if path else ""
+            waiting += [(f"{before}{name}", part, depth + 1) for name, part in reversed(_parts(one))]
+
+
+def _parts(thing: Any) -> list[tuple[Any, Any]]:
+    if isinstance(thing, nn.Module):
+        return [*thing.named_parameters(), *thing.named_buffers()]
+    if isinstance(thing, torch.optim.Optimizer):
+        return [("state", dict(enumerate(thing.state.values())))]
+    if isinstance(thing, dict):
+        return list(dict.items(thing))
+    if isinstance(thing, (list, tuple)):
+        return list(enumerate(thing))
+    try:
+        return list(vars(thing).items()) if not callable(thing) else []
+    except TypeError:
+        return []
+
+
+def is_state(thing: Any) -> bool:
+    """Whether it looks like the state of something: nested, or with names such as `fc.weight`; a sample has neither."""
+    if isinstance(thing, (nn.Module, torch.optim.Optimizer)):
+        return True
+    if isinstance(thing, (list, tuple)):
+        return any(isinstance(part, dict) and is_state(part) for part in thing[:_FEW])
+    if not isinstance(thing, dict):
+        return False
+    names = [name for name, value in dict.items(thing) if isinstance(value, torch.Tensor)]
+    dotted = any(isinstance(name, str) and ("." in name or name in ("weight", "bias")) for name in names)
+    return dotted or any(isinstance(value, (dict, nn.Module)) for value in dict.values(thing))
+
+
+def bad_tensors(thing: Any) -> list[Bad]:
+    """The tensors of a thing that hold NaN or Inf and should not."""
+    named = [(name, numbers) for name, tensor in tensors_in(thing) if (numbers := _numbers(tensor)) is not None]
+    with torch.no_grad():
+        finite = _finite([tensor for _, tensor in named])
+        suspects = [one for one, well in zip(named, finite, strict=True) if not well]
+        if not suspects:
+            return []
+        must = _must_be_finite(thing)
+        found = (_look_at(name, tensor) for name, tensor in suspects if must.get(name, True))
+        return [bad for bad in found if bad is not None]
+
+
+def _must_be_finite(thing: Any) -> dict[str, bool]:
+    """For each tensor by its name, whether it is part of weights, averaged weights or an optimizer."""
+    from holdfast.checkpoints.contents import TensorInfo
+    from holdfast.checkpoints.parts import parts_of
+    from holdfast.checkpoints.parts import tensors_in as tensors_of
+
+    def shadow(one: Any, path: str, depth: int) -> Any:
+        if isinstance(one, torch.Tensor):
+            return TensorInfo(path, str(one.dtype), tuple(one.shape), 0)
+        if depth == _DEEPEST or isinstance(one, _CLOSED):
+            return None
+        listed = isinstance(one, (list, tuple))  # several models in a list are weights as much as by name
+        parts = [(name, shadow(part, f"{path}.{name}" if path else str(name), depth + 1)) for name, part in _parts(one)]
+        return {str(name) if listed else name: part for name, part in parts}
+
+    parts = parts_of(shadow(thing, "", 0))
+    return {tensor.name: part.role in _MUST_BE_FINITE for part in parts for tensor in tensors_of(part.value)}
+
+
+def _numbers(tensor: torch.Tensor) -> torch.Tensor | None:
+    """This rank's numbers, if they are of a kind that may be NaN."""
+    numbers = own_numbers(tensor)
+    if not is_usable(numbers) or numbers.is_quantized or not numbers.numel():
+        return None
+    if numbers.is_floating_point():
+        return numbers.float() if numbers.itemsize == 1 else numbers  # eight bits have no sum
+    return torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else None
+
+
+def _finite(tensors: list[torch.Tensor]) -> list[bool]:
+    """For each tensor, whether its sum is finite: a sum is NaN or infinite whenever a part of it is. It may also overflow."""
+    found = [True] * len(tensors)
+    by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
+    for number, tensor in enumerate(tensors):
+        wide = tensor.dtype if tensor.dtype in (torch.float32, torch.float64) else torch.float32
+        by_device.setdefault(tensor.device, []).append((number, torch.isfinite(tensor.sum(dtype=wide))))
+    for sums in by_device.values():
+        for (number, _), well in zip(sums, torch.stack([one for _, one in sums]).tolist(), strict=True):
+            found[number] = well
+    return found
+
+
+def _look_at(name: str, tensor: torch.Tensor) -> Bad | None:
+    nan, inf = int(torch.isnan(tensor).sum()), int(torch.isinf(tensor).sum())
+    if not nan and (not inf or _is_mask(name.rpartition(".")[2], tensor)):
+        return None
+    return Bad(name, nan, inf, tensor.numel())
+
+
+def _is_mask(name: str, tensor: torch.Tensor) -> bool:
+    """Whether it is called one or has the shape of one, and holds nothing but 0, 1 and minus infinity."""
+    if not _MASK.search(name) and (name in ("weight", "bias") or sum(length > 1 for length in tensor.shape) < 2):
+        return False
+    return bool(((tensor == 0) | (tensor == 1) | (tensor == -math.inf)).all())
