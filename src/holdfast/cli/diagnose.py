@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from holdfast.detectors.finding import Finding
     from holdfast.diagnosis.checkup import Checkup
     from holdfast.diagnosis.ranking import Ranked
+    from holdfast.logs.chosen import Chosen
     from holdfast.signals.curves import Curves
     from holdfast.signals.run_folder import RunFolder
 
 _THINGS = 3  # that are told without --all
+_NAME = 44  # columns of a name in the overview; the end of it says most
 _STYLES = {"healthy": "bold green", "watch": "bold yellow", "ill": "bold red", "too-short": "bold cyan"}
 _VERDICTS = {
     "healthy": "healthy",
@@ -47,15 +49,36 @@ def diagnose(
     page_file: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page, with the curves drawn.", show_default=False)
     ] = None,
+    series: Annotated[bool, typer.Option("--series", help="List the series and what each is taken for, and stop.")] = False,
+    train_loss: Annotated[
+        str | None,
+        typer.Option("--train-loss", metavar="NAME", help="The series that is the training's loss.", show_default=False),
+    ] = None,
+    val_loss: Annotated[
+        str | None, typer.Option("--val-loss", metavar="NAME", help="The series that is the held-out loss.", show_default=False)
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option("--metric", metavar="NAME", help="The series that is the metric.", show_default=False)
+    ] = None,
+    higher: Annotated[
+        bool | None, typer.Option("--higher-is-better/--lower-is-better", help="Of that metric.", show_default=False)
+    ] = None,
 ) -> None:
     """Say what is wrong with a run, since when, why, and what to change.
 
     Without a target: the newest run here. Exit 1: something is wrong, 2: it could not be read.
     """
+    from holdfast.logs.chosen import Chosen
+
+    way = None if higher is None else "higher" if higher else "lower"
+    chosen = Chosen(train_loss=train_loss, val_loss=val_loss, metric=metric, better=way)
+    if series:
+        _list_series(targets or [""], chosen, as_json=as_json)
+        return
     checkups: list[Checkup] = []
     unread: list[HoldfastError] = []
     for name in targets or [""]:
-        for found in _checked(name):
+        for found in _checked(name, chosen):
             if isinstance(found, HoldfastError):
                 unread.append(found)
             else:
@@ -74,39 +97,71 @@ def diagnose(
         raise typer.Exit(1)
 
 
-def _checked(target: str) -> Iterator[Checkup | HoldfastError]:
+def _checked(target: str, chosen: Chosen) -> Iterator[Checkup | HoldfastError]:
     """The check-ups of everything that a target names."""
     from holdfast.diagnosis.checkup import check_up
-    from holdfast.logs.open import open_log
+
+    for found in _read(target, chosen):
+        if isinstance(found, HoldfastError):
+            yield found
+        else:
+            curves, run = found
+            yield check_up(curves) if run is None else _of_run(run, curves)
+
+
+def _read(target: str, chosen: Chosen, *, anything: bool = False) -> Iterator[tuple[Curves, RunFolder | None] | HoldfastError]:
+    """The curves of everything that a target names, and the run if it is one of ours; what cannot be read, as an error."""
+    from holdfast.logs.folders import kind_of
     from holdfast.logs.search import find_logs
-    from holdfast.probe.target import resolve
 
     path = Path(target).expanduser()
-    if target and path.is_file():
-        yield from (check_up(curves) for curves in open_log(path, name=target))
-        return
-    if not target or not path.is_dir() or (path / "run.json").exists():
-        yield _of_run(resolve(target or None))
+    if not target or not path.is_dir() or kind_of(path) == "holdfast":
+        yield from _read_one(path if target else None, target, chosen, anything=anything)
         return
     several = False
     for log in find_logs(path):
         several = True
         try:
-            if log.is_dir():
-                yield _of_run(resolve(str(log)))
-            else:
-                yield from (check_up(curves) for curves in open_log(log, name=str(log)))
+            yield from _read_one(log, str(log), chosen, anything=anything)
         except HoldfastError as error:
             yield error
     if not several:
         raise LogUnreadable(f"{path} holds no run and no log.", fix="name a log, or a folder with CSV, JSON or text logs in it")
 
 
-def _of_run(run: RunFolder) -> Checkup:
+def _read_one(path: Path | None, name: str, chosen: Chosen, *, anything: bool) -> Iterator[tuple[Curves, RunFolder | None]]:
+    """The runs in a file or a run's folder; a name that is neither is a run of ours."""
+    from holdfast.logs.folders import kind_of
+    from holdfast.logs.open import open_log
+    from holdfast.logs.ours import read_run
+    from holdfast.probe.target import resolve
+
+    if path is not None and (path.is_file() or (path.is_dir() and kind_of(path) != "holdfast")):
+        for curves in open_log(path, name=name, anything=anything or bool(chosen)):
+            yield chosen.of(curves), None
+    else:
+        run = resolve(name or None)
+        yield chosen.of(read_run(run)), run
+
+
+def _list_series(targets: Sequence[str], chosen: Chosen, *, as_json: bool) -> None:
+    from holdfast.cli.series import list_series
+
+    found = [one for target in targets for one in _read(target, chosen, anything=True)]
+    unread = [one for one in found if isinstance(one, HoldfastError)]
+    runs = [one[0] for one in found if not isinstance(one, HoldfastError)]
+    if not runs and unread:
+        raise unread[0]
+    list_series(runs, as_json=as_json)
+    for error in unread:
+        print(f"not read: {error.problem}", file=sys.stderr)
+
+
+def _of_run(run: RunFolder, curves: Curves) -> Checkup:
     """A run of ours: its tables, and what its journal says already."""
     from holdfast.detectors.finding import Finding
     from holdfast.diagnosis.checkup import check_up
-    from holdfast.logs.ours import read_run
+    from holdfast.diagnosis.run_follower import findings_of
 
     rows = list(run.journal)
     seen = [
@@ -119,7 +174,7 @@ def _of_run(run: RunFolder) -> Checkup:
         for row in rows
         if row.get("kind") == "finding" and row.get("code")
     ]
-    return check_up(read_run(run), seen=seen, around=rows, name=run.name)
+    return check_up(curves, seen=[*seen, *findings_of(run)], around=rows, name=run.name)
 
 
 def _write_page(path: Path, checkups: Sequence[Checkup]) -> None:
@@ -153,12 +208,15 @@ def _overview(console: Console, checkups: Sequence[Checkup]) -> None:
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True, max_width=40, overflow="ellipsis")
+    table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for checkup in checkups:
         codes = ", ".join(finding.code for finding in checkup.findings) or "–"
-        table.add_row(checkup.curves.name, Text(checkup.verdict, _STYLES[checkup.verdict]), codes)
+        name = checkup.curves.name
+        table.add_row(
+            name if len(name) <= _NAME else f"…{name[1 - _NAME :]}", Text(checkup.verdict, _STYLES[checkup.verdict]), codes
+        )
     console.print(table)
 
 

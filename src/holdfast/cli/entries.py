@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from holdfast.cli import checkpoint_words
 from holdfast.cli.show import DASH, for_json, number
 from holdfast.probe.journal import Event, Folding
 from holdfast.probe.words import SILENT, action_words, finding_words, plain
@@ -22,16 +23,23 @@ STYLES = {
     "info": "blue",
     "diagnosis": "magenta",
     "change": "blue",
+    "healthy": "green",
+    "explosion": "bold red",
+    "checkpoint": "dim",
 }
-_MARKS = {"finding": "!", "action": "*", "diagnosis": "?", "change": "~"}
+_MARKS = {"finding": "!", "action": "*", "diagnosis": "?", "change": "~", "checkpoint": "+"}
 _LIST, _HISTORY, _TEXT = 4, 3, 80
 _IN_ORDER = ("loss", "norm", "lr")
-_SAID_APART = ("parameter", "module", "bad_parameters", "input", "batch", "what", "error", "so_far", "words", "began_in")
+_SAID_APART = (
+    *("parameter", "module", "bad_parameters", "input", "batch", "what", "error", "so_far", "words", "began_in"),
+    *checkpoint_words.SAID_HERE,
+)
 
 
 def word(event: Event) -> str:
     """The one word that says how to take it: a finding's severity, an action's state, else its kind."""
-    return plain(event.severity or event.state or event.kind)
+    verdict = event.row.get("verdict") if event.kind == "checkpoint" else None
+    return plain(str(event.severity or event.state or (verdict if verdict != "watching" else None) or event.kind))
 
 
 def style(event: Event) -> str:
@@ -47,7 +55,7 @@ def sentence(event: Event, *, brief: bool = False) -> str:
         return _action(event)
     if event.kind == "diagnosis":
         return _diagnosis(event)
-    return _other(event)
+    return checkpoint_words.row_words(event.row) if event.kind == "checkpoint" else _other(event)
 
 
 def live_line(event: Event, reflex: Event | None = None, *, ranks: int = 1) -> str:
@@ -60,8 +68,9 @@ def live_line(event: Event, reflex: Event | None = None, *, ranks: int = 1) -> s
 
 
 def told_live(event: Event) -> bool:
-    """Whether `tail` tells it; a diagnosis is told by the action that follows from it."""
-    return event.kind != "diagnosis"
+    """Whether `tail` tells it; a diagnosis is told by the action that follows from it, a worse verdict by its finding."""
+    verdict = event.kind == "checkpoint" and event.row.get("verdict") in ("warning", "explosion") and not event.row.get("over")
+    return event.kind != "diagnosis" and not verdict
 
 
 def with_reflexes(events: Sequence[Event]) -> Iterator[tuple[Event, Event | None]]:
@@ -98,7 +107,7 @@ def _on_the_spot(action: Event, finding: Event) -> bool:
 def _finding(event: Event, *, brief: bool) -> str:
     evidence = event.evidence
     numbers = ", ".join(_numbers(evidence, brief=brief))
-    parts = [numbers] if numbers else []
+    parts = [*([numbers] if numbers else []), *checkpoint_words.evidence_words(evidence, brief=brief)]
     if event.code == "non-finite-input":
         parts.append(value(evidence.get("input")))
     elif not brief:

@@ -32,6 +32,7 @@ class Kind(str, Enum):
     diagnosis = "diagnosis"
     action = "action"
     change = "change"
+    checkpoint = "checkpoint"
 
 
 def register(app: typer.Typer) -> None:

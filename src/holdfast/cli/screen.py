@@ -25,9 +25,9 @@ _SHOWN = 4
 
 def health_style(word: str) -> str:
     """The colour of a health word."""
-    if word in ("healthy", "finished"):
+    if word in ("healthy", "finished") or (word.startswith("resumed") and "watching: healthy" in word):
         return "green"
-    if word.startswith(("starting", "no step", "degraded", "ended", "guarded", "healing", "warning")):
+    if word.startswith(("starting", "no step", "degraded", "ended", "guarded", "healing", "warning", "resumed")):
         return "yellow"
     return "red"
 

@@ -37,7 +37,7 @@ def tail(
     """Watch a run on one screen: loss, norms, speed, memory, health; findings and actions as they come.
 
     Ends by itself when the run ends. Into a pipe or file it writes a line whenever something changed, one a second at most, and
-    one for each finding (!), action (*) and change (~).
+    one for each finding (!), action (*), change (~) and checkpoint (+).
     """
     from holdfast.probe.target import resolve
 

@@ -14,7 +14,7 @@ QUIET_STEPS = 20.0  # nothing is said before this many usual steps have passed w
 RECENT_STEPS = 1000  # what the journal says colours the health for this many steps,
 RECENT_SECONDS = 600.0  # or for this long, whichever lasts longer
 _WELL = ("healthy", "finished", "starting")
-_MILD = ("warning", "guarded", "healing", "degraded")  # a rank that is worse off speaks before these
+_MILD = ("warning", "guarded", "healing", "degraded", "resumed")  # a rank that is worse off speaks before these
 _REPAIRS = {
     "roll-back": "rolled back",
     "lower-lr": "learning rate changed",
@@ -75,7 +75,21 @@ def journal_health(events: Sequence[Event], *, step: int | None, now: float) -> 
     for event in reversed(recent):
         if event.severity == "warning" and event.code != "holdfast-degraded":
             return f"warning: {finding_words(event.code)}{_at(event)}", ""
-    return None
+    return watched_resume(events, step)
+
+
+def watched_resume(events: Sequence[Event], step: int | None) -> tuple[str, str] | None:
+    """How far the watch after a resume is, while it lasts."""
+    rows = [event.row for event in events if event.kind == "checkpoint" and event.row.get("event") == "resume-watch"]
+    begun = next((row for row in reversed(rows) if row.get("verdict") == "watching"), None)
+    limit = whole_number(begun.get("steps")) if begun is not None else None
+    if begun is None or limit is None or step is None or rows[-1].get("over"):
+        return None
+    verdict = "healthy" if rows[-1] is begun else str(rows[-1].get("verdict"))
+    done = max(0, step + 1 - (whole_number(begun.get("step")) or 0))
+    at = whole_number(begun.get("at"))
+    where = "resumed" if at is None else f"resumed at {at:,}"
+    return f"{where}, watching: {verdict}, {min(done, limit)} of {limit} steps", ""
 
 
 def left_out(events: Sequence[Event]) -> int:
@@ -116,7 +130,7 @@ def run_health(folder_exists: bool, alive: bool, over: str | None, ranks: Sequen
     """The word for the run: that of its worst rank, or how it ended."""
     if not folder_exists:
         return "folder gone", "the run folder was removed or cannot be reached"
-    for word, reason in sorted(ranks, key=lambda one: one[0].startswith(_MILD)):
+    for word, reason in sorted(ranks, key=lambda one: (one[0].startswith(_MILD), one[0].startswith("resumed"))):
         if word not in _WELL and word != over:
             return word, reason
     if over is not None:

@@ -60,7 +60,7 @@ class Event:
 
     @property
     def kind(self) -> str:
-        """Finding, diagnosis, action or change."""
+        """Finding, diagnosis, action, change or checkpoint."""
         return str(self.row.get("kind", "entry"))
 
     @property
@@ -145,6 +145,8 @@ def _key(row: Row) -> tuple[Any, ...]:
     kind = repr(row.get("kind"))
     if row.get("kind") == "action" and row.get("number") is not None:
         return (kind, repr(row.get("action")), repr(row["number"]))
+    if row.get("kind") == "checkpoint":  # ranks take different times for the same file
+        return (kind, *(repr(row.get(name)) for name in ("event", "path", "step", "verdict")))
     at_a_step = row.get("kind") == "finding" and row.get("step") is not None and row.get("code") != "holdfast-degraded"
     what = "" if at_a_step else _content(row)  # without a step, only the same words are the same event
     return (kind, repr(row.get("code")), repr(row.get("action")), repr(row.get("step")), repr(row.get("because")), what)

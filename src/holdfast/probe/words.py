@@ -50,6 +50,8 @@ FINDINGS = {
     "checkpoint-torn": "a checkpoint is torn",
     "checkpoint-non-finite": "a checkpoint holds non-finite weights",
     "checkpoint-incompatible": "the checkpoint does not fit the model",
+    "checkpoint-not-saved": "a checkpoint could not be saved",
+    "resume-mismatch": "the resume does not fit the run before",
     "tracker-unreachable": "the tracker cannot be reached",
     "disk-full": "the disk is full",
     "holdfast-degraded": "Holdfast stepped back",

@@ -17,6 +17,8 @@ from holdfast.recovery.changes import STEPS, Proposal, propose
 from holdfast.recovery.course import Course, Seen
 from holdfast.recovery.past import ActionLog
 from holdfast.recovery.policy import Policy
+from holdfast.recovery.resume_watch import ResumeWatches
+from holdfast.recovery.table_watch import TableWatches
 from holdfast.signals.actions import Action
 from holdfast.signals.run_folder import RunFolder
 
@@ -54,6 +56,8 @@ class Judge:
         self._on_trouble = on_trouble
         self._journal = JournalReader(run.journal.path)
         self._courses: dict[int, Course] = {}
+        self._resumes: ResumeWatches | None = ResumeWatches(run)
+        self._tables: TableWatches | None = TableWatches()
         self._letter: _Letter | None = None
         self._changes_seen, self._number = 0, 0
         self._act = True
@@ -64,6 +68,8 @@ class Judge:
         self._act = act
         if not act:
             self._letter = None
+        self._look_at_resumes()
+        self._look_at_tables()
         if (letter := self._letter) is not None:
             if not self._answered(letter) or self._asked_again(letter):
                 return
@@ -75,6 +81,34 @@ class Judge:
                 self._judge(course, seen)
                 if self._letter is not None:
                     return
+
+    def _look_at_resumes(self) -> None:
+        """Judge the first steps after a resume. Nothing is done about it: only the script knows what it should have loaded."""
+        if self._resumes is None:
+            return
+        try:
+            for finding in self._resumes.look(self._journal.rows, last=not self._act):
+                self._run.journal.write("finding", **finding.as_row())
+                if finding.severity != "info":
+                    self._run.journal.write("diagnosis", **diagnose([finding]).as_row())
+        except Exception as error:  # noqa: BLE001 - the run before may be anything; this one is judged on
+            self._resumes = None
+            if self._on_trouble is not None:
+                self._on_trouble("watching a resume", error)
+
+    def _look_at_tables(self) -> None:
+        """Say what the tables show beside the course of loss and norm. Nothing is done about it."""
+        if self._tables is None:
+            return
+        try:
+            for finding in self._tables.look(self._run, last=not self._act):
+                self._run.journal.write("finding", **finding.as_row())
+                if finding.severity != "info":
+                    self._run.journal.write("diagnosis", **diagnose([finding], around=self._journal.rows).as_row())
+        except Exception as error:  # noqa: BLE001 - the run is judged on
+            self._tables = None
+            if self._on_trouble is not None:
+                self._on_trouble("looking at the tables", error)
 
     def _find_courses(self) -> None:
         for recording in self._run.recordings() if self._run.path.is_dir() else ():

@@ -82,3 +82,17 @@ def falling() -> Callable[..., Any]:
         return curve * np.exp(0.15 * np.random.default_rng(seed).standard_normal(count))
 
     return make
+
+
+@pytest.fixture
+def train_in() -> Iterator[Callable[..., Training]]:
+    """Trainings in runs of the test's own."""
+    made: list[Training] = []
+
+    def start(run: RunFolder, rank: int = 0) -> Training:
+        made.append(Training(run, rank))
+        return made[-1]
+
+    yield start
+    for training in made:
+        training.recorder.close()

@@ -170,7 +170,7 @@ def test_bad_data_is_no_reason_to_go_back(run: RunFolder, train: Any, letters: A
     training, judge = train(), Judge(run, defaults())
     training.steps(falling(300))
     run.journal.write(
-        "finding", code="non-finite-gradient", severity="warning", step=301, evidence={"input": "field 0 holds 3 NaN"}
+        "finding", code="non-finite-gradient", severity="warning", step=301, evidence={"input": "field 0: 3 of 64 values are NaN"}
     )
     training.steps(np.full(16, math.nan), skipped=1)
     judge.look()

@@ -1,0 +1,123 @@
+"""Rows and findings about checkpoints as sentences: saved, kept, loaded, resumed, and how the resume goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.cli.show import duration, number, size
+from holdfast.probe.journal import whole_number
+from holdfast.probe.words import plain
+
+SAID_HERE = ("path", "diverted_to", "tensors", "bad_tensors", "note", "suspects", "folder")
+_NAMED = 3
+
+
+def row_words(row: Mapping[str, Any]) -> str:
+    """A row of the kind `checkpoint` in words; one of an event that this version does not know is its fields."""
+    event = str(row.get("event"))
+    if event == "saved":
+        return f"saved {_file(row.get('path'))}{_facts(row)}"
+    if event == "diverted":
+        return f"kept {_file(row.get('path'))}: what was not finite went beside it, as {_name(row.get('diverted_to'))}"
+    if event == "loaded":
+        return f"loaded {_file(row.get('path'))}"
+    if event == "resumed":
+        return _resumed(row)
+    if event == "resume-watch":
+        return _watch(row)
+    known = {name: value for name, value in row.items() if name not in ("time", "kind", "rank", "step", "event")}
+    return plain(f"{event} {', '.join(f'{name} {value}' for name, value in known.items())}").strip()
+
+
+def evidence_words(evidence: Mapping[str, Any], *, brief: bool = False) -> Iterator[str]:
+    """What a finding about a checkpoint says apart from its numbers."""
+    if evidence.get("diverted_to"):
+        yield f"{_file(evidence.get('path'))} is kept, saved beside it as {_name(evidence['diverted_to'])}"
+    elif evidence.get("path") or evidence.get("folder"):
+        yield _file(evidence.get("path") or evidence.get("folder"))
+    tensors, count = evidence.get("tensors"), whole_number(evidence.get("bad_tensors"))
+    if isinstance(tensors, list) and tensors and not brief:
+        named = ", ".join(_tensor(one) for one in tensors[:_NAMED] if isinstance(one, dict))
+        yield f"{named} and {count - _NAMED} more" if count is not None and count > _NAMED else named
+    suspects = evidence.get("suspects")
+    if isinstance(suspects, list) and suspects:
+        yield f"probably not restored: {', '.join(plain(str(one)).replace('-', ' ') for one in suspects)}"
+    if evidence.get("note"):
+        yield plain(str(evidence["note"]))
+
+
+def _resumed(row: Mapping[str, Any]) -> str:
+    at, before = whole_number(row.get("at")), row.get("before")
+    head = "resumed" if at is None else f"resumed at {at:,}"
+    source = f" from {_file(row['path'])}" if row.get("path") else ""
+    run = f" of run {plain(Path(str(before['run'])).name)}" if isinstance(before, dict) and before.get("run") else ""
+    return "; ".join([f"{head}{source}{run}", *_left_out(row)])
+
+
+def _left_out(row: Mapping[str, Any]) -> Iterator[str]:
+    """What was not seen to be restored."""
+    weights = row.get("weights")
+    if isinstance(weights, dict) and weights.get("missing"):
+        yield f"{weights['missing']} of {weights.get('of')} weights were not in it"
+    if isinstance(weights, dict) and weights.get("missing_statistics"):
+        yield f"{weights['missing_statistics']} running statistics were not in it"
+    if row.get("optimizer") == "empty":
+        yield "the optimizer is empty"
+    for part in ("scheduler", "scaler"):
+        if row.get(part) == "as new":
+            yield f"the {part} is as new"
+
+
+def _watch(row: Mapping[str, Any]) -> str:
+    verdict, after = str(row.get("verdict")), whole_number(row.get("after"))
+    against = row.get("against")
+    if verdict == "watching":
+        if not isinstance(against, dict):
+            return "no run before was found: the first steps are watched for an explosion only"
+        loss = against.get("loss")
+        level = f", where the loss was {number(loss)}" if isinstance(loss, (int, float)) else ""
+        run = f"run {plain(str(against.get('run')))} at its step {against.get('step')}"
+        return f"watching the first {whole_number(row.get('steps'))} steps against {run}{level}"
+    said = "too few steps to judge the resume" if verdict == "unknown" else f"verdict on the resume: {plain(verdict)}"
+    said += f", after {after} steps" if after is not None else ""
+    if not row.get("over") or verdict not in ("warning", "explosion"):
+        return said
+    if not isinstance(row.get("loss"), (int, float)):
+        return f"{said}; the loss is {'where it was' if row.get('came_back') else 'not where it was'}"
+    usual = f" from {number(against['loss'])}" if isinstance(against, dict) and against.get("loss") is not None else ""
+    return f"{said}; the loss went up{usual} to {number(row['loss'])}, and {'is back' if row.get('came_back') else 'stays up'}"
+
+
+def _facts(row: Mapping[str, Any]) -> str:
+    facts = [size(row["size"])] if isinstance(row.get("size"), int) else []
+    if isinstance(row.get("seconds"), (int, float)) and row["seconds"] >= 0.05:
+        facts.append(f"in {duration(float(row['seconds']))}")
+    text = f" ({' '.join(facts)})" if facts else ""
+    if (count := whole_number(row.get("count"))) is not None and count > 1:
+        text += f", the last of {count} times"
+    if others := whole_number(row.get("and_others")):
+        text += f", and {others} other files"
+    if bad := whole_number(row.get("non_finite")):
+        text += f", {bad} tensors of it not finite"
+    return text
+
+
+def _tensor(one: Mapping[str, Any]) -> str:
+    counts = [f"{one[kind]} {word}" for kind, word in (("nan", "NaN"), ("inf", "Inf")) if one.get(kind)]
+    of = one.get("of", one.get("count"))
+    return plain(f"{one.get('name')} ({' and '.join(counts)}{f' of {of}' if of else ''})")
+
+
+def _file(path: Any) -> str:
+    """A path as one would type it here."""
+    whole = Path(str(path))
+    try:
+        return plain(str(whole.relative_to(Path.cwd())))
+    except (ValueError, OSError):
+        return plain(str(whole))
+
+
+def _name(path: Any) -> str:
+    return plain(Path(str(path)).name)

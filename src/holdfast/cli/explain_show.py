@@ -1,0 +1,156 @@
+"""What `holdfast explain` shows in a terminal: pages, causes, what was found in a log."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import CodeBlock, Heading, Markdown
+from rich.padding import Padding
+from rich.text import Text
+
+from holdfast.cli.show import WIDTH
+from holdfast.diagnosis.causes import BY_CODE, Cause
+from holdfast.diagnosis.error_search import Answer, Found, is_told_first
+from holdfast.diagnosis.failures import GROUPS, causes_of, fixes_in_words
+from holdfast.diagnosis.failures import page as page_of
+from holdfast.diagnosis.failures import words as words_of
+from holdfast.diagnosis.known_texts import FOLLOWS
+from holdfast.diagnosis.memory_numbers import what_memory_says
+
+if TYPE_CHECKING:
+    from rich.style import Style
+
+_THINGS = 3
+_SHOWN = 400  # characters of the line that was found
+
+
+class _PlainHeading(Heading):
+    """A heading at the left edge, not in a box."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.justify = "left"
+        self.text.stylize("bold cyan" if self.tag == "h1" else "bold")
+        yield self.text
+
+
+class _PlainCode(CodeBlock):
+    """Text as it was printed, indented; Rich would colour it as a program."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Padding(Text(str(self.text).rstrip(), "red"), (0, 0, 0, 4))
+
+
+class _Page(Markdown):
+    """Markdown for a terminal."""
+
+    elements: ClassVar = {**Markdown.elements, "heading_open": _PlainHeading, "fence": _PlainCode, "code_block": _PlainCode}
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    width = min(console.width, WIDTH) if console.is_terminal else WIDTH
+    return Console(highlight=False, width=width, theme=_theme())
+
+
+def _theme() -> Any:
+    from rich.theme import Theme
+
+    code: str | Style = "cyan"
+    return Theme({"markdown.code": code, "markdown.item.bullet": "dim"})
+
+
+def codes(*, as_json: bool) -> None:
+    """All codes, by group, a line for each."""
+    if as_json:
+        told = [(group, page_of(code)) for group, several in GROUPS.items() for code in several]
+        rows = [{"code": one.code, "says": one.title, "severity": one.severity, "group": group} for group, one in told]
+        print(json.dumps(rows, ensure_ascii=False))
+        return
+    console = _console()
+    for group, several in GROUPS.items():
+        console.print(Text(group, "bold"))
+        for code in several:
+            console.print(Text.assemble(f"  {code:<26}", (page_of(code).title, "dim")))
+    console.print("\nholdfast explain CODE shows the page.", style="dim")
+
+
+def page(code: str, *, as_json: bool) -> None:
+    """The page of a failure."""
+    whole = page_of(code)
+    if as_json:
+        causes = [_cause_row(one) for one in causes_of(code)]
+        row = {"code": code, "says": whole.title, "severity": whole.severity, "page": whole.text}
+        print(json.dumps({**row, "causes": causes}, ensure_ascii=False))
+        return
+    _console().print(_Page(whole.text))
+
+
+def cause(code: str, *, as_json: bool) -> None:
+    """A cause: why, what helps, and the failures that it explains."""
+    one = BY_CODE[code]
+    if as_json:
+        print(json.dumps(_cause_row(one), ensure_ascii=False))
+        return
+    seen = ", ".join(f"`{failure}`" for failure in one.seen_by)
+    more = f"A cause of {seen}: `holdfast explain {one.seen_by[0]}`."
+    text = f"# {code}\n\n{one.because}\n\n**Fix:** {fixes_in_words(one.fixes)}.\n\n{more}"
+    _console().print(_Page(text))
+
+
+def _cause_row(one: Cause) -> dict[str, Any]:
+    fixes = [{"say": fix.words, "setting": fix.setting, "op": fix.op, "value": fix.value} for fix in one.fixes]
+    return {"cause": one.code, "because": one.because, "findings": list(one.seen_by), "fixes": fixes}
+
+
+def answer(found: Answer, name: str | None) -> None:
+    """What was found in a log, the most important first."""
+    console = _console()
+    if is_told_first(found) and found.unknown is not None:
+        console.print(
+            Text.assemble(("an error that is not known here", "bold"), f", {_place(found.unknown[1], found.lines, name)}:")
+        )
+        console.print(Padding(Text(_short(found.unknown[0]), "red"), (0, 0, 0, 4)))
+        console.print("\nknown, and perhaps of help:\n")
+    shown = found.found[:_THINGS]
+    for place, one in enumerate(shown):
+        if place:
+            console.print()
+        _found(console, one, found.lines, name, follows=place > 0 and one.text.kind == FOLLOWS)
+    left = len(found.found) - len(shown)
+    if left:
+        console.print(f"\nand {left} more: --json", style="dim")
+    if found.unknown is not None and not is_told_first(found):
+        console.print(Text(f"\nit ends with an error that is not known here: {_short(found.unknown[0])}", "dim"))
+
+
+def _found(console: Console, one: Found, lines: int, name: str | None, *, follows: bool) -> None:
+    style = "bold red" if one.text.kind >= FOLLOWS else "bold yellow"
+    head = Text.assemble((words_of(one.text.page), style), (f" [{one.text.page}]", "dim"))
+    times = f", {one.times:,} times" if one.times > 1 else ""
+    if lines > 1 or name:
+        head.append(f"   {_place(one.number, lines, name)}{times}{', may well follow from it' if follows else ''}", "dim")
+    console.print(head)
+    console.print(Padding(Text(_short(one.line), "red"), (0, 0, 0, 4)))
+    told = [("", one.text.means), ("", what_memory_says(one.line) or ""), ("fix: ", one.text.fix)]
+    for label, said in told:
+        if said:
+            console.print(Padding(Text.assemble((label, "bold"), _with_code(said)), (0, 0, 0, 2)))
+    console.print(Padding(Text(f"more: holdfast explain {one.text.page}", "dim"), (0, 0, 0, 2)))
+
+
+def _with_code(said: str) -> Text:
+    """Plain text in which what stands between backticks has the colour of code."""
+    text = Text()
+    for place, part in enumerate(said.split("`")):
+        text.append(part, "cyan" if place % 2 else "")
+    return text
+
+
+def _place(number: int, lines: int, name: str | None) -> str:
+    return f"{f'{name}, ' if name else ''}line {number:,} of {lines:,}"
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]} …"
