@@ -6,11 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 CHECKED := setup.py src tests benchmarks examples docs
-COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py,$(wildcard benchmarks/*.py))
+COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format pytest test-gpu bench bench-heal bench-healthy docs clean
+.PHONY: help setup demo test lint format pytest test-gpu bench bench-heal bench-healthy bench-diagnose docs clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -46,8 +46,12 @@ bench-heal: $(INSTALLED)  ## trainings with a fault put in: without Holdfast the
 bench-healthy: $(INSTALLED)  ## healthy trainings of many kinds: Holdfast must leave them alone (ten minutes)
 	$(BIN)/python benchmarks/healthy.py $(ARGS)
 
+bench-diagnose: $(INSTALLED)  ## trainings with a fault put in: is it found, with the right cause (minutes)
+	$(BIN)/python benchmarks/diagnose.py $(ARGS)
+
 docs: $(INSTALLED)  ## write the generated pages again
 	$(BIN)/python -m holdfast.signals.describe > docs/schema.md.new && mv docs/schema.md.new docs/schema.md
+	$(BIN)/python -m holdfast.diagnosis.describe docs/failures
 
 clean:  ## remove .venv and everything else that was made here, but no runs
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache lightning_logs

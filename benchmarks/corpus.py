@@ -1,4 +1,4 @@
-"""Score the diagnosis on 98 real logs of strangers, labelled by hand (`../shared/corpus`): make bench-corpus.
+"""Score the diagnosis on 98 real logs of strangers, labelled by hand (`../shared/corpus`): run `benchmarks/corpus.py`.
 
 Only rows whose confidence is high count; a label under `dont_care` counts neither way.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.detectors.curves.order import TOO_SHORT, look_at
@@ -75,13 +75,22 @@ def check_up(
     """Look at the curves, add what was `seen` while the run lived, and rank causes. `name` is how commands call the run."""
     around = list(around)
     known = {finding.code for finding in seen}
-    findings = [*_once(seen), *(finding for finding in look_at(curves) if finding.code not in known)]
+    findings = [*_once(seen), *(_of_ours(finding, curves) for finding in look_at(curves) if finding.code not in known)]
     episodes = []
     for group in _together(findings, curves.steps):
         told = [finding for finding in group if finding.severity != "info"]
         causes = rank(told, curves, around=around, name=name) if told else []
         episodes.append(Episode(tuple(sorted(group, key=lambda one: -_SEVERITIES.index(one.severity))), tuple(causes)))
     return Checkup(curves=curves, episodes=tuple(sorted(episodes, key=lambda episode: -episode.severity)))
+
+
+def _of_ours(finding: Finding, curves: Curves) -> Finding:
+    """A rise that stays, seen only in the curve of a run of ours, is a remark.
+
+    Its steps were judged one by one, with their gradients: a step that did harm was told then. What is left is harder data.
+    """
+    harmless = curves.source == "holdfast" and finding.code == "loss-spike" and finding.severity == "warning"
+    return replace(finding, severity="info") if harmless else finding
 
 
 def _once(findings: Iterable[Finding]) -> list[Finding]:

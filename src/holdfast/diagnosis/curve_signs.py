@@ -73,6 +73,8 @@ def _of_losses(curves: Curves) -> Iterable[Sign]:
         return
     if train.end < 0.25 * abs(val.end) and train.start > 0:
         yield "memorised", f"the training loss is {train.end:.3g} where the validation loss is {val.end:.3g}"
+    if val.best > 0.97 * val.start > 0 and train.end < 0.8 * train.start:
+        yield "never-better", f"the validation loss never got clearly below where it began ({val.start:.3g})"
     if val.best_at < 0.5 * len(val):
         share = 100 * (val.best_at + 1) / len(val)
         yield "trained-on", f"the best validation loss came after {share:.0f} % of the run"

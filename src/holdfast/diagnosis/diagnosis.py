@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.detectors.finding import Finding, plain
 from holdfast.diagnosis.causes import CAUSES, Cause
+from holdfast.diagnosis.run_signs import signs_of_findings
 
 _RECENT_STEPS = 200
 
@@ -71,8 +72,10 @@ def signs(
         "norm-exploded": "gradient-explosion" in codes,
         "recovered": bool(evidence.get("recovered")),
         "scaler": "scaler-collapse" in codes,
+        "input-non-finite": "non-finite-input" in codes,
         "not-clipped": "gradient-explosion" in codes and evidence.get("clip_norm") is None,
     }
+    found |= dict.fromkeys(signs_of_findings(findings), True)
     suspects = [str(name) for name in evidence.get("suspects") or ()]  # of a resume
     found |= {f"{name}-suspect": True for name in suspects} | {f"{name}-most-suspect": True for name in suspects[:1]}
     for row in around:
@@ -81,12 +84,13 @@ def signs(
             found["norm-exploded"] = True  # before the loss rose; what comes with the rise follows from it
         if row.get("kind") == "change" and near:
             found["change-before"] = True
-        if row.get("kind") == "finding" and near and " holds " in str((row.get("evidence") or {}).get("input", "")):
+        bad_input = str((row.get("evidence") or {}).get("input") or "unknown") not in ("finite", "unknown")
+        if bad_input and int(row.get("step") or 0) >= onset:  # one from before was left out, and explains nothing that came later
             found["input-non-finite"] = True
     return frozenset(name for name, present in found.items() if present)
 
 
 def _score(cause: Cause, codes: set[str], present: frozenset[str]) -> float:
-    if not codes & set(cause.seen_by) or present & set(cause.ruled_out_by):
+    if not codes & set(cause.seen_by) or present & set(cause.ruled_out_by) or not present >= set(cause.needs):
         return 0.0
     return cause.likely + 0.4 * len(present & set(cause.signs))

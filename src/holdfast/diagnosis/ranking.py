@@ -10,6 +10,7 @@ from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.causes import CAUSES, Cause, Fix
 from holdfast.diagnosis.curve_signs import signs_of
 from holdfast.diagnosis.diagnosis import signs
+from holdfast.diagnosis.run_signs import signs_of_run
 from holdfast.signals.curves import Curves
 
 _FOR, _AGAINST = 0.25, 0.3  # how much one sign moves the confidence
@@ -57,7 +58,7 @@ def rank(
         evidence |= finding.evidence
     onset = min(finding.onset for finding in findings)
     of_journal = signs(findings, evidence, around, onset) - {"recovered"}  # that the curves say better
-    present = {**dict.fromkeys(of_journal, ""), **signs_of(curves, findings)}
+    present = {**dict.fromkeys(of_journal, ""), **signs_of(curves, findings), **signs_of_run(curves, findings)}
     ranked = [one for cause in CAUSES if (one := _judged(cause, findings, present, name)) is not None]
     return sorted(ranked, key=lambda one: -one.confidence)[:_AT_MOST]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.detectors.finding import Finding
+from holdfast.diagnosis.said_of_runs import SENTENCES as OF_RUNS
 from holdfast.signals.curves import Curves
 
 Evidence = Mapping[str, Any]
@@ -14,13 +15,31 @@ Evidence = Mapping[str, Any]
 
 def sentence(finding: Finding, curves: Curves) -> str:
     """The finding in words; for a code without words of its own, its evidence."""
-    words = _SENTENCES.get(finding.code)
-    if words is not None:
-        try:
+    words, of_run = _SENTENCES.get(finding.code), OF_RUNS.get(finding.code)
+    try:
+        if words is not None:
             return words(finding, _Place(curves, finding))
-        except KeyError:  # evidence of another detector of the same symptom
-            pass
-    return ", ".join(f"{name.replace('_', ' ')} {short(value)}" for name, value in finding.evidence.items() if value is not None)
+        if of_run is not None:
+            return of_run(finding)
+    except KeyError:  # evidence of another detector of the same symptom
+        pass
+    return _of_reflex(finding) if "parameter" in finding.evidence else _of_evidence(finding)
+
+
+def _of_reflex(finding: Finding) -> str:
+    """What the guard wrote down at a bad update."""
+    found = finding.evidence
+    batch = found.get("batch") if isinstance(found.get("batch"), Mapping) else {}
+    samples = list(batch.get("bad_samples") or ())[:5] if batch else []
+    parts = [f"at step {finding.step:,}, first in {found['parameter']}", f"input {found['input']}" if found.get("input") else ""]
+    parts += [f"bad samples of the data set: {', '.join(map(str, samples))}" if samples else ""]
+    return "; ".join(filter(None, parts))
+
+
+def _of_evidence(finding: Finding) -> str:
+    plain = {name: value for name, value in finding.evidence.items() if isinstance(value, (int, float, str)) and value != ""}
+    said = ", ".join(f"{name.replace('_', ' ')} {short(value)}" for name, value in plain.items() if name != "onset")
+    return f"at step {finding.onset:,}: {said}" if said else f"at step {finding.onset:,}"
 
 
 def short(value: Any) -> str:
@@ -76,7 +95,7 @@ def _not_learning(finding: Finding, at: _Place) -> str:  # noqa: ARG001 - all ar
     if "start" not in found:
         return f"{finding.series} never got above {short(found['best'])}"
     chance = f", the loss of guessing among {found['classes']} classes" if found.get("classes") else ""
-    return f"{finding.series} ends where it began: {short(found['start'])} → {short(found['end'])}{chance}"
+    return f"{finding.series or 'loss'} ends where it began: {short(found['start'])} → {short(found['end'])}{chance}"
 
 
 def _oscillation(finding: Finding, at: _Place) -> str:  # noqa: ARG001 - all are called alike

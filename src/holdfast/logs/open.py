@@ -2,44 +2,102 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import LogUnreadable
-from holdfast.logs.csv_file import looks_like_table, read_table
+from holdfast.logs import mlflow_store, not_logs, tensorboard_files, wandb_run
+from holdfast.logs.csv_file import header_of, looks_like_numbers, looks_like_table, read_numbers, read_table
+from holdfast.logs.exports import runs_in_export, tag_of_export
+from holdfast.logs.folders import read_folder
 from holdfast.logs.json_file import read_lines, read_list, read_trainer_state
+from holdfast.logs.lines import encoding_of, head_of, lines_of
+from holdfast.logs.notebook import cells_of, is_notebook
 from holdfast.logs.rows import curves_of
 from holdfast.logs.text_file import read_text
 from holdfast.signals.curves import Curves
 
-_LARGEST_JSON = 512 << 20
-SUFFIXES = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".log", ".out")
+_LARGEST_JSON = 256 << 20
+_COMPRESSED = (".gz", ".bz2", ".xz")
+_PLAIN = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".txt", ".log", ".out")
+SUFFIXES = (*_PLAIN, ".ipynb", ".wandb", *(f"{plain}{packed}" for plain in _PLAIN for packed in _COMPRESSED))
 
 
-def open_log(path: Path, *, name: str | None = None) -> list[Curves]:
-    """The runs in a file. Raises LogUnreadable, in words, if it holds none."""
+def open_log(path: Path, *, name: str | None = None, anything: bool = False) -> list[Curves]:
+    """The runs in a file, or in a folder that is a run. Raises LogUnreadable, in words, if it holds none.
+
+    With `anything`, series count also where none of them is known as a loss or a metric.
+    """
     name = name or path.name
-    head = _head(path)
-    if not head.strip():
-        raise LogUnreadable(f"{path} is empty.", fix="name a log that something was written to")
-    if b"\0" in head[:4096] and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise LogUnreadable(f"{path} is a binary file, not a log.", fix="name a CSV, JSON or text log")
-    text = head.decode("utf-8", "replace")
-    start = text.lstrip("\ufeff \n\r\t")[:1]
+    if path.is_dir():
+        inside = read_folder(path, name=name)
+        if isinstance(inside, Path):
+            return open_log(inside, name=name, anything=anything)
+        found = inside
+    else:
+        found = _read_file(path, name)
+    telling = [curves for curves in found if curves.points or (anything and curves.curves)]
+    if not telling:
+        raise _says_nothing(path, found)
+    return telling
+
+
+def _read_file(path: Path, name: str) -> list[Curves]:
+    head = head_of(path)
+    if tensorboard_files.MARK in path.name:
+        return tensorboard_files.read_events([path], name=name)
+    if head.startswith(wandb_run.MARK):
+        return wandb_run.read_wandb(path, name=name)
+    if mlflow_store.is_database(path):
+        return mlflow_store.read_database(path, name=name)
+    refused = not_logs.refusal(path, head)
+    if refused is not None:
+        raise refused
+    encoding = encoding_of(head)
+    if encoding is None:
+        raise not_logs.binary(path)
+    text = head.decode(encoding, "replace").lstrip("\ufeff")
+    start = text.lstrip()[:1]
     found = _from_json(path, name, start) if start in ("{", "[") else []
-    if not found:
-        lines = text.splitlines()[:-1] or text.splitlines()
-        if looks_like_table(lines):
-            found = curves_of(read_table(_lines(path)), name=name, source="csv")
-        else:
-            found = curves_of(read_text(_lines(path)), name=name, source="text")
-    found = [curves for curves in found if curves.points]
-    if not found:
-        raise LogUnreadable(f"{path} holds no loss or metric.", fix="a loss reads `loss: 0.12`, or is a column named so")
+    return found if any(curves.points for curves in found) else _from_text(path, name, text) or found
+
+
+def _from_text(path: Path, name: str, text: str) -> list[Curves]:
+    lines = text.splitlines()[:-1] or text.splitlines()
+    if looks_like_table(lines):
+        return _from_table(path, name, header_of(lines))
+    if looks_like_numbers(lines):
+        return curves_of(read_numbers(lines_of(path), path.name.partition(".")[0]), name=name, source="numbers")
+    found = curves_of(read_text(lines_of(path)), name=name, source="text")
+    if not any(curves.points for curves in found):  # only progress bars then
+        found = curves_of(read_text(lines_of(path), bars=True), name=name, source="text")
     return found
+
+
+def _from_table(path: Path, name: str, header: list[str]) -> list[Curves]:
+    try:
+        if tag := tag_of_export(path, header):
+            renamed = ({(tag if key.lower() == "value" else key): number for key, number in row.items()} for row in _table(path))
+            return curves_of(renamed, name=name, source="tensorboard")
+        if runs := runs_in_export(header):
+            rows = list(_table(path))
+            exported = [
+                curves_of(({new: row[old] for old, new in names.items() if old in row} for row in rows), name=run, source="wandb")
+                for run, names in runs.items()
+            ]
+            return list(itertools.chain.from_iterable(exported))
+        return curves_of(_table(path), name=name, source="csv")
+    except csv.Error as error:
+        raise LogUnreadable(f"{path} is no table: {error}.", fix="see whether it is a CSV file") from error
+
+
+def _table(path: Path) -> Any:
+    return read_table(lines_of(path))
 
 
 def _from_json(path: Path, name: str, start: str) -> list[Curves]:
@@ -48,30 +106,40 @@ def _from_json(path: Path, name: str, start: str) -> list[Curves]:
         planned = whole.get("max_steps")
         rows = read_trainer_state(whole)
         return curves_of(rows, name=name, source="hf", planned_steps=planned if isinstance(planned, int) else None)
+    if isinstance(whole, dict) and is_notebook(whole):
+        return _from_notebook(whole, path, name)
     if isinstance(whole, (dict, list)) and whole:
         return curves_of(read_list(whole), name=name, source="json")
-    return curves_of(read_lines(_lines(path)), name=name, source="jsonl") if start == "{" else []
+    return curves_of(read_lines(lines_of(path)), name=name, source="jsonl") if start == "{" else []
+
+
+def _from_notebook(whole: Mapping[str, Any], path: Path, name: str) -> list[Curves]:
+    found: list[Curves] = []
+    for kind, lines in cells_of(whole):
+        rows = read_table(lines) if kind == "table" else read_text(lines)
+        found += [curves for curves in curves_of(rows, name=name, source="notebook") if curves.points > 1]
+    if not found:
+        raise LogUnreadable(f"{path} is a notebook without a loss in its outputs.", fix="save it after its training was run")
+    if len(found) == 1:
+        return found
+    return [Curves(f"{name} #{n}", one.curves, source=one.source, notes=one.notes) for n, one in enumerate(found, 1)]
 
 
 def _whole_json(path: Path) -> Any:
     if path.stat().st_size > _LARGEST_JSON:
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        return json.loads("\n".join(lines_of(path)))
     except (ValueError, RecursionError):
         return None
 
 
-def _head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(1 << 16)
-    except OSError as error:
-        raise LogUnreadable(f"{path} cannot be read: {error.strerror}.", fix="see who may read it") from error
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """The lines of a file of any size; a line without an end is cut into pieces."""
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        while piece := file.readline(1 << 16):
-            yield from itertools.chain(piece.rstrip("\n").split("\n"))
+def _says_nothing(path: Path, found: list[Curves]) -> LogUnreadable:
+    names = list(dict.fromkeys(curve.name for curves in found for curve in curves.curves))
+    if names:
+        some = ", ".join(names[:6]) + (" …" if len(names) > 6 else "")
+        fix = f"say which is which, for example: --train-loss '{names[0]}'"
+        return LogUnreadable(f"{path} holds no loss or metric that is known by its name, only {some}.", fix=fix)
+    if re.search(r"requirements|readme|licen[cs]e", path.name.lower()):
+        return LogUnreadable(f"{path} is no log: it holds no loss or metric.", fix="name the log of a training")
+    return LogUnreadable(f"{path} holds no loss or metric.", fix="a loss reads `loss: 0.12`, or is a column named so")

@@ -15,6 +15,7 @@ _STEPS = {
     "loss": ("loss", "lower"),
     "lr": ("lr", None),
     "grad_norm": ("norm", None),
+    "update_ratio": ("other", None),
     "step_seconds": ("seconds", None),
     "data_seconds": ("data_seconds", None),
     "host_rss": ("memory", None),

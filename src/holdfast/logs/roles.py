@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.signals.metric_direction import better
@@ -14,7 +15,8 @@ _VAL = {"val", "valid", "validation", "dev", "eval", "evaluation", "va"}
 _TEST = {"test", "testing", "te", "holdout"}
 _LOSS = {"loss", "losses", "nll", "objective", "cost", "ce", "xent"}
 _LR = {"lr", "learningrate", "pg0", "lr0"}
-_TIME = {"time", "seconds", "sec", "secs", "runtime", "eta", "duration", "elapsed", "walltime", "timestamp", "ms", "hours"}
+_TIME = {"time", "seconds", "sec", "secs", "runtime", "duration", "ms", "hours"}
+_CLOCK = {"eta", "elapsed", "walltime", "timestamp", "wall"}  # of the run so far, not of a step
 _RATE = {"per", "throughput", "fps", "sps", "tps", "mfu", "flops", "speed"}
 _LOWER_METRICS = {"ppl", "perplexity", "error", "err", "mse", "mae", "rmse", "wer", "cer", "fid", "bpb", "bpc"}
 
@@ -33,19 +35,24 @@ def words_of(name: str) -> list[str]:
     return [word for word in re.split(r"[^A-Za-z0-9]+", apart.lower()) if word]
 
 
+@lru_cache(maxsize=8192)
 def role_of(name: str) -> Role:
     """The role of a column."""
     words = words_of(name)
     split = split_of(words)
     together = set(words)
-    if {"learning", "rate"} <= together or together & _LR:
+    if {"learning", "rate"} <= together or together & _LR or any(re.fullmatch(r"(lr|pg)\d+", word) for word in words):
         return Role("lr", "train")
     if "norm" in together or "gradnorm" in together:
         return Role("norm", "train")
+    if together & _CLOCK or name == "_runtime":
+        return Role("other", split)
     if "data" in together and together & _TIME:
         return Role("data_seconds", split)
     if together & _TIME or together & _RATE or "samples" in together:
         return Role("seconds" if together & _TIME and not together & _RATE else "other", split)
+    if "scale" in together or "scaler" in together:
+        return Role("other", split)
     if together & {"mem", "memory", "vram", "rss"}:
         return Role("memory", split)
     if together & {"util", "utilisation", "utilization"}:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from holdfast.logs.columns import Column
 from holdfast.logs.roles import EPOCH_NAMES, STEP_NAMES, Role, is_total, role_of, words_of
 from holdfast.signals.curves import Curve, Curves
 
 Row = Mapping[str, float]
 _SEVERAL_LOSSES = 2
 _SUMS_UP = ({"95"}, {"fitness"}, {"map", "map50"}, {"iou", "miou", "dice"}, {"accuracy", "acc", "f1"})
-
-
-@dataclass(slots=True)
-class _Column:
-    steps: list[int] = field(default_factory=list)
-    epochs: list[float] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
+_HEAD = 20_000  # rows from which the meaning of the columns is read
+_VALUES = 12_000_000  # of all columns together
+_RUNS, _COLUMNS = 1000, 5000  # more are no log of trainings
 
 
 def curves_of(
@@ -30,39 +27,78 @@ def curves_of(
     source: str,
     roles: Mapping[str, Role] | None = None,
     planned_steps: int | None = None,
+    notes: tuple[str, ...] = (),
 ) -> list[Curves]:
-    """The runs in some rows; `roles` says what a column is where its name does not."""
-    found = []
-    runs = split_runs(list(rows))
-    for number, run in enumerate(runs, 1):
-        title = name if len(runs) == 1 else f"{name} #{number}"
-        curves = _curves(run, roles or {})
-        found.append(Curves(title, tuple(curves), source=source, planned_steps=planned_steps))
-    return found
+    """The runs in some rows, of any number; `roles` says what a column is where its name does not."""
+    rows = iter(rows)
+    head = list(itertools.islice(rows, _HEAD))
+    runs = list(itertools.islice(_runs(head, rows), _RUNS))
+    titles = [name if len(runs) == 1 else f"{name} #{number}" for number in range(1, len(runs) + 1)]
+    return [
+        run_of(columns, name=title, source=source, roles=roles, planned_steps=planned_steps, notes=notes)
+        for title, columns in zip(titles, runs, strict=True)
+    ]
 
 
-def split_runs(rows: list[Row]) -> list[list[Row]]:
+def run_of(
+    columns: Mapping[str, Column],
+    *,
+    name: str,
+    source: str,
+    roles: Mapping[str, Role] | None = None,
+    planned_steps: int | None = None,
+    notes: tuple[str, ...] = (),
+) -> Curves:
+    """One run of columns: what each stands for, and which speak first."""
+    curves = [column.curve(title, (roles or {}).get(title) or role_of(title)) for title, column in columns.items()]
+    thinned = max((column.thinned for column in columns.values()), default=1)
+    said = (*notes, f"long columns were thinned: about one point of {thinned}") if thinned > 1 else notes
+    told = _in_order([curve for curve in curves if not _says_nothing(curve)])
+    return Curves(name, tuple(told), source=source, planned_steps=planned_steps, notes=said)
+
+
+def _runs(head: Sequence[Row], rest: Iterator[Row]) -> Iterator[dict[str, Column]]:
     """Tell several runs in one file apart: a step that starts again from the beginning begins another run.
 
     A run that was resumed goes back less far: its later rows take the place of those that it went back over.
     """
-    key = position_name(rows)
-    if key is None:
-        return [rows] if rows else []
-    runs: list[list[Row]] = [[]]
-    first, highest = math.inf, -math.inf
-    for row in rows:
-        at = row.get(key)
+    step_name, epoch_name = position_name(head), _named(head, EPOCH_NAMES)
+    counted = step_name is None or any(row.get(step_name, 0.0) % 1 > 0 for row in head)  # parts of an epoch are no steps
+    columns: dict[str, Column] = {}
+    number, first, highest = 0, math.inf, -math.inf
+    for row in itertools.chain(head, rest):
+        at = row.get(step_name) if step_name is not None else None
         if at is not None:
-            if at < highest and at <= first and len(runs[-1]) > 1:
-                runs.append([])
-                first, highest = math.inf, -math.inf
+            if at < highest and at <= first and number > 1:
+                yield columns
+                columns, number, first, highest = {}, 0, math.inf, -math.inf
             first, highest = min(first, at), max(highest, at)
-        runs[-1].append(row)
-    return [run for run in runs if run]
+        step = number if counted or at is None or not math.isfinite(at) else int(at)
+        _add(columns, row, step, (step_name, epoch_name))
+        number += 1
+        if number % _HEAD == 0:
+            _within_bounds(columns)
+    if columns:
+        yield columns
 
 
-def position_name(rows: list[Row]) -> str | None:
+def _add(columns: dict[str, Column], row: Row, step: int, positions: tuple[str | None, str | None]) -> None:
+    epoch = row.get(positions[1], math.nan) if positions[1] is not None else math.nan
+    for name, value in row.items():
+        if name not in positions:
+            column = columns.get(name)
+            if column is None and len(columns) < _COLUMNS:
+                column = columns[name] = Column()
+            if column is not None:
+                column.add(step, value, epoch)
+
+
+def _within_bounds(columns: Mapping[str, Column]) -> None:
+    while sum(map(len, columns.values())) > _VALUES:
+        max(columns.values(), key=len).thin()
+
+
+def position_name(rows: Sequence[Row]) -> str | None:
     """The column that says how far the run is: steps if most rows have them, else epochs."""
     names = {name for row in rows for name in row}
     lower = {name.strip().lower(): name for name in names}
@@ -72,43 +108,9 @@ def position_name(rows: list[Row]) -> str | None:
     return None
 
 
-def _curves(rows: list[Row], roles: Mapping[str, Role]) -> list[Curve]:
-    step_name, epoch_name = position_name(rows), _named(rows, EPOCH_NAMES)
-    columns: dict[str, _Column] = {}
-    counted = step_name is None or any(row.get(step_name, 0.0) % 1 > 0 for row in rows)
-    for number, row in enumerate(rows):  # parts of an epoch are no numbers of steps
-        at = number if counted or step_name is None else row.get(step_name)
-        step = int(at) if at is not None and math.isfinite(at) else number
-        epoch = row.get(epoch_name, math.nan) if epoch_name is not None else math.nan
-        for name, value in row.items():
-            if name not in (step_name, epoch_name):
-                column = columns.setdefault(name, _Column())
-                column.steps.append(step)
-                column.epochs.append(epoch)
-                column.values.append(value)
-    curves = [_curve(name, column, roles.get(name) or role_of(name)) for name, column in columns.items()]
-    return _in_order([curve for curve in curves if not _says_nothing(curve)])
-
-
-def _named(rows: list[Row], wanted: tuple[str, ...]) -> str | None:
+def _named(rows: Sequence[Row], wanted: tuple[str, ...]) -> str | None:
     names = {name.strip().lower(): name for row in rows for name in row}
     return next((names[name] for name in wanted if name in names), None)
-
-
-def _curve(name: str, column: _Column, role: Role) -> Curve:
-    """One value a step: the last one, as a resumed run writes steps again."""
-    latest = {step: place for place, step in enumerate(column.steps)}
-    order = [latest[step] for step in sorted(latest)]
-    values, epochs = np.array(column.values, np.float64)[order], np.array(column.epochs, np.float64)[order]
-    return Curve(
-        name.strip(),
-        np.array(sorted(latest), np.int64),
-        values,
-        role=role.role,
-        split=role.split,
-        better=role.better,
-        epochs=epochs if np.isfinite(epochs).any() else None,
-    )
 
 
 def _says_nothing(curve: Curve) -> bool:

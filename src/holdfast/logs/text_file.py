@@ -8,78 +8,74 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from holdfast.logs.numbers import number
-from holdfast.logs.roles import role_of, words_of
+from holdfast.logs.line_shape import Shape, filled, parts_of, shape_of, value_of
 from holdfast.logs.rows import Row
 
-_NUMBER = r"(?<![\w.])[-+]?(?:\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?|\.\d+|nan|inf(?:inity)?)(?![\w.]*\w)%?"
-_NAME = r"[A-Za-z_][\w/.@-]*(?:\([\w@]+\))?(?: [A-Za-z_][\w/.@()-]*){0,3}"
-_PAIR = re.compile(rf"(?P<name>{_NAME})['\"]?\s*(?P<sign>[:=]|\bis\b|\s)\s*\[?(?P<value>{_NUMBER})", re.IGNORECASE)
-_EPOCH = re.compile(r"\bepochs?\b['\"]?\s*[:=#]?\s*\[?\(?\s*(\d+(?:\.\d+)?)(?:\s*(?:/|of)\s*(\d+))?", re.IGNORECASE)
-_STEP = re.compile(r"\b(?:global[ _]?step|step|iter(?:ation)?|it|batch)\b['\"]?\s*[:=#]?\s*\[?\(?\s*(\d+)", re.IGNORECASE)
-_BARE = re.compile(rf"^\s*(?P<step>\d+)\s+(?P<name>[A-Za-z_]\w*)\s+(?P<value>{_NUMBER})\s*$", re.IGNORECASE)
-_UNDER_WAY = re.compile(r"\bETA\b|\d+%\|")  # a progress bar that is not at its end
-_POSITIONS = {"epoch", "epochs", "step", "iter", "iteration", "batch", "global_step", "it"}
-_SPLITS = {"train": "train", "val": "val", "valid": "val", "test": "test", "eval": "val"}
+_LONG, _LONGEST = 300, 4000  # a long line without a digit says nothing
+_DIGIT = re.compile(r"\d")
 
 
-def read_text(lines: Iterable[str]) -> Iterator[Row]:
-    """Rows of numbers, in the order in which they stand in the log; lines of one epoch that follow each other are one row."""
+def read_text(lines: Iterable[str], *, bars: bool = False) -> Iterator[Row]:
+    """Rows of numbers, in the order in which they stand in the log; lines of one epoch that follow each other are one row.
+
+    Progress bars count when they are at their end; with `bars`, at each of their steps. Of several ranks the first speaks.
+    """
     epoch: float | None = None
     held: dict[str, float] = {}
-    for line in lines:
-        for part in line.replace("\b", "").split("\r"):
-            said = _EPOCH.search(part)
-            if said is not None:
-                if epoch != float(said[1]) and held:
-                    yield held
-                    held = {}
-                epoch = float(said[1])
-            found = pairs_in(part)
-            if not found:
-                continue
-            here = _positions(part, epoch)
-            if held and (found.keys() & held.keys() or here.get("step") != held.get("step")):
+    for shape, parts in _of_one_rank(lines):
+        if shape.epoch is not None:
+            said = float(filled(shape.epoch, parts))
+            if epoch != said and held:
                 yield held
                 held = {}
-            held |= here | found
+            epoch = said
+        found = _pairs(shape, parts) if bars or not _under_way(shape, parts) else {}
+        if not found:
+            continue
+        here = _positions(shape, parts, epoch, bars=bars)
+        if held and (found.keys() & held.keys() or here.get("step") != held.get("step")):
+            yield held
+            held = {}
+        held |= here | found
     if held:
         yield held
 
 
-def pairs_in(line: str) -> dict[str, float]:
-    """What a line says about losses, metrics and settings; nothing for a line of another kind."""
-    if _UNDER_WAY.search(line) or len(line) > 4000:
-        return {}
-    bare = _BARE.match(line)
-    if bare is not None and (value := number(bare["value"])) is not None:
-        name = bare["name"].lower()
-        return {f"{_SPLITS[name]} loss" if name in _SPLITS else name: value}
+def _of_one_rank(lines: Iterable[str]) -> Iterator[tuple[Shape, list[str]]]:
+    """The lines that the lowest rank wrote, or that name none; what a carriage return writes over stands apart."""
+    lowest = 1 << 30
+    for line in lines:
+        for one in line.replace("\b", "").split("\r") if "\r" in line or "\b" in line else (line,):
+            if not one or len(one) > _LONGEST or (len(one) > _LONG and _DIGIT.search(one) is None):
+                continue
+            parts = parts_of(one)
+            shape = shape_of(parts)
+            if shape.rank is not None:
+                rank = int(filled(shape.rank, parts))
+                if rank > lowest:
+                    continue
+                lowest = rank
+            if shape.pairs or shape.epoch is not None:
+                yield shape, parts
+
+
+def _pairs(shape: Shape, parts: list[str]) -> dict[str, float]:
     found: dict[str, float] = {}
-    for pair in _PAIR.finditer(line):
-        name = _clean(pair["name"], spaced=not pair["sign"].strip())
-        value = number(pair["value"])
-        if name and value is not None and name not in found:
+    for named, slot in shape.pairs:
+        name = filled(named, parts)
+        if name not in found and (value := value_of(name, filled(slot, parts))) is not None:
             found[name] = value
     return found
 
 
-def _clean(name: str, *, spaced: bool) -> str:
-    """The name without what stands before it; empty if it names nothing that is looked for."""
-    words = name.split()
-    if spaced and role_of(words[-1]).role == "other":
-        return ""
-    while words and (words[0].lower() in _POSITIONS or words[0].lower() in ("and", "the", "with", "s", "ms", "is", "of")):
-        words = words[1:]
-    for start in range(len(words)):
-        rest = " ".join(words[start:])
-        if role_of(rest).role not in ("other", "seconds") and not (set(words_of(rest)) & _POSITIONS and len(words) - start > 2):
-            return rest
-    return ""
+def _under_way(shape: Shape, parts: list[str]) -> bool:
+    """Whether the line is a progress bar that is not at its end."""
+    if shape.bar is not None:
+        return filled(shape.bar[0], parts) != filled(shape.bar[1], parts)
+    return shape.under_way
 
 
-def _positions(line: str, epoch: float | None) -> dict[str, float]:
-    step = _STEP.search(line)
-    bare = _BARE.match(line)
-    at = step[1] if step is not None else bare["step"] if bare is not None else None
-    return ({"epoch": epoch} if epoch is not None else {}) | ({"step": float(at)} if at is not None else {})
+def _positions(shape: Shape, parts: list[str], epoch: float | None, *, bars: bool) -> dict[str, float]:
+    here = {"epoch": epoch} if epoch is not None else {}
+    step = shape.bar[0] if bars and shape.bar is not None else shape.step
+    return here | ({"step": float(filled(step, parts))} if step is not None else {})

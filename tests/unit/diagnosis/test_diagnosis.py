@@ -28,8 +28,8 @@ def test_a_change_that_was_made_shortly_before_is_a_cause() -> None:
 
 
 def test_input_that_was_bad_already_rules_out_the_rest() -> None:
-    row = {"kind": "finding", "step": 101, "evidence": {"input": "field 0 holds 3 NaN"}}
-    assert diagnose([found("non-finite-weights")], around=[row]).causes[0] == "data-non-finite"
+    findings = [found("non-finite-loss"), found("non-finite-input")]
+    assert diagnose(findings).causes[0] == "data-non-finite"
     assert diagnose([found("non-finite-weights")]).causes[0] == "weights-damaged"
 
 

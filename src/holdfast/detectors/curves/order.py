@@ -11,6 +11,7 @@ from holdfast.detectors.curves.non_finite import non_finite
 from holdfast.detectors.curves.oscillation import oscillation
 from holdfast.detectors.curves.overfitting import overfitting
 from holdfast.detectors.curves.spikes import spikes
+from holdfast.detectors.curves.too_good import too_good
 from holdfast.detectors.finding import Finding
 from holdfast.signals.curves import Curves
 
@@ -24,6 +25,7 @@ OF_CURVES: tuple[CurveDetector, ...] = (
     never_off_the_ground,
     oscillation,
     spikes,
+    too_good,
 )
 TOO_SHORT = 5  # points; of fewer nothing can be said
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from holdfast.diagnosis.causes.cause import Cause, Fix
 
+_LOWER = Fix("lower the learning rate", setting="lr", op="multiply", value=0.3)
+
 LEARNING_RATE_TOO_LOW = Cause(
     code="learning-rate-too-low",
     seen_by=("loss-plateau", "not-learning", "underfitting"),
     signs=("norms-healthy", "lr-tiny", "still-falling"),
-    against=("norms-grew", "lr-huge", "metric-constant"),
-    ruled_out_by=("lr-zero",),
+    against=("norms-grew", "lr-huge", "metric-constant", "updates-usual", "no-update"),
+    ruled_out_by=("lr-zero", "explained"),
     because="The loss hardly moves, and nothing is wrong with the gradients.",
     likely=0.3,
-    fixes=(Fix("raise the learning rate", setting="lr", op="multiply", value=3.0),),
+    fixes=(Fix("raise the learning rate, 2 to 10 times", setting="lr", op="multiply", value=3.0),),
 )
 LEARNING_RATE_ZERO = Cause(
     code="learning-rate-zero",
@@ -26,6 +28,7 @@ SCHEDULE_ENDED = Cause(
     code="schedule-ended",
     seen_by=("loss-plateau",),
     needs=("lr-decayed",),
+    signs=("was-falling",),
     because="The loss stands still because the schedule is at its end, not because the model is.",
     likely=0.5,
     fixes=(Fix("give the schedule as many steps as the run has, or restart it warm"),),
@@ -94,15 +97,27 @@ CAPACITY_TOO_SMALL = Cause(
 LABELS_WRONG = Cause(
     code="labels-wrong",
     seen_by=("not-learning", "underfitting"),
-    signs=("at-chance", "both-high"),
+    signs=("at-chance", "both-high", "updates-usual"),
+    against=("lr-tiny", "lr-zero", "no-update", "lr-huge"),
+    ruled_out_by=("explained",),
     because="Nothing in the inputs tells the labels apart.",
     likely=0.2,
-    fixes=(Fix("look at samples with their labels: holdfast visualize; check that both are shuffled together"),),
+    fixes=(Fix("look at samples with their labels; check that both are shuffled together"),),
+)
+LABELS_UNRELATED = Cause(
+    code="labels-unrelated",
+    seen_by=("overfitting",),
+    needs=("never-better",),
+    signs=("never-better",),
+    because="What is learned on the training samples says nothing about the others: labels and inputs do not belong together.",
+    likely=0.5,
+    fixes=(Fix("look at samples with their labels, in both splits: are both shuffled together, are classes numbered alike?"),),
 )
 NO_GRADIENTS = Cause(
     code="parameters-without-gradients",
     seen_by=("not-learning", "parameters-not-trained"),
     signs=("norms-tiny", "metric-constant", "at-chance"),
+    against=("updates-usual", "lr-tiny"),
     because="The update does not reach the weights: frozen parameters, a detached output, or an optimizer that holds others.",
     likely=0.25,
     fixes=(
@@ -112,11 +127,104 @@ NO_GRADIENTS = Cause(
 )
 SATURATED = Cause(
     code="bad-initialisation",
-    seen_by=("not-learning", "constant-predictions", "gradient-vanishing"),
-    signs=("metric-constant", "norms-tiny"),
-    because="The same answer for every input: units are saturated or dead from the beginning.",
+    seen_by=("not-learning", "constant-predictions", "gradient-vanishing", "gradient-explosion", "dead-units", "saturated-units"),
+    signs=("metric-constant", "norms-tiny", "dead-from-the-start"),
+    because="The first weights or the inputs have the wrong scale: signals die, saturate or grow from layer to layer.",
     likely=0.2,
     fixes=(Fix("check the scale of the inputs and the initialisation; use normalisation layers and residuals"),),
+)
+TO_SETTLE = Cause(
+    code="rate-too-high-to-settle",
+    seen_by=("loss-plateau",),
+    signs=("lr-constant", "norms-grew", "lr-huge"),
+    against=("lr-decayed", "norms-tiny"),
+    because="The steps are too large for the fine part: the loss moves about a level instead of falling below it.",
+    likely=0.1,
+    fixes=(_LOWER, Fix("let the learning rate decay (cosine)", setting="scheduler", op="set", value="cosine")),
+)
+LOCAL_MINIMUM = Cause(
+    code="local-minimum",
+    seen_by=("loss-plateau", "underfitting"),
+    signs=("norms-tiny",),
+    because="The weights sit in a flat place from which gradients do not lead away.",
+    likely=0.1,
+    fixes=(Fix("restart the schedule warm"), Fix("try another seed", setting="seed", op="set", value=1)),
+)
+DATA_EXHAUSTED = Cause(
+    code="data-exhausted",
+    seen_by=("loss-plateau",),
+    because="All that this data can teach this model is learned.",
+    likely=0.15,
+    fixes=(Fix("stop here and keep the best checkpoint; more comes from more data or stronger augmentation"),),
+)
+TOO_SHORT = Cause(
+    code="trained-too-short",
+    seen_by=("underfitting",),
+    signs=("still-falling",),
+    because="The loss was still falling when the run ended.",
+    likely=0.2,
+    fixes=(Fix("train longer, with a schedule of that length", setting="epochs", op="multiply", value=2),),
+)
+TOO_LITTLE_AUGMENTATION = Cause(
+    code="too-little-augmentation",
+    seen_by=("overfitting",),
+    because="Every epoch shows the very same samples.",
+    likely=0.2,
+    fixes=(Fix("flip, crop, scale and shift colours; for detectors hsv 0.015 / 0.7 / 0.4, scale 0.5, flips 0.5, mosaic 1.0"),),
+)
+OTHER_PARAMETERS = Cause(
+    code="optimizer-holds-other-parameters",
+    seen_by=("not-learning", "parameters-not-trained"),
+    signs=("optimizer-misses-some", "left-out-behind", "no-update"),
+    because="The optimizer was made from another copy of the model, or before its last layer was put in.",
+    likely=0.15,
+    fixes=(Fix("make the optimizer last: after the model is on its device, wrapped, and has its head"),),
+)
+FROZEN = Cause(
+    code="frozen-by-mistake",
+    seen_by=("parameters-not-trained",),
+    signs=("requires-no-gradient",),
+    because="requires_grad is off, the part runs under no_grad or detach, or its layers are in a plain list.",
+    likely=0.35,
+    fixes=(Fix("set requires_grad_(True) for it, and use nn.ModuleList and nn.ModuleDict for layers in lists and dicts"),),
+)
+NO_RESIDUALS = Cause(
+    code="no-residuals",
+    seen_by=("gradient-vanishing",),
+    signs=("gradients-vanish",),
+    because="Many layers in a row without a way past them: each one makes the gradient smaller.",
+    likely=0.25,
+    fixes=(Fix("add residual connections, or use fewer layers"),),
+)
+NO_NORMALISATION = Cause(
+    code="no-normalisation",
+    seen_by=("gradient-vanishing", "gradient-explosion", "dead-units", "saturated-units"),
+    because="Nothing keeps the scale of activations from layer to layer: normalisation is missing, or in the wrong place.",
+    likely=0.15,
+    fixes=(Fix("normalise before each block (pre-norm), or after each convolution"),),
+)
+SATURATING = Cause(
+    code="saturating-activation",
+    seen_by=("gradient-vanishing", "saturated-units"),
+    signs=("gradients-vanish",),
+    because="Sigmoid and tanh pass no gradient where their inputs are large.",
+    likely=0.25,
+    fixes=(Fix("use ReLU, GELU or SiLU inside the network, and sigmoid only at its end"),),
+)
+DYING_RELU = Cause(
+    code="dying-relu",
+    seen_by=("dead-units", "gradient-vanishing", "constant-predictions"),
+    signs=("units-dead",),
+    because="A large step pushed units to where ReLU gives zero for every input, and from there no gradient leads back.",
+    likely=0.2,
+    fixes=(_LOWER, Fix("use LeakyReLU, GELU or SiLU")),
+)
+LOSS_SCALE = Cause(
+    code="loss-scale-mismatch",
+    seen_by=("loss-plateau", "underfitting"),
+    because="The loss does not fit the size of the error: smooth L1 with beta 1.0 on errors of 0.005 is quadratic throughout.",
+    likely=0.05,
+    fixes=(Fix("set beta near the usual error (energy 0.01, timing 0.1, angle 1.0), or use L1", setting="loss_beta", op="set"),),
 )
 
 OF_LEARNING = (
@@ -130,6 +238,19 @@ OF_LEARNING = (
     CAPACITY_TOO_LARGE,
     CAPACITY_TOO_SMALL,
     LABELS_WRONG,
+    LABELS_UNRELATED,
     NO_GRADIENTS,
     SATURATED,
+    TO_SETTLE,
+    LOCAL_MINIMUM,
+    DATA_EXHAUSTED,
+    TOO_SHORT,
+    TOO_LITTLE_AUGMENTATION,
+    OTHER_PARAMETERS,
+    FROZEN,
+    NO_RESIDUALS,
+    NO_NORMALISATION,
+    SATURATING,
+    DYING_RELU,
+    LOSS_SCALE,
 )

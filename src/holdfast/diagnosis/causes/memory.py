@@ -9,17 +9,63 @@ MICRO_BATCH_TOO_LARGE = Cause(
     seen_by=("gpu-out-of-memory",),
     because="The step did not fit into the GPU's memory.",
     likely=0.6,
-    fixes=(Fix("halve the micro-batch and double the accumulation"),),
+    fixes=(
+        Fix("halve the micro-batch and double the accumulation", setting="batch_size", op="multiply", value=0.5),
+        Fix("train in mixed precision", setting="dtype", op="set", value="bfloat16"),
+    ),
+)
+MODEL_TOO_LARGE = Cause(
+    code="model-too-large",
+    seen_by=("gpu-out-of-memory",),
+    signs=("fixed-part-fills-it",),
+    because="Weights, gradients and moments (16 bytes a parameter with Adam) fill the card before the first sample.",
+    likely=0.15,
+    fixes=(
+        Fix("shard them over several cards (FSDP), train a part of them (LoRA), or keep the moments in 8 bits"),
+        Fix("train in bfloat16", setting="dtype", op="set", value="bfloat16"),
+    ),
+)
+SAMPLE_TOO_LARGE = Cause(
+    code="sample-too-large",
+    seen_by=("gpu-out-of-memory",),
+    signs=("one-sample-fills-it",),
+    because="A single image or sequence is so large that its activations do not fit.",
+    likely=0.15,
+    fixes=(
+        Fix("use smaller images, shorter sequences, or tiles", setting="imgsz", op="multiply", value=0.75),
+        Fix("recompute activations in the backward pass (torch.utils.checkpoint)"),
+    ),
+)
+MEMORY_FRAGMENTED = Cause(
+    code="memory-fragmented",
+    seen_by=("gpu-out-of-memory",),
+    signs=("reserved-but-unused",),
+    because="Enough memory is free in total, but in pieces: much is reserved and little of it is used.",
+    likely=0.1,
+    fixes=(
+        Fix("let the pieces grow together: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        Fix("pad batches to few lengths"),
+    ),
+)
+CARD_SHARED = Cause(
+    code="card-shared",
+    seen_by=("gpu-out-of-memory", "low-gpu-utilisation", "straggler"),
+    signs=("other-processes",),
+    because="Another process uses the card, or one of an earlier run that was never ended.",
+    likely=0.1,
+    fixes=(Fix("look who is on it (nvidia-smi), and end what is left of earlier runs"),),
 )
 GRAPH_KEPT_ALIVE = Cause(
     code="graph-kept-alive",
-    seen_by=("gpu-memory-growth", "gpu-out-of-memory"),
+    seen_by=("gpu-memory-growth", "gpu-out-of-memory", "host-memory-growth"),
     signs=("memory-grows",),
+    against=("grows-with-epoch-one",),
     because="Memory grows from step to step: tensors of earlier steps are still held.",
     likely=0.3,
     fixes=(
         Fix("keep `loss.item()`, not the loss itself; look for lists and hooks that hold on to outputs"),
         Fix("clear gradients to None", setting="set_to_none", op="set", value=True),
+        Fix("once, in the live process: gc.collect(), torch.cuda.empty_cache()"),
     ),
 )
 TOO_MANY_WORKERS = Cause(
@@ -47,4 +93,27 @@ RESULTS_IN_MEMORY = Cause(
     fixes=(Fix("write predictions to disk as they come, or validate on fewer samples"),),
 )
 
-OF_MEMORY = (MICRO_BATCH_TOO_LARGE, GRAPH_KEPT_ALIVE, TOO_MANY_WORKERS, CACHE_IN_MEMORY, RESULTS_IN_MEMORY)
+HOST_LEAK = Cause(
+    code="host-memory-leak",
+    seen_by=("host-memory-growth", "host-out-of-memory"),
+    signs=("memory-grows",),
+    because="Something is kept for every step or sample: a list of losses with their graphs, a cache without end, open files.",
+    likely=0.15,
+    fixes=(
+        Fix("keep numbers, not tensors: loss.item()"),
+        Fix("use arrays instead of lists of Python objects in the data set: workers copy those page by page as they touch them"),
+    ),
+)
+
+OF_MEMORY = (
+    MICRO_BATCH_TOO_LARGE,
+    GRAPH_KEPT_ALIVE,
+    MODEL_TOO_LARGE,
+    SAMPLE_TOO_LARGE,
+    MEMORY_FRAGMENTED,
+    CARD_SHARED,
+    TOO_MANY_WORKERS,
+    CACHE_IN_MEMORY,
+    RESULTS_IN_MEMORY,
+    HOST_LEAK,
+)

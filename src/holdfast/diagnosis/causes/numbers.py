@@ -12,7 +12,17 @@ SETTING_CHANGED = Cause(
     signs=("lr-jumped", "change-before"),
     because="A setting changed shortly before it began.",
     likely=0.0,
-    fixes=(Fix("go back to the setting as it was, or change it in smaller steps"),),
+    fixes=(
+        Fix("go back to the setting as it was, or change it in smaller steps"),
+        Fix(
+            "deep supervision adds 40 to 100 % to the gradients: lower the learning rate by 25 %",
+            setting="lr",
+            op="multiply",
+            value=0.75,
+        ),
+        Fix("deep supervision with an averaged model: by 30 %", setting="lr", op="multiply", value=0.7),
+        Fix("more augmentation: by 10 to 15 %", setting="lr", op="multiply", value=0.88),
+    ),
 )
 LEARNING_RATE_TOO_HIGH = Cause(
     code="learning-rate-too-high",
@@ -21,7 +31,7 @@ LEARNING_RATE_TOO_HIGH = Cause(
         *("non-finite-gradient", "loss-oscillation", "not-learning"),
     ),
     signs=("lr-jumped", "norm-exploded", "lr-huge", "lr-rising", "norms-grew", "norms-jumped"),
-    against=("lr-decayed", "norms-tiny"),
+    against=("lr-decayed", "norms-tiny", "explained", "updates-usual", "lr-tiny", "no-update"),
     ruled_out_by=("input-non-finite", "lr-zero"),
     because="Steps that are too large throw the weights about while the inputs are finite.",
     likely=0.5,
@@ -33,7 +43,14 @@ NO_CLIPPING = Cause(
     signs=("norm-exploded", "not-clipped"),
     because="Gradients grew far beyond their usual size and nothing held them.",
     likely=0.1,
-    fixes=(Fix("clip gradients at 2 to 5 times their usual norm", setting="clip_norm", op="set", value=None),),
+    fixes=(
+        Fix(
+            "clip gradients at 2 to 5 times their usual norm: 0.1 → 0.3 to 0.5, 0.5 → 1 to 2",
+            setting="clip_norm",
+            op="set",
+            value=None,
+        ),
+    ),
 )
 BAD_BATCH = Cause(
     code="bad-batch",
@@ -45,11 +62,12 @@ BAD_BATCH = Cause(
 )
 DATA_NON_FINITE = Cause(
     code="data-non-finite",
-    seen_by=("non-finite-weights", "non-finite-loss", "non-finite-gradient"),
+    seen_by=("non-finite-weights", "non-finite-loss", "non-finite-gradient", "non-finite-input"),
+    needs=("input-non-finite",),
     signs=("input-non-finite",),
     because="The input already held NaN or Inf.",
-    likely=0.0,
-    fixes=(Fix("check the data: holdfast validate"),),
+    likely=0.55,
+    fixes=(Fix("look at the samples that the finding names, and at what makes them: a file, a division in the normalisation"),),
 )
 OVERFLOW = Cause(
     code="overflow",
@@ -57,11 +75,14 @@ OVERFLOW = Cause(
     signs=("scaler",),
     because="Numbers grew beyond what half precision holds.",
     likely=0.3,
-    fixes=(Fix("train in bfloat16, which needs no scaler", setting="dtype", op="set", value="bfloat16"),),
+    fixes=(
+        Fix("train in bfloat16, which needs no scaler", setting="dtype", op="set", value="bfloat16"),
+        Fix("in half precision give the optimizer a larger eps, for 1e-8 is zero there", setting="eps", op="set", value=1e-6),
+    ),
 )
 WEIGHTS_DAMAGED = Cause(
     code="weights-damaged",
-    seen_by=("non-finite-weights",),
+    seen_by=("non-finite-weights", "checkpoint-non-finite"),
     ruled_out_by=("input-non-finite",),
     because="No step gives finite numbers any more, whatever the batch.",
     likely=0.6,
@@ -71,12 +92,69 @@ LOG_OF_ZERO = Cause(
     code="log-of-zero",
     seen_by=("non-finite-loss",),
     signs=("from-the-start",),
-    because="A logarithm of zero or of a negative number, or a division by zero, in the loss itself.",
+    because="A logarithm of zero or of a negative number in the loss itself.",
     likely=0.15,
     fixes=(
         Fix("use the loss that takes logits (cross_entropy, binary_cross_entropy_with_logits)"),
-        Fix("add an eps inside logarithms, roots and denominators", setting="eps", op="set", value=1e-6),
+        Fix("add an eps inside logarithms and roots", setting="eps", op="set", value=1e-6),
     ),
+)
+DIVISION_BY_ZERO = Cause(
+    code="division-by-zero",
+    seen_by=("non-finite-loss", "non-finite-gradient", "non-finite-input"),
+    because="A denominator became zero: the deviation of a constant field, an empty mask, the norm of a zero vector.",
+    likely=0.1,
+    fixes=(
+        Fix("keep denominators away from zero: x / max(y, eps), and an eps under roots", setting="eps", op="set", value=1e-6),
+    ),
+)
+NO_WARMUP = Cause(
+    code="no-warmup",
+    seen_by=("loss-spike", "loss-divergence", "gradient-explosion", "non-finite-loss"),
+    signs=("from-the-start",),
+    because="The first updates were made at full learning rate, while the optimizer's averages were still empty.",
+    likely=0.1,
+    fixes=(Fix("warm up over the first 5 epochs, or some hundred steps", setting="warmup_epochs", op="set", value=5),),
+)
+OUTLIERS = Cause(
+    code="outliers-in-data",
+    seen_by=("gradient-explosion", "loss-spike"),
+    because="A few samples are far outside of the range of the others.",
+    likely=0.1,
+    fixes=(Fix("look at the samples of those steps; clip or scale the field, or use a loss that grows slowly (L1, Huber)"),),
+)
+ATTENTION_UNSCALED = Cause(
+    code="attention-unscaled",
+    seen_by=("gradient-explosion", "saturated-units"),
+    because="Scores of attention grow with its width unless they are divided by √d, and the softmax then saturates.",
+    likely=0.05,
+    fixes=(Fix("divide by √d, or use scaled_dot_product_attention"),),
+)
+NO_LOSS_SCALING = Cause(
+    code="no-loss-scaling",
+    seen_by=("gradient-vanishing", "scaler-collapse"),
+    because="In float16 small gradients become zero unless the loss is scaled.",
+    likely=0.1,
+    fixes=(
+        Fix("use a gradient scaler with float16: scaler.scale(loss).backward()"),
+        Fix("or train in bfloat16", setting="dtype", op="set", value="bfloat16"),
+    ),
+)
+CLIP_TOO_LOW = Cause(
+    code="clip-too-low",
+    seen_by=("clipping-every-step",),
+    because="The limit is far below the usual norm, so every update is cut to the same length, whatever the gradient says.",
+    likely=0.6,
+    fixes=(
+        Fix("set the limit to 2 to 5 times the usual norm, and lower the learning rate with it", setting="clip_norm", op="set"),
+    ),
+)
+CLIP_TOO_HIGH = Cause(
+    code="clip-too-high",
+    seen_by=("clipping-never",),
+    because="The limit is many times the largest norm, so that it would act only long after an explosion began.",
+    likely=0.6,
+    fixes=(Fix("set the limit to 2 to 5 times the usual norm", setting="clip_norm", op="set"),),
 )
 
 OF_NUMBERS = (
@@ -88,4 +166,11 @@ OF_NUMBERS = (
     BAD_BATCH,
     OVERFLOW,
     LOG_OF_ZERO,
+    DIVISION_BY_ZERO,
+    NO_WARMUP,
+    OUTLIERS,
+    ATTENTION_UNSCALED,
+    NO_LOSS_SCALING,
+    CLIP_TOO_LOW,
+    CLIP_TOO_HIGH,
 )

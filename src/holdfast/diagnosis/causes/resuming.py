@@ -39,9 +39,9 @@ MOMENTS = _not_restored(
 )
 NORMALISATION = _not_restored(
     "normalisation",
-    "The same weights see other inputs: running statistics were not loaded, or the data is scaled in another way.",
+    "The same weights see other inputs: running statistics were not loaded, or the data is another one or scaled in another way.",
     "load the whole `model.state_dict()`, with its buffers, not only the parameters",
-    "compare mean and deviation of a batch with those of the run before",
+    "compare a batch with one of the run before: its samples, their mean and deviation",
 )
 DATA_POSITION = _not_restored(
     "data-position",

@@ -1,0 +1,35 @@
+"""`dead-units`: layers whose gradients are exactly zero, up to a layer that still gets some.
+
+Seen is a layer that is dead as a whole: activations that are zero for every input let nothing through to what lies before
+them. Single dead units in a layer that lives do not show in the norm of its gradient.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.detectors.finding import Finding
+from holdfast.detectors.runs.layers import Layer, layers_of
+from holdfast.signals.run_view import RunView
+
+
+def dead_units(run: RunView, *, samples: int = 3) -> Finding | None:
+    """The first layers' gradients are zero to the last bit at each of the last samples; a later layer's are not."""
+    layers = layers_of(run, samples=samples)
+    dead = [_dead(layer, samples) for layer in layers]
+    count = dead.index(False) if False in dead else len(dead)
+    if count == 0 or count == len(dead):
+        return None
+    evidence = {"onset": _since(layers[count - 1]), "layers": count, "of": len(layers), "last_dead": layers[count - 1].name}
+    return Finding("dead-units", step=run.step, evidence=evidence)
+
+
+def _dead(layer: Layer, samples: int) -> bool:
+    return all(not one.norms()[-samples:].any() for one in layer.parameters.values())
+
+
+def _since(layer: Layer) -> int:
+    """The first sample of the zeros at the end."""
+    one = next(iter(layer.parameters.values()))
+    alive = np.flatnonzero(one.norms())
+    return list(one.steps)[alive[-1] + 1] if len(alive) else 0

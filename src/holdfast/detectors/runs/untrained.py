@@ -1,0 +1,43 @@
+"""`parameters-not-trained`: parameters that no update has reached since the training began."""
+
+from __future__ import annotations
+
+from holdfast.detectors.finding import Finding
+from holdfast.signals.run_view import RunView, Untrained
+
+
+def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1) -> Finding | None:
+    """Some parameters have not been trained for `steps` steps. A remark, unless nobody can have meant it so.
+
+    Nobody means: an optimizer that holds parameters which never get a gradient (`share` of all, a few may be unused), or
+    parameters that no optimizer holds *behind* some that are trained (a layer that was replaced after the optimizer was
+    made). Layers that are frozen, or left out of the optimizer before the first one that is trained, are fine-tuning.
+    """
+    out = {name: one for name, one in run.untrained.items() if run.step - one.since >= steps}
+    if not out:
+        return None
+    of = max(one.of for one in out.values())
+    by_reason: dict[str, list[str]] = {}
+    for name, one in out.items():
+        by_reason.setdefault(one.why, []).append(name)
+    behind = _behind_trained(out)
+    cut_off = len(by_reason.get("no-gradient", ())) >= share * of
+    why = "no-gradient" if cut_off else "no-optimizer" if behind else max(by_reason, key=lambda reason: len(by_reason[reason]))
+    names = behind if why == "no-optimizer" and behind else by_reason[why]
+    evidence = {
+        "onset": min(out[name].since for name in names),
+        "why": why,
+        "count": len(names),
+        "of": of,
+        "parameters": names[:5],
+    }
+    return Finding(
+        "parameters-not-trained", step=run.step, severity="warning" if cut_off or behind else "info", evidence=evidence
+    )
+
+
+def _behind_trained(out: dict[str, Untrained]) -> list[str]:
+    """Those that no optimizer holds, though something before them in the model is trained."""
+    left_out = {one.position for one in out.values()}
+    first_trained = next(position for position in range(len(left_out) + 1) if position not in left_out)
+    return [name for name, one in out.items() if one.why == "no-optimizer" and one.position > first_trained]

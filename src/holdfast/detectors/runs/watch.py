@@ -1,0 +1,65 @@
+"""All symptoms of `detectors/runs`, asked at fixed rows of a run as it goes on: each is told once, or again when it gets worse.
+
+At which rows is fixed by the run, not by how many of them come at a time: live and afterwards give the same findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from holdfast.detectors.finding import Finding
+from holdfast.detectors.runs.constant_input import constant_input
+from holdfast.detectors.runs.dead_units import dead_units
+from holdfast.detectors.runs.gradient_vanishing import gradient_vanishing
+from holdfast.detectors.runs.memory_growth import gpu_memory_growth, host_memory_growth
+from holdfast.detectors.runs.schedule_ended import schedule_ended
+from holdfast.detectors.runs.slow_loading import slow_loading
+from holdfast.detectors.runs.tiny_updates import tiny_updates
+from holdfast.detectors.runs.unshuffled import unshuffled_data
+from holdfast.detectors.runs.untrained import parameters_not_trained
+from holdfast.signals.run_view import RunView
+from holdfast.signals.view import Column
+
+RunDetector = Callable[[RunView], "Finding | None"]
+OF_RUNS: tuple[RunDetector, ...] = (
+    parameters_not_trained,
+    dead_units,
+    gradient_vanishing,
+    constant_input,
+    tiny_updates,
+    schedule_ended,
+    unshuffled_data,
+    host_memory_growth,
+    gpu_memory_growth,
+    slow_loading,
+)
+EARLY, EVERY = 64, 256  # rows: a short run is looked at early, a long one not too often
+_SEVERITIES = ("info", "warning", "critical")
+
+
+class RunWatch:
+    """Takes in the rows of one training and gives what is new."""
+
+    def __init__(self) -> None:
+        self.view = RunView()
+        self._told: dict[str, str] = {}
+
+    def room(self) -> int:
+        """How many rows may be added before it must be asked."""
+        every = EARLY if self.view.seen < EVERY else EVERY
+        return every - self.view.seen % every
+
+    def add(self, rows: Mapping[str, Column]) -> bool:
+        """Take in rows of `steps`, at most as many as there is room for; whether it is time to ask."""
+        self.view.add_steps(rows)
+        return self.room() == (EARLY if self.view.seen < EVERY else EVERY)
+
+    def ask(self) -> Iterator[Finding]:
+        """What is found now and was not told yet."""
+        for detector in OF_RUNS:
+            found = detector(self.view)
+            told = self._told.get(found.code) if found is not None else None
+            if found is None or (told is not None and _SEVERITIES.index(told) >= _SEVERITIES.index(found.severity)):
+                continue
+            self._told[found.code] = found.severity
+            yield found

@@ -1,0 +1,140 @@
+"""Why a training learns the wrong thing: the data, its order, its splits, its preparation."""
+
+from __future__ import annotations
+
+from holdfast.diagnosis.causes.cause import Cause, Fix
+
+NOT_SHUFFLED = Cause(
+    code="not-shuffled",
+    seen_by=("unshuffled-data", "loss-oscillation"),
+    signs=("period-of-an-epoch", "labels-in-order"),
+    because="Samples come in the order in which they were stored, class after class.",
+    likely=0.15,
+    fixes=(
+        Fix("shuffle in every epoch", setting="shuffle", op="set", value=True),
+        Fix("with several ranks call sampler.set_epoch(epoch); for streams use a shuffle buffer of many batches"),
+    ),
+)
+DUPLICATES = Cause(
+    code="duplicates-across-splits",
+    seen_by=("split-leak", "too-good"),
+    signs=("same-samples",),
+    because="The same samples, or copies of them, are in training and in validation.",
+    likely=0.4,
+    fixes=(Fix("remove duplicates before splitting, also scaled and cropped ones"),),
+)
+SPLIT_BY_SAMPLE = Cause(
+    code="split-by-sample",
+    seen_by=("split-leak", "too-good"),
+    because="Samples that belong together (one patient, one video, one day) are on both sides of the split.",
+    likely=0.3,
+    fixes=(Fix("split by group, not by sample; series in time by a date"),),
+)
+ANSWER_IN_INPUT = Cause(
+    code="answer-in-the-input",
+    seen_by=("too-good",),
+    because="A field gives the label away: an id, a file name, something that was measured afterwards.",
+    likely=0.25,
+    fixes=(Fix("train on single fields: one that is enough alone is the leak"),),
+)
+METRIC_WRONG = Cause(
+    code="metric-wrong",
+    seen_by=("too-good", "constant-predictions"),
+    because="The metric is computed on the training data, on one class, or against the prediction itself.",
+    likely=0.15,
+    fixes=(Fix("compute it by hand for ten samples"),),
+)
+NORMALISATION_MISMATCH = Cause(
+    code="normalisation-mismatch",
+    seen_by=("preprocessing-mismatch", "underfitting", "metric-collapse"),
+    signs=("statistics-differ",),
+    because="Inputs are scaled in another way than those that the weights were trained on.",
+    likely=0.1,
+    fixes=(
+        Fix("use one function for preprocessing in training, validation and use; keep its numbers with the checkpoint"),
+        Fix("with pretrained weights: their mean and deviation, their order of channels, their range (0 to 1 or 0 to 255)"),
+    ),
+)
+AUGMENTED_VALIDATION = Cause(
+    code="augmentation-in-validation",
+    seen_by=("preprocessing-mismatch", "loss-oscillation"),
+    because="Validation goes through the random changes that are meant for training.",
+    likely=0.1,
+    fixes=(Fix("give validation its own transform: resize and normalise only; model.eval() switches off dropout"),),
+)
+TOKENIZER = Cause(
+    code="tokenizer-mismatch",
+    seen_by=("token-out-of-range",),
+    because="The tokenizer and the model come from different places, or tokens were added to one of them.",
+    likely=0.4,
+    fixes=(
+        Fix("load both from the same name; after adding tokens: model.resize_token_embeddings(len(tokenizer))"),
+        Fix(
+            "share of unknown tokens: count ids that equal tokenizer.unk_token_id; above some per cent it is the wrong tokenizer"
+        ),
+    ),
+)
+TOO_LONG = Cause(
+    code="sequence-too-long",
+    seen_by=("token-out-of-range",),
+    because="A text has more tokens than the model has positions.",
+    likely=0.25,
+    fixes=(Fix("cut to the model's length", setting="max_length", op="set", value=512),),
+)
+LABELS_OUT_OF_RANGE = Cause(
+    code="labels-out-of-range",
+    seen_by=("token-out-of-range",),
+    because="A label is negative, counts from 1, or is a mark for 'ignore' that the loss does not know.",
+    likely=0.3,
+    fixes=(
+        Fix(
+            "count classes from 0, set num_classes, and pass ignore_index (-100, 255)",
+            setting="ignore_index",
+            op="set",
+            value=-100,
+        ),
+    ),
+)
+RARE_CLASSES = Cause(
+    code="rare-classes",
+    seen_by=("class-imbalance", "constant-predictions"),
+    signs=("one-class-most",),
+    because="One class has most of the samples, so that always naming it costs little.",
+    likely=0.3,
+    fixes=(
+        Fix("draw rare classes more often (WeightedRandomSampler), or weight the loss by 1 / count"),
+        Fix("judge by balanced accuracy, F1 or AP, not by accuracy"),
+    ),
+)
+ONE_CLASS = Cause(
+    code="one-class-only",
+    seen_by=("class-imbalance", "constant-predictions", "too-good"),
+    because="Only one class is there: labels were read from the wrong field, or the rest was filtered away.",
+    likely=0.2,
+    fixes=(Fix("count the labels of a few batches"),),
+)
+CONSTANT_INPUT = Cause(
+    code="constant-input",
+    seen_by=("constant-predictions", "not-learning"),
+    needs=("input-constant",),
+    signs=("input-constant",),
+    because="Every sample reaches the model as the same numbers: one file read again and again, a field that was zeroed.",
+    likely=0.6,
+    fixes=(Fix("print the mean and the deviation of the inputs over a batch, just before the model"),),
+)
+
+OF_DATA = (
+    CONSTANT_INPUT,
+    NOT_SHUFFLED,
+    DUPLICATES,
+    SPLIT_BY_SAMPLE,
+    ANSWER_IN_INPUT,
+    METRIC_WRONG,
+    NORMALISATION_MISMATCH,
+    AUGMENTED_VALIDATION,
+    TOKENIZER,
+    TOO_LONG,
+    LABELS_OUT_OF_RANGE,
+    RARE_CLASSES,
+    ONE_CLASS,
+)

@@ -1,0 +1,189 @@
+"""Why a script ends with an error that is no finding: nothing was measured, the text says it."""
+
+from __future__ import annotations
+
+from holdfast.diagnosis.causes.cause import Cause, Fix
+
+
+def _of_error(code: str, page: str, because: str, *fixes: str, likely: float = 0.3) -> Cause:
+    return Cause(code=code, seen_by=(page,), because=because, likely=likely, fixes=tuple(Fix(words) for words in fixes))
+
+
+OF_ERRORS = (
+    _of_error(
+        "build-too-old-for-the-card",
+        "cuda-build-mismatch",
+        "The card is newer than the build of PyTorch, which holds no code for it.",
+        "install a build whose torch.cuda.get_arch_list() has the card's capability",
+    ),
+    _of_error(
+        "driver-too-old",
+        "cuda-build-mismatch",
+        "The build needs a newer CUDA version than the driver serves.",
+        "update the driver, or install a build for an older CUDA version",
+    ),
+    _of_error(
+        "two-cudas",
+        "cuda-build-mismatch",
+        "Libraries of another CUDA version come first on the path.",
+        "unset LD_LIBRARY_PATH; one environment for one CUDA version",
+        likely=0.2,
+    ),
+    _of_error(
+        "versions-do-not-fit",
+        "broken-install",
+        "Packages that were compiled against each other have different versions.",
+        "install them together in a fresh environment; pip check lists what does not fit",
+        likely=0.4,
+    ),
+    _of_error(
+        "system-too-old",
+        "broken-install",
+        "The package was built on a newer Linux than this one.",
+        "use an older build, conda's own libraries, or a container",
+        likely=0.2,
+    ),
+    _of_error(
+        "other-python",
+        "broken-install",
+        "The package is installed in another Python than the one that runs the script.",
+        "use `python -m pip` with that very python",
+        likely=0.2,
+    ),
+    _of_error(
+        "index-beyond-the-end",
+        "device-side-assert",
+        "A label, a token or an index is larger than what it points into.",
+        "run one batch on the CPU: the message there is clear",
+        likely=0.5,
+    ),
+    _of_error(
+        "kernel-with-a-bug",
+        "device-side-assert",
+        "A kernel of one's own, of a package or of the compiler reads outside of its memory.",
+        "run without torch.compile and without that package; compute-sanitizer python train.py",
+        likely=0.2,
+    ),
+    _of_error(
+        "card-is-failing",
+        "device-side-assert",
+        "The card itself is at fault: the same job runs on another one.",
+        "nvidia-smi -q -d ECC; dmesg -T | grep Xid; change the card",
+        likely=0.1,
+    ),
+    _of_error(
+        "changed-in-place",
+        "graph-error",
+        "A tensor that the backward pass needs was changed in place.",
+        "x = x + y instead of x += y; torch.autograd.set_detect_anomaly(True) names the line",
+    ),
+    _of_error(
+        "state-of-an-earlier-step",
+        "graph-error",
+        "A hidden state, a running sum or a loss of an earlier step is still attached to its graph.",
+        "detach() what is carried on",
+    ),
+    _of_error(
+        "sizes-do-not-meet",
+        "shape-mismatch",
+        "A layer or a loss expects another shape: image size, channels, classes, the last smaller batch.",
+        "print the shapes before the line; drop_last=True",
+        likely=0.4,
+    ),
+    _of_error(
+        "left-on-the-cpu",
+        "shape-mismatch",
+        "A tensor was not moved: a target, a mask, one that a module makes in forward.",
+        "x.to(device); register_buffer for tensors of a module",
+    ),
+    _of_error(
+        "types-mixed",
+        "shape-mismatch",
+        "float64 from NumPy, half precision without autocast, or labels that are not int64.",
+        ".float() for arrays, .long() for labels, torch.autocast around the forward",
+    ),
+    _of_error(
+        "triton-missing",
+        "compile-trouble",
+        "torch.compile needs Triton on this device, and it is not there or too old.",
+        "pip install triton, or run without torch.compile",
+    ),
+    _of_error(
+        "memory-while-autotuning",
+        "compile-trouble",
+        "max-autotune compiles and tries many kernels at once, and the host runs out of memory.",
+        "TORCHINDUCTOR_COMPILE_THREADS=4, or mode='default'",
+        likely=0.15,
+    ),
+    _of_error(
+        "compiler-and-workers",
+        "compile-trouble",
+        "The compiler's processes and the loader's workers are forked from each other (`pthread_join failed`).",
+        "TORCHINDUCTOR_COMPILE_THREADS=1, or multiprocessing_context='forkserver' for the loader",
+        likely=0.15,
+    ),
+    _of_error(
+        "calls-in-the-wrong-order",
+        "loop-mistake",
+        "Scheduler, scaler, clipping and optimizer are called in another order than they need.",
+        "backward → scaler.unscale_ → clip → scaler.step → scaler.update → scheduler.step → zero_grad",
+        likely=0.5,
+    ),
+    _of_error(
+        "half-weights-with-a-scaler",
+        "loop-mistake",
+        "The weights are float16, and a scaler works on float32 weights only.",
+        "load them in float32 and use autocast, or train in bfloat16 without a scaler",
+    ),
+    _of_error(
+        "port-taken",
+        "distributed-setup",
+        "An earlier run still holds the port.",
+        "end it, or torchrun --standalone, or --master-port 29501",
+    ),
+    _of_error(
+        "ranks-do-not-meet",
+        "distributed-setup",
+        "A rank was not started, or cannot reach the address of the first.",
+        "the same --rdzv-endpoint everywhere; NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME for the right network card",
+    ),
+    _of_error(
+        "cards-not-one-each",
+        "distributed-setup",
+        "Ranks share a card, or a rank picks one by its RANK instead of its LOCAL_RANK.",
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+        likely=0.2,
+    ),
+    _of_error(
+        "ended-by-the-scheduler",
+        "process-died",
+        "Time was up, or the machine was taken away.",
+        "save often, and resume; ask for a signal before the end (#SBATCH --signal=B:USR1@120)",
+    ),
+    _of_error(
+        "another-rank-first",
+        "process-died",
+        "Another rank failed, and the launcher ended this one.",
+        "read the first traceback, not the last",
+    ),
+    _of_error(
+        "crash-in-a-library",
+        "process-died",
+        "Compiled code crashed (exit 139 or 134).",
+        "python -X faulthandler train.py; num_workers=0; update the library that it names",
+        likely=0.2,
+    ),
+    _of_error(
+        "file-damaged",
+        "unreadable-sample",
+        "A file is empty, cut off, or of another kind than its name says.",
+        "open every file once before training, and take the bad ones out",
+        likely=0.4,
+    ),
+    _of_error(
+        "path-wrong",
+        "unreadable-sample",
+        "The path, the pattern or the folder layout is not what the data set expects.",
+        "print len(dataset) and the first path",
+    ),
+)

@@ -1,0 +1,244 @@
+"""Why a training stops, hangs or crawls."""
+
+from __future__ import annotations
+
+from holdfast.diagnosis.causes.cause import Cause, Fix
+
+WORKER_DIED = Cause(
+    code="worker-died",
+    seen_by=("loader-stall", "hang"),
+    signs=("workers-fewer",),
+    because="A loader worker is gone, killed for memory or crashed, and the loader waits for its batch.",
+    likely=0.3,
+    fixes=(
+        Fix("run once with num_workers = 0: the error then shows itself", setting="num_workers", op="set", value=0),
+        Fix("give the loader a time-out, so that it says so", setting="timeout", op="set", value=120),
+    ),
+)
+SHARED_MEMORY_FULL = Cause(
+    code="shared-memory-full",
+    seen_by=("loader-stall",),
+    signs=("shared-memory-short",),
+    because="Workers hand batches over through /dev/shm, and it is full (64 MB in a container that was not told otherwise).",
+    likely=0.2,
+    fixes=(
+        Fix("docker run --shm-size=8g, or --ipc=host"),
+        Fix("fewer batches ahead", setting="prefetch_factor", op="set", value=2),
+    ),
+)
+SLOW_STORAGE = Cause(
+    code="slow-storage",
+    seen_by=("loader-stall", "slow-loading", "hang", "straggler"),
+    signs=("waits-for-disk",),
+    because="Reading takes the time: a network file system, a spinning disk, or millions of small files.",
+    likely=0.2,
+    fixes=(
+        Fix("copy the data to a local disk first, or cache it", setting="cache", op="set", value="disk"),
+        Fix("pack small files into large ones (tar shards, Parquet, LMDB)"),
+    ),
+)
+DEADLOCK = Cause(
+    code="deadlock",
+    seen_by=("hang", "loader-stall"),
+    because="Two wait for each other: a worker was forked while a thread held a lock, or a queue is full and nobody reads.",
+    likely=0.2,
+    fixes=(
+        Fix("start workers anew", setting="multiprocessing_context", op="set", value="forkserver"),
+        Fix("cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false, OMP_NUM_THREADS=1 in workers"),
+    ),
+)
+STUCK_COMPUTE = Cause(
+    code="stuck-compute",
+    seen_by=("hang", "slow-step"),
+    because="A kernel or a Python loop does not come to an end: a while without exit, an autotuner, a card in trouble.",
+    likely=0.1,
+    fixes=(Fix("look at the stacks (py-spy dump --native --pid PID), and at nvidia-smi and dmesg"),),
+)
+COLLECTIVE_MISMATCH = Cause(
+    code="collective-mismatch",
+    seen_by=("collective-stall", "hang"),
+    signs=("collectives-differ",),
+    because="Ranks call different collectives: one has a batch more, takes another branch, or saves alone.",
+    likely=0.3,
+    fixes=(
+        Fix("the same number of batches on all ranks", setting="drop_last", op="set", value=True),
+        Fix("no all_reduce, barrier, state_dict or forward inside `if rank == 0:`; TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+    ),
+)
+DEAD_RANK = Cause(
+    code="dead-rank",
+    seen_by=("collective-stall", "hang"),
+    signs=("rank-is-gone",),
+    because="One rank died or ran out of memory, and the others wait for it until their time-out.",
+    likely=0.3,
+    fixes=(Fix("read the log of the rank that has no time-out message; keep logs apart: torchrun --redirects 3 --log-dir logs"),),
+)
+NETWORK = Cause(
+    code="network-trouble",
+    seen_by=("collective-stall", "straggler", "tracker-unreachable"),
+    because="Packets do not arrive: the wrong network card, a firewall, a link that fails under load.",
+    likely=0.15,
+    fixes=(Fix("NCCL_DEBUG=INFO shows the way taken; NCCL_SOCKET_IFNAME names the card; test with a small all-reduce"),),
+)
+UNSHARED_UPDATES = Cause(
+    code="updates-not-shared",
+    seen_by=("rank-divergence",),
+    because="Some parameters are outside of DDP, updates were made under no_sync, or one rank left out an update.",
+    likely=0.4,
+    fixes=(Fix("wrap the whole model, and call the wrapped one; decide on skipping from a number that all ranks have reduced"),),
+)
+DIFFERENT_START = Cause(
+    code="different-start",
+    seen_by=("rank-divergence",),
+    signs=("from-the-start",),
+    because="Ranks began with different weights: another seed, or a checkpoint that only rank 0 loaded after wrapping.",
+    likely=0.3,
+    fixes=(Fix("load on every rank, before DDP; set the same seed for the weights", setting="seed", op="set", value=0),),
+)
+UNEVEN_WORK = Cause(
+    code="uneven-work",
+    seen_by=("straggler",),
+    because="One rank gets longer sequences, larger images, or does the logging and saving for all.",
+    likely=0.3,
+    fixes=(Fix("group samples by length over all ranks; save and log without making the others wait"),),
+)
+ONE_SLOW_WORKER = Cause(
+    code="one-slow-worker",
+    seen_by=("slow-loading",),
+    needs=("one-worker-slow",),
+    signs=("one-worker-slow",),
+    because="Workers take turns, so all wait for the slowest: one reads from a slower place, or has the large samples.",
+    likely=0.5,
+    fixes=(
+        Fix(
+            "look what it does: py-spy dump with its process id, which the table says",
+            command='holdfast query -t {run} "SELECT * FROM loader"',
+        ),
+        Fix("hand batches over in the order in which they are ready", setting="in_order", op="set", value=False),
+    ),
+)
+TOO_FEW_WORKERS = Cause(
+    code="too-few-workers",
+    seen_by=("slow-loading", "low-gpu-utilisation"),
+    signs=("waits-for-data",),
+    because="The loader does not make batches as fast as the model uses them.",
+    likely=0.35,
+    fixes=(
+        Fix("raise it step by step, up to the cores of the machine", setting="num_workers", op="multiply", value=2),
+        Fix("keep workers over epochs", setting="persistent_workers", op="set", value=True),
+        Fix("copy to the GPU beside the computing", setting="pin_memory", op="set", value=True),
+    ),
+)
+HEAVY_DECODING = Cause(
+    code="images-decoded-large",
+    seen_by=("slow-loading",),
+    because="Every epoch decodes images far larger than the training uses.",
+    likely=0.25,
+    fixes=(
+        Fix("resize all of them once to training size, and keep them in a fast format"),
+        Fix("keep decoded images in memory where they fit", setting="cache", op="set", value="ram"),
+    ),
+)
+HEAVY_TRANSFORMS = Cause(
+    code="heavy-transforms",
+    seen_by=("slow-loading",),
+    because="Augmentation on the CPU costs more than the step on the GPU.",
+    likely=0.15,
+    fixes=(Fix("do it on the GPU for whole batches (torchvision.transforms.v2, kornia), or do the fixed part once"),),
+)
+WORK_TOO_SMALL = Cause(
+    code="work-too-small-for-the-gpu",
+    seen_by=("low-gpu-utilisation",),
+    because="Each step is so small that the GPU is done before the next one is launched.",
+    likely=0.3,
+    fixes=(
+        Fix("larger batches, with the learning rate to match", setting="batch_size", op="multiply", value=2),
+        Fix("fewer launches: torch.compile, fused optimizers", setting="compile", op="set", value="reduce-overhead"),
+    ),
+)
+WAITS_FOR_GPU = Cause(
+    code="waits-for-the-gpu",
+    seen_by=("low-gpu-utilisation", "slow-step"),
+    because="Every step asks the GPU for numbers (.item(), print, a branch on a tensor), and stands still meanwhile.",
+    likely=0.2,
+    fixes=(Fix("read losses every 50 steps; keep running sums on the GPU"),),
+)
+FULL_PRECISION = Cause(
+    code="full-precision",
+    seen_by=("slow-step", "low-gpu-utilisation"),
+    because="The step computes in float32, at a fraction of the card's speed.",
+    likely=0.1,
+    fixes=(
+        Fix("train in bfloat16", setting="dtype", op="set", value="bfloat16"),
+        Fix("or allow TF32: torch.set_float32_matmul_precision('high')"),
+    ),
+)
+THROTTLED = Cause(
+    code="card-throttled",
+    seen_by=("slow-step", "straggler"),
+    because="The card is hot or short of power and has lowered its clock.",
+    likely=0.15,
+    fixes=(Fix("nvidia-smi -q -d PERFORMANCE,TEMPERATURE says why; cooling, or fewer jobs on the machine"),),
+)
+MEMORY_ALMOST_FULL = Cause(
+    code="memory-almost-full",
+    seen_by=("slow-step",),
+    signs=("allocator-retries",),
+    because="The GPU's memory is so full that the allocator has to free and ask again within steps.",
+    likely=0.15,
+    fixes=(Fix("a somewhat smaller batch is then faster", setting="batch_size", op="multiply", value=0.75),),
+)
+MORE_EACH_STEP = Cause(
+    code="more-work-each-step",
+    seen_by=("slow-step",),
+    because="Each step does more than the one before: a graph that is never cut, a list that is gone through, a log that grows.",
+    likely=0.2,
+    fixes=(Fix("detach what is carried from step to step; look which module got slower: holdfast query on `modules`"),),
+)
+SHAPES_CHANGE = Cause(
+    code="shapes-change",
+    seen_by=("recompilation",),
+    signs=("last-batch-smaller",),
+    because="Inputs come in ever new shapes: the last batch of an epoch is smaller, sequences have their own lengths.",
+    likely=0.4,
+    fixes=(
+        Fix("leave out the last batch", setting="drop_last", op="set", value=True),
+        Fix("pad to a few fixed lengths, or torch.compile(model, dynamic=True)"),
+    ),
+)
+VALUES_CHANGE = Cause(
+    code="python-values-change",
+    seen_by=("recompilation",),
+    because="A Python number or flag that the compiled function reads (a step count, a float) changes from call to call.",
+    likely=0.25,
+    fixes=(Fix("pass it as a tensor; TORCH_LOGS=recompiles names what changed"),),
+)
+CPU_BUILD = Cause(
+    code="cpu-build",
+    seen_by=("computing-on-cpu",),
+    because="PyTorch was installed without CUDA (torch.version.cuda is None).",
+    likely=0.3,
+    fixes=(Fix("install the build for the CUDA version that nvidia-smi shows (pytorch.org/get-started)"),),
+)
+CARD_HIDDEN = Cause(
+    code="card-hidden",
+    seen_by=("computing-on-cpu",),
+    because="The process does not see the card: CUDA_VISIBLE_DEVICES, a container without GPUs, a driver that does not fit.",
+    likely=0.25,
+    fixes=(Fix("unset CUDA_VISIBLE_DEVICES; docker run --gpus all; compare nvidia-smi with torch.cuda.is_available()"),),
+)
+NOT_MOVED = Cause(
+    code="model-not-moved",
+    seen_by=("computing-on-cpu",),
+    because="The script never moves the model, or picks 'cpu' by default.",
+    likely=0.3,
+    fixes=(Fix("model.to('cuda'), and each batch too", setting="device", op="set", value="cuda"),),
+)
+
+OF_SPEED = (
+    *(WORKER_DIED, SHARED_MEMORY_FULL, SLOW_STORAGE, DEADLOCK, STUCK_COMPUTE),
+    *(COLLECTIVE_MISMATCH, DEAD_RANK, NETWORK, UNSHARED_UPDATES, DIFFERENT_START, UNEVEN_WORK),
+    *(ONE_SLOW_WORKER, TOO_FEW_WORKERS, HEAVY_DECODING, HEAVY_TRANSFORMS),
+    *(WORK_TOO_SMALL, WAITS_FOR_GPU, FULL_PRECISION, THROTTLED, MEMORY_ALMOST_FULL, MORE_EACH_STEP),
+    *(SHAPES_CHANGE, VALUES_CHANGE, CPU_BUILD, CARD_HIDDEN, NOT_MOVED),
+)

@@ -1,0 +1,125 @@
+"""Why checkpoints, disks and trackers fail, and why Holdfast itself steps back."""
+
+from __future__ import annotations
+
+from holdfast.diagnosis.causes.cause import Cause, Fix
+
+_CHOOSE = Fix("go on from an earlier clean one", command="holdfast checkpoints choose {run}")
+
+SAVE_INTERRUPTED = Cause(
+    code="save-interrupted",
+    seen_by=("checkpoint-torn",),
+    because="The process ended in the middle of a save, and the file was written under its final name.",
+    likely=0.4,
+    fixes=(_CHOOSE, Fix("save under another name and rename at the end, or let run.save do it")),
+)
+COPY_UNFINISHED = Cause(
+    code="copy-unfinished",
+    seen_by=("checkpoint-torn",),
+    because="A download or a copy stopped on the way, or only a Git LFS pointer came.",
+    likely=0.2,
+    fixes=(Fix("fetch it again and compare the size; git lfs pull"),),
+)
+NO_ROOM = Cause(
+    code="no-room-for-a-save",
+    seen_by=("checkpoint-torn", "checkpoint-not-saved", "disk-full"),
+    because="The disk or the quota was full when the checkpoint was written.",
+    likely=0.3,
+    fixes=(
+        Fix("keep fewer: every 5 epochs, the best and the last are enough"),
+        Fix("look where the room went: df -h, df -i, quota -s, du -sh runs/*"),
+    ),
+)
+CACHES = Cause(
+    code="caches-fill-the-disk",
+    seen_by=("disk-full",),
+    because="Caches of models, data sets and packages grow in the home folder or in /tmp.",
+    likely=0.2,
+    fixes=(Fix("put them elsewhere: HF_HOME, TORCH_HOME, PIP_CACHE_DIR, TMPDIR; hf cache, pip cache purge"),),
+)
+NO_PERMISSION = Cause(
+    code="no-permission",
+    seen_by=("checkpoint-not-saved", "holdfast-degraded"),
+    because="The folder belongs to someone else, or is read-only.",
+    likely=0.2,
+    fixes=(Fix("ls -ld FOLDER; write to a folder of your own"),),
+)
+NOT_SERIALISABLE = Cause(
+    code="cannot-be-pickled",
+    seen_by=("checkpoint-not-saved",),
+    because="The state holds something that cannot be written: a lambda, an open file, a lock.",
+    likely=0.15,
+    fixes=(Fix("save state_dict() of each part, not the objects"),),
+)
+OTHER_ARCHITECTURE = Cause(
+    code="architecture-changed",
+    seen_by=("checkpoint-incompatible",),
+    because="The model was built with other settings: width, depth, classes, tasks.",
+    likely=0.35,
+    fixes=(
+        Fix("build it with the settings of the checkpoint; holdfast checkpoints compare names each difference"),
+        Fix("another number of classes: drop the head's weights, load the rest with strict=False, and train the head anew"),
+    ),
+)
+PREFIX = Cause(
+    code="names-have-a-prefix",
+    seen_by=("checkpoint-incompatible",),
+    because="The names differ by module. (DDP), _orig_mod. (torch.compile) or model. (Lightning).",
+    likely=0.3,
+    fixes=(Fix("strip it: {name.removeprefix('module.'): value …}; or save the model that is inside"),),
+)
+WEIGHTS_ONLY = Cause(
+    code="weights-only-file",
+    seen_by=("checkpoint-incompatible",),
+    because="The file holds weights but no optimizer, scheduler or step.",
+    likely=0.2,
+    fixes=(Fix("start a new training from these weights, with a warm-up; or take a checkpoint that holds all"),),
+)
+OTHER_VERSION = Cause(
+    code="other-version",
+    seen_by=("checkpoint-incompatible",),
+    because="Another version of PyTorch or of the trainer wrote it, or it holds objects of code that has moved.",
+    likely=0.15,
+    fixes=(Fix("holdfast checkpoints inspect shows what wrote it; load it with that version, and save the state_dict alone"),),
+)
+DATABASE_LOCKED = Cause(
+    code="database-locked",
+    seen_by=("tracker-unreachable",),
+    because="Several processes write MLflow's SQLite file, or it lies on a network file system.",
+    likely=0.2,
+    fixes=(Fix("log from rank 0 only, keep the file on a local disk, or run an MLflow server"),),
+)
+NO_KEY = Cause(
+    code="no-key",
+    seen_by=("tracker-unreachable",),
+    because="There is no key, or one of another account.",
+    likely=0.2,
+    fixes=(Fix("wandb login, WANDB_API_KEY, MLFLOW_TRACKING_USERNAME; in a job the variables must be passed on"),),
+)
+SERVER_GONE = Cause(
+    code="server-does-not-answer",
+    seen_by=("tracker-unreachable",),
+    because="The node has no way to the network, or the server is down.",
+    likely=0.3,
+    fixes=(Fix("write offline and send later: WANDB_MODE=offline, MLFLOW_TRACKING_URI=file:./mlruns"),),
+)
+TOO_COSTLY = Cause(
+    code="budget-reached",
+    seen_by=("holdfast-degraded",),
+    because="Watching would have cost more than its share of the step, so that it was thinned out.",
+    likely=0.2,
+    fixes=(Fix("allow more", setting="budget", op="set", value="3%", command="holdfast run --budget 3% -- …"),),
+)
+OWN_ERROR = Cause(
+    code="error-of-holdfast",
+    seen_by=("holdfast-degraded",),
+    because="Something in the loop is of a kind that Holdfast does not know, or Holdfast has a bug.",
+    likely=0.3,
+    fixes=(Fix("the finding names what is no longer done and the error; HOLDFAST_DEBUG=1 shows where; please report it"),),
+)
+
+OF_STORAGE = (
+    *(SAVE_INTERRUPTED, COPY_UNFINISHED, NO_ROOM, CACHES, NO_PERMISSION, NOT_SERIALISABLE),
+    *(OTHER_ARCHITECTURE, PREFIX, WEIGHTS_ONLY, OTHER_VERSION),
+    *(DATABASE_LOCKED, NO_KEY, SERVER_GONE, TOO_COSTLY, OWN_ERROR),
+)

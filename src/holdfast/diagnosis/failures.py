@@ -1,0 +1,108 @@
+"""The page of each failure: what the user sees, what Holdfast looks at, causes, fixes.
+
+A page is written by hand under `failure_pages/` and ships with the package; its causes are put in from `causes`, so that page,
+ranking and `docs/failures` say the same.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from holdfast.diagnosis.causes import CAUSES, Cause, Fix
+from holdfast.probe.words import FINDINGS
+
+ERRORS = {  # ends of a script that are no findings: nothing is measured, the error text says it
+    "cuda-build-mismatch": "PyTorch, CUDA, the driver and the card do not fit",
+    "device-side-assert": "a GPU kernel failed",
+    "shape-mismatch": "shapes, types or devices do not fit",
+    "graph-error": "the backward pass cannot be made",
+    "loop-mistake": "the loop calls things in the wrong order",
+    "compile-trouble": "torch.compile fails or complains",
+    "distributed-setup": "the ranks do not find each other",
+    "unreadable-sample": "a sample cannot be read",
+    "process-died": "the process ended without an error of its own",
+    "broken-install": "packages do not fit each other",
+}
+GROUPS = {
+    "Numbers go wrong": (
+        *("non-finite-loss", "non-finite-gradient", "non-finite-weights", "non-finite-input", "loss-spike", "loss-divergence"),
+        *("gradient-explosion", "gradient-vanishing", "dead-units", "saturated-units", "clipping-every-step", "clipping-never"),
+        "scaler-collapse",
+    ),
+    "It does not learn, or not the right thing": (
+        *("loss-plateau", "loss-oscillation", "not-learning", "constant-predictions", "overfitting", "underfitting"),
+        *("metric-decline", "metric-collapse", "parameters-not-trained"),
+    ),
+    "Data": ("unshuffled-data", "split-leak", "too-good", "preprocessing-mismatch", "token-out-of-range", "class-imbalance"),
+    "Memory": ("gpu-out-of-memory", "gpu-memory-growth", "host-out-of-memory", "host-memory-growth"),
+    "It stops, hangs or crawls": (
+        *("hang", "loader-stall", "collective-stall", "rank-divergence", "straggler", "slow-loading", "slow-step"),
+        *("low-gpu-utilisation", "recompilation", "computing-on-cpu"),
+    ),
+    "Checkpoints": (
+        *("checkpoint-torn", "checkpoint-non-finite", "checkpoint-incompatible", "checkpoint-not-saved", "resume-mismatch"),
+    ),
+    "Around the training": ("tracker-unreachable", "disk-full", "holdfast-degraded"),
+    "Errors that end a script": tuple(ERRORS),
+}
+CODES = tuple(code for group in GROUPS.values() for code in group)
+_HERE = "<!-- causes -->"
+_OPS = {"multiply": "×", "set": "="}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page, as Markdown."""
+
+    code: str
+    title: str
+    severity: str
+    text: str
+
+
+@cache
+def page(code: str) -> Page:
+    """The page of a code in `CODES`, with its causes."""
+    written = (files("holdfast.diagnosis") / "failure_pages" / f"{code}.md").read_text(encoding="utf-8")
+    severity = re.search(r"^Severity: (.*?)\.$", written, re.MULTILINE | re.DOTALL)
+    title = written.partition("\n")[0].removeprefix(f"# {code}: ")
+    return Page(code, title, " ".join(severity[1].split()) if severity else "", written.replace(_HERE, causes_as_list(code)))
+
+
+def causes_of(code: str) -> list[Cause]:
+    """What a failure may come from, the most likely first."""
+    return sorted((cause for cause in CAUSES if code in cause.seen_by), key=lambda cause: -cause.likely)
+
+
+def causes_as_list(code: str) -> str:
+    """The causes of a failure, each with its fixes, as a Markdown list."""
+    lines = []
+    for cause in causes_of(code):
+        lines += [f"- `{cause.code}`: {cause.because}", *_wrapped(f"**Fix:** {fixes_in_words(cause.fixes)}.")]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 130, initial_indent="  ", subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def fixes_in_words(fixes: Iterable[Fix]) -> str:
+    """Fixes in a sentence, with the settings they change."""
+    return "; ".join(f"{fix.words}{_change(fix)}".rstrip(".") for fix in fixes)
+
+
+def _change(fix: Fix) -> str:
+    if fix.setting is None:
+        return ""
+    value = f" {_OPS.get(fix.op or '', fix.op)} {fix.value}" if fix.value is not None else ""
+    return f" (`{fix.setting}{value}`)"
+
+
+def words(code: str) -> str:
+    """A failure in a few words."""
+    return FINDINGS.get(code) or ERRORS[code]

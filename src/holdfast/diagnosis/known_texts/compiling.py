@@ -1,0 +1,78 @@
+"""Texts of `torch.compile`."""
+
+from __future__ import annotations
+
+from holdfast.diagnosis.known_texts.known_text import NOTE, WARNING, KnownText
+
+OF_COMPILING = (
+    KnownText(
+        "recompile-limit",
+        (
+            "torch._dynamo hit config.cache_size_limit",
+            "torch._dynamo hit config.recompile_limit",
+            "hit config.accumulated_cache_size_limit",
+            "hit config.accumulated_recompile_limit",
+            "FailOnRecompileLimitHit",
+        ),
+        "recompilation",
+        "A function was compiled so often that torch.compile gave up on it: it runs uncompiled from here on.",
+        "Make the shapes constant (drop_last=True, padding), or torch.compile(model, dynamic=True). TORCH_LOGS=recompiles says"
+        " what changed.",
+        WARNING,
+    ),
+    KnownText(
+        "skipping-cudagraphs",
+        ("skipping cudagraphs due to", "skipping cudagraphs"),
+        "compile-trouble",
+        "A compiled part runs without CUDA graphs: right results, and the small gain of mode='reduce-overhead' is lost for"
+        " that part.",
+        "No action needed. The reason is in the message (mutated inputs, CPU tensors, dynamic shapes); mode='default' does not"
+        " try.",
+        NOTE,
+    ),
+    KnownText(
+        "pthread-join",
+        ("pthread_join failed",),
+        "compile-trouble",
+        "The compiler's own worker processes and those of the loader came into each other's way, mostly at the end of the"
+        " process.",
+        "TORCHINDUCTOR_COMPILE_THREADS=1, or start loader workers with multiprocessing_context='forkserver'.",
+    ),
+    KnownText(
+        "compiler-failed",
+        (
+            "BackendCompilerFailed",
+            "InductorError",
+            "LoweringException",
+            "torch._dynamo.exc.InternalTorchDynamoError",
+            "CppCompileError",
+        ),
+        "compile-trouble",
+        "torch.compile could not compile a part of the model.",
+        "Run without torch.compile, or set torch._dynamo.config.suppress_errors = True so that this part runs uncompiled.",
+    ),
+    KnownText(
+        "graph-break",
+        ("torch._dynamo.exc.Unsupported", "Graph break in user code", "Graph break from"),
+        "compile-trouble",
+        "torch.compile met code that it cannot take into a graph. An error only with fullgraph=True; else the rest is compiled"
+        " in pieces.",
+        "Take fullgraph=True away, or move the line that is named (a print, .item(), a branch on data) out of the compiled part.",
+        WARNING,
+    ),
+    KnownText(
+        "cudagraph-overwritten",
+        ("output of CUDAGraphs that has been overwritten",),
+        "compile-trouble",
+        "With CUDA graphs the outputs of one call are overwritten by the next, and an old one is still used.",
+        "Call torch.compiler.cudagraph_mark_step_begin() at the start of each step, or .clone() what is kept; or mode='default'.",
+    ),
+    KnownText(
+        "too-few-multiprocessors",
+        ("Not enough SMs to use max_autotune_gemm mode",),
+        "compile-trouble",
+        "The card is too small for one of the compiler's searches, which is left out.",
+        "No action needed.",
+        NOTE,
+    ),
+)

@@ -1,0 +1,200 @@
+"""Texts of several ranks: collectives that wait, ranks that died, connections that never came up."""
+
+from __future__ import annotations
+
+from holdfast.diagnosis.known_texts.known_text import FOLLOWS, WARNING, KnownText
+
+OF_RANKS = (
+    KnownText(
+        "collectives-differ",
+        (
+            "Detected mismatch between collectives on ranks",
+            "failed to pass monitoredBarrier",
+        ),
+        "collective-stall",
+        "Ranks called different collectives, or in another order.",
+        "All ranks must do the same calls: no `if rank == 0:` around an all_reduce, barrier, backward or a model's forward.",
+    ),
+    KnownText(
+        "nccl-timeout",
+        (
+            "Watchdog caught collective operation timeout",
+            "Some NCCL operations have failed or timed out",
+            "collective operation timeout: WorkNCCL",
+            "watchdog thread terminated with exception",
+            "ProcessGroupNCCL's watchdog got stuck for",
+            "Timed out waiting * for recv operation to complete",
+            "NCCL timeout",
+        ),
+        "collective-stall",
+        "A rank waited for the others in a collective until the time limit: one of them died, hangs, or does something else.",
+        "Look at the other ranks first: the one without this message, or with an earlier error, is the culprit."
+        " TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_DISTRIBUTED_DEBUG=DETAIL say who is where.",
+        FOLLOWS,
+    ),
+    KnownText(
+        "peer-is-gone",
+        (
+            "Connection closed by remote peer",
+            "Connection closed by peer",
+            "ncclRemoteError",
+            "remote process exited or there was a network error",
+            "Connection reset by peer",
+            "Socket closed by remote peer",
+        ),
+        "collective-stall",
+        "Another rank went away: this message is what is left of an error over there.",
+        "Look for the first error in the logs of the other ranks (torchrun --redirects 3 --log-dir logs keeps them apart).",
+        FOLLOWS,
+    ),
+    KnownText(
+        "nccl-system-error",
+        ("NCCL * unhandled system error", "ncclSystemError", "Call to connect returned Connection refused", "No route to host"),
+        "distributed-setup",
+        "NCCL could not reach another rank, or could not make shared memory.",
+        "NCCL_DEBUG=INFO names the step. Several network cards: NCCL_SOCKET_IFNAME=eth0. In a container: --shm-size=8g, or"
+        " --ipc=host.",
+    ),
+    KnownText(
+        "two-ranks-one-gpu",
+        ("Duplicate GPU detected", "ncclInvalidUsage"),
+        "distributed-setup",
+        "Two ranks use the same card.",
+        "Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else, and start no more ranks than there"
+        " are cards.",
+    ),
+    KnownText(
+        "nccl-cuda-error",
+        ("NCCL * unhandled cuda error", "ncclUnhandledCudaError", "ncclInternalError"),
+        "distributed-setup",
+        "CUDA failed inside NCCL: a card without memory, cards that cannot reach each other, or a driver that does not fit.",
+        "NCCL_DEBUG=INFO shows the call. Try NCCL_P2P_DISABLE=1 once: if that helps, it is the connection between the cards.",
+    ),
+    KnownText(
+        "address-in-use",
+        (
+            "Address already in use",
+            "EADDRINUSE",
+            "errno: 98",
+            "The server socket has failed to listen on any local network address",
+        ),
+        "distributed-setup",
+        "The port for the ranks to meet is taken, mostly by an earlier run that still lives.",
+        "End that run (`ss -ltnp | grep 29500` names it), or choose another port: torchrun --master-port 29501, or --standalone.",
+    ),
+    KnownText(
+        "no-rendezvous",
+        (
+            "RendezvousTimeoutError",
+            "RendezvousConnectionError",
+            "RendezvousClosedError",
+            "The client socket has timed out after",
+            "DistStoreError: Timed out",
+            "timed out while waiting for clients",
+            "Timed out after * waiting for clients",
+            "StoreTimeoutError",
+            "wait timeout after *, keys:",
+        ),
+        "distributed-setup",
+        "Not all ranks came to the meeting point in time: one never started, died while starting, or cannot reach the address.",
+        "Start the same command on every node with the same --nnodes, --rdzv-id and --rdzv-endpoint; check that the port is"
+        " open between them.",
+    ),
+    KnownText(
+        "gloo-cannot-connect",
+        (
+            "connectFullMesh failed",
+            "gloo * Connect timeout",
+            "Unable to find address for",
+            "makeDeviceForHostname",
+            "makeDeviceForInterface",
+        ),
+        "distributed-setup",
+        "Gloo found no network address under which the ranks reach each other.",
+        "GLOO_SOCKET_IFNAME=eth0 (or lo on one machine) names the network card; /etc/hosts must know the machine's own name.",
+    ),
+    KnownText(
+        "not-started-by-torchrun",
+        (
+            "Default process group has not been initialized",
+            "environment variable RANK expected, but not set",
+            "environment variable MASTER_ADDR expected",
+            "environment variable WORLD_SIZE expected",
+        ),
+        "distributed-setup",
+        "The script expects to be one of several ranks and was not started as one.",
+        "Start it with `torchrun --nproc-per-node N train.py`, and call init_process_group() first.",
+    ),
+    KnownText(
+        "backend-without-device",
+        ("No backend type associated with device type", "Tensors must be CUDA and dense"),
+        "distributed-setup",
+        "A collective was called on a tensor of a device that the backend does not serve: NCCL takes GPU tensors only.",
+        "Move the tensor to the GPU first, or init_process_group('cpu:gloo,cuda:nccl').",
+    ),
+    KnownText(
+        "ddp-unused-parameters",
+        ("Expected to have finished reduction in the prior iteration before starting a new one",),
+        "parameters-not-trained",
+        "Under DDP some parameters took no part in the loss, so their gradients never came.",
+        "Take them out of the model or into the loss; find_unused_parameters=True allows it at a cost."
+        " TORCH_DISTRIBUTED_DEBUG=DETAIL names them.",
+    ),
+    KnownText(
+        "ddp-ready-twice",
+        ("Expected to mark a variable ready only once", "has been marked as ready twice"),
+        "graph-error",
+        "Under DDP a parameter got its gradient twice in one backward: a shared part, activation checkpointing, or two forwards.",
+        "Use checkpoint(..., use_reentrant=False), or DDP(..., static_graph=True); one forward of the DDP model for each"
+        " backward.",
+    ),
+    KnownText(
+        "ddp-looks-for-nothing",
+        ("did not find any unused parameters in the forward pass",),
+        "slow-step",
+        "find_unused_parameters=True costs a walk over the graph in every step, and there is nothing to find.",
+        "Leave find_unused_parameters out.",
+        WARNING,
+    ),
+    KnownText(
+        "ranks-differ",
+        (
+            "DDP expects same model across all ranks",
+            "appears not to match sizes of the same param in process 0",
+            "appears not to match strides",
+        ),
+        "rank-divergence",
+        "The ranks built different models.",
+        "Build the model from the same settings and the same checkpoint on every rank; print the number of parameters of each.",
+    ),
+    KnownText(
+        "fsdp-mixed-parameters",
+        ("Must flatten tensors with uniform", "FSDP expects uniform", "FSDP reduce-scatter expects uniform"),
+        "distributed-setup",
+        "FSDP puts parameters together that differ in dtype, or of which only some are trained.",
+        "Cast the model to one dtype before wrapping, use use_orig_params=True for frozen parts, or fully_shard (FSDP2).",
+    ),
+    KnownText(
+        "a-rank-failed",
+        (
+            "ChildFailedError",
+            "Sending process * closing signal SIGTERM",
+            "ProcessExitedException",
+            "ProcessRaisedException",
+            "failed (exitcode: *) local_rank",
+        ),
+        "process-died",
+        "One rank failed, and the launcher ended the others.",
+        "The first traceback further up, of the rank that is named as root cause, is the one to read. `@record` from"
+        " torch.distributed.elastic.multiprocessing.errors on main() brings it into this message.",
+        FOLLOWS,
+    ),
+    KnownText(
+        "broken-pipe",
+        ("BrokenPipeError", "[Errno 32] Broken pipe", "Broken pipe"),
+        "process-died",
+        "The process at the other end of a pipe or a connection is gone.",
+        "Look for the error of the other process: a loader worker, another rank, or a `| head` that ended.",
+        FOLLOWS,
+    ),
+)

@@ -1,0 +1,130 @@
+"""Texts of packages that do not fit each other or the system."""
+
+from __future__ import annotations
+
+from holdfast.diagnosis.known_texts.known_text import FOLLOWS, KnownText, Pattern
+
+OF_INSTALL = (
+    KnownText(
+        "torchvision-does-not-fit",
+        (
+            "operator torchvision::nms does not exist",
+            "Couldn't load custom C++ ops",
+            "No such operator torchvision::nms",
+            "Failed to load image Python extension",
+        ),
+        "broken-install",
+        "torchvision (or torchaudio) was built for another version of PyTorch.",
+        "Install both together from the same place, with matching versions: `pip install --force-reinstall torch torchvision`.",
+    ),
+    KnownText(
+        "numpy-2",
+        (
+            "compiled using NumPy 1.x cannot be run in NumPy 2",
+            "_ARRAY_API not found",
+            "numpy.dtype size changed, may indicate binary incompatibility",
+            "numpy.core.multiarray failed to import",
+            "was removed in the NumPy 2.0 release",
+            "module 'numpy' has no attribute",
+            "RuntimeError: Numpy is not available",
+        ),
+        "broken-install",
+        "A package was built for another major version of NumPy.",
+        "Update that package; until then: `pip install 'numpy<2'`.",
+    ),
+    KnownText(
+        "glibc-too-old",
+        ("version 'GLIBC_*' not found", "version 'GLIBCXX_*' not found", "version 'CXXABI_*' not found"),
+        "broken-install",
+        "The package was built on a newer system than this one.",
+        "GLIBCXX: `conda install -c conda-forge libstdcxx-ng`, first on LD_LIBRARY_PATH. GLIBC itself cannot be replaced: use"
+        " an older build of the package, or a container with a newer system.",
+    ),
+    KnownText(
+        "undefined-symbol",
+        ("undefined symbol: ",),
+        "broken-install",
+        "A compiled package was built against another version of PyTorch, CUDA or Python.",
+        "Build or install it again for this PyTorch: `pip install --no-cache-dir --force-reinstall PACKAGE`.",
+    ),
+    KnownText(
+        "library-missing",
+        ("libGL.so.1: cannot open shared object file", "cannot open shared object file: No such file or directory"),
+        "broken-install",
+        "A library of the system is missing.",
+        "libGL (OpenCV): install opencv-python-headless instead. Others: the package of the system that holds the named file.",
+    ),
+    KnownText(
+        "two-openmps",
+        ("OMP: Error #15", "is incompatible with libgomp", "Initializing libiomp5"),
+        "broken-install",
+        "Two copies of the OpenMP library were loaded, by packages from different places.",
+        "Install NumPy and PyTorch from one source (pip or conda, not both); MKL_THREADING_LAYER=GNU gets a run going meanwhile.",
+    ),
+    KnownText(
+        "no-triton",
+        ("Cannot find a working triton installation", "TritonMissing", "No module named 'triton'"),
+        "compile-trouble",
+        "torch.compile needs Triton for this device, and it is missing or does not work.",
+        "`pip install triton` (Linux; triton-windows on Windows), or run without torch.compile: the results are the same, only"
+        " slower.",
+    ),
+    KnownText(
+        "no-compiler",
+        (
+            "Failed to find C compiler",
+            "fatal error: Python.h: No such file",
+            "InvalidCxxCompiler",
+            "No working C++ compiler found",
+        ),
+        "compile-trouble",
+        "Something is being compiled and there is no compiler, or no Python headers.",
+        "Install gcc/g++ and the python3-dev package, or set CC; without torch.compile none is needed.",
+    ),
+    KnownText(
+        "module-not-found",
+        ("ModuleNotFoundError: No module named", "ImportError: No module named"),
+        "broken-install",
+        "A package is not installed in the Python that runs the script.",
+        "`python -m pip install PACKAGE` with the very python that starts the training (`which python`).",
+    ),
+    KnownText(
+        "cannot-import-name",
+        ("ImportError: cannot import name", "has no attribute '*' (most likely due to a circular import)"),
+        "broken-install",
+        "Two packages have versions that do not fit, or a file of yours has the name of a package.",
+        "Look at the file that the message names: if it is yours (random.py, token.py), rename it; else bring both packages up"
+        " to date.",
+    ),
+    KnownText(
+        "half-on-the-cpu",
+        ("not implemented for 'Half'", "not implemented for 'BFloat16'"),
+        "shape-mismatch",
+        "This operation does not exist in half precision on this device, mostly because the model is on the CPU.",
+        "Move the model to the GPU before it becomes half, or compute in float32 on the CPU.",
+    ),
+    KnownText(
+        "bitsandbytes-without-cuda",
+        ("CUDA Setup failed despite GPU being available", "compiled without GPU support"),
+        "broken-install",
+        "bitsandbytes does not find the CUDA version that it was built for.",
+        "Update it (`pip install -U bitsandbytes`), and take other CUDA folders out of LD_LIBRARY_PATH.",
+    ),
+    KnownText(
+        "segmentation-fault",
+        (
+            "Segmentation fault",
+            "exit code 139",
+            "exit status 139",
+            "exited with code 139",
+            Pattern(r"exitcode\s*: -11\b", ("exitcode",)),
+            "Signal 11 (SIGSEGV)",
+            "died with <Signals.SIGSEGV",
+        ),
+        "process-died",
+        "Compiled code crashed: a library that does not fit, a GPU kernel, or too small a stack.",
+        "`python -X faulthandler train.py` shows the Python line. Then: update the library it is in, num_workers=0 to see"
+        " whether a worker does it.",
+        FOLLOWS,
+    ),
+)

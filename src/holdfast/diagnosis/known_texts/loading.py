@@ -1,0 +1,172 @@
+"""Texts of the data loader and of samples that cannot be read."""
+
+from __future__ import annotations
+
+from holdfast.diagnosis.known_texts.known_text import FOLLOWS, NOTE, WARNING, KnownText
+
+OF_LOADING = (
+    KnownText(
+        "shared-memory-full",
+        (
+            "killed by signal: Bus error",
+            "insufficient shared memory (shm)",
+            "unable to open shared memory object",
+            "Unexpected bus error encountered in worker",
+            "unable to mmap * bytes from file </torch_",
+            "unable to write to file </torch_",
+            "unable to allocate shared memory(shm)",
+            "unable to resize file </torch_",
+            "No space left on device: '/dev/shm",
+            "No space left on device* /dev/shm",
+        ),
+        "loader-stall",
+        "The shared memory through which workers hand over batches (/dev/shm) is full.",
+        "In a container: --shm-size=8g, or --ipc=host. Else: fewer workers, a smaller prefetch_factor, or"
+        " torch.multiprocessing.set_sharing_strategy('file_system').",
+    ),
+    KnownText(
+        "too-many-open-files",
+        ("Too many open files", "received 0 items of ancdata", "[Errno 24]"),
+        "loader-stall",
+        "The limit on open files is reached: each tensor that a worker hands over holds one.",
+        "`ulimit -n 65535` before starting, or torch.multiprocessing.set_sharing_strategy('file_system'); close files in the"
+        " data set.",
+    ),
+    KnownText(
+        "worker-killed",
+        ("DataLoader worker (pid *) is killed by signal: Killed", "DataLoader worker * killed by signal"),
+        "loader-stall",
+        "A loader worker was killed, nearly always because the host ran out of memory.",
+        "Use fewer workers, a smaller prefetch_factor, and no large Python lists in the data set (use arrays); look at"
+        " /proc/meminfo.",
+    ),
+    KnownText(
+        "worker-died",
+        ("DataLoader worker * exited unexpectedly", "Pin memory thread exited unexpectedly"),
+        "loader-stall",
+        "A loader worker died without a Python error: memory, a crash in a library (OpenCV, HDF5), or os._exit in the data set.",
+        "Run once with num_workers=0: the error then shows itself. With OpenCV: cv2.setNumThreads(0).",
+    ),
+    KnownText(
+        "loader-timeout",
+        ("DataLoader timed out after",),
+        "loader-stall",
+        "No worker gave a batch within the loader's time-out.",
+        "Look at what the workers do: `py-spy dump --pid PID`. Slow storage and a lock that was held while forking are the"
+        " usual two.",
+    ),
+    KnownText(
+        "no-main-guard",
+        ("before the current process has finished its bootstrapping phase",),
+        "loader-stall",
+        "Workers are started anew (spawn) and run the script's top level again, which starts workers again.",
+        "Put what the script does under `if __name__ == '__main__':`.",
+    ),
+    KnownText(
+        "samples-of-different-size",
+        (
+            "stack expects each tensor to be equal size",
+            "each element in list of batch should be of equal size",
+            "default_collate: batch must contain tensors",
+            "Trying to resize storage that is not resizable",
+            "Unable to create tensor, you should probably activate truncation and/or padding",
+        ),
+        "shape-mismatch",
+        "Samples of one batch have different sizes, and cannot be stacked.",
+        "Resize or pad them to one size, or give the loader a collate_fn that does.",
+    ),
+    KnownText(
+        "error-in-worker",
+        ("Caught * in DataLoader worker process",),
+        "unreadable-sample",
+        "The data set raised an error while it made a sample; the traceback under this line is the worker's.",
+        "Call dataset[index] in the main process for the sample that is named, or run with num_workers=0.",
+        FOLLOWS,
+    ),
+    KnownText(
+        "image-unreadable",
+        (
+            "image file is truncated",
+            "cannot identify image file",
+            "broken data stream when reading image file",
+            "UnidentifiedImageError",
+            "libpng error",
+            "Empty input or internal error * image",
+            "!_src.empty() in function 'cvtColor'",
+            "!ssize.empty() in function 'resize'",
+        ),
+        "unreadable-sample",
+        "An image file is damaged, empty, or no image (OpenCV gives None for one that it cannot read).",
+        "Open all files once before training and take the bad ones out; a copy that was not finished leaves several.",
+    ),
+    KnownText(
+        "image-damaged",
+        ("Corrupt JPEG data", "Premature end of JPEG", "ignoring corrupt image/label", "corrupt EXIF data"),
+        "unreadable-sample",
+        "An image was read though it is damaged; a part of it may be grey.",
+        "A few do no harm. Many: the copy was not finished; fetch the files again.",
+        WARNING,
+    ),
+    KnownText(
+        "storage-fails",
+        ("[Errno 5] Input/output error", "Stale file handle", "Transport endpoint is not connected", "Remote I/O error"),
+        "unreadable-sample",
+        "The storage gave an error: a network file system that went away, or a failing disk.",
+        "Check the mount (`df .`, `dmesg -T | tail`), then resume; copy the data to a local disk if it comes again.",
+    ),
+    KnownText(
+        "no-samples",
+        (
+            "num_samples should be a positive integer value, but got num_samples=0",
+            "not a single sample in your epoch_iterator",
+            "No training batches",
+            "Found no valid file for the classes",
+            "Couldn't find any class folder",
+            "No labels found in",
+            "Dataset * images not found",
+        ),
+        "unreadable-sample",
+        "The data set is empty: a wrong path, a filter that took everything, or labels that were not found.",
+        "Print len(dataset) and the path it looks at; check the folder layout that the data set class expects.",
+    ),
+    KnownText(
+        "too-many-workers",
+        ("Our suggested max number of worker in current system is", "is smaller than what this DataLoader is going to create"),
+        "slow-loading",
+        "More loader workers than CPU cores: they get into each other's way and cost memory.",
+        "Set num_workers to the number of cores that the job has, or less.",
+        WARNING,
+    ),
+    KnownText(
+        "too-few-workers",
+        ("does not have many workers which may be a bottleneck", "Consider increasing the value of the 'num_workers' argument"),
+        "slow-loading",
+        "The loader has few workers, so that the GPU may wait for data.",
+        "Whether it does: `holdfast tail` shows the share of data wait. If above 20 %, raise num_workers.",
+        NOTE,
+    ),
+    KnownText(
+        "tokenizers-forked",
+        ("huggingface/tokenizers: The current process just got forked", "TOKENIZERS_PARALLELISM"),
+        "hang",
+        "The tokenizer was used before the loader forked its workers; it goes on with one thread, to avoid a deadlock.",
+        "TOKENIZERS_PARALLELISM=false silences it. Tokenize before training, not in the data set, if loading is slow.",
+        NOTE,
+    ),
+    KnownText(
+        "leaked-semaphores",
+        ("leaked semaphore objects to clean up at shutdown", "leaked shared_memory objects"),
+        "process-died",
+        "The process ended without tidying up: it was killed, or an error came before.",
+        "Look for the error or the signal above it; this line is only its echo.",
+        FOLLOWS,
+    ),
+    KnownText(
+        "fork-with-threads",
+        ("multi-threaded, use of fork() may lead to deadlocks", "os.fork() was called"),
+        "hang",
+        "A worker was forked from a process with threads: a lock that one of them held stays locked in the worker.",
+        "If the run hangs: DataLoader(..., multiprocessing_context='forkserver').",
+        NOTE,
+    ),
+)

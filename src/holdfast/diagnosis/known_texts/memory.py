@@ -1,0 +1,90 @@
+"""Texts of memory that ran out, on the GPU or on the host."""
+
+from __future__ import annotations
+
+from holdfast.diagnosis.known_texts.known_text import FOLLOWS, KnownText, Pattern
+
+OF_MEMORY = (
+    KnownText(
+        "gpu-out-of-memory",
+        (
+            "CUDA out of memory",
+            "HIP out of memory",
+            "XPU out of memory",
+            "MPS backend out of memory",
+            "CUDA error: out of memory",
+            "CUDA_ERROR_OUT_OF_MEMORY",
+            "CUBLAS_STATUS_ALLOC_FAILED",
+            "CUDNN_STATUS_ALLOC_FAILED",
+        ),
+        "gpu-out-of-memory",
+        "The step needs more memory than the GPU has free.",
+        "Halve the batch and accumulate twice as often, or let Holdfast split it (`@run.step`, policy heal). If the same batch"
+        " used to fit, look for another process on the card (nvidia-smi) and for a loss that is kept with its graph.",
+    ),
+    KnownText(
+        "no-cudnn-algorithm",
+        ("Unable to find a valid cuDNN algorithm to run convolution", "unable to find an engine to execute this computation"),
+        "gpu-out-of-memory",
+        "No way to compute a convolution fits: nearly always because too little GPU memory is left for its work space.",
+        "Lower the batch. If that does not help, set torch.backends.cudnn.benchmark = False, and check the dtype of the input.",
+    ),
+    KnownText(
+        "host-out-of-memory",
+        (
+            "DefaultCPUAllocator: not enough memory",
+            "DefaultCPUAllocator: can't allocate memory",
+            "Unable to allocate * for an array with shape",
+            "[Errno 12] Cannot allocate memory",
+            "^MemoryError",
+            "std::bad_alloc",
+            "numpy.core._exceptions._ArrayMemoryError",
+        ),
+        "host-out-of-memory",
+        "The host's own memory is used up, not the GPU's.",
+        "Use fewer loader workers, keep no data set and no predictions in memory, or give the job more memory.",
+    ),
+    KnownText(
+        "killed-for-memory",
+        (
+            "Out of memory: Killed process",
+            "oom_kill event",
+            "oom-kill",
+            "oom_kill",
+            "OOMKilled",
+            "Exceeded job memory limit",
+            "Exceeded step memory limit",
+            "memory cgroup out of memory",
+        ),
+        "host-out-of-memory",
+        "The system or the job's memory limit ended the process because the host's memory ran out.",
+        "Use fewer loader workers, keep no data set and no predictions in memory, or ask for more memory.",
+    ),
+    KnownText(
+        "killed",
+        (
+            "^Killed$",
+            "line *: * Killed",
+            Pattern(r"^\s*(?:\[[^\]]{1,60}\]:?\s*){1,3}[-+]?\s*\d+\s+killed\b", ("killed",)),
+            "exit code 137",
+            "exit code: 137",
+            "exited with code 137",
+            "exit status 137",
+            Pattern(r"exitcode\s*: -9\b", ("exitcode",)),
+            "Signal 9 (SIGKILL)",
+            "died with <Signals.SIGKILL",
+        ),
+        "host-out-of-memory",
+        "The process was ended from outside with SIGKILL (exit 137), nearly always because the host ran out of memory.",
+        "`dmesg -T | grep -i oom` or the job's report says whether it was memory. Then: fewer workers, no cache in memory,"
+        " more memory.",
+    ),
+    KnownText(
+        "no-more-threads",
+        ("can't start new thread", "pthread_create failed", "blas_thread_init", "Resource temporarily unavailable"),
+        "host-out-of-memory",
+        "The limit on processes and threads is reached, or there is no memory for one more.",
+        "Set OMP_NUM_THREADS=1 for the loader workers, use fewer workers, or raise `ulimit -u`.",
+        FOLLOWS,
+    ),
+)

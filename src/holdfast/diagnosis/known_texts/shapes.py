@@ -1,0 +1,127 @@
+"""Texts of shapes, devices and types that do not fit, and of indices out of range."""
+
+from __future__ import annotations
+
+from holdfast.diagnosis.known_texts.known_text import WARNING, KnownText
+
+OF_SHAPES = (
+    KnownText(
+        "other-device",
+        (
+            "Expected all tensors to be on the same device",
+            "Input type (torch.cuda.* and weight type (torch.FloatTensor) should be the same",
+            "Input type (torch.FloatTensor) and weight type (torch.cuda",
+            "Expected object of device type cuda but got device type cpu",
+            "Expected object of backend CUDA but got backend CPU",
+            "is on CPU, but expected it to be on GPU",
+        ),
+        "shape-mismatch",
+        "Two tensors are on different devices: a batch, a target or a buffer was not moved.",
+        "Move all of a batch: x.to(device). Tensors that a module makes belong in register_buffer, so that model.to(device)"
+        " takes them along.",
+    ),
+    KnownText(
+        "other-dtype",
+        (
+            "expected scalar type * but found",
+            "expected mat1 and mat2 to have the same dtype",
+            "expected m1 and m2 to have the same dtype",
+            "mat1 and mat2 must have the same dtype",
+            "Input type (*) and bias type (*) should be the same",
+            "Input type (*) and weight type (*) should be the same",
+            "Found dtype * but expected",
+            "result type * can't be cast to the desired output type",
+            "expected Tensor for argument #1 'indices' to have one of the following scalar types",
+        ),
+        "shape-mismatch",
+        "Two tensors have different types of numbers (float32, float16, float64, int64).",
+        "Half and float: compute inside torch.autocast, or cast the input to the weight's type. Double: NumPy arrays are"
+        " float64, use .float(). Class labels must be .long().",
+    ),
+    KnownText(
+        "shapes-for-a-product",
+        ("mat1 and mat2 shapes cannot be multiplied", "size mismatch, m1: [", "mat1 dim 1 must match mat2 dim 0"),
+        "shape-mismatch",
+        "A linear layer expects another number of inputs than it gets.",
+        "The layer's in_features must be the last size of what comes in: print x.shape before it. After flatten it changes"
+        " with the image size.",
+    ),
+    KnownText(
+        "shapes-differ",
+        (
+            "The size of tensor a (*) must match the size of tensor b",
+            "Sizes of tensors must match except in dimension",
+            "output with shape * doesn't match the broadcast shape",
+        ),
+        "shape-mismatch",
+        "Two tensors that are combined have different sizes.",
+        "Print both shapes before the line. One that is off by one or two: an odd image size meeting a stride; pad to a"
+        " multiple of 32.",
+    ),
+    KnownText(
+        "channels-differ",
+        ("expected input* to have * channels, but got",),
+        "shape-mismatch",
+        "A convolution gets another number of channels: a grey or RGBA image, or channels that come last.",
+        "image.convert('RGB'); permute(2, 0, 1) for arrays with channels last.",
+    ),
+    KnownText(
+        "shape-invalid",
+        ("is invalid for input of size",),
+        "shape-mismatch",
+        "A view or reshape asks for another number of elements than there are.",
+        "Use x.size(0) and -1, not fixed numbers; the last batch of an epoch is smaller (drop_last=True).",
+    ),
+    KnownText(
+        "batch-of-one",
+        ("Expected more than 1 value per channel when training",),
+        "shape-mismatch",
+        "Batch normalisation cannot take statistics from a single sample: mostly the last batch of an epoch.",
+        "DataLoader(..., drop_last=True), a batch of at least two on each card, or group normalisation.",
+    ),
+    KnownText(
+        "index-out-of-range",
+        ("index out of range in self", "is out of bounds for dimension"),
+        "token-out-of-range",
+        "An embedding or an index was asked for a row that it does not have.",
+        "Compare ids.max() with the rows of the embedding. New tokens: model.resize_token_embeddings(len(tokenizer)). Long"
+        " texts: truncate to the model's maximum length (positions are an embedding too).",
+    ),
+    KnownText(
+        "label-out-of-range",
+        (
+            "IndexError: Target * is out of bounds",
+            "Target * is out of bounds",
+            "Class values must be smaller than num_classes",
+            "Class values must be non-negative",
+        ),
+        "token-out-of-range",
+        "A label is negative or not smaller than the number of classes.",
+        "Labels must be 0 … classes − 1: count from 0, set num_classes, and ignore_index for labels that do not count (-100,"
+        " 255).",
+    ),
+    KnownText(
+        "text-too-long",
+        ("Token indices sequence length is longer than the specified maximum sequence length",),
+        "token-out-of-range",
+        "A text has more tokens than the model has positions; an index error follows when it gets there.",
+        "tokenizer(..., truncation=True, max_length=…), or cut texts into windows.",
+        WARNING,
+    ),
+    KnownText(
+        "target-of-another-kind",
+        (
+            "multi-target not supported",
+            "only batches of spatial targets supported",
+            "Expected floating point type for target with class probabilities",
+            "Using a target size * that is different to the input size * is deprecated. Please ensure",
+            "Target size * must be the same as input size",
+            "Expected target size",
+            "Expected input batch_size * to match target batch_size",
+        ),
+        "shape-mismatch",
+        "The target has another form than this loss wants: class numbers, class probabilities, or a map of either.",
+        "cross_entropy: targets of shape [batch] as .long(), or [batch, classes] as floats; with logits of a text, move"
+        " classes to dim 1.",
+    ),
+)

@@ -1,0 +1,47 @@
+"""What the numbers in an out-of-memory message say: who holds the memory, and whether it is in pieces."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"kib": 2**-20, "mib": 2**-10, "gib": 1.0, "tib": 2.0**10, "kb": 1e3 / 2**30, "mb": 1e6 / 2**30, "gb": 1e9 / 2**30}
+_AMOUNT = r"(?P<{}>[\d.]+) ?(?P<{}_unit>[KMGT]i?B)"
+_WORDINGS = {  # of the versions so far; what is not there is not said
+    "asked": r"Tried to allocate " + _AMOUNT,
+    "total": r"(?:total capacity of |GPU \d+; )" + _AMOUNT,
+    "free": r"(?:of which )?" + _AMOUNT + r"(?: is)? free",
+    "own": r"this process has " + _AMOUNT + r" memory in use",
+    "used": r"(?:Of the allocated memory |total capacity; )" + _AMOUNT + r" (?:is allocated by PyTorch|already allocated)",
+    "idle": r"and " + _AMOUNT + r" is reserved by PyTorch but unallocated",
+    "reserved": _AMOUNT + r" reserved in total by PyTorch",
+}
+
+
+def memory_numbers(message: str) -> dict[str, float]:
+    """The numbers of a message, in GiB."""
+    found = {}
+    for name, regex in _WORDINGS.items():
+        if match := re.search(regex.format(name, name), message):
+            found[name] = float(match[name]) * _UNITS[match[f"{name}_unit"].lower()]
+    if "idle" not in found and {"reserved", "used"} <= found.keys():
+        found["idle"] = max(0.0, found["reserved"] - found["used"])
+    return found
+
+
+def what_memory_says(message: str) -> str | None:
+    """What stands out in the numbers; None where nothing does."""
+    numbers = memory_numbers(message)
+    total, asked, idle = numbers.get("total"), numbers.get("asked", 0.0), numbers.get("idle", 0.0)
+    if not total:
+        return None
+    if asked > total:
+        return f"One tensor of {asked:.3g} GiB was asked for, more than the whole card has ({total:.3g} GiB): look at its shape."
+    others = total - numbers["free"] - numbers["own"] if {"free", "own"} <= numbers.keys() else 0.0
+    if others > 0.1 * total:
+        return f"Other processes hold {others:.3g} of the card's {total:.3g} GiB: look who is there with nvidia-smi."
+    if idle > max(asked, 0.05 * total):
+        return (
+            f"{idle:.3g} GiB are reserved but not used, more than the {asked:.3g} GiB that were asked for: memory is in pieces."
+            " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps."
+        )
+    return None

@@ -1,0 +1,122 @@
+"""Signs in the tables of a run of ours that speak for one cause or against another, each with its numbers in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from holdfast.detectors.finding import Finding
+from holdfast.signals.curves import Curves
+
+Sign = tuple[str, str]
+_TINY, _USUAL, _HUGE = 1e-5, (3e-5, 3e-2), 0.1  # of the weights, that one update changes
+_EXPLAIN = ("gradient-vanishing", "dead-units", "constant-predictions", "parameters-not-trained")
+
+
+def signs_of_run(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
+    """The signs that are present. `explained` is there when something was found that alone keeps a training from learning."""
+    return {**dict(_of_updates(curves)), **signs_of_findings(findings)}
+
+
+def signs_of_findings(findings: Sequence[Finding]) -> dict[str, str]:
+    """Those that the findings themselves hold."""
+    found: list[Sign] = []
+    for finding in findings:
+        if finding.severity != "info" and (words := _OF.get(finding.code)) is not None:
+            found += words(finding.evidence)
+        if finding.severity != "info" and finding.code in _EXPLAIN:
+            found.append(("explained", ""))
+    return dict(found)
+
+
+def _of_updates(curves: Curves) -> Iterable[Sign]:
+    curve = next((one for one in curves.curves if one.name == "update_ratio" and one.role == "other"), None)
+    if curve is None or len(sizes := curve.finite().values) < 3:
+        return
+    usual, rate = float(np.median(sizes)), next(iter(curves.of("lr")), None)
+    rate_is_zero = rate is not None and not rate.finite().values.any()
+    if usual == 0.0 and not rate_is_zero:
+        yield "no-update", "updates change nothing, though the learning rate is not 0"
+        if next(iter(curves.of("norm")), None) is None:
+            yield "optimizer-misses-some", "nothing that the optimizer holds ever gets a gradient"
+    elif 0.0 < usual < _TINY:
+        yield "lr-tiny", f"an update changes the weights by {usual:.1e} of their size (usual: 1e-3)"
+    elif usual > _HUGE:
+        yield "lr-huge", f"an update changes the weights by {100 * usual:.0f} % of their size (usual: 0.1 %)"
+    elif _USUAL[0] < usual < _USUAL[1]:
+        yield "updates-usual", f"updates have the usual size ({usual:.1e} of the weights)"
+
+
+def _not_learning(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    if "update_ratio" not in evidence:
+        return
+    if not evidence.get("lr"):
+        yield "lr-zero", "the learning rate is 0"
+    elif evidence["update_ratio"]:
+        yield "lr-tiny", f"an update changes the weights by {float(evidence['update_ratio']):.1e} of their size (usual: 1e-3)"
+    else:
+        yield "no-update", "updates change nothing, though the learning rate is not 0"
+
+
+def _untrained(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    names = ", ".join(map(str, evidence.get("parameters") or ()))
+    if evidence.get("why") == "no-optimizer":
+        yield "optimizer-misses-some", f"no optimizer holds {names}"
+        yield "left-out-behind", "what comes before it in the model is trained"
+    else:
+        yield "requires-no-gradient", f"no gradient comes to {names}"
+
+
+def _dead(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    yield "units-dead", f"the gradients of {evidence.get('last_dead')} and all before it are exactly 0"
+    if not evidence.get("onset"):
+        yield "dead-from-the-start", "so it was from the first step on"
+
+
+def _vanishing(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    yield "gradients-vanish", f"the first layers get {float(evidence.get('ratio') or 0):.0e} of what the last ones get"
+
+
+def _constant(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    if evidence.get("same_input"):
+        yield "input-constant", f"{evidence.get('layer')} sees the same input every time"
+
+
+def _memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    yield "memory-grows", f"{float(evidence.get('bytes_per_step') or 0) / 1e6:.2g} MB a step, and it does not level off"
+    if evidence.get("first_epoch"):
+        yield "grows-with-epoch-one", "the first pass over the data is still under way"
+
+
+def _loading(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    if evidence.get("slow_worker") is not None:
+        share = 100 * float(evidence.get("its_share") or 0)
+        yield "one-worker-slow", f"{share:.0f} % of the waiting is for worker {evidence['slow_worker']}"
+
+
+def _order(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    if evidence.get("sorted"):
+        yield "period-of-an-epoch", "the loss goes through the same ups and downs in every pass"
+        yield "labels-in-order", "batches that follow each other are alike"
+
+
+def _schedule(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    if "peak_lr" in evidence:
+        yield "lr-decayed", f"the learning rate is {float(evidence.get('lr') or 0):.3g}, from {float(evidence['peak_lr']):.3g}"
+        yield "was-falling", "the loss was still falling until then"
+
+
+_OF = {
+    "not-learning": _not_learning,
+    "parameters-not-trained": _untrained,
+    "dead-units": _dead,
+    "gradient-vanishing": _vanishing,
+    "constant-predictions": _constant,
+    "host-memory-growth": _memory,
+    "gpu-memory-growth": _memory,
+    "slow-loading": _loading,
+    "unshuffled-data": _order,
+    "loss-plateau": _schedule,
+}

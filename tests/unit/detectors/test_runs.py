@@ -1,0 +1,222 @@
+"""Symptoms in the tables of a run: found where they are, not where they are not, and the same live and afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.detectors.finding import Finding
+from holdfast.detectors.runs.constant_input import constant_input
+from holdfast.detectors.runs.dead_units import dead_units
+from holdfast.detectors.runs.gradient_vanishing import gradient_vanishing
+from holdfast.detectors.runs.memory_growth import gpu_memory_growth, host_memory_growth
+from holdfast.detectors.runs.schedule_ended import schedule_ended
+from holdfast.detectors.runs.slow_loading import slow_loading
+from holdfast.detectors.runs.tiny_updates import tiny_updates
+from holdfast.detectors.runs.unshuffled import unshuffled_data
+from holdfast.detectors.runs.untrained import parameters_not_trained
+from holdfast.detectors.runs.watch import RunWatch
+from holdfast.signals.run_view import BLOCKS, STEP_COLUMNS, Blocks, RunView
+from holdfast.signals.schema import TABLES
+
+Rows = dict[str, np.ndarray[Any, Any]]
+RANDOM = np.random.default_rng(0)
+
+
+def rows(count: int, **columns: Any) -> Rows:
+    """Rows of `steps`; what is not given is missing."""
+    kinds = {column.name: column.kind for column in TABLES["steps"].columns}
+    found = {name: np.full(count, kinds[name].missing, kinds[name].dtype) for name in STEP_COLUMNS}
+    found["step"] = np.arange(count)
+    for name, values in columns.items():
+        found[name][:] = values
+    return found
+
+
+def view(count: int = 512, **columns: Any) -> RunView:
+    run = RunView()
+    run.add_steps(rows(count, **columns))
+    return run
+
+
+def sampled(norms: dict[str, Callable[[], float]], *, samples: int = 6, run: RunView | None = None) -> RunView:
+    run = run or view(128)
+    for step in range(samples):
+        for name, norm in norms.items():
+            value = norm()
+            run.add_parameter(10 * step, name, value, value / 2, 1.0)
+    return run
+
+
+def layers(*norms: float) -> dict[str, Callable[[], float]]:
+    return {f"{i}.weight": lambda norm=norm: norm * RANDOM.uniform(0.5, 2) for i, norm in enumerate(norms)}  # type: ignore[misc]
+
+
+def test_gradients_that_fade_from_layer_to_layer_vanish() -> None:
+    found = gradient_vanishing(sampled(layers(*[10.0 ** (i - 8) for i in range(8)])))
+    assert found is not None and found.evidence["ratio"] < 1e-3
+
+
+@pytest.mark.parametrize("norms", [[1.0] * 8, [0.03, 0.1, 0.3, 1, 1, 1], [1e-9] * 6, [1e-6, 1.0]])
+def test_gradients_of_one_size_or_small_all_over_do_not_vanish(norms: list[float]) -> None:
+    assert gradient_vanishing(sampled(layers(*norms))) is None
+
+
+def test_first_layers_without_any_gradient_are_dead() -> None:
+    found = dead_units(sampled(layers(0.0, 0.0, 1.0)))
+    assert found is not None and found.evidence["last_dead"] == "1"
+    assert dead_units(sampled(layers(1.0, 0.0, 1.0))) is None, "something lives before it: an unused branch"
+    assert dead_units(sampled(layers(0.0, 0.0, 0.0))) is None, "nothing lives: another matter"
+
+
+def _first_layer(ratio: Callable[[], float]) -> RunView:
+    run = view(128)
+    for step in range(6):
+        bias = RANDOM.uniform(0.5, 2)
+        times = ratio()
+        run.add_parameter(10 * step, "0.weight", bias * times, bias * times, 1.0)
+        run.add_parameter(10 * step, "0.bias", bias, bias, 1.0)
+    return run
+
+
+def test_a_first_layer_that_sees_one_input_is_told_from_one_that_sees_many() -> None:
+    found = constant_input(_first_layer(lambda: 3.0))
+    assert found is not None and found.code == "constant-predictions"
+    assert constant_input(_first_layer(lambda: 0.0)) is not None, "an input of zeros"
+    assert constant_input(_first_layer(lambda: RANDOM.uniform(2.9, 3.1))) is None
+
+
+def test_a_gradient_that_never_changes_says_nothing_about_the_input() -> None:
+    assert constant_input(sampled({"0.weight": lambda: 3.0, "0.bias": lambda: 1.0})) is None
+
+
+def _untrained(*ones: tuple[str, int], of: int = 6) -> Finding | None:
+    run = view(200)
+    for why, position in ones:
+        run.add_untrained(1, f"{position}.weight", why, position, of)
+    return parameters_not_trained(run)
+
+
+def test_a_layer_that_no_optimizer_holds_behind_trained_ones_is_a_mistake() -> None:
+    found = _untrained(("no-optimizer", 4), ("no-optimizer", 5))
+    assert found is not None and found.severity == "warning" and found.evidence["count"] == 2
+
+
+def test_an_optimizer_whose_parameters_get_no_gradient_is_a_mistake() -> None:
+    found = _untrained(("no-gradient", 0), ("no-gradient", 1))
+    assert found is not None and found.severity == "warning"
+
+
+@pytest.mark.parametrize("why", ["frozen", "no-optimizer"])
+def test_first_layers_left_alone_are_a_remark(why: str) -> None:
+    found = _untrained((why, 0), (why, 1))
+    assert found is not None and found.severity == "info"
+
+
+def test_a_parameter_that_is_trained_after_all_is_no_finding() -> None:
+    run = view(200)
+    run.add_untrained(1, "a", "no-gradient", 0, 2)
+    run.add_untrained(50, "a", "trained", 0, 2)
+    assert parameters_not_trained(run) is None
+
+
+def test_updates_too_small_to_move_the_loss() -> None:
+    flat = 2.3 + 0.01 * RANDOM.standard_normal(512)
+    found = tiny_updates(view(loss=flat, update_ratio=1e-7))
+    assert found is not None and found.evidence["classes"] == 10
+    assert tiny_updates(view(loss=flat, update_ratio=1e-3)) is None
+    assert tiny_updates(view(loss=np.linspace(2.3, 0.1, 512), update_ratio=1e-7)) is None
+
+
+def test_a_schedule_that_ends_while_the_loss_falls() -> None:
+    falls = np.concatenate([np.linspace(2.3, 1.2, 200), np.full(312, 1.2)])
+    done = np.concatenate([np.linspace(2.3, 0.2, 40), np.full(472, 0.2)])
+    rate = np.maximum(0.0, 1 - np.arange(512) / 200)
+    found = schedule_ended(view(loss=falls, lr=rate))
+    assert found is not None and 195 <= found.onset <= 201
+    assert schedule_ended(view(loss=done, lr=rate)) is None, "it had learned all it could"
+    assert schedule_ended(view(loss=np.linspace(2.3, 1.2, 512), lr=1 - np.arange(512) / 512)) is None, "ends with the run"
+
+
+@pytest.mark.parametrize(("detector", "column"), [(host_memory_growth, "host_rss"), (gpu_memory_growth, "gpu_allocated")])
+def test_memory_that_grows_is_told_from_memory_that_levels_off(
+    detector: Callable[[RunView], Finding | None], column: str
+) -> None:
+    steps, noise = np.arange(2000), 1e6 * RANDOM.standard_normal(2000)
+    grows, levels = 1e9 + 5e5 * steps + noise, 1e9 + 8e8 * (1 - np.exp(-steps / 200)) + noise
+    found = detector(view(2000, **{column: grows}))
+    assert found is not None and found.severity == "warning" and found.evidence["bytes_per_step"] == pytest.approx(5e5, rel=0.2)
+    assert detector(view(2000, **{column: levels})) is None
+    cache = detector(view(2000, **{column: grows}, epoch=0))
+    assert cache is not None and cache.severity == "info", "a cache that fills in the first pass looks the same"
+
+
+def test_waiting_for_data_counts_when_it_is_long() -> None:
+    found = slow_loading(view(data_seconds=0.02, step_seconds=0.05, epoch=0))
+    assert found is not None and found.evidence["share"] == pytest.approx(0.4)
+    assert slow_loading(view(data_seconds=0.0005, step_seconds=0.001, epoch=0)) is None, "any loader costs that"
+    assert slow_loading(view(data_seconds=0.005, step_seconds=0.05, epoch=0)) is None
+
+
+def test_one_slow_worker_is_told_from_all_of_them() -> None:
+    steps = np.arange(512)
+    one = view(data_seconds=np.where(steps % 4 == 2, 0.1, 0.001), step_seconds=0.05, epoch=0)
+    one.workers = 4
+    found = slow_loading(one)
+    assert found is not None and found.evidence["slow_worker"] == 2
+    every = view(data_seconds=RANDOM.uniform(0.01, 0.05, 512), step_seconds=0.06, epoch=0)
+    every.workers = 4
+    found = slow_loading(every)
+    assert found is not None and "slow_worker" not in found.evidence
+
+
+def _passes(profile: Callable[[], np.ndarray[Any, Any]], *, batches: int = 40) -> RunView:
+    losses = np.concatenate([profile() for _ in range(8)])
+    return view(8 * batches, loss=losses, epoch=np.repeat(np.arange(8), batches), lr=0.1)
+
+
+def test_sorted_data_is_told_from_a_fixed_order_and_from_shuffled_data() -> None:
+    place, fixed = np.arange(40), RANDOM.uniform(0.5, 1.5, 40)
+    sawtooth = _passes(lambda: 2.0 - 0.3 * (place % 5) + 0.05 * RANDOM.standard_normal(40))
+    found = unshuffled_data(sawtooth)
+    assert found is not None and found.severity == "warning"
+    found = unshuffled_data(_passes(lambda: fixed + 0.1 * RANDOM.standard_normal(40)))
+    assert found is not None and found.severity == "info"
+    assert unshuffled_data(_passes(lambda: RANDOM.uniform(0.5, 1.5, 40))) is None
+
+
+def test_a_column_of_any_length_is_kept_in_a_few_blocks() -> None:
+    blocks = Blocks()
+    for value in range(10_000):
+        blocks.add(float(value))
+    assert len(blocks.means) < BLOCKS and np.all(np.diff(blocks.means) > 0)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 7, 64, 5000])
+def test_the_same_is_found_however_the_rows_come(at_a_time: int) -> None:
+    random = np.random.default_rng(3)
+    count = 5000
+    every = rows(
+        count,
+        loss=2.3 + 0.01 * random.standard_normal(count),
+        lr=np.maximum(0, 1 - np.arange(count) / 300),
+        update_ratio=1e-7,
+        data_seconds=0.03,
+        step_seconds=0.05,
+        host_rss=1e9 + 1e6 * np.arange(count),
+    )
+    assert _told(every, at_a_time) == _told(every, 256)
+
+
+def _told(every: Rows, at_a_time: int) -> list[dict[str, Any]]:
+    watch, told, at = RunWatch(), [], 0
+    while at < len(every["step"]):
+        end = at + min(at_a_time, watch.room())
+        if watch.add({name: values[at:end] for name, values in every.items()}):
+            told += [finding.as_row() for finding in watch.ask()]
+        at = end
+    assert {one["code"] for one in told} >= {"not-learning", "slow-loading", "host-memory-growth"}
+    return told
