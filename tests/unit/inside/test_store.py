@@ -708,10 +708,10 @@ store.save(1, model=model)
 """
 FORKED = """
 import os, sys, torch, holdfast, multiprocessing
+torch.set_num_threads(1)  # a process that forks while torch's own threads are being started is none to judge by
 model = torch.nn.Linear(300, 300)
 store = holdfast.CheckpointStore(sys.argv[1])
 def child():
-    torch.set_num_threads(1)
     if sys.argv[2] == "saves":
         store.save(2, model=model)
 if __name__ == "__main__":
