@@ -56,6 +56,7 @@ def demo(
     if training.wait() != 0:
         raise HoldfastError(f"the demo's training ended with code {training.returncode}.", fix=f"see {run.path}/train.log")
     _tell(run)
+    _explain(run)
     print("\nThe same script, the same seed, the same faults:", file=sys.stderr)
     print(f"  without Holdfast  {_last_line(alone.communicate()[0])}")
     print(f"  with Holdfast     {_last_line((run.path / 'train.log').read_text(encoding='utf-8'))}")
@@ -92,6 +93,14 @@ def _tell(run: RunFolder) -> None:
     print(f"\nWhat was found, and what was done?\n$ holdfast journal -t {run.name}\n", file=sys.stderr)
     with contextlib.suppress(typer.Exit):  # it has found something wrong, and says so by its code
         journal(str(run.path))
+
+
+def _explain(run: RunFolder) -> None:
+    from holdfast.cli.diagnose import diagnose
+
+    print(f"\nWhy, and what should be changed?\n$ holdfast diagnose {run.name}\n", file=sys.stderr)
+    with contextlib.suppress(typer.Exit):
+        diagnose([str(run.path)])
 
 
 def _last_line(text: str) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.detectors.finding import Finding
     from holdfast.diagnosis.checkup import Checkup
+    from holdfast.diagnosis.done import Done
     from holdfast.diagnosis.ranking import Ranked
     from holdfast.logs.chosen import Chosen
     from holdfast.signals.curves import Curves
@@ -32,6 +33,7 @@ _VERDICTS = {
     "ill": "something is wrong",
     "too-short": "too short to tell",
 }
+_REPAIRED = ("something was wrong, and Holdfast has repaired it", "bold yellow")
 
 
 def register(app: typer.Typer) -> None:
@@ -226,12 +228,14 @@ def _tell(console: Console, checkup: Checkup, *, everything: bool) -> None:
 
     curves = checkup.curves
     length = f"{curves.points} points" if curves.steps < curves.points else f"{curves.steps:,} steps"
-    head = Text.assemble((curves.name, "bold"), ": ", (_VERDICTS[checkup.verdict], _STYLES[checkup.verdict]))
+    verdict = _REPAIRED if checkup.repaired else (_VERDICTS[checkup.verdict], _STYLES[checkup.verdict])
+    head = Text.assemble((curves.name, "bold"), ": ", verdict)
     console.print(head.append(f"   {curves.source} · {length}", "dim"))
     shown = checkup.episodes if everything else checkup.episodes[:_THINGS]
     for episode in shown:
         console.print()
         _tell_findings(console, episode.findings if everything else episode.findings[:_THINGS], curves)
+        _tell_done(console, episode.done)
         for place, ranked in enumerate(episode.diagnoses if everything else episode.diagnoses[:2]):
             _tell_cause(console, ranked, first=place == 0, everything=everything)
     left = len(checkup.episodes) - len(shown)
@@ -252,6 +256,19 @@ def _tell_findings(console: Console, findings: Sequence[Finding], curves: Curves
         code = "" if words.replace(" ", "-") == finding.code else f" [{finding.code}]"
         console.print(Padding(Text.assemble((words, style), (code, "dim")), (0, 0, 0, 2), expand=False))
         console.print(Padding(Text(sentence(finding, curves)), (0, 0, 0, 4), expand=False))
+
+
+def _tell_done(console: Console, done: Sequence[Done]) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from holdfast.cli.entries import done_words
+
+    for one in done:
+        times = f", {one.times:,} times" if one.times > 1 else ""
+        place = f"at step {one.event.step:,}" if one.times == 1 else f"from step {one.event.step:,} on"
+        text = Text.assemble(("done about it: ", "green"), f"{done_words(one.event)}{times}, {place}")
+        console.print(Padding(text, (0, 0, 0, 2), expand=False))
 
 
 def _tell_cause(console: Console, ranked: Ranked, *, first: bool, everything: bool) -> None:

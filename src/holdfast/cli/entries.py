@@ -122,7 +122,7 @@ def _finding(event: Event, *, brief: bool) -> str:
 
 def _with_reflex(event: Event, reflex: Event) -> str:
     batch = "".join(f" ({part})" for part in _batch(event.evidence)[:1])
-    return f"{_head(event)}: {_done_words(reflex)}{batch}"
+    return f"{_head(event)}: {done_words(reflex)}{batch}"
 
 
 def _head(event: Event) -> str:
@@ -179,10 +179,10 @@ def _action(event: Event) -> str:
     reason = f", because {value(because)}" if because else ""
     detail = event.row.get("detail")
     said = f": {value(detail)}" if event.state == "refused" and detail else f" ({value(detail)})" if detail else ""
-    return f"{_done_words(event)}{reason}{said}{_disagreement(event)}"
+    return f"{done_words(event)}{reason}{said}{_disagreement(event)}"
 
 
-def _done_words(event: Event) -> str:
+def done_words(event: Event) -> str:
     """What is done, or to be done, with its settings."""
     words = action_words(event.code)
     head = {"done": words.done, "posted": f"will {words.to_do}", "refused": f"could not {words.to_do}"}.get(

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from holdfast.detectors.curves.order import TOO_SHORT, look_at
 from holdfast.detectors.finding import Finding, plain
+from holdfast.diagnosis.done import Done, all_done, done_about
 from holdfast.diagnosis.ranking import Ranked, rank
 from holdfast.signals.curves import Curves
 
@@ -22,6 +25,7 @@ class Episode:
 
     findings: tuple[Finding, ...]
     diagnoses: tuple[Ranked, ...] = ()
+    done: tuple[Done, ...] = ()  # what Holdfast did about it
 
     @property
     def severity(self) -> int:
@@ -50,6 +54,14 @@ class Checkup:
             return SHORT if self.curves.points < TOO_SHORT else HEALTHY
         return ILL if worst == 2 else WATCH
 
+    @property
+    def repaired(self) -> bool:
+        """Whether something was done about all that was wrong, and the loss has been finite since."""
+        wrong = [episode for episode in self.episodes if episode.severity > 0]
+        loss = self.curves.train_loss
+        acted = all(any(one.event.state == "done" for one in episode.done) for episode in wrong)
+        return bool(wrong) and acted and loss is not None and len(loss) > 0 and bool(np.isfinite(loss.values[-1]))
+
     def as_row(self) -> dict[str, Any]:
         """The check-up as `--json` gives it."""
         diagnoses = [diagnosis.as_row() for episode in self.episodes for diagnosis in episode.diagnoses]
@@ -60,6 +72,7 @@ class Checkup:
             "verdict": self.verdict,
             "findings": [_row(finding) for finding in self.findings],
             "diagnoses": diagnoses,
+            "actions": [done.as_row() for episode in self.episodes for done in episode.done],
         }
 
 
@@ -73,14 +86,15 @@ def check_up(
     curves: Curves, *, seen: Sequence[Finding] = (), around: Iterable[Mapping[str, Any]] = (), name: str | None = None
 ) -> Checkup:
     """Look at the curves, add what was `seen` while the run lived, and rank causes. `name` is how commands call the run."""
-    around = list(around)
+    around, done = list(around), all_done(around)
     known = {finding.code for finding in seen}
     findings = [*_once(seen), *(_of_ours(finding, curves) for finding in look_at(curves) if finding.code not in known)]
     episodes = []
     for group in _together(findings, curves.steps):
         told = [finding for finding in group if finding.severity != "info"]
         causes = rank(told, curves, around=around, name=name) if told else []
-        episodes.append(Episode(tuple(sorted(group, key=lambda one: -_SEVERITIES.index(one.severity))), tuple(causes)))
+        acted = done_about({one.code for one in group}, min(one.onset for one in group), done)
+        episodes.append(Episode(tuple(sorted(group, key=lambda one: -_SEVERITIES.index(one.severity))), tuple(causes), acted))
     return Checkup(curves=curves, episodes=tuple(sorted(episodes, key=lambda episode: -episode.severity)))
 
 

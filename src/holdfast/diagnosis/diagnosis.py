@@ -66,7 +66,7 @@ def signs(
     findings: Sequence[Finding], evidence: Mapping[str, Any], around: Iterable[Mapping[str, Any]], onset: int
 ) -> frozenset[str]:
     """What speaks for one cause or another, as words that `causes` uses."""
-    codes = {finding.code for finding in findings}
+    codes, last = {finding.code for finding in findings}, max(finding.step for finding in findings)
     found = {
         "lr-jumped": "lr_jumped_at" in evidence,
         "norm-exploded": "gradient-explosion" in codes,
@@ -85,7 +85,7 @@ def signs(
         if row.get("kind") == "change" and near:
             found["change-before"] = True
         bad_input = str((row.get("evidence") or {}).get("input") or "unknown") not in ("finite", "unknown")
-        if bad_input and int(row.get("step") or 0) >= onset:  # one from before was left out, and explains nothing that came later
+        if bad_input and onset <= int(row.get("step") or 0) <= last:  # one from before was left out; a later one is its own story
             found["input-non-finite"] = True
     return frozenset(name for name, present in found.items() if present)
 

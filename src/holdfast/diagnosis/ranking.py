@@ -10,7 +10,7 @@ from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.causes import CAUSES, Cause, Fix
 from holdfast.diagnosis.curve_signs import signs_of
 from holdfast.diagnosis.diagnosis import signs
-from holdfast.diagnosis.run_signs import signs_of_run
+from holdfast.diagnosis.run_signs import signs_of_journal, signs_of_run
 from holdfast.signals.curves import Curves
 
 _FOR, _AGAINST = 0.25, 0.3  # how much one sign moves the confidence
@@ -50,7 +50,7 @@ class Ranked:
 
 
 def rank(
-    findings: Sequence[Finding], curves: Curves, *, around: Iterable[Mapping[str, Any]] = (), name: str | None = None
+    findings: Sequence[Finding], curves: Curves, *, around: Sequence[Mapping[str, Any]] = (), name: str | None = None
 ) -> list[Ranked]:
     """The likely causes of findings that belong together, most likely first."""
     evidence: dict[str, Any] = {}
@@ -58,7 +58,8 @@ def rank(
         evidence |= finding.evidence
     onset = min(finding.onset for finding in findings)
     of_journal = signs(findings, evidence, around, onset) - {"recovered"}  # that the curves say better
-    present = {**dict.fromkeys(of_journal, ""), **signs_of(curves, findings), **signs_of_run(curves, findings)}
+    of_run = {**signs_of_run(curves, findings), **signs_of_journal(around, onset)}
+    present = {**dict.fromkeys(of_journal, ""), **signs_of(curves, findings), **of_run}
     ranked = [one for cause in CAUSES if (one := _judged(cause, findings, present, name)) is not None]
     return sorted(ranked, key=lambda one: -one.confidence)[:_AT_MOST]
 

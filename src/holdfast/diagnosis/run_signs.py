@@ -12,6 +12,7 @@ from holdfast.signals.curves import Curves
 
 Sign = tuple[str, str]
 _TINY, _USUAL, _HUGE = 1e-5, (3e-5, 3e-2), 0.1  # of the weights, that one update changes
+_ORDINARY = 10.0  # times the usual gradient norm, that single steps reach without harm
 _EXPLAIN = ("gradient-vanishing", "dead-units", "constant-predictions", "parameters-not-trained")
 
 
@@ -29,6 +30,20 @@ def signs_of_findings(findings: Sequence[Finding]) -> dict[str, str]:
         if finding.severity != "info" and finding.code in _EXPLAIN:
             found.append(("explained", ""))
     return dict(found)
+
+
+def signs_of_journal(around: Iterable[Mapping[str, Any]], onset: int) -> dict[str, str]:
+    """What the guard wrote down at the step where it began."""
+    found: dict[str, str] = {}
+    for row in around:
+        evidence = row.get("evidence") or {}
+        norms, losses = (evidence.get(name) for name in ("norm_before", "loss_before"))
+        if row.get("kind") != "finding" or row.get("step") != onset or evidence.get("input") != "finite" or not norms:
+            continue
+        if np.isfinite(norms).all() and max(norms) < _ORDINARY * float(np.median(norms)):
+            loss = f"loss {losses[-1]:.3g}, " if losses else ""
+            found["was-as-usual"] = f"the batch was finite, and the step before as usual ({loss}gradient norm {norms[-1]:.3g})"
+    return found
 
 
 def _of_updates(curves: Curves) -> Iterable[Sign]:

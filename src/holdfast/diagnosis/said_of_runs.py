@@ -73,6 +73,11 @@ def _too_good(finding: Finding) -> str:
     )
 
 
+def _weights(finding: Finding) -> str:
+    found = finding.evidence
+    return f"from step {found['onset']:,} on no step gave finite numbers ({found['steps_in_a_row']} in a row), whatever the batch"
+
+
 def _size(count: Any) -> str:
     return f"{count / 1e9:.2g} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
@@ -88,4 +93,5 @@ SENTENCES: dict[str, Callable[[Finding], str]] = {
     "gpu-memory-growth": _growth,
     "slow-loading": _loading,
     "too-good": _too_good,
+    "non-finite-weights": _weights,
 }

@@ -56,6 +56,7 @@ BAD_BATCH = Cause(
     code="bad-batch",
     seen_by=("loss-spike", "non-finite-loss", "non-finite-gradient"),
     signs=("recovered",),
+    against=("input-non-finite",),
     because="One step stood out and the next ones were as usual.",
     likely=0.4,
     fixes=(Fix("look at the batch of that step"),),
@@ -73,6 +74,7 @@ OVERFLOW = Cause(
     code="overflow",
     seen_by=("scaler-collapse", "non-finite-weights", "non-finite-gradient", "non-finite-loss"),
     signs=("scaler",),
+    against=("input-non-finite",),
     because="Numbers grew beyond what half precision holds.",
     likely=0.3,
     fixes=(
@@ -84,9 +86,14 @@ WEIGHTS_DAMAGED = Cause(
     code="weights-damaged",
     seen_by=("non-finite-weights", "checkpoint-non-finite"),
     ruled_out_by=("input-non-finite",),
-    because="No step gives finite numbers any more, whatever the batch.",
+    signs=("was-as-usual",),
+    because="No step gives finite numbers any more, whatever the batch: the weights themselves are spoiled.",
     likely=0.6,
-    fixes=(Fix("go back to the last clean state"),),
+    fixes=(
+        Fix("go back to the last clean state", command="holdfast checkpoints choose {run}"),
+        Fix("look for code that writes into weights past the optimizer (.data, copy_, an average that took in NaN)"),
+        Fix("when it comes back at another place, test the memory: nvidia-smi -q -d ECC, or a memory test of the machine"),
+    ),
 )
 LOG_OF_ZERO = Cause(
     code="log-of-zero",
