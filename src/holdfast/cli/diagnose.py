@@ -102,13 +102,14 @@ def diagnose(
 def _checked(target: str, chosen: Chosen) -> Iterator[Checkup | HoldfastError]:
     """The check-ups of everything that a target names."""
     from holdfast.diagnosis.checkup import check_up
+    from holdfast.diagnosis.of_run import check_up_run
 
     for found in _read(target, chosen):
         if isinstance(found, HoldfastError):
             yield found
         else:
             curves, run = found
-            yield check_up(curves) if run is None else _of_run(run, curves)
+            yield check_up(curves) if run is None else check_up_run(run, curves)
 
 
 def _read(target: str, chosen: Chosen, *, anything: bool = False) -> Iterator[tuple[Curves, RunFolder | None] | HoldfastError]:
@@ -157,26 +158,6 @@ def _list_series(targets: Sequence[str], chosen: Chosen, *, as_json: bool) -> No
     list_series(runs, as_json=as_json)
     for error in unread:
         print(f"not read: {error.problem}", file=sys.stderr)
-
-
-def _of_run(run: RunFolder, curves: Curves) -> Checkup:
-    """A run of ours: its tables, and what its journal says already."""
-    from holdfast.detectors.finding import Finding
-    from holdfast.diagnosis.checkup import check_up
-    from holdfast.diagnosis.run_follower import findings_of
-
-    rows = list(run.journal)
-    seen = [
-        Finding(
-            str(row["code"]),
-            step=int(row.get("step") or 0),
-            severity=str(row.get("severity") or "warning"),
-            evidence=row.get("evidence") or {},
-        )
-        for row in rows
-        if row.get("kind") == "finding" and row.get("code")
-    ]
-    return check_up(curves, seen=[*seen, *findings_of(run)], around=rows, name=run.name)
 
 
 def _write_page(path: Path, checkups: Sequence[Checkup]) -> None:

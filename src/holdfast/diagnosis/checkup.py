@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from holdfast.detectors.finding import Finding, plain
 from holdfast.diagnosis.done import Done, all_done, done_about
 from holdfast.diagnosis.ranking import Ranked, rank
 from holdfast.signals.curves import Curves
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.earlier import Earlier
 
 HEALTHY, WATCH, ILL, SHORT = "healthy", "watch", "ill", "too-short"
 _SEVERITIES = ("info", "warning", "critical")
@@ -65,6 +68,7 @@ class Checkup:
     def as_row(self) -> dict[str, Any]:
         """The check-up as `--json` gives it."""
         diagnoses = [diagnosis.as_row() for episode in self.episodes for diagnosis in episode.diagnoses]
+        actions = [done.as_row() for episode in self.episodes for done in episode.done]
         return {
             "name": self.curves.name,
             "source": self.curves.source,
@@ -72,7 +76,7 @@ class Checkup:
             "verdict": self.verdict,
             "findings": [_row(finding) for finding in self.findings],
             "diagnoses": diagnoses,
-            "actions": [done.as_row() for episode in self.episodes for done in episode.done],
+            **({"actions": actions} if actions else {}),
         }
 
 
@@ -83,16 +87,26 @@ def _row(finding: Finding) -> dict[str, Any]:
 
 
 def check_up(
-    curves: Curves, *, seen: Sequence[Finding] = (), around: Iterable[Mapping[str, Any]] = (), name: str | None = None
+    curves: Curves,
+    *,
+    seen: Sequence[Finding] = (),
+    around: Iterable[Mapping[str, Any]] = (),
+    name: str | None = None,
+    earlier: Callable[[], Earlier | None] | None = None,
 ) -> Checkup:
-    """Look at the curves, add what was `seen` while the run lived, and rank causes. `name` is how commands call the run."""
+    """Look at the curves, add what was `seen` while the run lived, and rank causes. `name` is how commands call the run.
+
+    `earlier` finds the last good run to compare with; it is asked only if something is wrong.
+    """
     around, done = list(around), all_done(around)
     known = {finding.code for finding in seen}
     findings = [*_once(seen), *(_of_ours(finding, curves) for finding in look_at(curves) if finding.code not in known)]
+    wrong = any(finding.severity != "info" for finding in findings)
+    before = earlier() if earlier is not None and wrong else None
     episodes = []
     for group in _together(findings, curves.steps):
         told = [finding for finding in group if finding.severity != "info"]
-        causes = rank(told, curves, around=around, name=name) if told else []
+        causes = rank(told, curves, around=around, name=name, earlier=before) if told else []
         acted = done_about({one.code for one in group}, min(one.onset for one in group), done)
         episodes.append(Episode(tuple(sorted(group, key=lambda one: -_SEVERITIES.index(one.severity))), tuple(causes), acted))
     return Checkup(curves=curves, episodes=tuple(sorted(episodes, key=lambda episode: -episode.severity)))

@@ -8,10 +8,12 @@ import numpy as np
 
 from holdfast.detectors.curves.shape import Shape
 from holdfast.detectors.finding import Finding
-from holdfast.signals.curves import Curve, Curves
+from holdfast.signals.curves import Curve, Curves, Floats
 
 Sign = tuple[str, str]  # its name, and what is seen, in words
 _HUGE_RATE = 0.5
+_STILL = 0.02  # of the whole fall, in the last tenth
+_SMOOTHER = 5.0
 _SLOW = 0.2  # share of the step that may go by in waiting for data
 
 
@@ -69,6 +71,7 @@ def _of_norm(curves: Curves, onset: int | None) -> Iterable[Sign]:
 
 def _of_losses(curves: Curves) -> Iterable[Sign]:
     train, val = _shape(curves.train_loss), _shape(curves.val_loss)
+    yield from _of_ends(curves)
     if train is None or val is None or len(train) < 3 or len(val) < 3:
         return
     if train.end < 0.25 * abs(val.end) and train.start > 0:
@@ -80,6 +83,25 @@ def _of_losses(curves: Curves) -> Iterable[Sign]:
         yield "trained-on", f"the best validation loss came after {share:.0f} % of the run"
     if train.start - train.end < 0.3 * abs(train.start) and abs(train.end - val.end) < 0.2 * abs(val.end):
         yield "both-high", f"both losses stay high ({train.end:.3g} and {val.end:.3g})"
+
+
+def _of_ends(curves: Curves) -> Iterable[Sign]:
+    """How the training loss ends, and how much less it jumps than the held-out one."""
+    train = None if curves.train_loss is None else curves.train_loss.finite().values
+    if train is None or len(train) < 20:
+        return
+    fall, late = float(np.mean(train[:3]) - np.mean(train[-3:])), train[-len(train) // 5 :]
+    half = len(late) // 2
+    if fall > 0 and float(np.median(late[:half]) - np.median(late[half:])) > _STILL * fall:
+        yield "still-falling", f"the training loss was still falling at the end ({late[0]:.3g} → {late[-1]:.3g})"
+    val = None if curves.val_loss is None else curves.val_loss.finite().values
+    if val is not None and len(val) >= 10 and _jumps(val) > _SMOOTHER * _jumps(train):
+        yield "train-is-smooth", "the training loss moves far less from point to point than the validation loss"
+
+
+def _jumps(values: Floats) -> float:
+    """The usual move from one point to the next, as a share of the level."""
+    return float(np.median(np.abs(np.diff(values)))) / max(float(np.median(np.abs(values))), 1e-12)
 
 
 def _of_metrics(curves: Curves) -> Iterable[Sign]:

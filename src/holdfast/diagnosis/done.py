@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.probe.journal import Event, Folding
@@ -38,7 +38,7 @@ def all_done(rows: Iterable[Mapping[str, Any]]) -> list[Done]:
         key = (id(event),) if _posted(event) else (event.code, event.row.get("because"), event.state)
         known = found.get(key)
         found[key] = Done(event, 1) if known is None else Done(known.event, known.times + 1)
-    return [one if _posted(one.event) else Done(one.event, max(one.times, _so_far(one.because, events))) for one in found.values()]
+    return [replace(one, times=_counted(one, events)) for one in found.values()]
 
 
 def done_about(codes: Collection[str], onset: int, done: Iterable[Done]) -> tuple[Done, ...]:
@@ -51,6 +51,8 @@ def _posted(event: Event) -> bool:
     return event.row.get("number") is not None
 
 
-def _so_far(because: str, events: Iterable[Event]) -> int:
-    counts = [event.evidence.get("so_far") for event in events if event.kind == "finding" and event.code == because]
-    return max((count for count in counts if isinstance(count, int)), default=0)
+def _counted(done: Done, events: Iterable[Event]) -> int:
+    if _posted(done.event):
+        return done.times
+    counts = [event.evidence.get("so_far") for event in events if event.kind == "finding" and event.code == done.because]
+    return max([done.times, *(count for count in counts if isinstance(count, int))])

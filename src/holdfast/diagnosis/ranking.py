@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.causes import CAUSES, Cause, Fix
@@ -12,6 +12,9 @@ from holdfast.diagnosis.curve_signs import signs_of
 from holdfast.diagnosis.diagnosis import signs
 from holdfast.diagnosis.run_signs import signs_of_journal, signs_of_run
 from holdfast.signals.curves import Curves
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.earlier import Earlier
 
 _FOR, _AGAINST = 0.25, 0.3  # how much one sign moves the confidence
 _MORE = 0.05  # for each further finding that it explains
@@ -28,11 +31,12 @@ class Ranked:
     because: tuple[str, ...]
     findings: tuple[str, ...]
     name: str | None = None  # of the run, where commands can be given for it
+    back: tuple[Fix, ...] = ()  # to the settings of an earlier run that was good
 
     @property
     def fixes(self) -> tuple[Fix, ...]:
         """What to change."""
-        return self.cause.fixes
+        return (*self.back, *self.cause.fixes)
 
     def as_row(self) -> dict[str, Any]:
         """As `--json` gives it."""
@@ -50,7 +54,12 @@ class Ranked:
 
 
 def rank(
-    findings: Sequence[Finding], curves: Curves, *, around: Sequence[Mapping[str, Any]] = (), name: str | None = None
+    findings: Sequence[Finding],
+    curves: Curves,
+    *,
+    around: Sequence[Mapping[str, Any]] = (),
+    name: str | None = None,
+    earlier: Earlier | None = None,
 ) -> list[Ranked]:
     """The likely causes of findings that belong together, most likely first."""
     evidence: dict[str, Any] = {}
@@ -60,7 +69,11 @@ def rank(
     of_journal = signs(findings, evidence, around, onset) - {"recovered"}  # that the curves say better
     of_run = {**signs_of_run(curves, findings), **signs_of_journal(around, onset)}
     present = {**dict.fromkeys(of_journal, ""), **signs_of(curves, findings), **of_run}
+    since_good = {} if earlier is None else earlier.signs()
+    present |= since_good
     ranked = [one for cause in CAUSES if (one := _judged(cause, findings, present, name)) is not None]
+    if earlier is not None:
+        ranked = [replace(one, back=earlier.fixes()) if set(one.cause.signs) & since_good.keys() else one for one in ranked]
     return sorted(ranked, key=lambda one: -one.confidence)[:_AT_MOST]
 
 

@@ -14,7 +14,12 @@ from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.run_view import PARAMETER_COLUMNS, STEP_COLUMNS, UNTRAINED_COLUMNS
 from holdfast.signals.view import Column
 
-_BESIDE = {"parameters": PARAMETER_COLUMNS, "untrained": UNTRAINED_COLUMNS, "loader": ("step", "worker")}
+_BESIDE = {
+    "parameters": PARAMETER_COLUMNS,
+    "untrained": UNTRAINED_COLUMNS,
+    "loader": ("step", "worker"),
+    "evaluations": ("step",),
+}
 
 
 class RunFollower:
@@ -48,6 +53,9 @@ class RunFollower:
             view.add_untrained(*(row[name] for name in UNTRAINED_COLUMNS))
         for row in self._beside["loader"].before(view.step):
             view.workers = max(view.workers, row["worker"] + 1)
+        for row in self._beside["evaluations"].before(view.step):
+            if not view.evaluated or view.evaluated[-1] != row["step"]:
+                view.evaluated.append(row["step"])
         yield from self._watch.ask()
 
 

@@ -26,7 +26,7 @@ def signs_of_findings(findings: Sequence[Finding]) -> dict[str, str]:
     found: list[Sign] = []
     for finding in findings:
         if finding.severity != "info" and (words := _OF.get(finding.code)) is not None:
-            found += words(finding.evidence)
+            found += words({"step": finding.step, **finding.evidence})
         if finding.severity != "info" and finding.code in _EXPLAIN:
             found.append(("explained", ""))
     return dict(found)
@@ -101,8 +101,37 @@ def _constant(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 def _memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     yield "memory-grows", f"{float(evidence.get('bytes_per_step') or 0) / 1e6:.2g} MB a step, and it does not level off"
+    if float(evidence.get("workers") or 0) > float(evidence.get("now") or 0):
+        yield (
+            "workers-hold-most",
+            f"the loader's workers hold {_size(evidence['workers'])}, the training {_size(evidence['now'])}",
+        )
+    if float(evidence.get("in_evaluation") or 0) > 0.5:
+        yield "grows-in-evaluation", f"{100 * evidence['in_evaluation']:.0f} % of it came while the model was evaluated"
     if evidence.get("first_epoch"):
         yield "grows-with-epoch-one", "the first pass over the data is still under way"
+
+
+def _out_of_memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    """From the sizes that were noted while the error was handled, in bytes."""
+    asked, allocated, reserved, free, total = (
+        float(evidence.get(name) or 0) for name in ("asked_for", "allocated", "reserved", "free", "total")
+    )
+    if not total:
+        return
+    idle, others = reserved - allocated, total - free - reserved
+    if idle > max(asked, 0.05 * total):
+        yield "reserved-but-unused", f"{_size(idle)} are reserved but unused, more than the {_size(asked)} that were asked for"
+    if free and reserved and others > 0.1 * total:
+        yield "other-processes", f"{_size(others)} of the card's {_size(total)} are held by other processes"
+    if asked > total:
+        yield "one-sample-fills-it", f"one tensor of {_size(asked)} was asked for, more than the whole card has"
+    elif evidence.get("step") == 0 and allocated > 0.7 * total:
+        yield "fixed-part-fills-it", f"{_size(allocated)} of {_size(total)} were held before the first step was done"
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 def _loading(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -131,6 +160,7 @@ _OF = {
     "constant-predictions": _constant,
     "host-memory-growth": _memory,
     "gpu-memory-growth": _memory,
+    "gpu-out-of-memory": _out_of_memory,
     "slow-loading": _loading,
     "unshuffled-data": _order,
     "loss-plateau": _schedule,

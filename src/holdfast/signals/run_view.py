@@ -24,6 +24,7 @@ UNTRAINED_COLUMNS = ("step", "name", "why", "position", "of")
 ROWS = 4096
 BLOCKS = 64  # that a whole run is kept in; two become one when there are more
 SAMPLES = 24  # of each parameter
+EVALUATIONS = 256
 
 
 @dataclass(slots=True)
@@ -92,6 +93,7 @@ class RunView:
         self.parameters: dict[str, Samples] = {}
         self.untrained: dict[str, Untrained] = {}
         self.workers = -1  # of the loader; not known before its first row
+        self.evaluated: deque[int] = deque(maxlen=EVALUATIONS)  # steps before which the model was evaluated
         self.peak_lr = 0.0
 
     @property

@@ -42,5 +42,23 @@ def _growth(
         "grown": grown,
         "now": float(means[-1]),
         "first_epoch": filling,
+        **_holders(run, column),
     }
     return Finding(code, step=run.step, severity="info" if filling else "warning", evidence=evidence)
+
+
+def _holders(run: RunView, column: str) -> dict[str, float]:
+    """Who holds it: what the loader's workers have, and the share of the growth that came with evaluations."""
+    found = {}
+    workers = run.known("workers_rss", 64)[1]
+    if column == "host_rss" and len(workers):
+        found["workers"] = float(workers[-1])
+    steps, sizes = run.known(column)
+    rises = np.diff(sizes)
+    if len(run.evaluated) and len(rises) and float(rises.sum()) > 0:
+        places = (
+            np.searchsorted(steps, np.array(run.evaluated)) - 1
+        )  # the rise from the step before an evaluation to that after it
+        mine = np.unique(places[(places >= 0) & (places < len(rises))])
+        found["in_evaluation"] = max(0.0, float(rises[mine].sum()) / float(rises.sum()))
+    return found

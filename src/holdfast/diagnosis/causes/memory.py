@@ -7,6 +7,7 @@ from holdfast.diagnosis.causes.cause import Cause, Fix
 MICRO_BATCH_TOO_LARGE = Cause(
     code="micro-batch-too-large",
     seen_by=("gpu-out-of-memory",),
+    signs=("batch-above-good",),
     because="The step did not fit into the GPU's memory.",
     likely=0.6,
     fixes=(
@@ -71,7 +72,7 @@ GRAPH_KEPT_ALIVE = Cause(
 TOO_MANY_WORKERS = Cause(
     code="too-many-workers",
     seen_by=("host-memory-growth", "host-out-of-memory"),
-    signs=("workers-hold-most",),
+    signs=("workers-hold-most", "workers-above-good"),
     because="Most of the host's memory is held by loader workers.",
     likely=0.2,
     fixes=(Fix("use fewer loader workers", setting="num_workers", op="multiply", value=0.5),),

@@ -8,9 +8,14 @@ _LOWER = Fix("lower the learning rate", setting="lr", op="multiply", value=0.25)
 
 SETTING_CHANGED = Cause(
     code="setting-changed",
-    seen_by=("loss-divergence", "gradient-explosion", "metric-decline", "metric-collapse"),
-    signs=("lr-jumped", "change-before"),
-    because="A setting changed shortly before it began.",
+    seen_by=(
+        *("loss-divergence", "gradient-explosion", "metric-decline", "metric-collapse", "not-learning", "loss-oscillation"),
+        *("loss-plateau", "non-finite-loss", "non-finite-gradient", "loss-spike", "underfitting", "gradient-vanishing"),
+        *("dead-units", "overfitting", "slow-loading", "host-memory-growth", "gpu-memory-growth", "gpu-out-of-memory"),
+        *("host-out-of-memory",),
+    ),
+    signs=("lr-jumped", "change-before", "changed-since-good", "only-that-changed"),
+    because="A setting changed before it began.",
     likely=0.0,
     fixes=(
         Fix("go back to the setting as it was, or change it in smaller steps"),
@@ -30,7 +35,7 @@ LEARNING_RATE_TOO_HIGH = Cause(
         *("loss-divergence", "gradient-explosion", "metric-collapse", "metric-decline", "loss-spike", "non-finite-loss"),
         *("non-finite-gradient", "loss-oscillation", "not-learning"),
     ),
-    signs=("lr-jumped", "norm-exploded", "lr-huge", "lr-rising", "norms-grew", "norms-jumped"),
+    signs=("lr-jumped", "norm-exploded", "lr-huge", "lr-rising", "norms-grew", "norms-jumped", "lr-above-good"),
     against=("lr-decayed", "norms-tiny", "explained", "updates-usual", "lr-tiny", "no-update"),
     ruled_out_by=("input-non-finite", "lr-zero"),
     because="Steps that are too large throw the weights about while the inputs are finite.",
@@ -40,7 +45,7 @@ LEARNING_RATE_TOO_HIGH = Cause(
 NO_CLIPPING = Cause(
     code="no-clipping",
     seen_by=("gradient-explosion", "loss-divergence"),
-    signs=("norm-exploded", "not-clipped"),
+    signs=("norm-exploded", "not-clipped", "clip-gone"),
     because="Gradients grew far beyond their usual size and nothing held them.",
     likely=0.1,
     fixes=(

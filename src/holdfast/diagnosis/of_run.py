@@ -1,0 +1,35 @@
+"""The check-up of a run of ours: its curves, what its journal says already, its tables, and the last good run before it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from holdfast.detectors.finding import Finding
+from holdfast.diagnosis.checkup import HEALTHY, Checkup, check_up
+from holdfast.diagnosis.earlier import last_good
+from holdfast.diagnosis.run_follower import findings_of
+from holdfast.logs.ours import read_run
+from holdfast.signals.curves import Curves
+from holdfast.signals.run_folder import RunFolder
+
+
+def check_up_run(run: RunFolder, curves: Curves | None = None, *, compare: bool = True) -> Checkup:
+    """All that can be said of it. `compare`: with an earlier good run, if something is wrong."""
+    rows = list(run.journal)
+    seen = [
+        Finding(
+            str(row["code"]),
+            step=int(row.get("step") or 0),
+            severity=str(row.get("severity") or "warning"),
+            evidence=row.get("evidence") or {},
+        )
+        for row in rows
+        if row.get("kind") == "finding" and row.get("code")
+    ]
+    earlier = partial(last_good, run, _is_healthy) if compare else None
+    curves = read_run(run) if curves is None else curves
+    return check_up(curves, seen=[*seen, *findings_of(run)], around=rows, name=run.name, earlier=earlier)
+
+
+def _is_healthy(run: RunFolder) -> bool:
+    return check_up_run(run, compare=False).verdict == HEALTHY

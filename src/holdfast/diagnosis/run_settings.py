@@ -1,0 +1,100 @@
+"""The settings that a run of ours was made with, as far as they can be seen from outside its script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from holdfast.probe.follow import Follower
+from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.signals.view import Column, measured
+
+Settings = dict[str, float | str]
+_COLUMNS = ("step", "lr", "samples", "backwards", "clip_norm", "scale")
+_ROWS = 1 << 16
+
+
+def steps_of(run: RunFolder) -> int:
+    """How many steps the first training of a run has, as far as they are looked at."""
+    recordings = run.recordings()
+    return len(_rows(recordings[0])["step"]) if recordings else 0
+
+
+def settings_of(run: RunFolder, *, steps: int) -> Settings:
+    """What the first `steps` steps were made with, and what the command and the machine say."""
+    recordings, info = run.recordings(), run.info()
+    found: Settings = dict(_arguments(info.get("command") or ()))
+    if recordings:
+        found |= _of_steps({name: values[:steps] for name, values in _rows(recordings[0]).items()})
+        found |= _of_tables(recordings[0])
+    packages = info.get("packages") or {}
+    told = {"ranks": info.get("world_size"), "torch": packages.get("torch"), "code": (info.get("git") or {}).get("commit")}
+    return found | {name: value if isinstance(value, int) else str(value)[:12] for name, value in told.items() if value}
+
+
+def script_of(command: Sequence[str]) -> str | None:
+    """What tells a script from another one: the name of the file or module that is started."""
+    place = _script_at(command)
+    return None if place is None else command[place].rpartition("/")[2]
+
+
+def _script_at(command: Sequence[str]) -> int | None:
+    for place, word in enumerate(command):
+        if word.endswith((".py", ".sh")) and not word.startswith("-"):
+            return place
+        if word in ("-m", "--module") and place + 2 < len(command) and command[place + 1] not in ("torch.distributed.run",):
+            return place + 1
+    return None
+
+
+def _arguments(command: Sequence[str]) -> Settings:
+    """The words behind the script: `--name value`, `--name=value`, `name=value`, a lone `--switch`, and others by their place."""
+    place = _script_at(command)
+    words = list(command[place + 1 :]) if place is not None else []
+    found: Settings = {}
+    unnamed = 0
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if word.startswith("-") and not equals and words and not words[0].startswith("--"):
+            value = words.pop(0)
+        elif not word.startswith("-") and not equals:
+            unnamed += 1
+            name, value = f"argument {unnamed}", word
+        found[name] = value or "on"
+    return found
+
+
+def _rows(recording: Recording) -> dict[str, Column]:
+    return Follower(recording.path, "steps", _COLUMNS).new_rows(_ROWS)
+
+
+def _of_steps(rows: dict[str, Column]) -> Settings:
+    found: Settings = {}
+    rate = _known(rows["lr"])
+    if len(rate):
+        found["learning rate"] = float(rate.max())
+    for name, column in (("batch size", "samples"), ("backward calls a step", "backwards")):
+        if len(known := _known(rows[column])):
+            found[name] = float(np.median(known))
+    limits = _known(rows["clip_norm"])
+    found["clip norm"] = float(np.median(limits)) if len(limits) else "none"
+    found["gradient scaler"] = "on" if len(_known(rows["scale"])) else "off"
+    return found
+
+
+def _of_tables(recording: Recording) -> Settings:
+    found: Settings = {}
+    decay = _known(Follower(recording.path, "groups", ("step", "weight_decay")).new_rows(1)["weight_decay"])
+    if len(decay):
+        found["weight decay"] = float(decay[0])
+    workers = _known(Follower(recording.path, "loader", ("worker",)).new_rows()["worker"])
+    if len(workers):
+        found["loader workers"] = float(workers.max()) + 1
+    return found
+
+
+def _known(values: Column) -> Any:
+    return values[measured(values)]
