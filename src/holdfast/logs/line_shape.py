@@ -62,6 +62,8 @@ def shape_of(parts: list[str]) -> Shape:
 
 def filled(slot: Slot, parts: list[str]) -> str:
     """What stands in a slot."""
+    if len(slot) == 1:  # a name that is always the same, or a whole number
+        return slot[0] if isinstance(slot[0], str) else parts[slot[0]]
     return "".join(piece if isinstance(piece, str) else parts[piece] for piece in slot)
 
 

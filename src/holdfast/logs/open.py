@@ -63,7 +63,7 @@ def _read_file(path: Path, name: str) -> list[Curves]:
         raise not_logs.binary(path)
     text = head.decode(encoding, "replace").lstrip("\ufeff")
     start = text.lstrip()[:1]
-    found = _from_json(path, name, start) if start in ("{", "[") else []
+    found = _from_json(path, name, start) if start in ("{", "[") and _may_be_json(text) else []
     return found if any(curves.points for curves in found) else _from_text(path, name, text) or found
 
 
@@ -123,6 +123,17 @@ def _from_notebook(whole: Mapping[str, Any], path: Path, name: str) -> list[Curv
     if len(found) == 1:
         return found
     return [Curves(f"{name} #{n}", one.curves, source=one.source, notes=one.notes) for n, one in enumerate(found, 1)]
+
+
+def _may_be_json(head: str) -> bool:
+    """Whether the first bytes read as JSON as far as they go; `[2026-11-15 …` does not."""
+    try:
+        json.loads(head)
+    except json.JSONDecodeError as error:
+        return error.pos > 0.9 * len(head) or error.msg.startswith(("Unterminated", "Extra data"))
+    except RecursionError:
+        return False
+    return True
 
 
 def _whole_json(path: Path) -> Any:

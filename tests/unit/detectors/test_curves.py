@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -135,3 +136,16 @@ def test_the_size_of_the_numbers_makes_no_difference(make: Callable[[Floats], Fl
 def test_losses_of_single_small_batches_have_long_tails_and_that_is_no_spike(seed: int) -> None:
     train = 0.5 * np.exp(noise(seed, 600, 0.8))
     assert "loss-spike" not in codes(run(train))
+
+
+@pytest.mark.parametrize("length", [5_000, 200_000])
+def test_a_curve_of_any_length_is_judged_alike_and_in_little_memory(length: int) -> None:
+    x = np.linspace(0, 1, length)
+    falls = 2 * np.exp(-8 * x) + 0.3 + noise(1, length, 0.05)
+    rises = np.where(x < 0.5, falls, falls + 6 * (x - 0.5))
+    tracemalloc.start()
+    assert codes(run(falls)) <= {"loss-spike"}
+    assert "loss-divergence" in codes(run(rises))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100e6

@@ -7,6 +7,7 @@ import numpy as np
 from holdfast.signals.curves import Curve, Floats
 
 _WINDOW = 20  # a curve is smoothed over a twentieth of its length on either side
+_BLOCKS = 2048
 _FEW = 12  # points of a curve that is taken as it is
 
 
@@ -15,6 +16,10 @@ def smooth(values: Floats) -> Floats:
     half = max(1, len(values) // _WINDOW)
     if len(values) < _FEW:
         return values
+    if len(values) > 2 * _BLOCKS:  # each point has a window of a tenth of all: a long curve is smoothed block by block
+        size = -(-len(values) // _BLOCKS)
+        whole = np.pad(values, (0, -len(values) % size), mode="edge").reshape(-1, size)
+        return np.repeat(smooth(np.median(whole, axis=1)), size)[: len(values)]
     padded = np.pad(values, half, mode="edge")
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
     smoothed: Floats = np.median(windows, axis=1)
