@@ -10,7 +10,7 @@ COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnos
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format pytest test-gpu bench bench-heal bench-healthy bench-diagnose docs clean
+.PHONY: help setup demo test lint format pytest test-slow test-gpu bench bench-heal bench-healthy bench-diagnose docs clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -33,6 +33,9 @@ format: $(INSTALLED)  ## put the code into the project's format
 
 pytest: $(INSTALLED)  ## the tests without style and types; ARGS="tests/unit -k name" narrows them
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+test-slow: $(INSTALLED)  ## the tests that take too long for every day
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(ARGS)
 
 test-gpu: $(INSTALLED)  ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-RUNS = 3
+RUNS = 2
 MEASURE = """
 import json, time
 times = [time.perf_counter()]

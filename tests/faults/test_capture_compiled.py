@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 from watched_training import Trainings, assert_bit_equal
 
+SLOW = [pytest.param(how, marks=pytest.mark.slow) for how in ("in_place", "part", "function", "loss_inside")]
 
-@pytest.mark.parametrize("how", ["module", "in_place", "part", "function", "optimizer", "loss_inside"])
+
+@pytest.mark.parametrize("how", ["module", "optimizer", *SLOW])
 def test_what_is_compiled_is_not_compiled_again_and_computes_the_same(trainings: Trainings, how: str) -> None:
     training = trainings("compiled", how)
     assert training.alone["graphs"]["unique_graphs"] > 0
     assert_bit_equal(training)  # the story holds the counts of graphs, graph breaks and recompilations
 
 
-@pytest.mark.parametrize("how", ["module", "in_place", "part", "function", "loss_inside"])
+@pytest.mark.parametrize("how", ["module", *SLOW])
 def test_a_compiled_model_is_recorded_like_any_other(trainings: Trainings, how: str) -> None:
     training = trainings("compiled", how)
     for recorded in (training.recorded, training.recorded_in_full):

@@ -51,7 +51,7 @@ def test_a_new_optimizer_for_the_same_model_goes_on_in_the_same_recording(traini
         assert [(row["step"], row["lr"]) for row in recorded.table("groups").where(optimizer=0)] == [(0, 1e-3), (10, 0.02)]
 
 
-@pytest.mark.parametrize("how", ["fork", "spawn"])
+@pytest.mark.parametrize("how", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_child_that_trains_has_its_own_recording_and_one_that_does_not_has_none(trainings: Trainings, how: str) -> None:
     training = trainings("children", how)
     assert_bit_equal(training)

@@ -45,6 +45,7 @@ def test_a_lightning_trainer(trainings: Trainings) -> None:
     assert set(training.recorded_in_full.table("parameters")["name"]) == set(training.alone["names"])
 
 
+@pytest.mark.slow
 def test_an_accelerate_loop_with_accumulation(trainings: Trainings) -> None:
     training = trainings("accelerate_loop")
     assert_bit_equal(training)

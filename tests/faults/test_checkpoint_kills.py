@@ -64,17 +64,18 @@ def victim() -> Iterator[Victim]:
         one.close()
 
 
-def test_killed_at_500_random_moments_nothing_is_lost(victim: Victim) -> None:
+@pytest.mark.parametrize("count", [80, pytest.param(500, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_nothing_is_lost(victim: Victim, count: int) -> None:
     moments = random.Random(0)
-    found = [victim.kill(after=moments.uniform(0.0, 0.04)) for _ in range(500)]
+    found = [victim.kill(after=moments.uniform(0.0, 0.04)) for _ in range(count)]
     killed = [one for one in found if one["codes"] == [-signal.SIGKILL]]
-    assert len(killed) == 500
-    assert len({one["step"] for one in found}) > 100, "they hardly came to save anything"
+    assert len(killed) == count
+    assert len({one["step"] for one in found}) > count // 5, "they hardly came to save anything"
     assert max(one["spares"] for one in found) > 0
     assert victim.kill(call=10**9, when="never", steps=1)["spares"] == 0, "what the dead left behind is cleared away"
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_killed_at_every_call_to_the_disk_nothing_is_lost(victim: Victim, when: str) -> None:
     victim.kill(call=10**9, when=when, steps=4)  # so that one has to go with each new one
     calls = 0

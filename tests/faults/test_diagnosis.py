@@ -18,13 +18,8 @@ ZOO = Path(__file__).parents[2] / "benchmarks/faulty_trainings"
 sys.path.insert(0, str(ZOO))
 from expected import EXPECTED  # noqa: E402
 
-QUICK = (
-    "dead-relus",
-    "rate-too-low",
-    "frozen",
-    "other-head",
-    "constant-input",
-)  # slow ones are about time: benchmarks/diagnose.py
+SLOW = [pytest.param(fault, marks=pytest.mark.slow) for fault in ("rate-too-low", "other-head", "constant-input")]
+QUICK = ("dead-relus", "frozen", *SLOW)  # all of them: benchmarks/diagnose.py
 _OF_RUNS = {"dead-units", "not-learning", "parameters-not-trained", "constant-predictions"}
 
 

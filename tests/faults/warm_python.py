@@ -8,6 +8,7 @@ armed before it starts, as it otherwise is when the script imports torch.
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 import runpy
@@ -36,6 +37,9 @@ def main() -> None:
     """Serve until the other side closes."""
     import torch._dynamo  # what the first step of an optimizer would import
     import torch.utils.data  # noqa: F401
+
+    gc.collect()
+    gc.freeze()  # what torch has made is neither searched nor collected again in the children
 
     for line in sys.stdin:
         child = os.fork()

@@ -1,7 +1,7 @@
 """Run a training three times: alone, watched as by default, and watched with everything sampled; then compare.
 
-Each script is once run by the real command, `holdfast run`; with other arguments it runs in a Python that is warm, where
-importing torch costs nothing. Every training runs only once for all tests. An error of Holdfast's own is raised into the
+Some scripts are run by the real command, `holdfast run`; the others in a Python that is warm, where importing torch costs
+nothing and Holdfast is armed by the same environment. Every training runs only once for all tests. An error of Holdfast's own is raised into the
 script (`HOLDFAST_DEBUG=raise`), so that it fails the test instead of being journaled.
 """
 
@@ -32,6 +32,7 @@ SITE = ROOT / "src/holdfast/inside/site"
 TRAININGS = ROOT / "tests/trainings"
 HOLDFAST = (sys.executable, "-m", "holdfast.cli.main")
 IN_ITS_OWN_PROCESS = ("plain_loop", "children", "never_trains", "accelerate_loop")  # what a process is, matters there
+BY_COMMAND = ("loaders", "compiled", "evaluations", "hf_trainer", "lightning_fit")  # once each, and those above
 _TIMEOUT = 120
 
 
@@ -238,7 +239,7 @@ class Trainings:
         """The training of that script; `launcher` is what stands before it on the command line."""
         key = (script, arguments, launcher)
         if key not in self._known:
-            is_first = all(known[0] != script for known in self._known)
+            is_first = script in BY_COMMAND and all(known[0] != script for known in self._known)
             is_cold = script in IN_ITS_OWN_PROCESS or launcher != (sys.executable,)
             self._known[key] = Training(
                 self._make_folder(script),

@@ -1,4 +1,4 @@
-"""Searches for living models and optimizers go through all objects of the process: those that torch itself has made are set apart."""
+"""Searches for living models go through all objects of the process: those that torch itself has made are set apart."""
 
 from __future__ import annotations
 
