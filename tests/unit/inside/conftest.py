@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
 import pytest
+import torch
+from store_loop import Loop
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -14,3 +17,18 @@ def only_our_own_objects() -> None:
 
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Small sums are slower with several threads, and far slower beside other tests."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def loop() -> Loop:
+    """A training that the store saves."""
+    return Loop()
