@@ -1,8 +1,8 @@
 """Run a training three times: alone, watched as by default, and watched with everything sampled; then compare.
 
 Some scripts are run by the real command, `holdfast run`; the others in a Python that is warm, where importing torch costs
-nothing and Holdfast is armed by the same environment. Every training runs only once for all tests. An error of Holdfast's own is raised into the
-script (`HOLDFAST_DEBUG=raise`), so that it fails the test instead of being journaled.
+nothing and Holdfast is armed by the same environment. Every training runs only once for all tests. An error of Holdfast's
+own is raised into the script (`HOLDFAST_DEBUG=raise`), so that it fails the test instead of being journaled.
 """
 
 from __future__ import annotations
