@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 CHECKED := setup.py src tests benchmarks examples docs
-COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py,$(wildcard benchmarks/*.py))
+COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -51,6 +51,9 @@ bench-healthy: $(INSTALLED)  ## healthy trainings of many kinds: Holdfast must l
 
 bench-diagnose: $(INSTALLED)  ## trainings with a fault put in: is it found, with the right cause (minutes)
 	$(BIN)/python benchmarks/diagnose.py $(ARGS)
+
+bench-survive: $(INSTALLED)  ## 200 random faults (hang, kill, worker kill, stop, exception, full disk) under heal: all survive (half an hour)
+	$(BIN)/python benchmarks/survive.py $(ARGS)
 
 docs: $(INSTALLED)  ## write the generated pages again
 	$(BIN)/python -m holdfast.signals.describe > docs/schema.md.new && mv docs/schema.md.new docs/schema.md

@@ -1,4 +1,6 @@
-"""The one thing that pyproject.toml cannot say yet: a compiled part, left out where there is no compiler."""
+"""The one thing that pyproject.toml cannot say yet: compiled parts, left out where there is no compiler."""
+
+import sys
 
 from setuptools import Extension, setup
 
@@ -9,4 +11,11 @@ BY_ADDRESS = Extension(
     optional=True,  # without it the same numbers come from torch, a little slower
 )
 
-setup(ext_modules=[BY_ADDRESS])
+ENTER = Extension(
+    "holdfast.probe.attach._enter",
+    ["src/holdfast/probe/attach/_enter.c"],
+    libraries=["dl", "pthread"] if sys.platform == "linux" else [],
+    optional=True,  # without it `holdfast attach` gets into Python 3.14 and newer only
+)
+
+setup(ext_modules=[BY_ADDRESS, ENTER])

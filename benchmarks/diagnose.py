@@ -66,8 +66,15 @@ def diagnosed(script: str, name: str, folder: Path) -> dict[str, Any]:
     holdfast = [sys.executable, "-m", "holdfast.cli.main"]
     how: dict[str, Any] = {"cwd": folder, "env": {**kept, **single}, "capture_output": True, "text": True, "check": False}
     training = [sys.executable, str(FOLDER / script), name]
-    done = subprocess.run([*holdfast, "run", "--folder", str(folder), "--name", name, "--", *training], timeout=600, **how)
-    said = subprocess.run([*holdfast, "diagnose", "--json", str(folder / name)], timeout=120, **how)
+    fault, _, of_the_guard = name.partition("/")
+    if of_the_guard:
+        training = [sys.executable, str(FOLDER / "heal_trainings" / f"{of_the_guard}.py")]
+        how["env"] |= {"FAULT": fault, "SEED": "0"}
+    policy = ["--policy", "guard"] if of_the_guard else []
+    done = subprocess.run(
+        [*holdfast, "run", "--folder", str(folder), "--name", fault, *policy, "--", *training], timeout=600, **how
+    )
+    said = subprocess.run([*holdfast, "diagnose", "--json", str(folder / fault)], timeout=120, **how)
     if said.returncode not in (0, 1):
         raise RuntimeError(f"{name}: {done.stderr[-1000:]}\n{said.stderr[-1000:]}")
     run: dict[str, Any] = json.loads(said.stdout)["runs"][0]
@@ -84,9 +91,14 @@ def main() -> int:
     sys.path.insert(0, str(FOLDER / ("healthy_trainings" if arguments.healthy else "faulty_trainings")))
     import zoo
 
-    wanted = {} if arguments.healthy else __import__("expected").EXPECTED
+    wanted, names = {}, list(zoo.TRAININGS if arguments.healthy else zoo.FAULTS)
+    if not arguments.healthy:
+        import expected
+
+        wanted = {**expected.EXPECTED, **expected.OF_THE_GUARD}
+        names += expected.OF_THE_GUARD
     results = []
-    for name in arguments.only or (zoo.TRAININGS if arguments.healthy else zoo.FAULTS):
+    for name in arguments.only or names:
         with tempfile.TemporaryDirectory() as folder:
             said = diagnosed(HEALTHY if arguments.healthy else FAULTY, name, Path(folder))
         results.append(Result(name, said, wanted.get(name)))

@@ -35,3 +35,21 @@ EXPECTED = {
     "slow-loader": Expected(("slow-loading",), ("too-few-workers",)),
     "slow-worker": Expected(("slow-loading",), ("one-slow-worker",)),
 }
+
+OF_THE_GUARD: dict[
+    str, Expected | None
+] = {  # faults that are put into a training that learns, as fault/training; heal.py repairs them
+    "nan-batch/digits_mlp": Expected(("non-finite-loss", "non-finite-input"), ("data-non-finite",)),
+    "inf-pixel/rnn_rows": Expected(("non-finite-loss", "non-finite-input"), ("data-non-finite", "bad-batch")),
+    "label-out-of-range/digits_mlp": Expected(("non-finite-loss",), ("bad-batch", "labels-out-of-range")),
+    "lr-x100/digits_mlp": Expected(("non-finite-loss", "loss-divergence"), ("setting-changed", "learning-rate-too-high")),
+    "lr-x100-kept/rnn_rows": Expected(("loss-divergence", "gradient-explosion"), ("setting-changed", "learning-rate-too-high")),
+    "corrupted-weight/digits_cnn": Expected(
+        ("non-finite-weights", "loss-divergence", "gradient-explosion"), ("weights-damaged",)
+    ),
+    "exploding-rnn/rnn_rows": Expected(
+        ("gradient-explosion", "loss-divergence", "non-finite-loss"), ("no-clipping", "learning-rate-too-high")
+    ),
+    "fp16-overflow/digits_cnn": Expected(("non-finite-loss", "non-finite-gradient"), ("overflow",)),
+    "spike-that-recovers/digits_mlp": None,  # harmless: nothing above a remark
+}

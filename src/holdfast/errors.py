@@ -10,7 +10,11 @@
     │   ├── NotARunFolder         the folder holds no run.json
     │   ├── NewerFormat           the folder was written by a newer Holdfast
     │   ├── NoSuchRun             no run of that name, process id or age
-    │   └── NoCheckpoint          no checkpoint at that path
+    │   ├── NoCheckpoint          no checkpoint at that path
+    │   ├── DoorClosed            the process cannot be asked: gone, not answering, or refusing
+    │   ├── CannotAttach          a process that Holdfast cannot get into
+    │   ├── Unreachable           a server that does not answer
+    │   └── NotAllowed            a server that does not let this token do it
     ├── LogUnreadable             a log of another tool that holds no run
     ├── StorageError              a table or file that cannot be written or read
     │   ├── DamagedSegment        a table segment whose header does not add up
@@ -80,6 +84,22 @@ class LogUnreadable(HoldfastError):
 
 class NoCheckpoint(TargetError):
     """No checkpoint at that path; the fix names those that were found nearby."""
+
+
+class DoorClosed(TargetError):
+    """The process of a rank cannot be asked: it is gone, does not answer, or refuses."""
+
+
+class CannotAttach(TargetError):
+    """A process that Holdfast cannot get into; it runs on as it was."""
+
+
+class Unreachable(TargetError):
+    """A server on this or another machine that does not answer, or breaks off."""
+
+
+class NotAllowed(TargetError):
+    """A server that does not know the token, or does not let it do what was asked."""
 
 
 class StorageError(HoldfastError):

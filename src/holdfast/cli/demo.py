@@ -92,7 +92,7 @@ def _tell(run: RunFolder) -> None:
 
     print(f"\nWhat was found, and what was done?\n$ holdfast journal -t {run.name}\n", file=sys.stderr)
     with contextlib.suppress(typer.Exit):  # it has found something wrong, and says so by its code
-        journal(str(run.path))
+        journal([str(run.path)])
 
 
 def _explain(run: RunFolder) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.options import AsJson
-from holdfast.errors import HoldfastError, LogUnreadable, StorageError
+from holdfast.errors import HoldfastError, LogUnreadable, NoSuchRun, StorageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -137,14 +137,26 @@ def _read_one(path: Path | None, name: str, chosen: Chosen, *, anything: bool) -
     from holdfast.logs.folders import kind_of
     from holdfast.logs.open import open_log
     from holdfast.logs.ours import read_run
-    from holdfast.probe.target import resolve
 
     if path is not None and (path.is_file() or (path.is_dir() and kind_of(path) != "holdfast")):
         for curves in open_log(path, name=name, anything=anything or bool(chosen)):
             yield chosen.of(curves), None
     else:
-        run = resolve(name or None)
+        run = _run_named(name)
         yield chosen.of(read_run(run)), run
+
+
+def _run_named(name: str) -> RunFolder:
+    from holdfast.probe.target import resolve
+
+    try:
+        return resolve(name or None)
+    except NoSuchRun as error:
+        if not name or name.isdigit():
+            raise
+        if "/" in name or Path(name).suffix:
+            raise LogUnreadable(f"there is no file and no folder {name}.", fix="see how its path is written") from None
+        raise NoSuchRun(error.problem, fix=f"{error.fix}; a log of another tool is named by its path") from None
 
 
 def _list_series(targets: Sequence[str], chosen: Chosen, *, as_json: bool) -> None:
@@ -264,5 +276,5 @@ def _tell_cause(console: Console, ranked: Ranked, *, first: bool, everything: bo
         change = {"multiply": "×", "set": "="}.get(fix.op or "", "")
         setting = f"  ({fix.setting} {change} {fix.value:g})" if isinstance(fix.value, (int, float)) and fix.setting else ""
         console.print(Padding(Text(f"fix: {fix.words}{setting}"), (0, 0, 0, 4), expand=False))
-        if command := fix.command_for(ranked.name):
+        if command := ranked.command_of(fix):
             console.print(Padding(Text(f"$ {command}", "cyan"), (0, 0, 0, 9), expand=False))

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.cli import checkpoint_words
+from holdfast.cli import checkpoint_words, door_words
 from holdfast.cli.show import DASH, for_json, number
 from holdfast.probe.journal import Event, Folding
 from holdfast.probe.words import SILENT, action_words, finding_words, plain
@@ -23,11 +23,12 @@ STYLES = {
     "info": "blue",
     "diagnosis": "magenta",
     "change": "blue",
+    "eval": "blue",
     "healthy": "green",
     "explosion": "bold red",
     "checkpoint": "dim",
 }
-_MARKS = {"finding": "!", "action": "*", "diagnosis": "?", "change": "~", "checkpoint": "+"}
+_MARKS = {"finding": "!", "action": "*", "diagnosis": "?", "change": "~", "eval": "~", "checkpoint": "+"}
 _LIST, _HISTORY, _TEXT = 4, 3, 80
 _IN_ORDER = ("loss", "norm", "lr")
 _SAID_APART = (
@@ -55,6 +56,8 @@ def sentence(event: Event, *, brief: bool = False) -> str:
         return _action(event)
     if event.kind == "diagnosis":
         return _diagnosis(event)
+    if event.kind == "eval" or (event.kind == "change" and "do" in event.row):
+        return door_words.row_words(event.row)
     return checkpoint_words.row_words(event.row) if event.kind == "checkpoint" else _other(event)
 
 
@@ -106,6 +109,9 @@ def _on_the_spot(action: Event, finding: Event) -> bool:
 
 def _finding(event: Event, *, brief: bool) -> str:
     evidence = event.evidence
+    if "say" in evidence or "ended" in evidence:
+        said = [str(evidence[name]).rstrip(".") for name in ("say", "ended", "error") if evidence.get(name)]
+        return f"{_head(event)}: {plain('; '.join(said))}"
     numbers = ", ".join(_numbers(evidence, brief=brief))
     parts = [*([numbers] if numbers else []), *checkpoint_words.evidence_words(evidence, brief=brief)]
     if event.code == "non-finite-input":

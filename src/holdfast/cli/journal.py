@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AsJson, Target
-from holdfast.errors import StorageError
+from holdfast.cli.options import AllRuns, AsJson, Targets
+from holdfast.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -32,6 +32,7 @@ class Kind(str, Enum):
     diagnosis = "diagnosis"
     action = "action"
     change = "change"
+    eval = "eval"
     checkpoint = "checkpoint"
 
 
@@ -41,7 +42,8 @@ def register(app: typer.Typer) -> None:
 
 
 def journal(
-    target: Target = None,
+    target: Targets = None,
+    everything: AllRuns = False,
     as_json: AsJson = False,
     kind: Annotated[Kind | None, typer.Option(help="Only entries of this kind.", show_default=False)] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until the run ends.")] = False,
@@ -50,12 +52,21 @@ def journal(
     """Tell what was found in a run, what was done about it, and why.
 
     What several ranks tell alike is one line, and so is an action that was posted and then done. `--json` gives every entry as it
-    was written, and its words. Ends with 1 if the journal holds a critical finding.
+    was written, and its words. Ends with 1 if the journal holds a critical finding, or if one of several did not answer.
     """
+    from holdfast.cli.cluster_words import end
+    from holdfast.probe.cluster import find
     from holdfast.probe.journal import JournalReader
-    from holdfast.probe.target import resolve
 
-    run = resolve(target)
+    cluster = find(target or [], everything=everything)
+    if not cluster.is_one_run_here:
+        if follow:
+            raise UsageError("--follow is for one run of this machine.", fix="ask again without it, or follow there")
+        from holdfast.cli.journal_merged import tell_merged
+
+        end(cluster, tell_merged(cluster, as_json=as_json, kind=kind.value if kind else None, last=last))
+        return
+    run = cluster.here[0]
     reader = JournalReader(_readable(run.journal.path))
     reader.new_rows()
     told = Telling(run, kind.value if kind else None)

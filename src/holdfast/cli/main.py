@@ -15,7 +15,30 @@ import typer
 from typer.core import TyperGroup
 
 from holdfast import __version__
-from holdfast.cli import checkpoints, demo, diagnose, explain, journal, ps, query, replay, run, tables, tail
+from holdfast.cli import (
+    attach,
+    backtrace,
+    checkpoints,
+    cleanup,
+    demo,
+    diagnose,
+    explain,
+    go_on,
+    journal,
+    pause,
+    ps,
+    query,
+    repl,
+    replay,
+    run,
+    save,
+    serve,
+    tables,
+    tail,
+    undo,
+)
+from holdfast.cli import eval as eval_verb
+from holdfast.cli import set as set_verb
 from holdfast.errors import HoldfastError, QueryTimeout
 
 _INTERRUPTED = 130
@@ -95,7 +118,8 @@ def holdfast(
     """Keeps PyTorch training alive: watch a run from outside, and ask it anything."""
 
 
-for _verb in (run, ps, tail, journal, diagnose, explain, tables, query, replay, checkpoints, demo):
+_INSIDE = (eval_verb, repl, set_verb, undo, save, cleanup, pause, go_on, attach)
+for _verb in (run, ps, tail, backtrace, journal, diagnose, explain, tables, query, serve, replay, checkpoints, demo, *_INSIDE):
     _verb.register(app)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AsJson
+from holdfast.cli.options import AsJson, Targets
 
 if TYPE_CHECKING:
     from holdfast.probe.state import RankState, RunState
@@ -24,14 +24,19 @@ def register(app: typer.Typer) -> None:
 
 
 def ps(
+    target: Targets = None,
     everything: Annotated[bool, typer.Option("--all", help="Also the finished runs under ./runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the live runs of this machine: step, speed and health of each rank.
 
     `data` is the share of the step spent waiting for data, `cost` what Holdfast itself takes of it. What the journal tells of the
-    last 1000 steps or ten minutes shows in the health; `holdfast journal` has all of it.
+    last 1000 steps or ten minutes shows in the health; `holdfast journal` has all of it. With -t only what is named, also on
+    other machines; ends with 1 if one of them did not answer.
     """
+    if target:
+        _ps_of(target, as_json=as_json)
+        return
     states = find_states(everything=everything)
     if as_json:
         from holdfast.cli.show import for_json
@@ -45,6 +50,20 @@ def ps(
             print("finished runs: holdfast ps --all", file=sys.stderr)
 
 
+def _ps_of(targets: list[str], *, as_json: bool) -> None:
+    from holdfast.cli.cluster_words import end
+    from holdfast.cli.show import for_json
+    from holdfast.probe.cluster import find, states_of
+
+    cluster = find(targets)
+    found = states_of(cluster)
+    if as_json:
+        print(json.dumps([for_json({"host": host, **state.as_dict()}) for host, state in found], ensure_ascii=False))
+    else:
+        show_states([state for _, state in found], [host for host, _ in found] if cluster.there else None)
+    end(cluster)
+
+
 def find_states(*, everything: bool) -> list[RunState]:
     """The live runs, newest first; then, if asked, the others here."""
     from holdfast.probe.state import read_state
@@ -55,10 +74,11 @@ def find_states(*, everything: bool) -> list[RunState]:
     return sorted((state for state in states if everything or state.alive), key=lambda s: (not s.alive, -(s.started or 0.0)))
 
 
-def show_states(states: list[RunState]) -> None:
-    """Print one line for each rank of each run."""
+def show_states(states: list[RunState], hosts: list[str] | None = None) -> None:
+    """Print one line for each rank of each run, with its machine if there are several."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
+    from rich.text import Text
 
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -70,8 +90,12 @@ def show_states(states: list[RunState]) -> None:
         narrowest = 12 if name == "health" else None
         justify: Any = "left" if name in _LEFT else "right"
         table.add_column(name, justify=justify, no_wrap=name != "health", max_width=widest, min_width=narrowest)
-    for state in states:
+    if hosts is not None:
+        table.columns.insert(0, Column("host", no_wrap=True))
+    for number, state in enumerate(states):
         for *line, health in _lines(state):
+            if hosts is not None:
+                line.insert(0, Text(hosts[number]))
             table.add_row(*line, *([_policy(state)] if with_policy else []), health)
     console.print(table)
 

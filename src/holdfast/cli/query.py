@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AsJson, Target
+from holdfast.cli.options import AllRuns, AsJson, Targets
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,25 +27,28 @@ def register(app: typer.Typer) -> None:
 
 def query(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT, WITH or EXPLAIN; - reads it from stdin.")],
-    target: Target = None,
+    target: Targets = None,
+    everything: AllRuns = False,
     as_json: AsJson = False,
     limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 1000,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds at most.")] = 10.0,
 ) -> None:
     """Ask a run with SQL, all ranks at once: while it trains, hangs, or is over.
 
-    A table in a terminal, CSV into a pipe or file. `holdfast tables` lists what can be asked.
+    A table in a terminal, CSV into a pipe or file. `holdfast tables` lists what can be asked. Several runs or servers are asked
+    together; their tables then have the columns host and run. Ends with 1 if one of them did not answer.
     """
-    from holdfast.probe.sql import query as ask
-    from holdfast.probe.target import resolve
+    from holdfast.cli.cluster_words import end, say_notes
+    from holdfast.probe.cluster import find
+    from holdfast.probe.cluster_query import query_all
 
-    run = resolve(target)
-    answer = ask(run, sys.stdin.read() if sql == "-" else sql, limit=limit, timeout=timeout)
+    cluster = find(target or [], everything=everything)
+    answer = query_all(cluster, sys.stdin.read() if sql == "-" else sql, limit=limit, timeout=timeout)
     show_answer(answer, as_json=as_json)
-    for note in answer.notes:
-        print(note, file=sys.stderr)
+    say_notes(answer.notes)
     if answer.cut:
         print(f"only the first {limit:,} rows; --limit {limit * 10} shows more", file=sys.stderr)
+    end(cluster)
 
 
 def show_answer(answer: Answer, *, as_json: bool = False) -> None:

@@ -32,6 +32,17 @@ def run(
         int | None, typer.Option(min=1, help="Stop when a validation metric got no better for so many evaluations (heal).")
     ] = None,
     budget: Annotated[str, typer.Option(help="Share of a step that watching may cost.")] = "1%",
+    hang_after: Annotated[
+        str | None,
+        typer.Option(metavar="SECONDS", help="Silence that is no hang, 10 by default; or `off`.", show_default=False),
+    ] = None,
+    restarts: Annotated[int, typer.Option(min=0, help="How often a command that fails or hangs is started again (heal).")] = 3,
+    resume_args: Annotated[
+        str | None, typer.Option(metavar="WORDS", help='How the script resumes: "--resume {checkpoint}".', show_default=False)
+    ] = None,
+    restart_args: Annotated[
+        str | None, typer.Option(metavar="WORDS", help='More words for a restart: "--workers {workers}".', show_default=False)
+    ] = None,
 ) -> None:
     """Start a command with Holdfast inside and a supervisor outside.
 
@@ -45,7 +56,18 @@ def run(
     if patience is not None and policy in ("observe", "guard"):
         raise UsageError(f"the policy {policy} never stops a training.", fix="--policy heal --patience 20")
     chosen = read_policy(policy)
-    settings = Settings(name=name, folder=folder, policy=chosen, rules=rules, patience=patience, budget=parse_budget(budget))
+    settings = Settings(
+        name=name,
+        folder=folder,
+        policy=chosen,
+        rules=rules,
+        patience=patience,
+        budget=parse_budget(budget),
+        hang_after=read_hang_after(hang_after),
+        restarts=restarts,
+        resume_args=read_template(resume_args),
+        restart_args=read_template(restart_args),
+    )
     raise typer.Exit(run_command(find_command(command or []), settings))
 
 
@@ -58,6 +80,28 @@ def parse_budget(text: str) -> float:
     if not 0 < share <= 1:
         raise UsageError(f"{text!r} is not a budget.", fix="name a share of the step, such as --budget 1%")
     return round(share, 9)
+
+
+def read_hang_after(text: str | None) -> str | None:
+    """Seconds as a number, or `off`."""
+    if text is None or text == "off":
+        return text
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e7:
+        raise UsageError(f"{text!r} is no time.", fix="name seconds, such as --hang-after 60, or --hang-after off")
+    return f"{seconds:g}"
+
+
+def read_template(text: str | None) -> str | None:
+    """Words with names in braces; a name that is not known is an error."""
+    if text is not None:
+        from holdfast.supervisor.resume import names_in
+
+        names_in(text)
+    return text
 
 
 def read_policy(name: str) -> str:

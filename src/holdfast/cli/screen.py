@@ -27,7 +27,7 @@ def health_style(word: str) -> str:
     """The colour of a health word."""
     if word in ("healthy", "finished") or (word.startswith("resumed") and "watching: healthy" in word):
         return "green"
-    if word.startswith(("starting", "no step", "degraded", "ended", "guarded", "healing", "warning", "resumed")):
+    if word.startswith(("starting", "no step", "degraded", "ended", "guarded", "healing", "warning", "resumed", "paused")):
         return "yellow"
     return "red"
 

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
-from holdfast.cli.options import AsJson, Target
+from holdfast.cli.options import AllRuns, AsJson, Targets
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from holdfast.signals.run_folder import RunFolder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableInfo:
-    """One table of a run, as a person needs to know it."""
-
-    table: str
-    rows: int
-    a_row_is: str
-    empty_because: str
-    columns: dict[str, str]
+    from holdfast.probe.describe import TableInfo
 
 
 def register(app: typer.Typer) -> None:
@@ -32,14 +21,22 @@ def register(app: typer.Typer) -> None:
     app.command("tables")(tables)
 
 
-def tables(target: Target = None, as_json: AsJson = False) -> None:
-    """List what can be asked of a run: tables, rows, columns, and why one is empty."""
-    from holdfast.probe.target import resolve
+def tables(target: Targets = None, everything: AllRuns = False, as_json: AsJson = False) -> None:
+    """List what can be asked of a run: tables, rows, columns, and why one is empty. Several runs or servers count together."""
+    from holdfast.cli.cluster_words import end
+    from holdfast.probe.cluster import find
+    from holdfast.probe.cluster_query import describe_cluster
 
-    found = describe(resolve(target))
+    cluster = find(target or [], everything=everything)
+    found = describe_cluster(cluster)
     if as_json:
         print(json.dumps([asdict(one) for one in found], ensure_ascii=False))
-        return
+    else:
+        _show(found)
+    end(cluster)
+
+
+def _show(found: list[TableInfo]) -> None:
     from rich.console import Console
 
     from holdfast.cli.show import WIDTH
@@ -49,44 +46,6 @@ def tables(target: Target = None, as_json: AsJson = False) -> None:
         console = Console(highlight=False, width=WIDTH)
     for one in found:
         _print(console, one)
-
-
-def describe(run: RunFolder) -> list[TableInfo]:
-    """The tables of a run, and the view `python.torch_trace`."""
-    from holdfast.probe.views import TORCH_TRACE, all_tables, open_table
-    from holdfast.signals.schema import TABLES
-
-    found = []
-    for name in all_tables(run):
-        files, known = open_table(run, name), TABLES.get(name)
-        says = {column.name: column.says for column in known.columns} if known else {}
-        says |= {"rank": "the rank that recorded it", "part": "which training of that rank, in order; 0 is the first"}
-        found.append(
-            TableInfo(
-                table=name,
-                rows=files.rows,
-                a_row_is=known.a_row_is if known else "a table that this version does not know",
-                empty_because=known.empty_because if known and not files.rows else "",
-                columns={column: says.get(column, "") for column in files.columns},
-            )
-        )
-        if name == "modules":
-            found.append(_torch_trace(TORCH_TRACE, found[-1]))
-    return found
-
-
-def _torch_trace(name: str, modules: TableInfo) -> TableInfo:
-    columns = {
-        "step": modules.columns["step"],
-        "module": modules.columns["module"],
-        "stage": modules.columns["stage"],
-        "duration": modules.columns["seconds"],
-        "allocated": "gpu_allocated, or host_rss without a GPU",
-        "time": modules.columns["time"],
-        "rank": modules.columns["rank"],
-    }
-    said = "the same rows as `modules`, under the names that other probes use"
-    return TableInfo(table=name, rows=modules.rows, a_row_is=said, empty_because="", columns=columns)
 
 
 def _print(console: Console, one: TableInfo) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 HEALTHY, WATCH, ILL, SHORT = "healthy", "watch", "ill", "too-short"
 _SEVERITIES = ("info", "warning", "critical")
+_LAST = 8  # points, of which most are finite in a training that goes on; a bad batch may be among them
 _TOGETHER_STEPS, _TOGETHER_SHARE = 200, 0.05  # findings that begin so close to each other are one thing
 
 
@@ -63,7 +64,7 @@ class Checkup:
         wrong = [episode for episode in self.episodes if episode.severity > 0]
         loss = self.curves.train_loss
         acted = all(any(one.event.state == "done" for one in episode.done) for episode in wrong)
-        return bool(wrong) and acted and loss is not None and len(loss) > 0 and bool(np.isfinite(loss.values[-1]))
+        return bool(wrong) and acted and loss is not None and bool(np.isfinite(loss.values[-_LAST:]).sum() > _LAST // 2)
 
     def as_row(self) -> dict[str, Any]:
         """The check-up as `--json` gives it."""
@@ -92,9 +93,11 @@ def check_up(
     seen: Sequence[Finding] = (),
     around: Iterable[Mapping[str, Any]] = (),
     name: str | None = None,
+    live: bool = False,
     earlier: Callable[[], Earlier | None] | None = None,
 ) -> Checkup:
-    """Look at the curves, add what was `seen` while the run lived, and rank causes. `name` is how commands call the run.
+    """Look at the curves, add what was `seen` while the run lived, and rank causes. `name` is how commands call the run,
+    which can be changed if it is `live`.
 
     `earlier` finds the last good run to compare with; it is asked only if something is wrong.
     """
@@ -106,7 +109,7 @@ def check_up(
     episodes = []
     for group in _together(findings, curves.steps):
         told = [finding for finding in group if finding.severity != "info"]
-        causes = rank(told, curves, around=around, name=name, earlier=before) if told else []
+        causes = rank(told, curves, around=around, name=name, live=live, earlier=before) if told else []
         acted = done_about({one.code for one in group}, min(one.onset for one in group), done)
         episodes.append(Episode(tuple(sorted(group, key=lambda one: -_SEVERITIES.index(one.severity))), tuple(causes), acted))
     return Checkup(curves=curves, episodes=tuple(sorted(episodes, key=lambda episode: -episode.severity)))

@@ -14,6 +14,7 @@ Sign = tuple[str, str]  # its name, and what is seen, in words
 _HUGE_RATE = 0.5
 _STILL = 0.02  # of the whole fall, in the last tenth
 _SMOOTHER = 5.0
+_JUMP, _HELD, _NEAR_STEPS = 3.0, 5, 20  # times, points before it, steps
 _SLOW = 0.2  # share of the step that may go by in waiting for data
 
 
@@ -47,9 +48,20 @@ def _of_rate(curves: Curves, onset: int | None) -> Iterable[Sign]:
     elif len(rate) > 3 and float(np.ptp(rate)) < 0.01 * peak:
         yield "lr-constant", f"the learning rate is {last:.3g} all the time"
     if onset is not None:
+        yield from _of_jump(curve.finite(), onset)
         before = curve.steps <= onset
         if before.sum() > 1 and rate[before[: len(rate)]][-1] >= 0.9 * peak and rate[0] < 0.5 * peak:
             yield "lr-rising", f"the learning rate had just been raised to {peak:.3g}"
+
+
+def _of_jump(curve: Curve, onset: int) -> Iterable[Sign]:
+    """A learning rate that was raised at once, shortly before; one that had only just begun was warmed up."""
+    near = max(_NEAR_STEPS, (int(curve.steps[-1]) - int(curve.steps[0])) // 50)
+    for place in range(_HELD, len(curve)):
+        then, now, step = float(curve.values[place - 1]), float(curve.values[place]), int(curve.steps[place])
+        if onset - near <= step <= onset + near // 4 and now > _JUMP * then > 0:
+            yield "lr-jumped", f"the learning rate jumped from {then:.3g} to {now:.3g} at step {step:,}"
+            return
 
 
 def _of_norm(curves: Curves, onset: int | None) -> Iterable[Sign]:

@@ -82,7 +82,7 @@ def signs(
         near = abs(int(row.get("step") or 0) - onset) <= _RECENT_STEPS
         if row.get("code") == "gradient-explosion" and onset - _RECENT_STEPS <= int(row.get("step") or 0) < onset:
             found["norm-exploded"] = True  # before the loss rose; what comes with the rise follows from it
-        if row.get("kind") == "change" and near:
+        if row.get("kind") == "change" and near and row.get("do", "set") in ("set", "undo"):
             found["change-before"] = True
         bad_input = str((row.get("evidence") or {}).get("input") or "unknown") not in ("finite", "unknown")
         if bad_input and onset <= int(row.get("step") or 0) <= last:  # one from before was left out; a later one is its own story

@@ -26,6 +26,7 @@ ERRORS = {  # ends of a script that are no findings: nothing is measured, the er
     "distributed-setup": "the ranks do not find each other",
     "unreadable-sample": "a sample cannot be read",
     "process-died": "the process ended without an error of its own",
+    "script-error": "the script ended with an error of its own",
     "broken-install": "packages do not fit each other",
 }
 GROUPS = {

@@ -9,6 +9,7 @@ from holdfast.diagnosis.checkup import HEALTHY, Checkup, check_up
 from holdfast.diagnosis.earlier import last_good
 from holdfast.diagnosis.run_follower import findings_of
 from holdfast.logs.ours import read_run
+from holdfast.probe.door import doors
 from holdfast.signals.curves import Curves
 from holdfast.signals.run_folder import RunFolder
 
@@ -28,7 +29,7 @@ def check_up_run(run: RunFolder, curves: Curves | None = None, *, compare: bool 
     ]
     earlier = partial(last_good, run, _is_healthy) if compare else None
     curves = read_run(run) if curves is None else curves
-    return check_up(curves, seen=[*seen, *findings_of(run)], around=rows, name=run.name, earlier=earlier)
+    return check_up(curves, seen=[*seen, *findings_of(run)], around=rows, name=run.name, live=bool(doors(run)), earlier=earlier)
 
 
 def _is_healthy(run: RunFolder) -> bool:

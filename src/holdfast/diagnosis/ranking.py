@@ -31,12 +31,17 @@ class Ranked:
     because: tuple[str, ...]
     findings: tuple[str, ...]
     name: str | None = None  # of the run, where commands can be given for it
+    live: bool = False  # whether it can be asked to change something
     back: tuple[Fix, ...] = ()  # to the settings of an earlier run that was good
 
     @property
     def fixes(self) -> tuple[Fix, ...]:
         """What to change."""
         return (*self.back, *self.cause.fixes)
+
+    def command_of(self, fix: Fix) -> str | None:
+        """The command that makes this change to the run, where there is one."""
+        return fix.command_for(self.name, live=self.live)
 
     def as_row(self) -> dict[str, Any]:
         """As `--json` gives it."""
@@ -50,7 +55,7 @@ class Ranked:
 
     def _fix_row(self, fix: Fix) -> dict[str, Any]:
         change = {"setting": fix.setting, "op": fix.op, "value": fix.value}
-        return {"say": fix.words, **change, "command": fix.command_for(self.name)}
+        return {"say": fix.words, **change, "command": self.command_of(fix)}
 
 
 def rank(
@@ -59,6 +64,7 @@ def rank(
     *,
     around: Sequence[Mapping[str, Any]] = (),
     name: str | None = None,
+    live: bool = False,
     earlier: Earlier | None = None,
 ) -> list[Ranked]:
     """The likely causes of findings that belong together, most likely first."""
@@ -72,6 +78,7 @@ def rank(
     since_good = {} if earlier is None else earlier.signs()
     present |= since_good
     ranked = [one for cause in CAUSES if (one := _judged(cause, findings, present, name)) is not None]
+    ranked = [replace(one, live=live) for one in ranked]
     if earlier is not None:
         ranked = [replace(one, back=earlier.fixes()) if set(one.cause.signs) & since_good.keys() else one for one in ranked]
     return sorted(ranked, key=lambda one: -one.confidence)[:_AT_MOST]

@@ -9,6 +9,7 @@ import numpy as np
 
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.runs.watch import RunWatch
+from holdfast.diagnosis.ranks_follower import MachineFollower, RanksFollower
 from holdfast.probe.follow import Follower
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.run_view import PARAMETER_COLUMNS, STEP_COLUMNS, UNTRAINED_COLUMNS
@@ -82,7 +83,10 @@ class _Beside:
 
 def findings_of(run: RunFolder) -> list[Finding]:
     """All that is found in a run's trainings; the lowest rank speaks for all."""
-    first: dict[int, Recording] = {}
+    trainings: dict[int, list[Recording]] = {}
     for recording in run.recordings():
-        first.setdefault(recording.part, recording)
-    return [finding for recording in first.values() for finding in RunFollower(recording).end()]
+        trainings.setdefault(recording.part, []).append(recording)
+    found = [finding for ranks in trainings.values() for finding in RunFollower(ranks[0]).end()]
+    for ranks in trainings.values():
+        found += RanksFollower(ranks).read() if len(ranks) > 1 else ()
+    return [*found, *(MachineFollower(run, next(iter(trainings.values()))[0]).read() if trainings else ())]

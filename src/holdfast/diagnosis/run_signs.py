@@ -13,6 +13,8 @@ from holdfast.signals.curves import Curves
 Sign = tuple[str, str]
 _TINY, _USUAL, _HUGE = 1e-5, (3e-5, 3e-2), 0.1  # of the weights, that one update changes
 _ORDINARY = 10.0  # times the usual gradient norm, that single steps reach without harm
+_CRASHES, _KILLED, _TERMINATED = (132, 134, 135, 136, 139), 137, 143  # exit codes: 128 and the number of a signal
+_SOON = 16  # steps: of bad updates that follow each other only some are told
 _EXPLAIN = ("gradient-vanishing", "dead-units", "constant-predictions", "parameters-not-trained")
 
 
@@ -37,13 +39,30 @@ def signs_of_journal(around: Iterable[Mapping[str, Any]], onset: int) -> dict[st
     found: dict[str, str] = {}
     for row in around:
         evidence = row.get("evidence") or {}
-        norms, losses = (evidence.get(name) for name in ("norm_before", "loss_before"))
-        if row.get("kind") != "finding" or row.get("step") != onset or evidence.get("input") != "finite" or not norms:
+        norms, losses = (_floats(evidence.get(name)) for name in ("norm_before", "loss_before"))
+        if row.get("kind") != "finding" or not onset <= int(row.get("step") or 0) < onset + _SOON:
             continue
-        if np.isfinite(norms).all() and max(norms) < _ORDINARY * float(np.median(norms)):
+        found |= dict(_of_variables(evidence))
+        if evidence.get("input") == "finite" and norms and max(norms) < _ORDINARY * float(np.median(norms)):
             loss = f"loss {losses[-1]:.3g}, " if losses else ""
             found["was-as-usual"] = f"the batch was finite, and the step before as usual ({loss}gradient norm {norms[-1]:.3g})"
     return found
+
+
+def _floats(values: Any) -> list[float]:
+    """The numbers of a history; none if one of them is none, or not finite."""
+    known = list(values) if isinstance(values, list) else []
+    return known if all(isinstance(value, (int, float)) and np.isfinite(value) for value in known) else []
+
+
+def _of_variables(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    """What the loop's own variables held at a bad update."""
+    if evidence.get("half"):
+        yield "half-precision", "parts of the model compute in float16, which ends at 65504"
+    if evidence.get("input_max"):
+        yield "beyond-half", f"a variable of the loop holds values up to {float(evidence['input_max']):.3g}"
+    if evidence.get("labels"):
+        yield "labels-beyond", str(evidence["labels"])
 
 
 def _of_updates(curves: Curves) -> Iterable[Sign]:
@@ -152,7 +171,51 @@ def _schedule(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "was-falling", "the loss was still falling until then"
 
 
+def _died(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    code = int(evidence.get("exit_code") or 0)
+    if code in _CRASHES:
+        yield "crashed", f"exit code {code}"
+    elif code == _KILLED:
+        yield "killed", "exit code 137"
+    elif code == _TERMINATED:
+        yield "terminated", "exit code 143"
+    if int(evidence.get("ranks") or 1) > 1:
+        yield "several-ranks", f"{evidence['ranks']} ranks trained"
+
+
+_STANDS = {  # what the stacks of a hang showed
+    "worker-died": ("workers-fewer", "a loader worker is gone"),
+    "no-workers": ("workers-fewer", "the loader's workers are gone"),
+    "worker": ("worker-stands", "the worker is there, and stands in its own code"),
+    "loading": ("worker-stands", "the batch is made in the main process"),
+    "deadlock": ("locks-wait", "threads wait for each other's locks"),
+    "lock": ("locks-wait", "a thread waits for a lock"),
+    "loop": ("computes-on", "it computes, and does not come to an end"),
+    "gil": ("computes-on", "compiled code holds the interpreter lock"),
+    "wait": ("waits-in-script", "the script itself waits there"),
+    "missing": ("collectives-differ", "a rank did not come to the collective"),
+    "mismatch": ("collectives-differ", "the ranks are in different collectives"),
+}
+
+
+def _hung(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    sign = _STANDS.get(str(evidence.get("kind")))
+    if sign is not None:
+        yield sign
+
+
+def _divergence(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    if not evidence.get("onset"):
+        yield "from-the-start", "so it was when the norms were compared for the first time"
+    if not evidence.get("gradients_shared"):
+        yield "gradients-differ", "the ranks do not share their gradients either"
+
+
 _OF = {
+    "process-died": _died,
+    "hang": _hung,
+    "loader-stall": _hung,
+    "collective-stall": _hung,
     "not-learning": _not_learning,
     "parameters-not-trained": _untrained,
     "dead-units": _dead,
@@ -161,6 +224,7 @@ _OF = {
     "host-memory-growth": _memory,
     "gpu-memory-growth": _memory,
     "gpu-out-of-memory": _out_of_memory,
+    "rank-divergence": _divergence,
     "slow-loading": _loading,
     "unshuffled-data": _order,
     "loss-plateau": _schedule,

@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.said_of_runs import SENTENCES as OF_RUNS
+from holdfast.diagnosis.said_of_runs import ended
 from holdfast.signals.curves import Curves
 
 Evidence = Mapping[str, Any]
@@ -16,6 +17,8 @@ Evidence = Mapping[str, Any]
 def sentence(finding: Finding, curves: Curves) -> str:
     """The finding in words; for a code without words of its own, its evidence."""
     words, of_run = _SENTENCES.get(finding.code), OF_RUNS.get(finding.code)
+    if "ended" in finding.evidence:  # how a command died, whatever it is called
+        return ended(finding)
     try:
         if words is not None:
             return words(finding, _Place(curves, finding))

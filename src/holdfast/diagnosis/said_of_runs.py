@@ -73,9 +73,49 @@ def _too_good(finding: Finding) -> str:
     )
 
 
+def _slower(finding: Finding) -> str:
+    found = finding.evidence
+    return f"a step takes {_seconds(found['now'])} now, and took {_seconds(found['before'])} in the second quarter of the run"
+
+
+def _on_cpu(finding: Finding) -> str:
+    found = finding.evidence
+    cards = "a GPU" if found["gpus"] == 1 else f"{found['gpus']} GPUs"
+    return f"the machine has {cards}, and no tensor of the training is there; a step takes {_seconds(found['step_seconds'])}"
+
+
+def _idle_gpu(finding: Finding) -> str:
+    return f"in half of the samples a kernel ran for less than {100 * finding.evidence['utilisation']:.0f} % of the time"
+
+
+def _ranks(finding: Finding) -> str:
+    found = finding.evidence
+    norms = ", ".join(f"rank {name[5:]} {value:.6g}" for name, value in found.items() if name.startswith("rank_"))
+    beside = "though their gradients are the same" if found["gradients_shared"] else "and neither are their gradients"
+    return f"the weights of the ranks are not the same any more (norms at step {finding.step:,}: {norms}), {beside}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2g} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
 def _weights(finding: Finding) -> str:
     found = finding.evidence
     return f"from step {found['onset']:,} on no step gave finite numbers ({found['steps_in_a_row']} in a row), whatever the batch"
+
+
+def _hung(finding: Finding) -> str:
+    return str(finding.evidence["say"])
+
+
+def ended(finding: Finding) -> str:
+    """How a command died."""
+    found = finding.evidence
+    error = f": {found['error']}" if found.get("error") else ""
+    grown = ""
+    if found.get("memory_last", 0) > 1.2 * found.get("memory_first", 0) > 0:
+        grown = f"; its memory went from {_size(found['memory_first'])} to {_size(found['memory_last'])}"
+    return f"{found['ended']} after step {finding.step:,} (exit {found['exit_code']}){error}{grown}"
 
 
 def _size(count: Any) -> str:
@@ -94,4 +134,11 @@ SENTENCES: dict[str, Callable[[Finding], str]] = {
     "slow-loading": _loading,
     "too-good": _too_good,
     "non-finite-weights": _weights,
+    "slow-step": _slower,
+    "computing-on-cpu": _on_cpu,
+    "low-gpu-utilisation": _idle_gpu,
+    "rank-divergence": _ranks,
+    "hang": _hung,
+    "loader-stall": _hung,
+    "collective-stall": _hung,
 }

@@ -8,11 +8,14 @@ import os
 from pathlib import Path
 
 from holdfast.inside.hooks import Hooks
+from holdfast.inside.last_words import FOLDER, listen
 from holdfast.inside.outlive import stay_alive_without
 from holdfast.inside.policy import Policy, read_rules
+from holdfast.inside.restarted import restarted
 from holdfast.inside.scope import Scope
 from holdfast.inside.session import Session
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.stack_signal import answer_signal
 
 _SAMPLING = {"full": frozenset(("parameters", "weights", "modules")), "modules": frozenset(("modules",))}
 
@@ -81,6 +84,14 @@ def arm_from_environment() -> None:
                 follows_children=True,
             )
         )
+        with contextlib.suppress(OSError):
+            answer_signal(Path(folder) / FOLDER)  # first, for at the end it is the last to tidy up there
+            listen(RunFolder(Path(folder)))
+        told = restarted()
+        if told is not None and told.checkpoint is not None:
+            from holdfast.inside.trainers import resume_with
+
+            resume_with(told.checkpoint)
         supervisor = os.environ.get("HOLDFAST_SUPERVISOR", "")
         if supervisor.isdigit():
             stay_alive_without(int(supervisor))

@@ -14,6 +14,7 @@ _MEMORY = 0.9  # weight of the past in the running means of a step's costs
 _AT_MOST_EVERY = 10  # steps between two samples of a luxury, at least, unless everything is sampled
 _NEVER_LESS = 0.1  # of the budget stays for the luxuries, even where what is always done takes all of it
 _AT_LEAST_EVERY = 2000  # however tight the budget, a luxury is done once in so many steps
+MEETING = 500  # steps; see Budget.meeting
 _OPENING_STEPS = 100  # a short run sees samples early; a long one is sampled by time as well
 
 
@@ -39,6 +40,7 @@ class Budget:
     step_seconds: float = 0.0
     always: float = 0.0
     next_step: int = 0  # before this step nothing is due
+    meeting: int = 0  # with several ranks: every so many steps all of them sample the weights, so that they can be compared
     started: float = field(default_factory=time.monotonic)
     luxuries: dict[str, Luxury] = field(
         default_factory=lambda: {
@@ -69,13 +71,17 @@ class Budget:
         luxury = self.luxuries[name]
         if name in self.always_done:
             return step >= luxury.first_step
-        if step < luxury.next_step:
+        meets = self.meeting and name == "weights" and step % self.meeting == 0 and step > 0
+        if step < luxury.next_step and not meets:
             return False
         now = time.monotonic()
         early = step < luxury.first_step
         luxury.next_step = luxury.first_step if early else step + self.interval(name)
-        self.next_step = 0 if self.always_done else min(other.next_step for other in self.luxuries.values())
-        if early or (step > _OPENING_STEPS and now - luxury.last_time < self._pause(now)):
+        soonest = min(other.next_step for other in self.luxuries.values())
+        if self.meeting:
+            soonest = min(soonest, step - step % self.meeting + self.meeting)
+        self.next_step = 0 if self.always_done else soonest
+        if early or (not meets and step > _OPENING_STEPS and now - luxury.last_time < self._pause(now)):
             return False
         luxury.last_time = now
         return True

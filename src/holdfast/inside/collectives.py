@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from holdfast.inside.patches import Patches
+from holdfast.inside.pulse import PULSE
 from holdfast.inside.session import Session
 from holdfast.inside.shield import Shield
+from holdfast.signals.pulse import COLLECTIVE
 
 _OPERATIONS = (
     "all_gather",
@@ -68,10 +70,11 @@ def _timed(name: str, record: Callable[..., None], original: Callable[..., Any])
     def collective(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or threading.current_thread().name.startswith("holdfast-"):  # ranks that save together
             return original(*args, **kwargs)
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), PULSE.enter(COLLECTIVE)
         try:
             return original(*args, **kwargs)
         finally:
+            PULSE.leave(before)
             record(name, (*args, *kwargs.values()), time.perf_counter() - begun)
 
     return collective

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from holdfast.signals.actions import Action, Refused
 from holdfast.signals.journal import Journal
 
 _TO_DISK_FIRST, _TO_DISK_EVERY = 60.0, 300.0  # seconds until a snapshot goes to disk, and between two of them
+_OFTEN = os.environ.get("HOLDFAST_SAVE_EVERY", "")  # seconds, instead of both
 Optimizer = torch.optim.Optimizer
 
 
@@ -48,7 +50,9 @@ class Control:
         self._mailbox = Mailbox(run)
         self._waiting: list[Letter] = []
         self._clip_until = 0
-        self._to_disk_at = time.monotonic() - _TO_DISK_EVERY + _TO_DISK_FIRST
+        often = float(_OFTEN) if _OFTEN.replace(".", "", 1).isdigit() else None
+        self._to_disk_every = _TO_DISK_EVERY if often is None else often
+        self._to_disk_at = time.monotonic() - self._to_disk_every + min(self._to_disk_every, _TO_DISK_FIRST)
         self._do: dict[str, Callable[[Action, int], str]] = {
             "roll-back": self._roll_back,
             "lower-lr": self._lower_rate,
@@ -79,7 +83,7 @@ class Control:
         will_go_back = any(letter.action.kind == "roll-back" for letter in self._waiting)  # to one that must not be given up
         if good and not due and not will_go_back and self.snapshots.due(step):
             self.snapshots.take(step)
-            if time.monotonic() - self._to_disk_at > _TO_DISK_EVERY:
+            if time.monotonic() - self._to_disk_at > self._to_disk_every:
                 self._to_disk_at = time.monotonic()
                 self.snapshots.save(self._run / "checkpoints")
 

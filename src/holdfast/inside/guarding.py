@@ -13,6 +13,7 @@ from holdfast.inside.ranks import world_size
 from holdfast.inside.reflexes.blame import Blame
 from holdfast.inside.reflexes.guard import Guard
 from holdfast.inside.reflexes.report import Report
+from holdfast.inside.restarted import restarted
 from holdfast.inside.saving.telling import Telling
 from holdfast.inside.scope import Scope
 from holdfast.inside.snapshots.disk import ToDisk
@@ -27,7 +28,7 @@ def guard_training(training: Training, scope: Scope, batches: Batches) -> None:
     recorder = training.recorder
     folder, rank, journal = recorder.recording.path, recorder.recording.rank, recorder.run.journal
     blame = Blame(batches, folder=folder / "batches", models=training.roots, run_later=recorder.run_later)
-    report = Report(journal, rank, training.name_of, blame)
+    report = Report(journal, rank, training.name_of, blame, lambda: training.sampler.half)
     training.guard = Guard(scope.policy, report, scope.averages)
     if not scope.policy.heals:
         return
@@ -46,6 +47,8 @@ def guard_training(training: Training, scope: Scope, batches: Batches) -> None:
     training.control = Control(
         run=recorder.run.path, journal=journal, rank=rank, guard=training.guard, snapshots=snapshots, scope=scope, helper=helper
     )
+    if (told := restarted()) is not None and told.lr_factor != 1.0:
+        training.control.rate.lower(told.lr_factor, training.step)
 
 
 def _facts(training: Training, scope: Scope) -> dict[str, Any]:

@@ -16,8 +16,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from holdfast.inside.capture.modules import without_hooks
 from holdfast.inside.collectives import watch_collectives
 from holdfast.inside.patches import Patches
+from holdfast.inside.pulse import PULSE
+from holdfast.inside.restarted import cap_workers, restarted
 from holdfast.inside.session import Session
 from holdfast.inside.shield import Shield
+from holdfast.signals.pulse import LOADING
 
 Optimizer = torch.optim.Optimizer
 _compiling = torch.compiler.is_compiling
@@ -64,6 +67,9 @@ class Hooks:
             replace(AveragedModel, "update_parameters", self._update_average)
         replace(torch.jit._recursive, "create_script_module", self._script)
         watch_collectives(self._patches, self.session, self._shield)
+        told = restarted()
+        if told is not None and told.workers is not None:
+            cap_workers(self._patches, told.workers)
 
     def remove(self) -> None:
         """Take everything out."""
@@ -177,6 +183,8 @@ class Hooks:
                     session.backward_begins(tensors)
                 except Exception as error:  # noqa: BLE001 - shields the user's backward
                     shield.failed("backward_begins", error)
+            if session.catching_up is not None and session.catching_up.skips_backward():
+                return None
             self._in_backward = True
             try:
                 result = original(tensors, *args, **kwargs)
@@ -204,14 +212,20 @@ class Hooks:
 
     def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         batch, ended = self._shield(self.session.batch), self._shield(self.session.loader_ended)
+        begins = self._shield(self.session.begins_to_draw)
 
         def __next__(iterator: Any) -> Any:
+            PULSE.drawing()
+            if not PULSE.shown:
+                begins()
             begun = time.perf_counter()
             try:
                 drawn = original(iterator)
             except StopIteration:
+                PULSE.drawn()
                 ended(iterator)
                 raise
+            PULSE.drawn()
             batch(iterator, drawn, time.perf_counter() - begun)
             return drawn
 
@@ -242,7 +256,8 @@ class Hooks:
 
         def load_state_dict(module: nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
             begins()
-            result = original(module, state_dict, *args, **kwargs)
+            with PULSE.during(LOADING):
+                result = original(module, state_dict, *args, **kwargs)
             ended(module, state_dict, result)
             return result
 

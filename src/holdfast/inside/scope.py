@@ -45,9 +45,12 @@ class Scope:
         models: Iterable[nn.Module] = (),
         optimizers: Iterable[torch.optim.Optimizer] = (),
         follows_children: bool = False,
+        door: bool = True,
     ) -> None:
         self.run, self.budget, self.policy, self.always_done = run, budget, policy, always_done
         self.follows_children = follows_children
+        self.door = door  # whether its trainings can be asked from outside
+        self.positions: Any = None  # the places in the loaders that the script draws from through `run.batches`
         self.settings: dict[str, Any] = {}
         self.origin: dict[str, Any] | None = None  # what the script says about the checkpoint that it goes on from
         self.first_step = 0  # where a training that goes on from a checkpoint of ours begins to count
@@ -112,7 +115,7 @@ class Scope:
 
     def in_child(self) -> Scope:
         """The same scope for a forked child, with nothing recorded yet."""
-        kept: dict[str, Any] = {"budget": self.budget, "policy": self.policy, "always_done": self.always_done}
+        kept: dict[str, Any] = {"budget": self.budget, "policy": self.policy, "always_done": self.always_done, "door": self.door}
         return Scope(self.run, **kept, follows_children=True)
 
     def step_back(self, what: str, error: BaseException) -> None:

@@ -17,14 +17,15 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils.data import get_worker_info
 
-from holdfast.inside.budget import Budget
+from holdfast.inside.budget import MEETING, Budget
 from holdfast.inside.capture.checkpoint_news import CheckpointNews
 from holdfast.inside.capture.evaluation import EvaluationPhase
 from holdfast.inside.capture.loader import Loader
@@ -33,15 +34,22 @@ from holdfast.inside.capture.losses import Losses
 from holdfast.inside.capture.memory import ProcessMemory
 from holdfast.inside.capture.saves import Saves
 from holdfast.inside.discovery import find_living, find_roots
+from holdfast.inside.interrupt import Interrupt
 from holdfast.inside.member import Member
-from holdfast.inside.ranks import current_rank
+from holdfast.inside.pulse import PULSE
+from holdfast.inside.ranks import current_rank, world_size
+from holdfast.inside.restarted import restarted, step_loaded
 from holdfast.inside.saving import going_past
 from holdfast.inside.scope import Scope
 from holdfast.inside.training import Training
+from holdfast.signals.pulse import ENDING
 from holdfast.signals.recorder import Recorder
+from holdfast.signals.stack_signal import answer_signal, withdraw_if_taken
 
 if TYPE_CHECKING:
     from holdfast.inside.capture.batches import Batches
+    from holdfast.inside.catching_up import CatchingUp
+    from holdfast.inside.door.door import Doors
 
 _ALONE_AT_MOST = 64  # steps of an optimizer without the main one, before it is taken for a training of its own
 Optimizer = torch.optim.Optimizer
@@ -65,6 +73,11 @@ class Session:
         self._phase_training: Training | None = None
         self._evaluating_since: float | None = None
         self._closes_with = os.getpid()  # the process that wrote down to close with it; this one has `atexit`
+        self.asked: Callable[[Training], None] | None = None  # set while someone asks for something between two steps
+        self._doors: Doors | None = None
+        self.stopping: Callable[[Training], None] | None = None  # set when Ctrl-C was pressed
+        self.interrupt = Interrupt(self)
+        self.catching_up: CatchingUp | None = None  # after a restart of a script that does not resume by itself
         self._first_clipping: tuple[list[weakref.ref[torch.Tensor]], Any, Any] | None = None
 
     @property
@@ -82,7 +95,9 @@ class Session:
         if self._evaluating_since is not None:
             self.end_evaluation()
         training = self._training_of(optimizer)
-        if training is not None:
+        if self.catching_up is not None and training is not None and not self.catching_up.before(training, optimizer):
+            self.catching_up = None
+        if self.catching_up is None and training is not None:
             training.before_update(optimizer, scaler)
         self.cost += time.perf_counter() - begun
 
@@ -93,9 +108,14 @@ class Session:
         training = self._training_of(optimizer)
         if training is None:
             return
+        if self.catching_up is not None:
+            if self.catching_up.after(training, optimizer):
+                self.catching_up = None
+            return
         training.cost += self.cost
         self.cost = 0.0
         training.after_update(optimizer, skipped=skipped)
+        PULSE.stepped(training.step)
         if self.batches is not None:
             self.batches.end_step()
         self.samples_modules = training.sampler.running or (
@@ -104,6 +124,10 @@ class Session:
         if len(training.members) > 1 and training.members[id(optimizer)].steps_alone >= _ALONE_AT_MOST:
             self._settle(training, training.members[id(optimizer)], optimizer)
         training.cost += time.perf_counter() - begun
+        if self.stopping is not None:
+            self.stopping(training)
+        if self.asked is not None and training.main_optimizer() is optimizer:
+            self.asked(training)
 
     def clipping_begins(self, parameters: list[torch.Tensor], norm_type: float) -> None:
         """The script is about to clip gradients."""
@@ -134,6 +158,7 @@ class Session:
         if self._evaluating_since is not None:
             self.end_evaluation()
         self.losses.note(given)
+        PULSE.beat()
         self.cost += time.perf_counter() - begun
 
     def backward_ended(self) -> None:
@@ -148,6 +173,11 @@ class Session:
 
     # Events of the loader
 
+    def begins_to_draw(self) -> None:
+        """A loader is asked for a batch before the first step: that is where a training can hang first."""
+        if self.scopes and get_worker_info() is None:
+            PULSE.show_start(self.scopes[-1].run)
+
     def batch(self, iterator: Any, batch: Any, seconds: float) -> None:
         """A loader gave a batch."""
         if going_past.under_way:
@@ -161,6 +191,7 @@ class Session:
                 self.batches.note(iterator, batch)
         elif self._evaluating_since is None:
             self._evaluating_since = begun - seconds
+            PULSE.evaluation_begins()
         self.cost += time.perf_counter() - begun
 
     def loader_ended(self, iterator: Any) -> None:
@@ -181,12 +212,14 @@ class Session:
             self._phase, self._phase_training = EvaluationPhase(), known[1]
             self._phase.open()
             self._evaluating_since = self._evaluating_since or time.perf_counter()
+            PULSE.evaluation_begins()
 
     def end_evaluation(self) -> None:
         """Training goes on: write the losses that were heard, and leave the time out of the step."""
         if self._evaluating_since is not None:
             passed = time.perf_counter() - self._evaluating_since
             self._evaluating_since = None
+            PULSE.evaluation_ends()
             for training in self.trainings:
                 training.evaluated += passed
         phase, self._phase = self._phase, None
@@ -229,7 +262,12 @@ class Session:
         self.saves.rows.flush(everything=True)
         if scope in self.scopes:
             self.scopes.remove(scope)
+        if not self.scopes:
+            self.interrupt.let_go()
+            PULSE.enter(ENDING)
         for training in scope.trainings:
+            if self._doors is not None:
+                self._doors.close(training)
             training.close()
         gone = {id(training) for training in scope.trainings}
         self._of_optimizer = {k: v for k, v in self._of_optimizer.items() if v[1] is not None and id(v[1]) not in gone}
@@ -243,6 +281,10 @@ class Session:
         self.stop_sampling_modules()
         self.scopes = [scope.in_child() for scope in self.scopes if scope.follows_children]
         self.saves.after_fork()
+        PULSE.after_fork()
+        if self._doors is not None:
+            self._doors.after_fork()
+            self.asked = self._doors = None
         self.losses.__init__()  # type: ignore[misc]
         self.loader.__init__()  # type: ignore[misc]
         self.memory.__init__()  # type: ignore[misc]
@@ -289,8 +331,8 @@ class Session:
         if recorder is None:
             return None
         living = find_living()
-        budget = Budget(fraction=scope.budget, always_done=scope.always_done)
-        first = 0 if scope.trainings else scope.first_step
+        budget = Budget(fraction=scope.budget, always_done=scope.always_done, meeting=MEETING if world_size() > 1 else 0)
+        first = 0 if scope.trainings else scope.first_step or step_loaded(self.loads.paths)
         training = Training(recorder, losses=self.losses, loader=self.loader, memory=self.memory, budget=budget, first=first)
         if scope.policy.acts:
             from holdfast.inside.guarding import guard_training
@@ -299,17 +341,39 @@ class Session:
         if not alone:
             self.loader.begin()
         scope.begin(training)
+        with contextlib.suppress(OSError):
+            PULSE.show_in(recorder.recording.path)
         self._close_with_the_process()
         training.join(optimizer)
         if not alone:
             training.expect(o for o in living.optimizers if self._is_free(scope, o) and _disjoint(o, optimizer))
         self._learn_models(scope, training, living.modules)
         recorder.every_second(self.saves.rows.flush)
+        self._open_door(scope, training)
         self._tell_origin(scope, training, optimizer)
+        if scope.follows_children and scope.policy.acts:
+            self.interrupt.listen(scope)
+        if restarted() is not None:
+            from holdfast.inside.catching_up import catch_up
+
+            self.catching_up = catch_up(self.loads, scope, training, optimizer)
         clipped, self._first_clipping = self._first_clipping, None
         if clipped is not None and (of := [p for reference in clipped[0] if (p := reference()) is not None]):
             training.after_clipping(clipped[1], clipped[2], of)
         return training
+
+    def _open_door(self, scope: Scope, training: Training) -> None:
+        """Let a training be asked from outside, unless that was switched off."""
+        if not scope.door or os.environ.get("HOLDFAST_DOOR") == "0":
+            return
+        try:
+            if self._doors is None:
+                from holdfast.inside.door.door import Doors
+
+                self._doors = Doors(self)
+            self._doors.open(training, scope)
+        except Exception as error:  # noqa: BLE001 - the training is recorded without it
+            scope.step_back("opening the door", error)
 
     def _tell_origin(self, scope: Scope, training: Training, optimizer: Optimizer) -> None:
         """Say from which checkpoint a training goes on, if it does. Journals of other runs are read for that by the helper."""
@@ -359,7 +423,10 @@ class Session:
 
     def _open_recorder(self, scope: Scope) -> Recorder | None:
         try:
-            return Recorder.start(scope.run, current_rank())
+            recorder = Recorder.start(scope.run, current_rank())
+            if answer_signal(recorder.recording.path) is not None:
+                recorder.every_second(withdraw_if_taken)
+            return recorder
         except OSError as error:
             scope.step_back("opening the tables", error)
             return None

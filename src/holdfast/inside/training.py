@@ -39,6 +39,7 @@ from holdfast.signals.schema import MISSING, MISSING_INT
 
 if TYPE_CHECKING:  # loaded under a policy that acts
     from holdfast.inside.control import Control
+    from holdfast.inside.door.settings import Settings
     from holdfast.inside.reflexes.guard import Guard
 
 _WRITE_EVERY = 0.05  # seconds; the rows of shorter steps wait so long for each other
@@ -57,6 +58,7 @@ class Training:
         self.recorder, self.losses, self.loader, self.memory, self.budget = recorder, losses, loader, memory, budget
         self.guard: Guard | None = None  # under a policy that acts; see guarding.py
         self.control: Control | None = None  # under one that repairs
+        self.changes: Settings | None = None  # once someone has changed a setting from outside
         self.publisher = Publisher(recorder)
         self.members: dict[int, Member] = {}
         self.main: Member | None = None
@@ -114,10 +116,19 @@ class Training:
         self._expected = [weakref.ref(other) for other in others]
         self._holding = self.main is not None and any(Member(other).size > self.main.size for other in others)
 
+    @property
+    def expects_others(self) -> bool:
+        """Whether other optimizers were there when the training began."""
+        return any(reference() is not None for reference in self._expected)
+
     def expects(self, optimizer: Optimizer) -> bool:
         """Whether this optimizer was there when the training began, and the training is still at its beginning."""
         early = self.main is not None and self.main.steps < _BEGINNING_STEPS
         return early and any(reference() is optimizer for reference in self._expected)
+
+    def begin_at(self, step: int) -> None:
+        """Count from this step on: the training goes on from there."""
+        self.step = self._first = step
 
     def use_models(self, roots: Iterable[nn.Module]) -> None:
         """Learn the models whose parameters are trained here, for names and module times."""
@@ -171,6 +182,8 @@ class Training:
         """The gradients are complete and the update comes next: read them."""
         member = self.members[id(optimizer)]
         parameters = parameters_of(optimizer)
+        if self.changes is not None:
+            self.changes.put_on(optimizer)
         if self.control is not None:
             self.control.before_update(optimizer, self.step)
         if member is not self.main:
@@ -178,6 +191,8 @@ class Training:
             if self.guard is not None:
                 self.guard.before(optimizer, other, self.step, is_main=False)
             other.finish(self.publisher.other_step)
+            if self.changes is not None:
+                self.changes.clip(optimizer, None)
             return
         gathering, self._read_early = self._read_early, None
         if gathering is not None and self._early_at != self.losses.calls:
@@ -199,6 +214,8 @@ class Training:
         self._gathering = gathering
         if self.guard is not None:
             self.guard.before(optimizer, gathering, self.step, is_main=True, clipped_at=self._clip_norm)
+        if self.changes is not None:
+            self._clip_norm = self.changes.clip(optimizer, self._clip_norm)
         if something_due and self.budget.due("weights", self.step):
             begun = time.perf_counter()
             self._sample = WeightSample(plain_weights(parameters))
@@ -215,6 +232,8 @@ class Training:
             skipped = True
         if not self._holding and self._rates_may_have_changed(member, optimizer, gathering):
             self.publisher.rates(self.step, 0 if member is self.main else self._number_of(member), optimizer.param_groups)
+        if self.changes is not None:
+            self.changes.take_off()
         if member is not self.main or gathering is None:
             member.steps_alone += 1
             return
@@ -308,6 +327,18 @@ class Training:
         if self._courier is not None:
             self._courier.wait()
         self.recorder.close()
+
+    def noted(self) -> tuple[Any, ...]:
+        """What was noted for the step to come; code that is evaluated between two steps must not leave anything there."""
+        return self._read_early, self._early_at, self._clip_norm
+
+    def put_back(self, noted: tuple[Any, ...]) -> None:
+        """Note what was noted."""
+        self._read_early, self._early_at, self._clip_norm = noted
+
+    def main_optimizer(self) -> Optimizer | None:
+        """The main optimizer, as long as it lives."""
+        return self.main.optimizer() if self.main is not None else None
 
     # Parts of a step
 

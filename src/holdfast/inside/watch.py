@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader
 from holdfast.errors import UsageError
 from holdfast.inside.arm import armed
 from holdfast.inside.policy import POLICIES, Policy
+from holdfast.inside.restarted import restarted
 from holdfast.inside.scope import Logged, Scope
 from holdfast.inside.shield import Shield
 from holdfast.signals.run_folder import RunFolder
@@ -113,6 +114,8 @@ class Run:
             from holdfast.inside.out_of_memory.micro_batches import MicroBatches
 
             self._scope.micro_batches = MicroBatches(self._scope, armed().session.losses)
+            if (told := restarted()) is not None and told.parts > 1 and not self._owned:
+                self._scope.micro_batches.shrink(told.parts)
         return self._scope.micro_batches.step(function, scaler=scaler, reduction=reduction, weight=weight, split=split)
 
     def changed(self, what: str) -> None:
@@ -145,6 +148,8 @@ class Run:
         Models, optimizers, schedulers, scalers and averages are found. The training is held for a copy in memory only; what fails
         is told in the journal and never raised. With `wait` it is on disk when this returns, or None is returned.
         """
+        if not self._owned:
+            armed().session.interrupt.listen(self._scope)
         return self._saving().save(path, metrics, wait=wait)
 
     def restore(self, path: str | os.PathLike[str] | None = None, *, data: bool = True) -> Restored | None:
@@ -169,6 +174,7 @@ class Run:
             from holdfast.inside.saving.positions import Positions
 
             self._positions = Positions(say=self._say, heard=partial(self._batch, None), ended=partial(self._loader_ended, None))
+            self._scope.positions = self._positions
         return self._positions
 
     def _named(self) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
@@ -222,11 +228,13 @@ def watch(
     policy: str = "observe",
     rules: Mapping[str, str] | None = None,
     budget: float = 0.01,
+    door: bool = True,
 ) -> Run:
     """Record a training from now on. Without a model or optimizer, every optimizer that steps is recorded.
 
     Under `holdfast run` it gives that run. A run on the same optimizer that was left open (a notebook cell executed
-    again) is closed first. If nothing can be written, training goes on unrecorded and a warning says so.
+    again) is closed first. If nothing can be written, training goes on unrecorded and a warning says so. With `door=False` the
+    process cannot be asked from outside (`holdfast eval`, `set`, …).
     """
     if policy not in POLICIES and not Path(policy).is_file():
         raise UsageError(
@@ -249,7 +257,7 @@ def watch(
     except OSError as error:
         warnings.warn(f"holdfast: the training is not recorded: {error}", stacklevel=2)
         return Run(Scope(RunFolder(Path(folder) / (name or "run"))), owned=False, parts=(models, optimizers))
-    scope = Scope(made, budget=budget, policy=chosen, models=models, optimizers=optimizers)
+    scope = Scope(made, budget=budget, policy=chosen, models=models, optimizers=optimizers, door=door)
     armed().add(scope)
     run = Run(scope, owned=True, parts=(models, optimizers))
     _open_runs.append(run)

@@ -20,6 +20,7 @@ _REPAIRS = {
     "lower-lr": "learning rate changed",
     "clip": "clipped",
     "shrink-micro-batch": "batches split",
+    "restart": "started again",
 }
 
 

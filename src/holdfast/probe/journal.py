@@ -145,6 +145,8 @@ def _key(row: Row) -> tuple[Any, ...]:
     kind = repr(row.get("kind"))
     if row.get("kind") == "action" and row.get("number") is not None:
         return (kind, repr(row.get("action")), repr(row["number"]))
+    if row.get("kind") in ("change", "eval") and row.get("number") is not None:  # from outside: one number for all ranks
+        return (kind, repr(row["number"]))
     if row.get("kind") == "checkpoint":  # ranks take different times for the same file
         return (kind, *(repr(row.get(name)) for name in ("event", "path", "step", "verdict")))
     at_a_step = row.get("kind") == "finding" and row.get("step") is not None and row.get("code") != "holdfast-degraded"

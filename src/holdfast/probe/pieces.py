@@ -35,7 +35,8 @@ class Pieces:
 def table_names(folder: Path) -> list[str]:
     """The tables that have files in the folder of a recording."""
     try:
-        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
     except OSError:
         return []
 
@@ -45,12 +46,18 @@ def numbers(folder: Path) -> list[int]:
 
     A listing made while a file is renamed can miss both names, so the gaps, and one number more, are part of it.
     """
-    try:
-        files = list(folder.iterdir())
-    except OSError:
-        return []
-    found = [int(file.stem) for file in files if file.suffix in (SUFFIX, PARQUET) and file.stem.isdigit()]
+    found = _listed(folder)
     return list(range(max(found) + 2)) if found else []
+
+
+def _listed(folder: Path) -> dict[int, str]:
+    """The kind of file that each number has; of two the Parquet file."""
+    try:
+        names = sorted(os.listdir(folder), reverse=True)  # noqa: PTH208 - thousands of folders; so .seg is before .parquet
+    except OSError:
+        return {}
+    parts = (os.path.splitext(name) for name in names)  # noqa: PTH122
+    return {int(stem): kind for stem, kind in parts if kind in (SUFFIX, PARQUET) and stem.isdigit()}
 
 
 def parquet_path(folder: Path, number: int) -> Path:
@@ -69,10 +76,14 @@ def half_made(path: Path) -> bool:
 def open_pieces(folder: Path) -> Pieces:
     """Open all files of a table, oldest first."""
     pieces = Pieces()
-    candidates = numbers(folder)
-    newest = max((n for n in candidates if _exists(folder, n)), default=-1)
-    for number in candidates:
-        _open_one(pieces, folder, number, is_newest=number >= newest)
+    listed = _listed(folder)
+    last = max(listed, default=-1)
+    newest = last + 1 if last >= 0 and _exists(folder, last + 1) else last
+    for number in range(last + 2 if listed else 0):
+        if listed.get(number) == PARQUET:
+            pieces.parquet.append((number, parquet_path(folder, number)))
+        else:
+            _open_one(pieces, folder, number, is_newest=number >= newest)
     return pieces
 
 

@@ -8,34 +8,25 @@ and the caller gets the answer "too slow" in time all the same.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
 
 from holdfast.errors import QueryError, QueryTimeout
+from holdfast.probe.database import DATABASE, MEMORY, Connection, make_database
+from holdfast.probe.niceness import SOMEBODY_WAITS, be_nice
+from holdfast.probe.sources import LocalRun, Source, all_tables, open_all
 from holdfast.probe.sql_errors import explain_error
-from holdfast.probe.views import TableFiles, add_views, all_tables, loses_nan, mentioned, open_table, referenced
+from holdfast.probe.table_files import TableFiles
+from holdfast.probe.views import add_views, asks_for_backtrace, mentioned, needs_schema, referenced
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
 
 _GRACE_SECONDS = 0.5
-_MEMORY = "2GB"
-_SETTINGS = {
-    "threads": str(max(1, min(4, (os.cpu_count() or 2) // 2))),  # the training needs the processors more
-    "memory_limit": f"'{_MEMORY}'",
-    "temp_directory": "''",
-    "max_temp_directory_size": "'0KB'",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "python_enable_replacements": "false",
-    "enable_external_access": "false",
-    "lock_configuration": "true",
-}
 _EXPLAIN = re.compile(r"explain\s+(analyze\s+)?(\([^)]*\)\s*)?", re.IGNORECASE)
 _COMMENTS = re.compile(r"^(\s*(--[^\n]*(\n|$)|/\*.*?\*/))*\s*", re.DOTALL)
 
@@ -50,37 +41,45 @@ class Answer:
     notes: list[str] = field(default_factory=list)
 
 
-def query(run: RunFolder, sql: str, *, limit: int = 1000, timeout: float = 10.0) -> Answer:
-    """Answer one SELECT, WITH or EXPLAIN over the tables of a run, live or finished."""
-    connection = duckdb.connect(":memory:")
-    _check(connection, sql)
+def query(run: RunFolder | Sequence[Source], sql: str, *, limit: int = 1000, timeout: float = 10.0) -> Answer:
+    """Answer one SELECT, WITH or EXPLAIN over the tables of a run, live or finished, or over those of several sources."""
+    sources = [LocalRun(run)] if isinstance(run, RunFolder) else run
     tables: list[TableFiles] = []
-    everything = all_tables(run)
+    everything, private = all_tables(sources), needs_schema(sql)
+    if asks_for_backtrace(sql):
+        _look_now(sources)
 
-    def answer() -> Answer:
-        tables.extend(open_table(run, name) for name in referenced(sql, everything))
-        add_views(connection, tables)
-        if loses_nan(connection):
-            connection.execute("SET disabled_optimizers='filter_pushdown'")
-        for name, value in _SETTINGS.items():
-            connection.execute(f"SET {name}={value}")
+    def answer(connection: Connection) -> Answer:
+        _check(connection, sql)
+        names = referenced(sql, everything)
+        tables.extend(open_all(sources, name) for name in names)
+        add_views(connection, tables, with_schema=private)
         return _fetch(connection.execute(sql), sql, limit, tables)
 
     try:
-        return _within(timeout, answer, connection)
+        return _within(timeout, answer, make_database if private else DATABASE.connect)
     except duckdb.InterruptException:
         raise _too_slow(timeout) from None
     except duckdb.Error as error:
         columns = [column for table in tables for column in table.columns]
-        raise explain_error(error, everything, columns, memory=_MEMORY) from None
+        raise explain_error(error, everything, columns, memory=MEMORY) from None
 
 
-def _check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+def _look_now(sources: Sequence[Source]) -> None:
+    """Have stacks taken of the runs that live here, for `python.backtrace`."""
+    from holdfast.probe.stacks.keep import fresh_stacks
+
+    for source in sources:
+        if isinstance(source, LocalRun):
+            fresh_stacks(source.run)
+
+
+def _check(connection: Connection, sql: str) -> None:
     """Let through one statement that only reads."""
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:
-        raise explain_error(error, [], [], memory=_MEMORY) from None
+        raise explain_error(error, [], [], memory=MEMORY) from None
     if len(statements) != 1:
         raise QueryError(
             "there is no SQL to run." if not statements else f"{len(statements)} statements at once.",
@@ -99,8 +98,11 @@ def _check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         )
 
 
-def _fetch(result: duckdb.DuckDBPyConnection, sql: str, limit: int, tables: list[TableFiles]) -> Answer:
+def _fetch(result: Connection, sql: str, limit: int, tables: list[TableFiles]) -> Answer:
     rows = result.fetchmany(limit + 1)
+    for table in tables:
+        if table.trouble is not None:
+            raise table.trouble
     notes = [warning for table in tables for warning in table.warnings]
     notes += [_empty(table.name) for table in tables if mentioned(table.name, sql) and table.rows == 0]
     return Answer([one[0] for one in result.description or []], rows[:limit], len(rows) > limit, notes)
@@ -111,21 +113,23 @@ def _empty(name: str) -> str:
     return f"{name} is empty: {because}"
 
 
-def _within(seconds: float, job: Callable[[], Answer], connection: duckdb.DuckDBPyConnection) -> Answer:
-    """Do the job in a thread and close the connection after it.
+def _within(seconds: float, job: Callable[[Connection], Answer], connect: Callable[[], Connection]) -> Answer:
+    """Do the job in a thread of low priority, with a connection that is closed after it.
 
     When the time is over the job is interrupted, and left behind if it does not listen.
     """
     done: list[Answer] = []
     failed: list[BaseException] = []
+    opened: list[Connection] = []
 
     def work() -> None:
+        be_nice(SOMEBODY_WAITS)
         try:
-            done.append(job())
+            with connect() as connection:
+                opened.append(connection)
+                done.append(job(connection))
         except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
             failed.append(error)
-        finally:
-            connection.close()
 
     thread = threading.Thread(target=work, name="holdfast-query", daemon=True)
     thread.start()
@@ -133,9 +137,11 @@ def _within(seconds: float, job: Callable[[], Answer], connection: duckdb.DuckDB
     tries = 10 if thread.is_alive() else 0
     for _ in range(tries):
         with contextlib.suppress(duckdb.Error):  # it may have ended just now
-            connection.interrupt()
+            for connection in opened:
+                connection.interrupt()
         thread.join(_GRACE_SECONDS / tries)
     if thread.is_alive():
+        DATABASE.leave()
         raise _too_slow(seconds)
     if failed:
         raise failed[0]

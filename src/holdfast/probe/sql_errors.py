@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import duckdb
 
 from holdfast.errors import QueryError, UnknownName
-from holdfast.probe.views import TORCH_TRACE
+from holdfast.probe.views import BACKTRACE, TORCH_TRACE
 
 _TABLE = re.compile(r"Table with name \"?([^\s\"!]+)\"? does not exist")
 _COLUMN = re.compile(r"[Cc]olumn \"([^\"]+)\" (?:not found|does not exist)|does not have a column named \"([^\"]+)\"")
@@ -21,7 +21,7 @@ def explain_error(error: duckdb.Error, tables: Iterable[str], columns: Iterable[
     """The error to show for one of DuckDB's."""
     text = str(error)
     if found := _TABLE.search(text):
-        return _unknown("table", found[1], [*tables, TORCH_TRACE], fix=_LOOK)
+        return _unknown("table", found[1], [*tables, TORCH_TRACE, BACKTRACE], fix=_LOOK)
     if found := _COLUMN.search(text):
         names = list(dict.fromkeys([*columns, *_candidates(text)]))
         return _unknown("column", found[1] or found[2], names, fix=f"DESCRIBE <table> lists its columns; {_LOOK}")

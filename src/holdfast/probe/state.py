@@ -8,7 +8,8 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from holdfast.probe.health import exit_word, journal_health, left_out, rank_heal
 from holdfast.probe.journal import Event, Folding
 from holdfast.probe.pieces import open_pieces
 from holdfast.probe.rows import Column, last_rows, measured
+from holdfast.signals.pulse import read_pulse
 from holdfast.signals.run_folder import Recording, RunFolder
 
 _COLUMNS = (
@@ -25,6 +27,7 @@ _COLUMNS = (
     *("gpu_allocated", "host_rss"),
 )
 _WINDOW = 50
+_PAUSE_SHOWS = 1.0  # seconds
 _ACTIONS_TOLD = 50
 _STAYS_BAD = 3  # losses in a row: leaving these updates out does not help
 _OTHER_HOST_SECONDS = 60.0  # a process of another machine counts as alive while its rows are younger than this
@@ -77,8 +80,14 @@ class RunState:
     roll_backs: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for `--json`."""
+        """Everything as plain values, for `--json` and for the wire."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> RunState:
+        """The state again; what this version does not know is left out."""
+        ranks = [RankState(**{one.name: rank[one.name] for one in fields(RankState)}) for rank in content["ranks"]]
+        return cls(**{**{one.name: content[one.name] for one in fields(cls)}, "ranks": ranks})
 
 
 def read_state(
@@ -100,8 +109,10 @@ def read_state(
     ended, code = _number(info.get("ended")), info.get("exit_code")
     over = exit_word(code) if ended is not None else None
     recordings = run.recordings() if run.path.is_dir() else []
-    ranks = [_rank_state(one, window, now, over, events) for one in recordings if not _superseded(one, recordings)]
-    supervised = ended is None and same_process(info.get("pid"), info.get("started"), info.get("host"))
+    of_rank = {rank: list(group) for rank, group in groupby(recordings, key=lambda one: one.rank)}  # they come by rank
+    ranks = [_rank_state(one, window, now, over, events) for one in recordings if not _superseded(one, of_rank[one.rank])]
+    outside = (info.get("pid"), info.get("supervisor"))  # between two attempts only the supervisor is there
+    supervised = ended is None and any(same_process(pid, info.get("started"), info.get("host")) for pid in outside if pid)
     alive = ended is None and (bool(supervised) or any(rank.alive for rank in ranks))
     health, reason = run_health(run.path.is_dir(), alive, over, [(rank.health, rank.reason) for rank in ranks])
     return RunState(
@@ -140,7 +151,7 @@ def same_process(pid: Any, since: Any, host: Any) -> bool | None:
 
 def _superseded(one: Recording, others: list[Recording]) -> bool:
     """Whether a later training of the same rank took its place: in the same process, or after its process ended."""
-    later = [other for other in others if other.rank == one.rank and other.part > one.part]
+    later = [other for other in others if other.part > one.part]
     if not later:
         return False
     info = one.info()
@@ -170,6 +181,8 @@ def _rank_state(one: Recording, window: int, now: float, over: str | None, event
         degraded=_degraded(events, one.rank),
         journal=journal_health(own, step=figures["step"], now=now),
     )
+    if alive and growing and (figures["age"] or 0.0) > _PAUSE_SHOWS and (pulse := read_pulse(one)) and pulse.phase == "paused":
+        health, reason = "paused", "holdfast continue lets it go on"
     return RankState(
         rank=one.rank,
         part=one.part,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +10,10 @@ from pathlib import Path
 import psutil
 
 from holdfast.errors import HoldfastError, NoSuchRun, NotARunFolder, UsageError
+from holdfast.probe.address import parse as parse_address
 from holdfast.signals.registry import live_runs
 from holdfast.signals.run_folder import RunFolder
 
-_HOST_AND_PORT = re.compile(r"[\w.\-]+:\d{1,5}$|\[[0-9a-fA-F:]+\]:\d{1,5}$")
 _START_ONE = "start one: holdfast run -- python train.py"
 
 
@@ -32,10 +31,10 @@ def resolve(target: str | None = None, *, here: Path | None = None) -> RunFolder
         return RunFolder.open(here / "runs" / target)
     if target.isdigit():
         return _of_process(int(target), here)
-    if _HOST_AND_PORT.match(target) and not path.exists():
+    if parse_address(target) is not None and not path.exists():
         raise UsageError(
-            f"{target} is on another machine, which this version cannot reach.",
-            fix="log in there and ask there; or give a run folder, a run name or a process id of this machine",
+            f"{target} is a server, and this verb works on the machine of the run only.",
+            fix="log in there; ps, tables, query, journal, backtrace, eval and set can ask a server",
         )
     return _named(target, path, here)
 
@@ -122,6 +121,8 @@ def _known_processes(here: Path) -> Iterator[tuple[int, RunFolder]]:
         yield live.pid, RunFolder(live.folder)
     host = socket.gethostname()
     for run in (*registered_runs(), *runs_here(here)):
+        if isinstance(started := run.info().get("pid"), int):
+            yield started, run
         for recording in run.recordings():
             info = recording.info()
             if isinstance(info.get("pid"), int) and info.get("host", host) == host:

@@ -79,6 +79,12 @@ ACTIONS = {
     ),
     "shrink-micro-batch": ActionWords("batches split", "split the batches", {"parts": " into {} parts"}),
     "save-checkpoint": ActionWords("checkpoint saved", "save a checkpoint", {}),
+    "end-processes": ActionWords("processes ended", "end the processes", {}),
+    "restart": ActionWords(
+        "started again",
+        "start it again",
+        {"workers": ", {} loader workers", "parts": ", batches in {} parts", "lr_factor": ", learning rate x {}"},
+    ),
     "stop": ActionWords("training stopped", "stop the training", {"why": ": {}"}),
 }
 SILENT = (  # settings that change nothing; no set, for a row may hold a value of any kind

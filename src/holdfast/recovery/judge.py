@@ -136,7 +136,8 @@ class Judge:
 
     def _look_at_changes(self) -> None:
         """The script has changed a setting: after enough steps, propose the learning rate that goes with it."""
-        changes = [row for row in self._journal.rows if row.get("kind") == "change" and isinstance(row.get("step"), int)]
+        own = [row for row in self._journal.rows if row.get("kind") == "change" and "do" not in row]  # not made from outside
+        changes = [row for row in own if isinstance(row.get("step"), int)]
         for row in changes[self._changes_seen :]:
             course = self._courses[max(self._courses)] if self._courses else None
             if course is None or course.step < row["step"] + STEPS:

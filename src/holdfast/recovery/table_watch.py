@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from holdfast.detectors.finding import Finding
+from holdfast.diagnosis.ranks_follower import MachineFollower, RanksFollower
 from holdfast.diagnosis.run_follower import RunFollower
-from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.run_folder import Recording, RunFolder
+
+_RANKS_EVERY = 2.0  # seconds: what concerns all ranks can wait
 
 
 class TableWatches:
-    """One follower for each training of a run."""
+    """One follower for each training of a run, one for all its ranks, and one for the machine."""
 
     def __init__(self) -> None:
         self._followers: dict[int, RunFollower] = {}
+        self._ranks: dict[int, tuple[int, RanksFollower]] = {}
+        self._machine: MachineFollower | None = None
+        self._told: set[tuple[int, str]] = set()
+        self._next = 0.0
 
     def look(self, run: RunFolder, *, last: bool = False) -> Iterator[Finding]:
         """What is new since the last look; the `last` one, after the run has ended, is at all that there is."""
-        for recording in run.recordings() if run.path.is_dir() else ():
+        recordings = run.recordings() if run.path.is_dir() else []
+        for recording in recordings:
             if recording.part not in self._followers:
                 self._followers[recording.part] = RunFollower(recording)
         for follower in self._followers.values():
             yield from follower.end() if last else follower.read()
+        if recordings and (last or time.monotonic() >= self._next):
+            self._next = time.monotonic() + _RANKS_EVERY
+            yield from self._of_all(run, recordings)
+
+    def _of_all(self, run: RunFolder, recordings: list[Recording]) -> Iterator[Finding]:
+        for part in self._followers:
+            ranks = [recording for recording in recordings if recording.part == part]
+            if len(ranks) > 1 and self._ranks.get(part, (0, None))[0] != len(ranks):  # another rank has begun
+                self._ranks[part] = (len(ranks), RanksFollower(ranks))
+        for part, (_, follower) in self._ranks.items():
+            for finding in follower.read():
+                if (part, finding.code) not in self._told:
+                    self._told.add((part, finding.code))
+                    yield finding
+        if self._machine is None:
+            self._machine = MachineFollower(run, recordings[0])
+        yield from self._machine.read()

@@ -29,7 +29,7 @@ _ADDED = """\
 | `rank` | integer | the rank that recorded the row; 0 when the training is not distributed |
 | `part` | integer | which training of that rank: 0 is the first, 1 the next one in the same run (a second model, a restart) |
 
-`processes` and `gpus` are seen from outside, once for the whole machine, and have neither.
+`processes`, `gpus` and `stacks` are seen from outside: the first two have neither, `stacks` has a `rank` of its own.
 """
 
 _VIEW = """\
@@ -46,6 +46,18 @@ The same rows as `modules`, under the names that other PyTorch probes use, so th
 | `allocated` | integer | `modules.gpu_allocated`; without a GPU the memory of the process (`modules.host_rss`) |
 | `time` | float | when it was recorded, in seconds since 1970 |
 | `rank` | integer | as above |
+
+## python.backtrace
+
+The Python functions of the training thread (of the lowest rank) in the newest stacks, innermost first. While the run lives,
+the query itself takes stacks if none were taken in the last 10 seconds. All threads, all processes and all moments are in
+`stacks`.
+
+| column | type | meaning |
+|---|---|---|
+| `depth` | integer | 0 is the innermost function |
+| `func`, `file`, `lineno` | text, text, integer | function, file, line |
+| `thread_name`, `holds_gil`, `rank`, `pid`, `thread`, `time` | | as in `stacks` |
 """
 
 

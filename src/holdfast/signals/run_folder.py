@@ -7,6 +7,9 @@ runs/<name>/
   rank-0/          the tables of rank 0; `rank-0.1` is the next training of that rank: a second one in the same
                    process, a child process that trains, or a restart
   host/            what was seen from outside: processes, GPUs
+  starting/        pulses of processes that have not made a step yet; later `pulse` is in the rank's folder
+  faults/          stacks of processes that crashed
+  post-mortem.txt  how it ended, if badly; and `.json`
 """
 
 from __future__ import annotations

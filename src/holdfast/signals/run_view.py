@@ -89,7 +89,7 @@ class RunView:
             name: np.zeros(2 * ROWS, "<i8" if kinds[name] is Kind.INT else "<f8") for name in STEP_COLUMNS
         }
         self._end, self.seen = 0, 0
-        self.whole = {name: Blocks() for name in ("loss", "host_rss", "gpu_allocated")}
+        self.whole = {name: Blocks() for name in ("loss", "host_rss", "gpu_allocated", "step_seconds")}
         self.parameters: dict[str, Samples] = {}
         self.untrained: dict[str, Untrained] = {}
         self.workers = -1  # of the loader; not known before its first row

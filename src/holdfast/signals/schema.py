@@ -243,17 +243,28 @@ COLLECTIVES = Table(
 
 STACKS = Table(
     name="stacks",
-    a_row_is="one frame of one thread's stack",
-    empty_because="no stack was taken of this run.",
+    a_row_is="one frame of one thread's stack, each time that stacks were taken",
+    empty_because="no stack was taken of this run. `holdfast backtrace` takes them while it lives.",
     columns=(
         _TIME,
         _int("pid", "process id"),
+        _int("rank", "the rank that the process is, or works for"),
+        _string("role", "what the process is: rank 0, rank 0 loader worker 1, torchrun, …"),
+        _int("worker", "number of a loader's worker"),
+        _string("state", "what the system says the process does: running, sleeping, stopped, gone"),
         _int("thread", "the thread's number in the system"),
         _string("thread_name", "the thread's name"),
+        _int("holds_gil", "1 if the thread holds the interpreter lock"),
+        _int("active", "1 if the thread computes, 0 if it waits"),
+        _string("call", "the system call that the thread waits in, and its file"),
         _int("depth", "0 is the innermost frame"),
         _string("func", "function"),
-        _string("file", "file"),
-        _int("lineno", "line"),
+        _string("file", "file; of a native frame the library"),
+        _int("lineno", "line; 0 where it is not known"),
+        _int("native", "1 for a frame of C or C++ code"),
+        _string("locals", "locals that were asked for, as JSON"),
+        _string("by", "who read the stack: py-spy, faulthandler, or nobody"),
+        _string("problem", "why the process could not be read from outside"),
     ),
 )
 

@@ -16,6 +16,7 @@ training with SIGBUS.
 
 from __future__ import annotations
 
+import functools
 import json
 import mmap
 import os
@@ -179,10 +180,14 @@ def _describe(table: Table) -> bytes:
 
 def _read_description(path: Path, mapped: mmap.mmap, length: int) -> tuple[Column, ...]:
     try:
-        content = json.loads(mapped[_DESCRIPTION_AT : _DESCRIPTION_AT + length])
-        return tuple(Column(name, Kind(kind), "") for name, kind in content["columns"])
+        return _columns_in(mapped[_DESCRIPTION_AT : _DESCRIPTION_AT + length])
     except (ValueError, KeyError, TypeError):
         raise _damaged(path, "its description cannot be read") from None
+
+
+@functools.lru_cache(maxsize=64)  # the segments of thousands of ranks say the same
+def _columns_in(description: bytes) -> tuple[Column, ...]:
+    return tuple(Column(name, Kind(kind), "") for name, kind in json.loads(description)["columns"])
 
 
 def _damaged(path: Path, why: str) -> DamagedSegment:

@@ -5,6 +5,9 @@ kernel says which it was, to whoever waits for the signal instead of handling it
 thread and one thread waits for them. Where that is not possible (macOS, or threads that already run), plain handlers
 take SIGINT and SIGQUIT for the terminal's while we are in its foreground.
 
+A command starts with hang-ups ignored, as under `nohup`: a terminal that goes away does not end a training. One that has a
+handler for them gets them.
+
 A signal sent to the whole group with `kill -- -PGID` reaches the command twice: nothing tells it from `kill PID`.
 """
 
@@ -30,6 +33,7 @@ FORWARDED = frozenset(
     }
 )
 _WAITED = FORWARDED | {signal.SIGWINCH}
+_TO_END = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGQUIT})
 _FROM_KEYBOARD = frozenset({signal.SIGINT, signal.SIGQUIT})
 
 
@@ -42,8 +46,9 @@ class Forwarding:
     def __init__(self, on_resize: Callable[[], bool]) -> None:
         self.hurry = threading.Event()
         self._on_resize = on_resize
+        self.asked: signal.Signals | None = None  # somebody wants the command to end
         self._pid: int | None = None
-        self._known = threading.Event()
+        self._listening = False
         self._gone = False
         self.child_mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self.waiting = sys.platform == "linux" and _single_threaded()
@@ -53,10 +58,10 @@ class Forwarding:
             self._handle_plainly()
 
     def to(self, pid: int) -> None:
-        """The command has started."""
-        self._pid = pid
-        self._known.set()
-        if self.waiting:
+        """The command has started, for the first time or again."""
+        self._pid, self._gone = pid, False
+        if self.waiting and not self._listening:
+            self._listening = True
             threading.Thread(target=self._work, name="holdfast-signals", daemon=True).start()
 
     def command_ended(self) -> None:
@@ -69,6 +74,8 @@ class Forwarding:
             self._take(signal.Signals(info.si_signo), from_kernel=info.si_code > 0)
 
     def _take(self, number: signal.Signals, *, from_kernel: bool) -> None:
+        if number in _TO_END:
+            self.asked = number
         if number == signal.SIGWINCH:
             if self._on_resize():  # the terminal told the command before its own terminal had the new size
                 self._send(number)

@@ -26,8 +26,20 @@ class HostSampler:
 
     def __init__(self, run: RunFolder, root: int, trouble: Trouble) -> None:
         self._run, self._root, self._trouble = run, root, trouble
+        self._processes: Processes | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="holdfast-host", daemon=True)
+
+    def follow(self, root: int) -> None:
+        """The command was started again."""
+        self._root = root
+        if self._processes is not None:
+            self._processes.follow(root)
+
+    @property
+    def most_files(self) -> tuple[int, int] | None:
+        """Open files and the limit of the process of the command that was nearest to it."""
+        return self._processes.most_files if self._processes is not None else None
 
     def start(self) -> None:
         """Start sampling."""
@@ -63,6 +75,7 @@ class HostSampler:
         recorder = Recorder(self._run, Recording(0, 0, path))
         try:
             processes, gpus = Processes(self._root), open_gpus()
+            self._processes = processes
             while True:
                 for row in processes.rows(recorder):
                     recorder.table("processes").append(row)
@@ -83,6 +96,12 @@ class Processes:
         self._psutil = psutil
         self._root = root
         self._before: dict[tuple[int, float], tuple[float, float]] = {}
+        self.most_files: tuple[int, int] | None = None  # open files of the process that is nearest to its limit, and the limit
+
+    def follow(self, root: int) -> None:
+        """Another process is the root now."""
+        self._root = root
+        self.most_files = None
 
     def rows(self, recorder: Recorder) -> list[tuple[float | int, ...]]:
         """One row for each process that is there now."""
@@ -91,8 +110,18 @@ class Processes:
         for process in self._tree():
             with contextlib.suppress(self._psutil.Error, OSError), process.oneshot():
                 rows.append(self._row(process, recorder, seen))
+                self._note_files(process)
         self._before = seen
         return rows
+
+    def _note_files(self, process: Any) -> None:
+        if not hasattr(process, "rlimit"):
+            return
+        limit = process.rlimit(self._psutil.RLIMIT_NOFILE)[0]
+        if limit > 0:
+            now = (int(process.num_fds()), int(limit))
+            if self.most_files is None or now[0] * self.most_files[1] > self.most_files[0] * now[1]:
+                self.most_files = now
 
     def _tree(self) -> list[Any]:
         try:

@@ -6,9 +6,9 @@ import threading
 import time
 from typing import Any
 
+from holdfast.probe.niceness import be_nice
 from holdfast.signals.run_folder import RunFolder
 from holdfast.supervisor.trouble import Trouble
-from holdfast.supervisor.upkeep import be_nice
 
 _EVERY_SECONDS = 0.2
 _LAST_LOOK_SECONDS = 5.0

@@ -23,6 +23,7 @@ from holdfast.supervisor.command import Command
 from holdfast.supervisor.facts import default_name, facts_at_start
 from holdfast.supervisor.trouble import Trouble
 
+_TORCHRUN = "SIGTERM,SIGINT,SIGQUIT"  # torchrun would end its ranks when the terminal goes away
 SITE = Path(holdfast.__file__).resolve().parent / "inside" / "site"
 
 
@@ -36,6 +37,10 @@ class Settings:
     rules: Mapping[str, str] = field(default_factory=dict)
     patience: int | None = None
     budget: float = 0.01
+    hang_after: str | None = None  # seconds, or `off`
+    restarts: int = 3
+    resume_args: str | None = None
+    restart_args: str | None = None
 
     def __post_init__(self) -> None:
         if self.name is not None and not _usable(self.name):
@@ -53,6 +58,7 @@ class Launch:
     settings: Settings
     run: RunFolder | None
     line: str
+    more: Mapping[str, str] = field(default_factory=dict)  # what a restart adds to the environment
 
     def environment(self, streams: str = "") -> dict[str, str]:
         """The child's environment; without a run folder, the one we have."""
@@ -67,6 +73,8 @@ class Launch:
             "HOLDFAST_BUDGET": repr(self.settings.budget),
             "HOLDFAST_SUPERVISOR": str(os.getpid()),
             "HOLDFAST_STREAMS": streams,
+            "PET_SIGNALS_TO_HANDLE": os.environ.get("PET_SIGNALS_TO_HANDLE", _TORCHRUN),
+            **self.more,
         }
 
 
@@ -93,6 +101,7 @@ def prepare(command: Command, settings: Settings) -> Launch:
         "rules": dict(settings.rules),
         "patience": settings.patience,
         "budget": settings.budget,
+        "hang_after": settings.hang_after,
         "supervisor": os.getpid(),
         "started": time.time(),
         "ended": None,

@@ -8,8 +8,10 @@ from types import TracebackType
 
 from holdfast.signals import registry
 from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor.hang import Hangs
 from holdfast.supervisor.host import HostSampler
 from holdfast.supervisor.judging import Judging
+from holdfast.supervisor.listening import Listening
 from holdfast.supervisor.trouble import Trouble
 from holdfast.supervisor.upkeep import Upkeep
 
@@ -19,22 +21,38 @@ class Outside:
 
     def __init__(self, run: RunFolder, root: int, trouble: Trouble, *, hurry: threading.Event) -> None:
         self._run = run
+        self.hang = Hangs(run, trouble)
         self._host = HostSampler(run, root, trouble)
         self._upkeep = Upkeep(run, trouble, hurry=hurry)
         self._judging = Judging(run, trouble, hurry=hurry)
+        self._listening = Listening(run, trouble)
 
     def __enter__(self) -> Outside:
         registry.register(self._run, os.getpid())
         self._host.start()
         self._upkeep.start()
         self._judging.start()
+        self.hang.start()
+        self._listening.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._listening.stop()
+        self.hang.finish()
         self._host.stop()
         self._judging.finish()
         self._upkeep.finish()
         registry.forget(os.getpid())
+
+    def follow(self, root: int) -> None:
+        """The command was started again."""
+        self._host.follow(root)
+        self.hang.begin_again()
+
+    @property
+    def most_files(self) -> tuple[int, int] | None:
+        """Open files and the limit of the process of the command that was nearest to it."""
+        return self._host.most_files
 
     @property
     def busy(self) -> bool:

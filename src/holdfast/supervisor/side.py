@@ -1,6 +1,6 @@
 """The outside of `holdfast.watch`: `python -m holdfast.supervisor.side FOLDER PID`.
 
-Lives as long as process PID, then tidies up and goes. It never says a word: what it could not do is in the journal.
+Lives as long as process PID and its run, then tidies up and goes. It never says a word: what it could not do is in the journal.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
@@ -21,6 +22,7 @@ from holdfast.supervisor.outside import Outside
 from holdfast.supervisor.trouble import Trouble
 
 _NICENESS = 10
+_EVERY_SECONDS = 1.0
 
 
 def main(words: list[str]) -> int:
@@ -32,35 +34,46 @@ def main(words: list[str]) -> int:
         return 2
     _withdraw()
     with Outside(run, pid, Trouble(run), hurry=threading.Event()):
-        wait_until_gone(pid)
+        wait_until_over(run, pid)
         if not run.info().get("ended"):
             RunInfo(run).note(ended=time.time())
     return 0
 
 
-def wait_until_gone(pid: int) -> None:
-    """Return when the process has ended; another one that gets its number later is not mistaken for it."""
-    if hasattr(os, "pidfd_open"):
-        try:
-            descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
+def wait_until_over(run: RunFolder, pid: int) -> None:
+    """Return when the process is gone, or has closed its run; another one that gets its number later is not mistaken for it."""
+    is_gone = _watched(pid)
+    while not is_gone(_EVERY_SECONDS):
+        if run.info().get("ended"):
             return
-        except OSError:  # not offered by this kernel
-            _poll_until_gone(pid)
-            return
-        select.select([descriptor], [], [])
-        os.close(descriptor)
-    else:
-        _poll_until_gone(pid)
 
 
-def _poll_until_gone(pid: int) -> None:
+def _watched(pid: int) -> Callable[[float], bool]:
+    """Asks whether a process is gone, and waits for it so many seconds."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return lambda _: True
+    except (AttributeError, OSError):  # not offered by this system
+        return _polled(pid)
+    return lambda seconds: bool(select.select([descriptor], [], [], seconds)[0])
+
+
+def _polled(pid: int) -> Callable[[float], bool]:
     import psutil
 
-    with contextlib.suppress(psutil.Error):
+    try:
         process = psutil.Process(pid)
-        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-            time.sleep(1.0)
+    except psutil.Error:
+        return lambda _: True
+
+    def is_gone(seconds: float) -> bool:
+        time.sleep(seconds)
+        with contextlib.suppress(psutil.Error):
+            return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        return True
+
+    return is_gone
 
 
 def _withdraw() -> None:

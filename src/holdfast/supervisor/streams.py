@@ -4,9 +4,9 @@ Input is inherited. A stream that is a terminal stays one; the others become pip
 or terminal they share one channel, so that their order is kept. Each channel has a thread that writes what it has just
 read; nothing is gathered up.
 
-If nobody reads our stdout any more (`| head`), our end of the channel is closed: the command's next `print` meets a
-broken pipe, as it would without us. If the file behind stdout can take no more (a full disk), the output is dropped
-and the training goes on.
+If the terminal goes away, what is printed goes into the log alone. If nobody reads our stdout any more (`| head`), our end of
+the channel is closed: the command's next `print` meets a broken pipe, as it would without us. If the file behind stdout can take
+no more (a full disk), the output is dropped and the training goes on.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ class Streams:
             while self._wait(channel) and (part := _read(channel.ours)):
                 self._copy(part)
                 if not self._deliver(channel.target, part):
-                    break
+                    if not channel.terminal:
+                        break
+                    channel.target = os.open(os.devnull, os.O_WRONLY)  # the terminal went away; the log goes on
         finally:
             if not channel.held:
                 os.close(channel.ours)

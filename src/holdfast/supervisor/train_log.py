@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from pathlib import Path
 
 from holdfast.supervisor.trouble import Trouble
@@ -40,6 +41,20 @@ class TrainLog:
             self._parts.put(part)
         else:
             self._trouble.step_back(_WHAT, OSError("the disk is too slow for this output"))
+
+    def flush(self, seconds: float) -> None:
+        """Wait until what was handed over is written, for so long at most."""
+        deadline = time.monotonic() + seconds
+        while self._waiting and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        try:
+            return self.path.stat().st_size
+        except OSError:
+            return 0
 
     def close(self, seconds: float) -> None:
         """Write what waits, for so long at most."""

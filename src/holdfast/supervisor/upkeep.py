@@ -7,12 +7,12 @@ import os
 import threading
 import time
 
+from holdfast.probe.niceness import be_nice
 from holdfast.signals.run_folder import RunFolder
 from holdfast.supervisor.trouble import Trouble
 
 _EVERY_SECONDS = 3.0
 _LAST_PASS_SECONDS = 5.0
-_NICENESS = 10
 
 
 class Upkeep:
@@ -62,13 +62,6 @@ def writers_are_gone(run: RunFolder) -> bool:
     with contextlib.suppress(OSError):
         return not any(_alive(recording.info().get("pid")) for recording in run.recordings())
     return False
-
-
-def be_nice() -> None:
-    """Let the training go first; on Linux this is a matter of the calling thread alone."""
-    with contextlib.suppress(OSError, AttributeError):
-        if os.uname().sysname == "Linux":
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def _alive(pid: object) -> bool:

@@ -20,6 +20,7 @@ from holdfast.supervisor.facts import facts_later
 from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch, RunInfo, Settings, prepare
 from holdfast.supervisor.outside import Outside
+from holdfast.supervisor.restarts import Restarts
 from holdfast.supervisor.streams import Channel, Streams, keep_standard_descriptors
 from holdfast.supervisor.train_log import TrainLog
 from holdfast.supervisor.trouble import Trouble
@@ -40,7 +41,9 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
     trouble, info = Trouble(run), RunInfo(run)
     log = TrainLog(run.path / "train.log", trouble)
     streams = Streams(log.put, trouble.step_back)
-    signals = Forwarding(streams.resize)
+    window = Window(streams)
+    signals = Forwarding(window.resize)
+    restarts = Restarts(launch, run, signals, trouble)
     try:
         pid = _start(launch, streams, signals)
     except UsageError:
@@ -53,17 +56,44 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
     with Outside(run, pid, trouble, hurry=signals.hurry) as outside:
         later = threading.Thread(target=lambda: info.note(**facts_later(launch.command.words)), daemon=True)
         later.start()
-        code = _wait_for(pid)
-        signals.command_ended()
+        restarts.begins(pid, outside)
+        while True:
+            code = _wait_for(pid)
+            signals.command_ended()
+            badly = code != 0 or restarts.has_ended_it
+            if not (badly and restarts.looks_at_it()):
+                info.note(ended=time.time(), exit_code=code)
+            held = streams.finish(signals.hurry)
+            again = restarts.after(code, log, outside) if badly else None
+            if again is None:
+                break
+            _let_go(held)
+            window.streams = streams = Streams(log.put, trouble.step_back)
+            pid = _start(again, streams, signals)
+            info.note(pid=pid)
+            streams.start()
+            signals.to(pid)
+            restarts.begins(pid, outside)
         info.note(ended=time.time(), exit_code=code)
-        held = streams.finish(signals.hurry)
         later.join(_FACTS_SECONDS)
         log.close(_LOG_SECONDS)
         if held:
             _leave_to_drain(held, log.path, signals)
+    restarts.say()
     if outside.busy:
         os._exit(code)  # ending the interpreter under a thread that writes Parquet can crash, and the code would be lost
     return code
+
+
+class Window:
+    """Passes the size of our window on to the streams of the attempt that runs now."""
+
+    def __init__(self, streams: Streams) -> None:
+        self.streams = streams
+
+    def resize(self) -> bool:
+        """Follow the window; True if a size has changed."""
+        return self.streams.resize()
 
 
 def _run_unwatched(launch: Launch) -> int:
@@ -88,6 +118,7 @@ def _start(launch: Launch, streams: Streams | None, signals: Forwarding) -> int:
 
 def _spawn(command: Command, environment: dict[str, str], actions: list[tuple[object, ...]], signals: Forwarding) -> int:
     """Not `subprocess`: descriptors above 2 that we were started with are the command's, and it closes them."""
+    hang_up = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited: a terminal that goes away does not end a training
     try:
         return os.posix_spawn(
             command.path,
@@ -102,6 +133,8 @@ def _spawn(command: Command, environment: dict[str, str], actions: list[tuple[ob
         if error.errno != errno.ENOEXEC or script.path == command.path:
             raise
         return _spawn(script, environment, actions, signals)
+    finally:
+        signal.signal(signal.SIGHUP, hang_up)
 
 
 def _cannot_start(command: Command, error: OSError) -> UsageError:
@@ -117,6 +150,13 @@ def _wait_for(pid: int) -> int:
     _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
+
+
+def _let_go(held: list[Channel]) -> None:
+    """Close the channels that somebody of an attempt which is over still held; he was ended."""
+    for channel in held:
+        with contextlib.suppress(OSError):
+            os.close(channel.ours)
 
 
 def _leave_to_drain(held: list[Channel], log: Path, signals: Forwarding) -> None:

@@ -106,7 +106,7 @@ def test_a_reader_that_closes_early_gets_no_traceback(command: list[str], traini
 
 def test_an_error_of_our_own_is_one_line_unless_debugging(holdfast: Any, training: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     training()
-    monkeypatch.setattr("holdfast.probe.sql.query", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("holdfast.probe.cluster_query.query", lambda *_, **__: 1 / 0)
     done = holdfast("query", "SELECT 1")
     assert done.code == 2 and done.err.startswith("error: ZeroDivisionError: division by zero\n") and "Traceback" not in done.err
     monkeypatch.setenv("HOLDFAST_DEBUG", "1")
@@ -124,6 +124,6 @@ def test_interrupting_ends_with_130_and_without_words(holdfast: Any, training: A
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.probe.sql.query", interrupted)
+    monkeypatch.setattr("holdfast.probe.cluster_query.query", interrupted)
     done = holdfast("query", "SELECT 1")
     assert (done.code, done.out, done.err) == (130, "", "")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from holdfast.detectors.finding import Finding
-from holdfast.diagnosis.causes import BY_CODE, CAUSES
+from holdfast.diagnosis.causes import BY_CODE, CAUSES, Fix
 from holdfast.diagnosis.diagnosis import diagnose
 
 
@@ -53,3 +53,11 @@ def test_every_cause_says_why_and_what_to_do() -> None:
     assert len(BY_CODE) == len(CAUSES)
     for cause in CAUSES:
         assert cause.because.endswith(".") and cause.fixes and all(fix.as_row()["words"] for fix in cause.fixes)
+
+
+def test_a_fix_of_a_setting_is_a_command_while_the_run_is_alive() -> None:
+    lower = Fix("lower it", setting="lr", op="multiply", value=0.25)
+    assert lower.command_for("night", live=True) == "holdfast set -t night 'lr*=0.25'"
+    assert lower.command_for("night") is None and lower.command_for(None, live=True) is None
+    assert Fix("hold it", setting="clip_norm", op="set", value=1.0).command_for("a", live=True) == "holdfast set -t a 'clip=1'"
+    assert Fix("more", setting="dropout", op="set", value=0.2).command_for("a", live=True) is None

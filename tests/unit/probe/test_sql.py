@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import HoldfastError, QueryError, QueryTimeout, UnknownName
+from holdfast.probe import database, views
 from holdfast.probe import sql as sql_module
-from holdfast.probe import views
 from holdfast.probe.compact import compact_run
-from holdfast.probe.one_by_one import OneScan
+from holdfast.probe.on_demand import FewAtATime
 from holdfast.probe.sql import query
+from holdfast.probe.table_files import open_table
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES, Column, Kind, Table
 from holdfast.signals.segment import SegmentWriter, segment_path
@@ -240,9 +242,28 @@ def test_a_query_that_does_not_hear_the_interrupt_still_returns_in_time(run: Run
 
 
 def test_memory_is_limited(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sql_module._SETTINGS, "memory_limit", "'50MB'")
+    monkeypatch.setitem(database._SETTINGS, "memory_limit", "'50MB'")
+    monkeypatch.setattr(sql_module, "DATABASE", database.Database())
     with pytest.raises(QueryError, match="memory"):
         query(run, "SELECT list(a.range) FROM range(40000000) a")
+
+
+def test_queries_at_the_same_time_do_not_see_each_others_tables(run: RunFolder, tmp_path: Path) -> None:
+    other = RunFolder.create(tmp_path / "others", "empty")
+    sql = "SELECT COUNT(*), SUM(a.step) FROM steps a, range(20000) b"
+    with ThreadPoolExecutor(8) as pool:
+        counts = list(pool.map(lambda one: query(one, sql).rows[0][0], [run, other] * 8))
+    assert counts == [4_000_000, 0] * 8
+
+
+def test_after_a_query_that_was_left_behind_the_next_one_has_a_database_of_its_own(run: RunFolder) -> None:
+    before = sql_module.DATABASE.connect()
+    sql_module.DATABASE.leave()
+    after = sql_module.DATABASE.connect()
+    before.execute("CREATE TABLE mark AS SELECT 1")
+    with pytest.raises(duckdb.CatalogException):
+        after.execute("SELECT * FROM mark")
+    assert rows(run, "SELECT COUNT(*) FROM steps") == [(200,)]
 
 
 def test_explain_describe_and_summarize_answer(run: RunFolder) -> None:
@@ -264,15 +285,15 @@ def test_files_are_read_one_by_one_and_those_of_other_ranks_not_at_all(
     """A scan of millions of steps must not be paid for the first ten of them, nor for another rank's."""
     compact_run(run, final=True)
     read: list[int] = []
-    batches = OneScan._batches
+    batches = FewAtATime._batches
 
-    def counted(self: OneScan) -> Iterator[pa.RecordBatch]:
-        for batch in batches(self):
+    def counted(self: FewAtATime, *asked: Any) -> Iterator[pa.RecordBatch]:
+        for batch in batches(self, *asked):
             read.append(batch.num_rows)
             yield batch
 
-    monkeypatch.setattr(OneScan, "_batches", counted)
-    reader = views._stored(views.open_table(run, "steps")).scanner(columns=["step"]).to_reader()
+    monkeypatch.setattr(FewAtATime, "_batches", counted)
+    reader = open_table(run, "steps").stored().scanner(columns=["step"]).to_reader()
     assert reader.read_next_batch().num_rows == 8 and read == [8]
     if views.loses_nan(duckdb.connect()):
         return  # then filters are kept away from Arrow altogether

@@ -108,8 +108,8 @@ def test_a_folder_of_a_newer_version_is_refused_with_the_upgrade(here: Path) -> 
 
 
 @pytest.mark.parametrize("target", ["gpu17:8080", "10.0.0.3:80", "[::1]:9000"])
-def test_another_machine_is_not_available_yet(here: Path, target: str) -> None:
-    with pytest.raises(UsageError, match="another machine"):
+def test_a_server_is_no_run_of_this_machine(here: Path, target: str) -> None:
+    with pytest.raises(UsageError, match="is a server"):
         resolve(target, here=here)
 
 

@@ -43,6 +43,16 @@ def test_a_time_of_ending_that_is_known_already_is_kept(tmp_path: Path) -> None:
     assert run.info()["ended"] == 123.0
 
 
+def test_a_run_that_was_closed_is_not_watched_on_though_its_process_lives(tmp_path: Path) -> None:
+    """A notebook closes one run after the other, and lives for days."""
+    run = RunFolder.create(tmp_path, "a", ended=None)
+    side = start_side(run, os.getpid(), tmp_path)
+    _wait_until(lambda: (tmp_path / "holdfast" / f"{side.pid}.json").exists())
+    assert side.poll() is None
+    run.update_info(ended=123.0)
+    assert side.wait(20) == 0 and run.info()["ended"] == 123.0
+
+
 def test_called_wrongly_it_ends_without_a_word(tmp_path: Path) -> None:
     side = start_side(RunFolder(tmp_path / "nothing"), os.getpid(), tmp_path)
     assert side.communicate(timeout=20) == (b"", None)

@@ -14,6 +14,7 @@ from holdfast.detectors.runs.gradient_vanishing import gradient_vanishing
 from holdfast.detectors.runs.memory_growth import gpu_memory_growth, host_memory_growth
 from holdfast.detectors.runs.schedule_ended import schedule_ended
 from holdfast.detectors.runs.slow_loading import slow_loading
+from holdfast.detectors.runs.slow_step import slow_step
 from holdfast.detectors.runs.tiny_updates import tiny_updates
 from holdfast.detectors.runs.unshuffled import unshuffled_data
 from holdfast.detectors.runs.untrained import parameters_not_trained
@@ -32,6 +33,7 @@ OF_RUNS: tuple[RunDetector, ...] = (
     host_memory_growth,
     gpu_memory_growth,
     slow_loading,
+    slow_step,
 )
 EARLY, EVERY = 64, 256  # rows: a short run is looked at early, a long one not too often
 _SEVERITIES = ("info", "warning", "critical")

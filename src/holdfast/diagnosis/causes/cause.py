@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+_SETTABLE = {"lr": "lr", "weight_decay": "weight_decay", "clip_norm": "clip"}  # in a run that is alive, by `holdfast set`
+
 
 @dataclass(frozen=True, slots=True)
 class Fix:
@@ -21,9 +23,16 @@ class Fix:
         change = {"setting": self.setting, "op": self.op, "value": self.value} if self.setting else {}
         return {"words": self.words, **change}
 
-    def command_for(self, run: str | None) -> str | None:
-        """The command that does it, for a run of ours."""
-        return self.command.format(run=run) if self.command is not None and run is not None else None
+    def command_for(self, run: str | None, *, live: bool = False) -> str | None:
+        """The command that does it, for a run of ours; where it is alive, a setting is changed in it."""
+        if run is None:
+            return None
+        if self.command is not None:
+            return self.command.format(run=run)
+        name, sign = _SETTABLE.get(self.setting or ""), {"multiply": "*=", "set": "="}.get(self.op or "")
+        if not live or name is None or sign is None or not isinstance(self.value, (int, float)):
+            return None
+        return f"holdfast set -t {run} '{name}{sign}{self.value:g}'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

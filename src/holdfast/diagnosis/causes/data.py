@@ -83,9 +83,10 @@ TOO_LONG = Cause(
 )
 LABELS_OUT_OF_RANGE = Cause(
     code="labels-out-of-range",
-    seen_by=("token-out-of-range",),
+    seen_by=("token-out-of-range", "non-finite-loss", "loss-spike"),
+    signs=("labels-beyond",),
     because="A label is negative, counts from 1, or is a mark for 'ignore' that the loss does not know.",
-    likely=0.3,
+    likely=0.14,  # hardly, unless such a label was seen
     fixes=(
         Fix(
             "count classes from 0, set num_classes, and pass ignore_index (-100, 255)",

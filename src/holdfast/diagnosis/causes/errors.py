@@ -5,8 +5,8 @@ from __future__ import annotations
 from holdfast.diagnosis.causes.cause import Cause, Fix
 
 
-def _of_error(code: str, page: str, because: str, *fixes: str, likely: float = 0.3) -> Cause:
-    return Cause(code=code, seen_by=(page,), because=because, likely=likely, fixes=tuple(Fix(words) for words in fixes))
+def _of_error(code: str, page: str, because: str, *fixes: str, likely: float = 0.3, **more: tuple[str, ...]) -> Cause:
+    return Cause(code=code, seen_by=(page,), because=because, likely=likely, fixes=tuple(Fix(words) for words in fixes), **more)
 
 
 OF_ERRORS = (
@@ -155,16 +155,42 @@ OF_ERRORS = (
         likely=0.2,
     ),
     _of_error(
+        "mistake-in-the-script",
+        "script-error",
+        "The script itself raises it: a case that it does not handle, a mistake in a line that is rarely reached.",
+        "read the last lines of the traceback that are the script's own",
+        likely=0.3,
+    ),
+    _of_error(
+        "one-bad-sample",
+        "script-error",
+        "One sample is not as the others, and the code that reads it says so.",
+        "catch the error in the data set, say which sample it was, and take another",
+        likely=0.2,
+    ),
+    _of_error(
         "ended-by-the-scheduler",
         "process-died",
         "Time was up, or the machine was taken away.",
         "save often, and resume; ask for a signal before the end (#SBATCH --signal=B:USR1@120)",
+        signs=("terminated",),
+        ruled_out_by=("crashed",),
     ),
     _of_error(
         "another-rank-first",
         "process-died",
         "Another rank failed, and the launcher ended this one.",
         "read the first traceback, not the last",
+        needs=("several-ranks",),
+    ),
+    _of_error(
+        "killed-from-outside",
+        "process-died",
+        "Somebody has sent SIGKILL: a person, the scheduler, or the kernel for memory where its counters cannot be read.",
+        "dmesg -T | grep -i -E 'oom|killed process'; the job's report; who else uses the machine",
+        likely=0.2,
+        signs=("killed",),
+        ruled_out_by=("crashed", "terminated"),
     ),
     _of_error(
         "crash-in-a-library",
@@ -172,6 +198,8 @@ OF_ERRORS = (
         "Compiled code crashed (exit 139 or 134).",
         "python -X faulthandler train.py; num_workers=0; update the library that it names",
         likely=0.2,
+        signs=("crashed",),
+        ruled_out_by=("killed", "terminated"),
     ),
     _of_error(
         "file-damaged",

@@ -8,6 +8,7 @@ WORKER_DIED = Cause(
     code="worker-died",
     seen_by=("loader-stall", "hang"),
     signs=("workers-fewer",),
+    ruled_out_by=("worker-stands", "locks-wait", "computes-on", "waits-in-script"),
     because="A loader worker is gone, killed for memory or crashed, and the loader waits for its batch.",
     likely=0.3,
     fixes=(
@@ -29,7 +30,8 @@ SHARED_MEMORY_FULL = Cause(
 SLOW_STORAGE = Cause(
     code="slow-storage",
     seen_by=("loader-stall", "slow-loading", "hang", "straggler"),
-    signs=("waits-for-disk",),
+    signs=("waits-for-disk", "worker-stands"),
+    ruled_out_by=("locks-wait", "computes-on", "workers-fewer"),
     because="Reading takes the time: a network file system, a spinning disk, or millions of small files.",
     likely=0.2,
     fixes=(
@@ -40,6 +42,8 @@ SLOW_STORAGE = Cause(
 DEADLOCK = Cause(
     code="deadlock",
     seen_by=("hang", "loader-stall"),
+    signs=("locks-wait",),
+    ruled_out_by=("computes-on", "workers-fewer"),
     because="Two wait for each other: a worker was forked while a thread held a lock, or a queue is full and nobody reads.",
     likely=0.2,
     fixes=(
@@ -50,14 +54,26 @@ DEADLOCK = Cause(
 STUCK_COMPUTE = Cause(
     code="stuck-compute",
     seen_by=("hang", "slow-step"),
+    signs=("computes-on",),
+    ruled_out_by=("locks-wait", "waits-in-script", "workers-fewer"),
     because="A kernel or a Python loop does not come to an end: a while without exit, an autotuner, a card in trouble.",
     likely=0.1,
     fixes=(Fix("look at the stacks (py-spy dump --native --pid PID), and at nvidia-smi and dmesg"),),
+)
+WAITS_IN_SCRIPT = Cause(
+    code="waits-for-something",
+    seen_by=("hang",),
+    needs=("waits-in-script",),
+    signs=("waits-in-script",),
+    because="The script waits for something that does not come: an answer, a file, a queue, a process, a sleep that is too long.",
+    likely=0.3,
+    fixes=(Fix("look at the line that is named, and give what it waits for a time-out"),),
 )
 COLLECTIVE_MISMATCH = Cause(
     code="collective-mismatch",
     seen_by=("collective-stall", "hang"),
     signs=("collectives-differ",),
+    ruled_out_by=("worker-stands", "locks-wait", "computes-on", "waits-in-script", "workers-fewer"),
     because="Ranks call different collectives: one has a batch more, takes another branch, or saves alone.",
     likely=0.3,
     fixes=(
@@ -69,6 +85,7 @@ DEAD_RANK = Cause(
     code="dead-rank",
     seen_by=("collective-stall", "hang"),
     signs=("rank-is-gone",),
+    ruled_out_by=("worker-stands", "locks-wait", "computes-on", "waits-in-script", "workers-fewer"),
     because="One rank died or ran out of memory, and the others wait for it until their time-out.",
     likely=0.3,
     fixes=(Fix("read the log of the rank that has no time-out message; keep logs apart: torchrun --redirects 3 --log-dir logs"),),
@@ -83,6 +100,7 @@ NETWORK = Cause(
 UNSHARED_UPDATES = Cause(
     code="updates-not-shared",
     seen_by=("rank-divergence",),
+    signs=("gradients-differ",),
     because="Some parameters are outside of DDP, updates were made under no_sync, or one rank left out an update.",
     likely=0.4,
     fixes=(Fix("wrap the whole model, and call the wrapped one; decide on skipping from a number that all ranks have reduced"),),
@@ -236,7 +254,7 @@ NOT_MOVED = Cause(
 )
 
 OF_SPEED = (
-    *(WORKER_DIED, SHARED_MEMORY_FULL, SLOW_STORAGE, DEADLOCK, STUCK_COMPUTE),
+    *(WORKER_DIED, SHARED_MEMORY_FULL, SLOW_STORAGE, DEADLOCK, STUCK_COMPUTE, WAITS_IN_SCRIPT),
     *(COLLECTIVE_MISMATCH, DEAD_RANK, NETWORK, UNSHARED_UPDATES, DIFFERENT_START, UNEVEN_WORK),
     *(ONE_SLOW_WORKER, TOO_FEW_WORKERS, HEAVY_DECODING, HEAVY_TRANSFORMS),
     *(WORK_TOO_SMALL, WAITS_FOR_GPU, FULL_PRECISION, THROTTLED, MEMORY_ALMOST_FULL, MORE_EACH_STEP),

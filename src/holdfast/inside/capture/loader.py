@@ -43,6 +43,7 @@ class Loader:
         self._dataset: weakref.ref[Any] | int | None = None
         self._iterator: weakref.ref[Any] | None = None
         self._waited_since_row = 0.0
+        self.joins_late = False  # whether the training may have been under way, in the middle of a pass, before anyone looked
         self._drawn: dict[int, tuple[weakref.ref[Any] | int, _Pass]] = {}  # since the last step, by data set
 
     def begin(self) -> None:
@@ -59,6 +60,8 @@ class Loader:
         """Take in one batch that was drawn with gradients on."""
         drawn = getattr(iterator, "_num_yielded", 0)
         samples, is_first = count_samples(batch), drawn == 1
+        if self.joins_late and self._dataset is None and not evaluating:
+            self._dataset = _reference(getattr(iterator, "_dataset", None))
         self._note_pass(iterator, samples, seconds, is_first)
         is_main = self.is_main(iterator)
         if is_main or not evaluating:
@@ -87,6 +90,11 @@ class Loader:
         if isinstance(self._dataset, weakref.ref):
             return self._dataset() is dataset and dataset is not None
         return self._dataset == id(dataset)
+
+    def drawn_from(self) -> tuple[Any, Any]:
+        """The iterator that was drawn from last, None once it is gone, and the main data set, or its identity."""
+        iterator = self._iterator() if self._iterator is not None else None
+        return iterator, self._dataset() if isinstance(self._dataset, weakref.ref) else self._dataset
 
     def set_epoch(self, number: int) -> None:
         """Take the epoch from the script; passes are counted on from there."""

@@ -23,8 +23,10 @@ from torch.utils.data import get_worker_info
 from holdfast.inside.capture.checkpoint_news import CheckpointNews
 from holdfast.inside.capture.non_finite import is_state, tensors_in
 from holdfast.inside.patches import Patches
+from holdfast.inside.pulse import PULSE
 from holdfast.inside.shield import Shield
 from holdfast.signals.lineage import whole_path
+from holdfast.signals.pulse import LOADING
 
 Optimizer = torch.optim.Optimizer
 _FILES, _TENSORS, _PER_PART, _ASKED = 32, 512, 32, 16  # files, tensors of a file and of a part of it that are remembered; asked
@@ -67,7 +69,8 @@ class Loads:
         def watch_load(original: Callable[..., Any]) -> Callable[..., Any]:
             def load(f: Any, *args: Any, **kwargs: Any) -> Any:
                 begun = time.perf_counter()
-                result = original(f, *args, **kwargs)
+                with PULSE.during(LOADING):
+                    result = original(f, *args, **kwargs)
                 read(f, result, begun)
                 return result
 
@@ -126,6 +129,11 @@ class Loads:
     def whole_in(self, tensor: torch.Tensor) -> LoadedFile | None:
         """The file in which this very tensor came: a model that was pickled as a whole."""
         return next((file for file in reversed(self._files) if any(known() is tensor for known in file.tensors)), None)
+
+    @property
+    def paths(self) -> list[str]:
+        """The newest files that were read."""
+        return [file.path for file in self._files]
 
     @property
     def anything(self) -> bool:

@@ -33,6 +33,7 @@ class ModuleSampler:
 
     def __init__(self, memory: ProcessMemory, on_trouble: Callable[[str, BaseException], None]) -> None:
         self.running = False
+        self.half = False  # whether a module gave numbers in half precision, which overflow beyond 65504
         self._memory, self._on_trouble = memory, on_trouble
         self._given_up = False
         self._handles: list[Any] = []
@@ -178,6 +179,8 @@ class _Watched:
         entered, sampler = time.perf_counter(), self._sampler
         try:
             sampler.finish(self.name, FORWARD, self.begun.pop(), sampler._mark())
+            if getattr(output, "dtype", None) is torch.float16:
+                sampler.half = True
             produced = _first_node(output)
             if produced is not None:
                 sampler.follow_backward(self.name, produced, _first_node(inputs))

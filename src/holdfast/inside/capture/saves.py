@@ -27,8 +27,10 @@ from holdfast.inside.capture.checkpoint_news import CheckpointNews
 from holdfast.inside.capture.non_finite import Bad, bad_tensors, is_state
 from holdfast.inside.capture.saved_rows import SavedRows
 from holdfast.inside.patches import Patches
+from holdfast.inside.pulse import PULSE
 from holdfast.inside.shield import Shield
 from holdfast.signals.lineage import END, mark_of, whole_path
+from holdfast.signals.pulse import SAVING
 
 if TYPE_CHECKING:
     from holdfast.inside.capture.protected import Protected
@@ -72,7 +74,14 @@ class Saves:
         begins, ended, failed = (self._shield_of(entry) for entry in (self.begins, self.ended, self.failed))
 
         def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            target = begins(obj, f, sys._getframe(1))
+            before = PULSE.enter(SAVING)
+            try:
+                return watched(obj, f, *args, **kwargs)
+            finally:
+                PULSE.leave(before)
+
+        def watched(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            target = begins(obj, f, sys._getframe(2))
             if target is None:
                 return original(obj, f, *args, **kwargs)
             begun = time.perf_counter()

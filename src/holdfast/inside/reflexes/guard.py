@@ -142,7 +142,7 @@ class Guard:
             else:
                 self.statistics.keep()
         if self._bad is not None and numbers is not None:
-            self.report.bad_update(*self._bad, numbers, list(self._past), left_out=left_out)
+            self.report.bad_update(*self._bad, numbers, list(self._past), left_out=left_out, at_once=True)
         if left_out:
             self.left_out += 1
             self.averages.hold()

@@ -11,6 +11,7 @@ import numpy as np
 
 from holdfast.inside.gathering import Gathering
 from holdfast.inside.reflexes.blame import Blame
+from holdfast.inside.reflexes.variables import about_variables
 from holdfast.signals.journal import Journal
 
 _TOLD_EACH = 3  # after so many of a kind, only every doubling of their number is told
@@ -19,15 +20,24 @@ _TOLD_EACH = 3  # after so many of a kind, only every doubling of their number i
 class Report:
     """Writes the guard's findings and actions into the journal."""
 
-    def __init__(self, journal: Journal, rank: int, name_of: Callable[[int], str], blame: Blame) -> None:
-        self._journal, self._rank, self._name_of = journal, rank, name_of
+    def __init__(
+        self, journal: Journal, rank: int, name_of: Callable[[int], str], blame: Blame, in_half: Callable[[], bool] = bool
+    ) -> None:
+        self._journal, self._rank, self._name_of, self._in_half = journal, rank, name_of, in_half
         self._counts: dict[str, int] = {}
         self.blame = blame
 
     def bad_update(
-        self, step: int, code: str, numbers: Gathering, past: list[tuple[float | None, float | None]], *, left_out: bool
+        self,
+        step: int,
+        code: str,
+        numbers: Gathering,
+        past: list[tuple[float | None, float | None]],
+        *,
+        left_out: bool,
+        at_once: bool = False,
     ) -> None:
-        """An update was not finite."""
+        """An update was not finite. `at_once`: the loop is still in that step, so its variables can be looked at."""
         count = self._count(code)
         if not _is_told(count):
             return
@@ -40,9 +50,14 @@ class Report:
         }
         if count > 1:
             evidence["so_far"] = count
+        if self._in_half():
+            evidence["half"] = True
         with contextlib.suppress(Exception):  # what cannot be named is left out, the finding is not
             evidence.update(self._parameters(numbers))
             evidence.update(self.blame.about_batch(step, count <= 3))
+        if at_once and evidence.get("input", "unknown") in ("finite", "unknown"):
+            with contextlib.suppress(Exception):
+                evidence.update(about_variables())
         self._write("finding", code=code, severity="critical", step=step, evidence=evidence)
         if evidence.get("input", "unknown") not in ("finite", "unknown") and self._count("non-finite-input") == 1:
             self._write("finding", code="non-finite-input", severity="critical", step=step, evidence={"input": evidence["input"]})

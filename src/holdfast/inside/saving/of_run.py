@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from holdfast.checkpoints.manifest import MANIFEST
 from holdfast.errors import CannotRestore, UsageError
 from holdfast.inside.discovery import find_living, find_roots
+from holdfast.inside.restarted import restarted
 from holdfast.inside.saving.board import Board
 from holdfast.inside.saving.earlier import earlier_of, source_of
 from holdfast.inside.saving.fsdp1 import by_name
@@ -120,6 +122,10 @@ class StoreOfRun:
         """Go on from a checkpoint, a folder of them or a run; by default from the earlier ones of this run's name, if any."""
         if self._scope.trainings:
             raise UsageError("the training has begun already.", fix="call run.restore() before the first step")
+        if path is None and (told := restarted()) is not None:
+            if told.checkpoint is None:
+                return None  # what the guard has kept knows no place in the data: the script's loop is gone through instead
+            path = told.checkpoint if (Path(told.checkpoint) / MANIFEST).exists() else None
         folder, at = source_of(path) if path is not None else (earlier_of(self._scope.run) or self.store().folder, None)
         restored = restore_by(folder, at, lambda found, parts: self._put_back(found, parts, data=data), self._board)
         if restored is None:

@@ -22,12 +22,14 @@ from holdfast.checkpoints.retain import best_of, retain
 from holdfast.checkpoints.write import best_checkpoint, mark_best, named_tensors, write_checkpoint
 from holdfast.errors import StorageError
 from holdfast.inside.helper import Helper
+from holdfast.inside.pulse import PULSE
 from holdfast.inside.saving import at_exit
 from holdfast.inside.saving.board import Board
 from holdfast.inside.saving.host_state import HostMemory, HostState, as_numbers, metrics_now
 from holdfast.inside.saving.parts import to_parts
 from holdfast.inside.saving.telling import Telling
 from holdfast.inside.snapshots.state import TrainingState
+from holdfast.signals.pulse import SAVING
 
 _STUCK = 60.0  # seconds in which nothing was written, after which the end of the process no longer waits
 _NAMED = 5  # bad tensors that a finding names
@@ -78,7 +80,8 @@ class Saver:
         if before is not None and not before.done.is_set():
             if self._drop:
                 return None
-            self._wait_while_it_moves()
+            with PULSE.during(SAVING):
+                self._wait_while_it_moves()
             if not before.done.is_set():
                 raise StorageError(
                     f"The save of step {before.step} is stuck: nothing was written for {_STUCK:.0f} seconds.",
@@ -93,7 +96,8 @@ class Saver:
         at_exit.finish(self)
         self._helper.later(lambda: self._work(job))
         if copy.own:  # the training's own memory is being written
-            job.done.wait()
+            with PULSE.during(SAVING):
+                job.done.wait()
         return job
 
     def make_ready(self, state: TrainingState) -> None:

@@ -1,0 +1,144 @@
+"""`holdfast attach`: get into a Python process that was started without Holdfast."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.options import AsJson
+from holdfast.errors import CannotAttach, NoSuchRun
+
+if TYPE_CHECKING:
+    from holdfast.signals.run_folder import RunFolder
+
+_TOLD = {
+    "armed": "recording starts at its next step",
+    "waits": "it has not imported torch; recording starts with the first step after it has",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("attach")(attach)
+
+
+def attach(
+    pids: Annotated[list[int], typer.Argument(metavar="PID...", help="The process that trains; of several ranks, all of them.")],
+    name: Annotated[str | None, typer.Option(help="Name of the run; attached-PID without it.", show_default=False)] = None,
+    folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
+    policy: Annotated[str, typer.Option(help="What Holdfast may do: observe, guard or heal.")] = "observe",
+    as_json: AsJson = False,
+) -> None:
+    """Get into a Python process that was started without Holdfast; recording starts at its next step.
+
+    Afterwards everything works as after `holdfast run`: tail, query, backtrace, eval, set, journal. It needs the right to trace
+    the process (its user, or root). If it cannot be done, the process runs on as it was.
+    """
+    from holdfast.cli.run import read_policy
+    from holdfast.probe.attach.checks import check
+    from holdfast.probe.attach.enter import enter
+
+    policy = read_policy(policy)
+    processes = [check(pid) for pid in pids]
+    for process in processes:
+        _refuse_known(process.pid)
+    run = _make_folder(folder, name or f"attached-{pids[0]}", processes[0], policy)
+    answers = []
+    for process in processes:
+        try:
+            answer = enter(process, run.path, policy=policy, budget=0.01)
+        except CannotAttach:
+            _remove(run)
+            raise
+        if answer["state"] not in _TOLD:
+            _remove(run)
+            raise _cannot(process.pid, answer)
+        answers.append({"pid": process.pid, "run": run.name, "folder": str(run.path), **answer})
+    _start_outside(run, pids[0])
+    _tell(answers, as_json=as_json)
+
+
+def _refuse_known(pid: int) -> None:
+    from holdfast.probe.state import read_state
+    from holdfast.probe.target import resolve
+
+    try:
+        run = resolve(str(pid))
+    except NoSuchRun:
+        return
+    if not read_state(run).alive:  # the number was another process's once
+        return
+    raise CannotAttach(f"process {pid} is recorded already, in {run.path}.", fix=f"holdfast tail -t {run.name}")
+
+
+def _make_folder(parent: Path, name: str, process: Any, policy: str) -> RunFolder:
+    import os
+    import time
+
+    from holdfast.signals.run_folder import RunFolder
+
+    environment = _environment(process)
+    size = environment.get("WORLD_SIZE", "1")
+    run = RunFolder.create(
+        parent,
+        name,
+        command=process.cmdline(),
+        cwd=process.cwd(),
+        started=time.time(),
+        pid=process.pid,
+        policy=policy,
+        rules={},
+        python=process.exe(),
+        world_size=int(size) if size.isdigit() else 1,
+        attached=True,
+    )
+    uid = process.uids().real
+    for path in (run.path, run.path / "run.json") if uid != os.geteuid() else ():
+        os.chown(path, uid, -1)  # the process itself writes there
+    return run
+
+
+def _environment(process: Any) -> dict[str, str]:
+    import psutil
+
+    try:
+        found: dict[str, str] = process.environ()
+    except (psutil.Error, OSError):
+        return {}
+    return found
+
+
+def _remove(run: RunFolder) -> None:
+    """Leave no empty run behind; one in which another rank is recorded already stays."""
+    import shutil
+
+    if not run.recordings():
+        shutil.rmtree(run.path, ignore_errors=True)
+
+
+def _cannot(pid: int, answer: dict[str, Any]) -> CannotAttach:
+    if answer["state"] == "already":
+        return CannotAttach(f"Holdfast is in process {pid} already.", fix="holdfast ps lists the runs")
+    return CannotAttach(f"Holdfast cannot work in process {pid}: {answer.get('error')}.", fix="it runs on as it was")
+
+
+def _start_outside(run: RunFolder, pid: int) -> None:
+    """The same side process that `holdfast.watch` starts; it outlives this command."""
+    words = [sys.executable, "-m", "holdfast.supervisor.side", str(run.path), str(pid)]
+    nowhere = subprocess.DEVNULL
+    process = subprocess.Popen(words, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+    process.returncode = 0
+
+
+def _tell(answers: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(answers))
+        return
+    for one in answers:
+        print(f"in process {one['pid']}: {_TOLD[one['state']]}", file=sys.stderr)
+    print(answers[0]["folder"])

@@ -1,0 +1,112 @@
+"""`holdfast backtrace`: where every thread of every process of a run is, and what that means."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.options import AllRuns, AsJson, Targets
+
+if TYPE_CHECKING:
+    from holdfast.probe.stacks.report import Report
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("backtrace")(backtrace)
+
+
+def backtrace(
+    target: Targets = None,
+    everything: AllRuns = False,
+    locals_: Annotated[bool, typer.Option("--locals", help="Also the names and values in your own functions.")] = False,
+    native: Annotated[
+        bool, typer.Option("--native/--no-native", help="Frames of C and C++ code, too; without them it is quicker.")
+    ] = True,
+    all_threads: Annotated[bool, typer.Option("--all-threads", help="Fold nothing: all threads, all frames.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a run is: all threads of all its processes, and a sentence on where it is stuck and what that means.
+
+    Nothing inside the process has to answer: it works while it hangs, holds the interpreter lock, or is stopped. TARGET may
+    also be the id of any Python process. Several targets are told as one job. Exits with 1 if the run is stuck.
+    """
+    targets = target or []
+    if everything or len(targets) > 1 or any(":" in one for one in targets):
+        _of_several(targets, everything, native=native, locals_=locals_, all_threads=all_threads, as_json=as_json)
+        return
+    report = report_on(targets[0] if targets else None, native=native, locals_=locals_)
+    if as_json:
+        print(json.dumps(as_object(report), ensure_ascii=False))
+    else:
+        _print(report, all_threads=all_threads, locals_=locals_)
+    for note in report.notes:
+        print(note, file=sys.stderr)
+    if report.verdict.is_wrong and not report.over:
+        raise typer.Exit(1)
+
+
+def _of_several(targets: list[str], everything: bool, *, native: bool, locals_: bool, all_threads: bool, as_json: bool) -> None:
+    from holdfast.cli.cluster_words import end
+    from holdfast.probe.cluster import find
+    from holdfast.probe.stacks.cluster_report import reports_on
+
+    cluster = find(targets, everything=everything)
+    reports = reports_on(cluster, native=native, locals_=locals_)
+    if as_json:
+        print(json.dumps([as_object(report) for report in reports], ensure_ascii=False))
+    for number, report in enumerate(() if as_json else reports):
+        print("\n" * bool(number), end="")
+        _print(report, all_threads=all_threads, locals_=locals_)
+    end(cluster, int(any(report.verdict.is_wrong for report in reports)))
+
+
+def report_on(target: str | None, *, native: bool, locals_: bool) -> Report:
+    """Take the stacks of what the target names: a run, or a process that belongs to none."""
+    from holdfast.errors import NoSuchRun
+    from holdfast.probe.stacks.report import report_on_process, report_on_run
+    from holdfast.probe.target import resolve
+
+    try:
+        run = resolve(target)
+    except NoSuchRun:
+        if target is None or not target.isdigit():
+            raise
+        report = report_on_process(int(target), native=native, locals_=locals_)
+        report.notes.append(f"process {target} belongs to no run: this is it and what it started, and nothing was kept")
+        return report
+    return report_on_run(run, native=native, locals_=locals_)
+
+
+def as_object(report: Report) -> dict[str, Any]:
+    """The report as plain values."""
+    from holdfast.cli.show import for_json
+
+    found = {
+        "run": report.name,
+        "time": report.when,
+        "over": report.over,
+        "verdict": asdict(report.verdict),
+        "processes": [asdict(one) for one in report.stacks],
+        "since": report.before,
+        "changes": [asdict(one) for one in report.changes],
+        "kept": report.kept,
+    }
+    answer: dict[str, Any] = for_json(found)
+    return answer
+
+
+def _print(report: Report, *, all_threads: bool, locals_: bool) -> None:
+    from rich.console import Console
+
+    from holdfast.cli.show import WIDTH
+    from holdfast.cli.stack_screen import stack_screen
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH)
+    console.print(stack_screen(report, all_threads=all_threads, locals_=locals_))

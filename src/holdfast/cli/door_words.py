@@ -1,0 +1,69 @@
+"""The words of the journal for what someone did from outside: code that was run, settings that were changed, saves, pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.cli.show import number, size
+from holdfast.probe.words import plain
+
+_CODE = 60
+
+
+def row_words(row: Mapping[str, Any]) -> str:
+    """What was done, by whom, under which number."""
+    said = _eval(row) if row.get("kind") == "eval" else _DID.get(str(row.get("do")), _other)(row)
+    who = f", by {plain(str(row['who']).partition(' pid ')[0])}" if row.get("who") else ""
+    return f"{said}{who} (no. {row['number']})" if row.get("number") is not None else f"{said}{who}"
+
+
+def _eval(row: Mapping[str, Any]) -> str:
+    code = plain(str(row.get("code", "")).strip())
+    first = code if len(code) <= _CODE else f"{code[: _CODE - 1]}…"
+    often = f", {row['times']} times so far" if row.get("times") else ""
+    return f"ran `{first}`{' at once' if row.get('now') else ''}{'' if row.get('ok', True) else ', which failed'}{often}"
+
+
+def _set(row: Mapping[str, Any]) -> str:
+    return f"{_name(row)} {values(row.get('from'))} → {values(row.get('to'))}"
+
+
+def _undo(row: Mapping[str, Any]) -> str:
+    what = str(row.get("what", "")).partition("(")[2].rstrip(")").split(" ")[0]
+    return f"undid no. {row.get('undoes')}: {plain(what)} {values(row.get('from'))} → {values(row.get('to'))}"
+
+
+def _save(row: Mapping[str, Any]) -> str:
+    return f"saved {plain(str(row.get('path') or 'a checkpoint'))}"
+
+
+def _cleanup(row: Mapping[str, Any]) -> str:
+    freed = row.get("freed")
+    parts = [f"{plain(str(name)).replace('_', ' ')} {size(value)}" for name, value in (freed or {}).items()]
+    return f"cleaned up{': freed ' + ', '.join(parts) if parts else ''}"
+
+
+def _other(row: Mapping[str, Any]) -> str:
+    return plain(str(row.get("what") or row.get("do")))
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return plain(str(row.get("what") or "setting").split(" ")[0])
+
+
+def values(given: Any) -> str:
+    """A value, or those of each parameter group."""
+    if isinstance(given, list):
+        return "[" + ", ".join(map(values, given)) + "]"
+    return "off" if given is None else number(given) if isinstance(given, (int, float)) else plain(str(given))
+
+
+_DID: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "set": _set,
+    "undo": _undo,
+    "save": _save,
+    "cleanup": _cleanup,
+    "pause": lambda _: "paused",
+    "continue": lambda _: "went on",
+}

@@ -1,0 +1,84 @@
+"""The journals of several runs as one: by time, each entry with the machine and the run that it comes from."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli.journal import Telling, clock, print_lines
+
+if TYPE_CHECKING:
+    from holdfast.probe.cluster import Cluster
+    from holdfast.probe.journal import Event
+
+
+class MergedTelling(Telling):
+    """How entries of several runs are told: whose they are stands before the rank."""
+
+    def __init__(self, kind: str | None) -> None:
+        self.kind, self.started, self.ranks = kind, None, 0
+        self._whose: dict[int, tuple[str, int]] = {}
+        self._widths = [8, 0, 8, 0, 9]
+
+    def events(self, journals: list[dict[str, Any]]) -> list[Event]:
+        """What all journals tell, by time."""
+        from holdfast.probe.journal import Folding
+
+        found = []
+        several = len({one["run"] for one in journals}) > 1
+        for one in journals:
+            label = f"{one['host']} {one['run']}" if several else str(one["host"])
+            for event in Folding(one["rows"]).events:
+                if self.wanted(event):
+                    self._whose[id(event)] = (label, int(one["ranks"]))
+                    found.append(event)
+        return sorted(found, key=lambda event: event.time or 0.0)
+
+    def _cells(self, event: Event) -> tuple[str, str, str, str, str]:
+        from holdfast.cli import entries
+
+        label, ranks = self._whose[id(event)]
+        whom = f"{label} {entries.rank_words(event, ranks)}".strip()
+        return clock(event.time), "", entries.step_words(event), whom, entries.word(event)
+
+
+def tell_merged(cluster: Cluster, *, as_json: bool, kind: str | None, last: int | None) -> int:
+    """Print the entries of all; 1 if one of them is a critical finding."""
+    journals = journals_of(cluster)
+    told = MergedTelling(kind)
+    if as_json:
+        from holdfast.cli.entries import row_for_json
+
+        rows = [{"host": one["host"], "run": one["run"], **row_for_json(row)} for one in journals for row in one["rows"]]
+        rows = sorted((row for row in rows if told.wanted(row)), key=lambda row: _time(row))
+        print(json.dumps(rows[-(last or 0) :], ensure_ascii=False))
+    elif events := told.events(journals)[-(last or 0) :]:
+        print_lines(told, events)
+    else:
+        print(f"no {kind} in any journal" if kind else "nothing in any journal", file=sys.stderr)
+    found = (row for one in journals for row in one["rows"])
+    return int(any(row.get("kind") == "finding" and row.get("severity") == "critical" for row in found))
+
+
+def journals_of(cluster: Cluster) -> list[dict[str, Any]]:
+    """The journal of every run, here and there; a run that several have, because they share a folder, once."""
+    from holdfast.probe.cluster_query import without_doubles
+
+    found = []
+    for run in cluster.here:
+        host = run.info().get("host") or socket.gethostname()
+        found.append(
+            {"host": host, "run": run.name, "ranks": len({one.rank for one in run.recordings()}), "rows": list(run.journal)}
+        )
+    chosen = {str(one): runs for one, runs in without_doubles(cluster)}
+    for _, journals in cluster.ask(lambda one: one.remote.get("/v1/journal", run=chosen[str(one)]) if str(one) in chosen else []):
+        found += journals
+    cluster.check(len(found))
+    return found
+
+
+def _time(row: dict[str, Any]) -> float:
+    value = row.get("time")
+    return float(value) if isinstance(value, (int, float)) else 0.0

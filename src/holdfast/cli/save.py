@@ -1,0 +1,57 @@
+"""`holdfast save`: have a live training save a checkpoint at its next step, and verify it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli.asking import Seconds
+from holdfast.cli.options import AsJson, Targets
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("save")(save)
+
+
+def save(
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="A folder of checkpoints, or a file that ends in .pt; the run's own folder without it."),
+    ] = None,
+    target: Targets = None,
+    seconds: Seconds = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Have a live training save its state at the next step, under any policy; every byte is read back and checked.
+
+    A folder gets a checkpoint of Holdfast's: weights, optimizer, schedule, random numbers, place in the data where it is known. A
+    file that ends in .pt gets a dictionary with `model`, `optimizer`, `scheduler`, `step` and `epoch`.
+    """
+    from holdfast.cli.asking import change_all, finish
+    from holdfast.probe.far_rank import FarRank
+
+    request = {"do": "save", "path": str(path.absolute()) if path is not None else None}
+    told = change_all(target, request, seconds=seconds)
+    for one in told:
+        if one.ok and one.answer.get("writes") and not isinstance(one.recording, FarRank):
+            _verify(one.answer)
+    written = [one for one in told if not one.ok or one.answer.get("writes")] or told
+    finish(written, as_json=as_json)
+
+
+def _verify(answer: dict[str, Any]) -> None:
+    """Read it back here too; what is not clean is a failure."""
+    from holdfast.cli.checkpoints.paths import chosen
+    from holdfast.cli.checkpoints.progress import Bar
+
+    with Bar(chosen([str(answer["path"])])) as bar:
+        states = [verdict.state for _, verdict in bar.verified()]
+    answer["state"] = states[0] if len(set(states)) == 1 else ", ".join(states)
+    if set(states) != {"clean"}:
+        answer |= {"ok": False, "error": f"{answer['path']} is {answer['state']}; see: holdfast checkpoints verify"}
+    else:
+        print(f"step {answer.get('step')} saved and verified: clean", file=sys.stderr)

@@ -1,0 +1,74 @@
+"""`holdfast serve`: let other machines ask the runs of this one."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.errors import UsageError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("serve")(serve)
+
+
+def serve(
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.", show_default=False)
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("-t", "--target", metavar="TARGET", help="Which run; all live ones of yours without it.")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with the tokens, for others unreadable.")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Answer only: no eval, no set, whatever the token.")] = False,
+    cert: Annotated[Path | None, typer.Option(help="Certificate for TLS, as PEM.")] = None,
+    key: Annotated[Path | None, typer.Option(help="Its key, as PEM.")] = None,
+    new_token: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Make a token, add it to FILE, and end.", show_default=False)
+    ] = None,
+    token_name: Annotated[str, typer.Option(help="Whose the new token is: the journal says so.")] = "",
+) -> None:
+    """Let other machines ask the runs of this one: tables, SQL, stacks, code and changes, over HTTP with a token.
+
+    On this machine you need no token yourself. `--new-token FILE --read-only` makes one that may only read.
+    """
+    if new_token is not None:
+        _make_token(new_token, token_name, read_only=read_only)
+        return
+    if listen is None:
+        raise UsageError("where to listen is not said.", fix="holdfast serve --listen 127.0.0.1:8080")
+    from holdfast.probe.niceness import be_nice
+    from holdfast.probe.serve.start import Settings, serving, shown
+    from holdfast.probe.target import registered_runs, resolve
+
+    one = resolve(target) if target else None
+    be_nice()
+    settings = Settings(listen=listen, token_file=token_file, read_only=read_only, cert=cert, key=key)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: stop.set())
+    with serving(settings, (lambda: [one]) if one else registered_runs, say=_say) as server:
+        what = one.name if one else "the live runs of this user"
+        print(f"serving {what}; ask with -t {shown(server, settings)}", file=sys.stderr, flush=True)
+        stop.wait()
+
+
+def _make_token(path: Path, name: str, *, read_only: bool) -> None:
+    from holdfast.probe.serve.tokens import add_to_file
+
+    token = add_to_file(path, name=name, read_only=read_only)
+    may = "may read" if read_only else "may read, run code and change settings"
+    print(f"{path} has a new token ({token.name}), which {may}.", file=sys.stderr)
+    print(f"  server: holdfast serve --listen HOST:PORT --token-file {path}", file=sys.stderr)
+    print(f"  client: HOLDFAST_TOKEN_FILE={path} holdfast query -t HOST:PORT '…', with the file copied there", file=sys.stderr)
+
+
+def _say(words: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {words}", file=sys.stderr, flush=True)

@@ -1,0 +1,40 @@
+"""`holdfast set`: change the learning rate, the weight decay or the clipping of a live training."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.asking import Rank, Seconds
+from holdfast.cli.options import AllRuns, AsJson, Targets
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("set")(set_)
+
+
+def set_(
+    settings: Annotated[
+        list[str],
+        typer.Argument(metavar="SETTING...", help="lr=1e-4, 'lr*=0.1', 'lr[1]=1e-5', weight_decay=0, clip=1.0, clip=off"),
+    ],
+    target: Targets = None,
+    everything: AllRuns = False,
+    seconds: Seconds = 30.0,
+    rank: Rank = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change settings of a live training between two steps, on every rank between the same two.
+
+    `lr*=0.1` is a factor on whatever the script or its scheduler wants. `lr=1e-4` makes it that now; the schedule goes on from
+    there in proportion. `clip=1.0` keeps the gradient norm under 1 before every update, until `clip=off`. [N] names a parameter
+    group. What was changed is in the journal; `holdfast undo N` takes it back. A training on several machines is changed on all
+    of them or on none: name the server of each.
+    """
+    from holdfast.cli.asking import change_all, change_words, finish
+
+    for text in settings:
+        told = change_all(target, {"do": "set", "text": text}, everything=everything, seconds=seconds, rank=rank)
+        finish(told, as_json=as_json, words=change_words)

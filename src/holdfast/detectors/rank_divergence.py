@@ -1,0 +1,50 @@
+"""`rank-divergence`: ranks that are to hold the same weights do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.detectors.finding import Finding
+
+_EQUAL = 1e-6  # of a norm: sums of the same numbers in another order
+
+
+class RankDivergence:
+    """Takes in the norms of each rank, step by step, and compares those of the same step once all ranks have given them.
+
+    Ranks that share their gradients have the same gradient norm; then their weights must have the same norm too. Shards differ
+    in both, and trainings that have nothing to do with each other as well: of these nothing is said.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._given: dict[int, dict[int, tuple[float, float]]] = {}
+        self._agreed = False
+        self._told = False
+
+    def add(self, rank: int, step: int, grad_norm: float, weight_norm: float) -> Finding | None:
+        """The norms of one rank at one step."""
+        given = self._given.setdefault(step, {})
+        given[rank] = (grad_norm, weight_norm)
+        if len(given) < self._ranks or self._told:
+            return None
+        for old in [one for one in self._given if one <= step]:
+            del self._given[old]
+        return self._compared(step, given)
+
+    def _compared(self, step: int, given: Mapping[int, tuple[float, float]]) -> Finding | None:
+        gradients, weights = zip(*(given[rank] for rank in sorted(given)), strict=True)
+        if _alike(weights):
+            self._agreed = True
+            return None
+        if not (self._agreed or _alike(gradients)):
+            return None
+        self._told = True
+        norms = {f"rank_{rank}": weight for rank, (_, weight) in sorted(given.items())}
+        shared = _alike(gradients)
+        evidence = {"onset": step if self._agreed else 0, "gradients_shared": shared, **dict(list(norms.items())[:8])}
+        return Finding("rank-divergence", step=step, severity="critical", evidence=evidence)
+
+
+def _alike(values: tuple[float, ...]) -> bool:
+    return max(values) - min(values) <= _EQUAL * max(abs(value) for value in values)

@@ -1,0 +1,102 @@
+"""Why a command ended badly, from its exit code, its last words and what the system counted: one finding. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.detectors.finding import Finding
+from holdfast.diagnosis.error_search import Answer, Found, is_told_first
+from holdfast.diagnosis.known_texts import FOLLOWS
+
+_RAISED = re.compile(r"^(?:\[[^\]]{1,60}\]:?\s*)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?::|\s*$)")
+_KILL = re.compile(r"SIGKILL|[Ss]ignal 9|exitcode\W+-9|[Kk]illed")
+_CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+_MANY_FILES = 0.9  # of the limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What is known about an end; `said` is what known texts its log holds, `files` open files and their limit."""
+
+    exit_code: int
+    step: int | None = None
+    said: Answer = field(default_factory=Answer)
+    killed_for_memory: int | None = None  # by the kernel; None where it does not tell
+    files: tuple[int, int] | None = None
+    stack: str | None = None  # what was written when it crashed
+
+    @property
+    def number(self) -> signal.Signals | None:
+        """The signal that ended it, if one did."""
+        try:
+            return signal.Signals(self.exit_code - 128) if self.exit_code > 128 else None
+        except ValueError:
+            return None
+
+
+def error_of(ended: Ended) -> tuple[str | None, str | None]:
+    """The class of the error that ended it, and its line."""
+    found = [one.line for one in ended.said.found if one.text.kind >= FOLLOWS]
+    unknown = ended.said.unknown[0] if ended.said.unknown is not None else None
+    line = unknown if unknown is not None and is_told_first(ended.said) else next(iter(found), unknown)
+    match = _RAISED.match(line) if line else None
+    return (match[1].rpartition(".")[2] if match else None), line
+
+
+def finding_of(ended: Ended, **more: Any) -> Finding:
+    """The finding of an end: what is said in the log, what the kernel counted, or the signal."""
+    name, line = error_of(ended)
+    evidence: dict[str, Any] = {"exit_code": ended.exit_code, "ended": words_of(ended), "error": line, **more}
+    if ended.killed_for_memory:
+        evidence["killed_for_memory"] = ended.killed_for_memory
+    if ended.files is not None and ended.files[0] > _MANY_FILES * ended.files[1]:
+        evidence["open_files"], evidence["open_files_limit"] = ended.files
+    shown = {key: value for key, value in evidence.items() if value is not None}
+    return Finding(_code(ended, name), step=ended.step or 0, severity="critical", evidence=shown)
+
+
+def _code(ended: Ended, name: str | None) -> str:
+    known = [one.text.page for one in ended.said.found if one.text.kind >= FOLLOWS and not _disproved(one, ended)]
+    if ended.killed_for_memory and (ended.number == signal.SIGKILL or "loader-stall" in known or "host-out-of-memory" in known):
+        return "host-out-of-memory"
+    if ended.number in _CRASHES or ended.number == signal.SIGKILL:
+        return "process-died"
+    if known and not is_told_first(ended.said):
+        return known[0]
+    return "process-died" if ended.number is not None or name is None else "script-error"
+
+
+def _disproved(one: Found, ended: Ended) -> bool:
+    """A launcher that reports SIGKILL takes it for a kill for memory; the kernel knows better."""
+    return one.text.page == "host-out-of-memory" and ended.killed_for_memory == 0 and bool(_KILL.search(one.line))
+
+
+def words_of(ended: Ended) -> str:
+    """How it ended, in words."""
+    if ended.killed_for_memory and ended.number == signal.SIGKILL:
+        return "killed by the kernel for memory"
+    if ended.number is not None:
+        what = {signal.SIGSEGV: "a segmentation fault", signal.SIGKILL: "SIGKILL, and nobody says who sent it"}
+        return f"ended by {what.get(ended.number, ended.number.name)}"
+    name, _ = error_of(ended)
+    return f"ended with {name}" if name else f"ended with code {ended.exit_code}"
+
+
+def trend(sizes: Mapping[str, list[tuple[float, float]]]) -> list[dict[str, Any]]:
+    """How the memory of each process went, from (time, bytes): first, largest and last, the largest process first."""
+    rows = [
+        {
+            "process": name,
+            "first": int(points[0][1]),
+            "largest": int(max(size for _, size in points)),
+            "last": int(points[-1][1]),
+            "seconds": round(points[-1][0] - points[0][0], 1),
+        }
+        for name, points in sizes.items()
+        if points
+    ]
+    return sorted(rows, key=lambda row: -row["largest"])

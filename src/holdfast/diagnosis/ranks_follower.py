@@ -1,0 +1,73 @@
+"""Follow all ranks of a training, and the GPUs of its machine, through their tables: what one rank alone does not show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from holdfast.detectors.finding import Finding
+from holdfast.detectors.machine import MachineView, computing_on_cpu, low_gpu_utilisation
+from holdfast.detectors.rank_divergence import RankDivergence
+from holdfast.probe.follow import Follower
+from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.signals.view import Floats, measured
+
+_NORMS = ("step", "grad_norm", "weight_norm")
+_LAST = 900  # samples of the GPUs that are kept: half an hour
+
+
+class RanksFollower:
+    """Reads on from where it was, in the tables of every rank of one training."""
+
+    def __init__(self, recordings: Sequence[Recording]) -> None:
+        self._ranks = [(recording.rank, Follower(recording.path, "steps", _NORMS)) for recording in recordings]
+        self._divergence = RankDivergence(len(recordings))
+
+    def read(self) -> Iterator[Finding]:
+        """What is found in the rows since the last call."""
+        for rank, follower in self._ranks:
+            while len((rows := follower.new_rows())["step"]):
+                known = measured(rows["grad_norm"]) & measured(rows["weight_norm"])
+                for step, *norms in zip(*(rows[name][known].tolist() for name in _NORMS), strict=True):
+                    if np.isfinite(norms).all() and (found := self._divergence.add(rank, step, *norms)) is not None:
+                        yield found
+
+
+class MachineFollower:
+    """What the first training of a run makes of the GPUs of its machine; each finding is told once."""
+
+    def __init__(self, run: RunFolder, recording: Recording) -> None:
+        self._steps = Follower(recording.path, "steps", ("step", "step_seconds", "gpu_allocated"))
+        self._gpus = Follower(run.path / "host", "gpus", ("time", "gpu", "utilisation"))
+        self._seen, self._step, self._on_gpu = 0, 0, False
+        self._seconds: Floats = np.zeros(0)
+        self._shares: dict[int, list[float]] = {}
+        self._told: set[str] = set()
+
+    def read(self) -> Iterator[Finding]:
+        """What is found now and was not told yet."""
+        while len((rows := self._steps.new_rows())["step"]):
+            self._seen, self._step = self._seen + len(rows["step"]), int(rows["step"][-1])
+            self._on_gpu = self._on_gpu or bool(measured(rows["gpu_allocated"]).any())
+            self._seconds = np.concatenate([self._seconds, rows["step_seconds"][measured(rows["step_seconds"])]])[-4096:]
+        while len((rows := self._gpus.new_rows())["time"]):
+            for gpu, share in zip(rows["gpu"].tolist(), rows["utilisation"].tolist(), strict=True):
+                self._shares.setdefault(gpu, []).append(share)
+                del self._shares[gpu][:-_LAST]
+        for detector in (computing_on_cpu, low_gpu_utilisation):
+            found = detector(self._view())
+            if found is not None and found.code not in self._told:
+                self._told.add(found.code)
+                yield found
+
+    def _view(self) -> MachineView:
+        busiest = max(self._shares.values(), key=lambda shares: float(np.nanmean(shares)) if len(shares) else 0.0, default=[])
+        return MachineView(
+            step=self._step,
+            steps=self._seen,
+            step_seconds=float(np.median(self._seconds)) if len(self._seconds) else 0.0,
+            on_gpu=self._on_gpu,
+            gpus=len(self._shares),
+            utilisation=np.array(busiest),
+        )

@@ -1,0 +1,72 @@
+"""What the loop's own variables hold at a bad update: data that a loader gave finite may have become bad on its way.
+
+Looked at only then, in the frames of the user's code, so it costs nothing before. Of tensors that are data: no parameter, and
+nothing that was computed with gradients.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from holdfast.inside.capture.contents import bad_fields, leaves
+from holdfast.inside.door.frames import all_frames, users_frames
+
+_FRAMES, _TENSORS, _NUMBERS = 4, 64, 1 << 26  # that are looked at, at most
+_LARGEST_HALF = 65504.0
+
+
+def about_variables() -> dict[str, Any]:
+    """Evidence: `input` if a variable is not finite, `labels` if some are beyond the classes, `half` and `input_max`."""
+    found: dict[str, Any] = {}
+    tensors = list(_tensors(sys._getframe(1)))
+    data = [(place, tensor) for place, tensor in tensors if tensor.grad_fn is None and not tensor.requires_grad]
+    for place, tensor in data:
+        bad = bad_fields(tensor)
+        if bad:
+            found["input"] = f"{place}: {bad[0].words}"
+            break
+    if any(tensor.dtype is torch.float16 for _, tensor in tensors):
+        found["half"] = True
+        sizes = [float(tensor.detach().abs().max()) for _, tensor in data if tensor.is_floating_point() and tensor.numel()]
+        largest = max((size for size in sizes if size < float("inf")), default=0.0)
+        found |= {"input_max": largest} if largest > _LARGEST_HALF else {}
+    labels = _labels_beyond([one for _, one in tensors if one.grad_fn is not None], data)
+    return found | ({"labels": labels} if labels else {})
+
+
+def _tensors(frame: FrameType | None) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors that the innermost frames of the user's code name, with where they are."""
+    count = 0
+    for one in users_frames(all_frames(frame))[:_FRAMES]:
+        function = one.f_code.co_name
+        where = f"line {one.f_lineno} of {Path(one.f_code.co_filename).name}"
+        place = where if function.startswith("<") else f"{function}(), {where}"
+        for name, value in list(one.f_locals.items()):
+            if isinstance(value, torch.Tensor) or type(value) in (dict, list, tuple):
+                for part, tensor in leaves(value, depth=2):
+                    if isinstance(tensor, torch.Tensor) and tensor.numel() <= _NUMBERS and not tensor.is_meta:
+                        yield f"`{name}{f'[{part}]' if part else ''}` in {place}", tensor
+                        count += 1
+                        if count == _TENSORS:
+                            return
+
+
+def _labels_beyond(computed: list[torch.Tensor], data: list[tuple[str, torch.Tensor]]) -> str | None:
+    """Whole numbers in the shape of labels of an output, of which some are no class of it."""
+    for output in (one for one in computed if one.dim() >= 2):
+        for place, labels in data:
+            whole = labels.dtype in (torch.int64, torch.int32, torch.uint8) and labels.numel() > 0
+            classes = output.shape[-1] if labels.shape == output.shape[:-1] else output.shape[1]
+            fits = labels.shape in (output.shape[:-1], (output.shape[0], *output.shape[2:]))
+            if whole and fits and labels.dim() > 0:
+                beyond = (labels >= classes) | ((labels < 0) & (labels != -100))
+                if bool(beyond.any()):
+                    first = int(labels[beyond].flatten()[0])
+                    return f"{place}: {int(beyond.sum())} of {labels.numel()} are beyond the {classes} classes, such as {first}"
+    return None

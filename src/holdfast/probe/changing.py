@@ -1,0 +1,161 @@
+"""Ask several ranks for the same, between the same two steps: what changes one rank must change all of them at once.
+
+Everyone is told the step, a while ahead. Before it comes, each is asked whether the request has arrived; if it has not, it is
+withdrawn everywhere and tried once more, further ahead.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from holdfast.errors import DoorClosed, NoSuchRun
+from holdfast.probe.door import ask, doors
+from holdfast.probe.far_rank import Rank, ask_group, asked_together, common_number
+from holdfast.signals.run_folder import Recording, RunFolder
+
+Request = dict[str, Any]
+_AHEAD_SECONDS, _AHEAD_STEPS = 1.5, 2
+_AT_ONCE = 64
+_SPARE = 10.0  # seconds that an answer may take longer than what was asked for
+
+
+class Told(NamedTuple):
+    """What one rank answered, or why it could not be asked."""
+
+    recording: Rank
+    answer: dict[str, Any]
+    closed: DoorClosed | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was done."""
+        return bool(self.answer.get("ok"))
+
+
+def ranks_to_ask(run: RunFolder, rank: int | None = None) -> list[Recording]:
+    """The ranks that can be asked, or the one that is named. Raises NoSuchRun or DoorClosed, in words."""
+    found = doors(run)
+    if rank is not None:
+        chosen = [one for one in found if one.rank == rank]
+        if not chosen:
+            there = ", ".join(str(one.rank) for one in found)
+            raise NoSuchRun(
+                f"rank {rank} of {run.name} cannot be asked{f'; these can: {there}' if there else ''}.", fix="holdfast ps"
+            )
+        return chosen
+    if found:
+        return found
+    recordings = run.recordings()
+    if not recordings:
+        raise DoorClosed(
+            f"{run.name} has not made a step yet, so that nobody can be asked.", fix="holdfast backtrace shows what it is doing"
+        )
+    ask(recordings[-1], {"do": "where"}, seconds=2.0)  # says what is wrong
+    raise DoorClosed(f"no rank of {run.name} can be asked.", fix="holdfast ps")
+
+
+def evaluate(recordings: Sequence[Rank], code: str, *, now: bool, seconds: float) -> list[Told]:
+    """Run code in each of these ranks."""
+    request = {"do": "eval", "code": code, "now": now, "seconds": seconds}
+    return _ask_each(recordings, lambda _: request, 2 * seconds + _SPARE)
+
+
+def change(run: RunFolder, request: Request, *, seconds: float = 30.0, rank: int | None = None) -> list[Told]:
+    """Have a change made in every rank between the same two steps, or in the one that is named."""
+    recordings = ranks_to_ask(run, rank)
+    if rank is None:
+        _refuse_part_of(run, recordings)
+    return change_ranks(recordings, request, seconds=seconds)
+
+
+def change_ranks(recordings: Sequence[Rank], request: Request, *, seconds: float = 30.0) -> list[Told]:
+    """Have a change made in each of these ranks between the same two steps, wherever they are."""
+    request = {"seconds": seconds, **request}
+    if len(recordings) == 1 or request["do"] == "continue":
+        if len(recordings) > 1:
+            request = _numbered(recordings, request)
+        return _ask_each(recordings, lambda _: request, 2 * seconds + _SPARE)
+    told = _together(recordings, request, _AHEAD_SECONDS)
+    if any(one.answer.get("late") or one.answer.get("withdrawn") for one in told) and not any(one.ok for one in told):
+        told = _together(recordings, request, 4 * _AHEAD_SECONDS)
+    return told
+
+
+def _together(recordings: Sequence[Rank], request: Request, ahead: float) -> list[Told]:
+    request = _numbered(recordings, request)
+    number = request.get("as", request.get("number"))
+    states = _ask_each(recordings, lambda _: {"do": "where"}, 5.0)
+    if closed := [one.closed for one in states if one.closed is not None]:
+        raise closed[0]
+    request["at"], wait = _step_ahead([one.answer for one in states], ahead)
+    request["seconds"] = max(float(request["seconds"]), wait)
+    with ThreadPoolExecutor(1) as pool:
+        answers = pool.submit(_ask_each, recordings, lambda _: request, 2 * float(request["seconds"]) + _SPARE)
+        time.sleep(min(0.3, ahead / 4))
+        if not answers.done() and not _has_arrived(recordings, number, request["at"]):
+            _ask_each(recordings, lambda _: {"do": "withdraw", "number": number}, 5.0)
+        return answers.result()
+
+
+def _numbered(recordings: Sequence[Rank], request: Request) -> Request:
+    """One number for all ranks. That of an undo is not the one that it undoes."""
+    return {**request, "as" if request["do"] in ("undo",) else "number": common_number(recordings)}
+
+
+def _step_ahead(states: list[dict[str, Any]], seconds: float) -> tuple[int, float]:
+    """The step at which all of them can do it: some way ahead, or where they all stand; and how long that may take."""
+    steps = [int(state.get("step") or 0) for state in states]
+    if all(state.get("paused") for state in states) and len(set(steps)) == 1:
+        return steps[0], 0.0
+    each = max((float(state.get("step_seconds") or 0.0) for state in states), default=0.0)
+    ahead = max(_AHEAD_STEPS, math.ceil(seconds / each) if each > 0 else _AHEAD_STEPS)
+    return max(steps) + ahead, 2.0 * each * (ahead + max(steps) - min(steps) + 1)
+
+
+def _has_arrived(recordings: Sequence[Rank], number: Any, at: int) -> bool:
+    """Whether every rank has the request before it, or is past it already."""
+    states = [one.answer for one in _ask_each(recordings, lambda _: {"do": "where"}, 5.0)]
+    return all(number in (state.get("waiting") or ()) or int(state.get("step") or 0) >= at for state in states)
+
+
+def _ask_each(recordings: Sequence[Rank], request: Callable[[Rank], Request], seconds: float) -> list[Told]:
+    def work(group: list[Rank]) -> list[Told]:
+        answers = ask_group(group, request(group[0]), seconds=seconds)
+        return [_as_told(one, answer) for one, answer in zip(group, answers, strict=True)]
+
+    groups = asked_together(recordings)
+    if len(groups) == 1:
+        return work(groups[0])
+    with ThreadPoolExecutor(min(_AT_ONCE, len(groups))) as pool:
+        told = {one.recording: one for found in pool.map(work, groups) for one in found}
+    return [told[recording] for recording in recordings]
+
+
+def _as_told(recording: Rank, answer: dict[str, Any] | DoorClosed) -> Told:
+    if isinstance(answer, DoorClosed):
+        return Told(recording, {"ok": False, "error": answer.problem}, answer)
+    return Told(recording, answer)
+
+
+def _refuse_part_of(run: RunFolder, recordings: list[Recording]) -> None:
+    """A change to some of the ranks makes them differ for ever."""
+    size = run.info().get("world_size")
+    known = {one.rank for one in run.recordings()}
+    missing = sorted(known - {one.rank for one in recordings})
+    elsewhere = [rank for rank in missing if _lives_elsewhere(run, rank)]
+    if elsewhere or (isinstance(size, int) and size > max(len(known), len(recordings))):
+        raise DoorClosed(
+            f"rank {elsewhere[0] if elsewhere else len(known)} cannot be asked from here, and a change must reach all of them.",
+            fix="name every machine: -t node1:8080 -t node2:8080; or one rank, on purpose: --rank 0",
+        )
+
+
+def _lives_elsewhere(run: RunFolder, rank: int) -> bool:
+    from holdfast.probe.state import same_process
+
+    infos = [one.info() for one in run.recordings() if one.rank == rank]
+    return any(same_process(info.get("pid"), info.get("started"), info.get("host")) is None for info in infos[-1:])

@@ -1,0 +1,81 @@
+"""Ask the process of a rank through its door: code, changes, stacks. The training process itself answers."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from typing import Any
+
+from holdfast.errors import DoorClosed
+from holdfast.probe.state import same_process
+from holdfast.signals.door import ANSWER_BYTES, NoDoor, connect_to, is_there, receive, send
+from holdfast.signals.run_folder import Recording, RunFolder
+
+_BACKTRACE = "holdfast backtrace -t {pid} shows where it is"
+
+
+def ask(recording: Recording, request: dict[str, Any], *, seconds: float) -> dict[str, Any]:
+    """Send one request to the process of a rank; its answer. Raises DoorClosed, in words, if none comes within `seconds`."""
+    info = recording.info()
+    pid, host = info.get("pid"), info.get("host")
+    _look_first(recording, pid, info.get("started"), host)
+    try:
+        with connect_to(recording.path, min(seconds, 5.0)) as connection:
+            send(connection, {"who": who(), **request})
+            answer = receive(connection, at_most=ANSWER_BYTES, seconds=seconds)
+    except NoDoor as error:
+        raise _no_door(recording, pid) from error
+    except PermissionError as error:
+        raise DoorClosed(
+            f"the door of rank {recording.rank} is another user's.", fix="ask as the user who trains, or as root"
+        ) from error
+    except TimeoutError as error:
+        raise DoorClosed(
+            f"rank {recording.rank} (process {pid}) did not answer in {seconds:.0f} s: it hangs, or holds the interpreter lock.",
+            fix=_BACKTRACE.format(pid=pid),
+        ) from error
+    except (OSError, EOFError, ValueError) as error:
+        raise DoorClosed(
+            f"rank {recording.rank} (process {pid}) closed its door before it answered: {error}.",
+            fix="holdfast ps shows whether it lives",
+        ) from error
+    if answer.get("refused"):
+        raise DoorClosed(str(answer.get("error")), fix=str(answer.get("fix") or "holdfast ps"))
+    return answer
+
+
+def doors(run: RunFolder) -> list[Recording]:
+    """The ranks that can be asked now, of each the newest training that lives."""
+    found: dict[int, Recording] = {}
+    for recording in run.recordings() if run.path.is_dir() else ():
+        info = recording.info()
+        if is_there(recording.path) and same_process(info.get("pid"), info.get("started"), info.get("host")):
+            found[recording.rank] = recording
+    return [found[rank] for rank in sorted(found)]
+
+
+def who() -> str:
+    """Who asks, as the journal tells it."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = f"uid {os.getuid()}"
+    return f"{name}@{socket.gethostname()} pid {os.getpid()}"
+
+
+def _look_first(recording: Recording, pid: Any, since: Any, host: Any) -> None:
+    lives = same_process(pid, since, host)
+    if lives is None:
+        raise DoorClosed(
+            f"rank {recording.rank} trains on {host}.", fix=f"ask there; or run `holdfast serve` there and ask -t {host}:PORT"
+        )
+    if not lives:
+        raise DoorClosed(f"the process of rank {recording.rank} ({pid}) is gone.", fix="holdfast ps lists what is alive")
+
+
+def _no_door(recording: Recording, pid: Any) -> DoorClosed:
+    return DoorClosed(
+        f"rank {recording.rank} (process {pid}) has no open door: its training is over, or it was started with HOLDFAST_DOOR=0.",
+        fix="holdfast ps shows what trains; start it without HOLDFAST_DOOR=0",
+    )

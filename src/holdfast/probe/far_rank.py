@@ -1,0 +1,107 @@
+"""A rank of another machine, asked through the server there; and what is the same for it and for a rank of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import DoorClosed, HoldfastError
+from holdfast.probe import door
+from holdfast.probe.remote import Remote
+from holdfast.signals.door import next_number
+from holdfast.signals.run_folder import Recording
+
+_SPARE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class FarRank:
+    """Which rank, of which run on which machine; `mark` tells the run from all others."""
+
+    rank: int
+    run: str
+    host: str
+    mark: str
+    remote: Remote
+
+
+Rank = Recording | FarRank
+Told = dict[str, Any] | DoorClosed
+
+
+def ask_rank(rank: Recording, request: dict[str, Any], *, seconds: float) -> Told:
+    """Send one request to the process of a rank of this machine; its answer, or in words why there is none."""
+    try:
+        return door.ask(rank, request, seconds=seconds)
+    except DoorClosed as closed:
+        return closed
+
+
+def ask_there(ranks: Sequence[FarRank], request: dict[str, Any], *, seconds: float) -> list[Told]:
+    """Have the server there ask ranks of one run at the same time; their answers, or in words why there is none."""
+    body = {"request": request, "ranks": [one.rank for one in ranks], "seconds": seconds}
+    try:
+        told = {one["rank"]: one for one in ranks[0].remote.post("/v1/ask", body, seconds=seconds + _SPARE, run=ranks[0].run)}
+    except HoldfastError as error:
+        return [DoorClosed(error.problem, fix=error.fix)] * len(ranks)
+    return [_told(one, told.get(one.rank, {})) for one in ranks]
+
+
+def _told(rank: FarRank, answer: dict[str, Any]) -> Told:
+    if "answer" in answer:
+        found: dict[str, Any] = answer["answer"]
+        return found
+    gone = f"{name_of(rank)} cannot be asked any more."
+    return DoorClosed(str(answer.get("problem") or gone), fix=str(answer.get("fix") or "holdfast ps"))
+
+
+def asked_together(ranks: Iterable[Rank]) -> list[list[Rank]]:
+    """Ranks that one request asks: those of a run behind the same server; each rank of this machine by itself."""
+    groups: dict[Any, list[Rank]] = {}
+    for one in ranks:
+        key = (str(one.remote), one.run) if isinstance(one, FarRank) else one
+        groups.setdefault(key, []).append(one)
+    return list(groups.values())
+
+
+def ask_group(ranks: Sequence[Rank], request: dict[str, Any], *, seconds: float) -> list[Told]:
+    """Ask a group of `asked_together`."""
+    far = [one for one in ranks if isinstance(one, FarRank)]
+    near = [one for one in ranks if not isinstance(one, FarRank)]
+    return ask_there(far, request, seconds=seconds) if far else [ask_rank(one, request, seconds=seconds) for one in near]
+
+
+def name_of(rank: Rank) -> str:
+    """`rank 3`, or `node1 rank 3` of another machine."""
+    return f"{rank.host} rank {rank.rank}" if isinstance(rank, FarRank) else f"rank {rank.rank}"
+
+
+def whose(rank: Rank) -> dict[str, Any]:
+    """The same for `--json`."""
+    if isinstance(rank, FarRank):
+        return {"host": rank.host, "run": rank.run, "rank": rank.rank}
+    return {"rank": rank.rank}
+
+
+def common_number(ranks: Iterable[Rank]) -> int:
+    """One number for a change to all of these ranks, new in every run that they belong to. Raises OSError or HoldfastError."""
+    runs = {(one.mark if isinstance(one, FarRank) else str(one.path.parent)): one for one in ranks}
+    taken = {key: _next(one, 0) for key, one in runs.items()}
+    while behind := [key for key, number in taken.items() if number < max(taken.values())]:
+        taken |= {key: _next(runs[key], max(taken.values())) for key in behind}
+    return max(taken.values())
+
+
+def next_from(folder: Any, at_least: int) -> int:
+    """The next number of a run, or a later one: numbers between are left out."""
+    number = next_number(folder)
+    while number < at_least:
+        number = next_number(folder)
+    return number
+
+
+def _next(rank: Rank, at_least: int) -> int:
+    if isinstance(rank, FarRank):
+        return int(rank.remote.post("/v1/number", {"at_least": at_least}, run=rank.run))
+    return next_from(rank.path.parent, at_least)

@@ -1,0 +1,107 @@
+"""Start a server: see that nobody gets in who should not, then listen until it is told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.errors import UsageError
+from holdfast.probe.address import Address, is_loopback, parse_listen
+from holdfast.probe.serve.limits import Limits
+from holdfast.probe.serve.server import Server
+from holdfast.probe.serve.tokens import given_tokens, local_token
+from holdfast.signals.run_folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the options of `holdfast serve` say."""
+
+    listen: str
+    token_file: Path | None = None
+    read_only: bool = False
+    cert: Path | None = None
+    key: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+@contextlib.contextmanager
+def serving(
+    settings: Settings, runs: Callable[[], list[RunFolder]], *, say: Callable[[str], None] = lambda _: None
+) -> Iterator[Server]:
+    """A server that answers in threads of its own, as long as the block lasts.
+
+    Beyond this machine only with tokens that were given. On this machine the same user needs none: one is left where only that
+    user can read it.
+    """
+    host, port = parse_listen(settings.listen)
+    tokens, tls = given_tokens(settings.token_file), tls_of(settings.cert, settings.key)
+    if not is_loopback(host):
+        _check_open_door(settings, has_tokens=bool(tokens), has_tls=tls is not None, say=say)
+    try:
+        server = Server((host, port), runs, tokens, read_only=settings.read_only, limits=settings.limits, tls=tls, say=say)
+    except OSError as error:
+        raise UsageError(f"cannot listen on {settings.listen}: {error.strerror or error}.", fix=_fix(error)) from None
+    with local_token(server.port) as own:
+        server.tokens.append(own)
+        thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="holdfast-serve", daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.close()
+            thread.join(2.0)
+
+
+def shown(server: Server, settings: Settings) -> str:
+    """What a client writes after -t."""
+    host = str(server.server_address[0])
+    if host in ("0.0.0.0", "::"):
+        host = socket.gethostname()
+    return ("https://" if settings.cert else "") + str(Address(host, server.port))
+
+
+def tls_of(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """TLS with these files; None without a certificate."""
+    if cert is None:
+        if key is not None:
+            raise UsageError("--key without --cert.", fix="give both, or a --cert file that holds both")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key, password=lambda: _no_password(key or cert))
+    except (OSError, ssl.SSLError) as error:
+        words = getattr(error, "reason", None) or error.strerror or str(error)
+        raise UsageError(
+            f"{cert} and {key or 'its key'} cannot be used: {words}.", fix="give PEM files that belong together"
+        ) from None
+    return context
+
+
+def _no_password(key: Path) -> str:
+    raise UsageError(f"{key} is locked with a password.", fix="give a key without one, in a file that only you can read")
+
+
+def _check_open_door(settings: Settings, *, has_tokens: bool, has_tls: bool, say: Callable[[str], None]) -> None:
+    if not has_tokens:
+        raise UsageError(
+            f"{settings.listen} can be reached from other machines: not without a token.",
+            fix="holdfast serve --new-token FILE, then --token-file FILE; or --listen 127.0.0.1:8080",
+        )
+    if not has_tls:
+        say("without TLS: who listens on the network between sees the token and can use it. Give --cert and --key.")
+
+
+def _fix(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "somebody listens there already; take another port, or 0 for a free one"
+    if error.errno == errno.EACCES:
+        return "ports below 1024 are root's; take a higher one"
+    return "name an address of this machine, such as 127.0.0.1:8080"

@@ -1,0 +1,208 @@
+"""What one process is stuck in: a lock, C code that holds the interpreter lock, a loop, a system call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from holdfast.probe.stacks.frames import Frame, ProcessStacks, Thread
+from holdfast.probe.stacks.locks import Wait, circle, waits
+from holdfast.probe.stacks.verdict import Look, Verdict
+from holdfast.probe.stacks.whereabouts import (
+    doing,
+    is_library,
+    native_name,
+    native_part,
+    package_of,
+    place,
+    source_line,
+    user_frame,
+)
+
+_BUSY = (  # parts of file names on the stack, and what they mean
+    ("importing modules", ("<frozen importlib",)),
+    ("compiling", ("torch/_dynamo/", "torch/_inductor/", "triton/compiler/", "torch/_functorch/")),
+    ("saving or loading a checkpoint", ("torch/serialization.py", "torch/distributed/checkpoint/", "safetensors/")),
+)
+_ANNOUNCED = ("evaluating", "saving", "loading", "compiling", "catching-up", "ending")  # phases of the pulse
+_DEBUGGERS = ("/pdb.py", "/bdb.py", "debugpy/", "pydevd", "IPython/core/debugger", "IPython/terminal/")
+_NEVER_MOVES = 3.0  # times a usual step, after which a step that has not come is worth a word
+
+
+def alone_verdict(look: Look) -> Verdict:
+    """The first thing that holds up a process; that it runs or waits, if nothing is wrong with that."""
+    found = [verdict for one in look.trainers for verdict in (_of_process(look, one),) if verdict is not None]
+    wrong = [one for one in found if one.is_wrong]
+    if wrong or found:
+        return (wrong or found)[0]
+    unread = next((one for one in look.trainers if one.problem), None)
+    if unread is not None:
+        return Verdict("unseen", f"{unread.role} could not be read: {unread.problem}.", unread.pid, unread.rank)
+    return Verdict("unseen", "there is no Python function on any stack.")
+
+
+def whereabouts(one: ProcessStacks) -> str:
+    """Where a process is, as the end of a sentence: `is in read() of a pipe in read_config() (train.py:13)`."""
+    if one.state == "gone":
+        return f"has ended (process {one.pid})"
+    if one.main is None:
+        return f"could not be read ({one.problem})"
+    if one.state in ("stopped", "held by a debugger"):
+        return f"is {one.state} (process {one.pid})"
+    frame = user_frame(one.main)
+    what = doing(one.main) or ("runs" if one.main.active else "waits")
+    return f"{what} in {place(frame)}" if frame is not None else what
+
+
+def busy_with(thread: Thread) -> str | None:
+    """Something long that is known to end: compiling, importing, saving."""
+    files = [frame.file for frame in thread.python]
+    return next((word for word, marks in _BUSY if any(mark in file for mark in marks for file in files)), None)
+
+
+def in_debugger(thread: Thread) -> bool:
+    """Whether someone stepped in: pdb, an IDE's debugger."""
+    return any(mark in frame.file for mark in _DEBUGGERS for frame in thread.python[:12]) and not thread.active
+
+
+def _of_process(look: Look, one: ProcessStacks) -> Verdict | None:
+    rules: tuple[Callable[[Look, ProcessStacks], Verdict | None], ...] = (_locked, _holds_gil, _busy, _loops, _waits)
+    return next((verdict for rule in rules for verdict in (rule(look, one),) if verdict is not None), None)
+
+
+def _locked(look: Look, one: ProcessStacks) -> Verdict | None:
+    found = waits(one, look.earlier(one))
+    round_ = circle(found)
+    if len(round_) > 1:
+        parts = [f"{_name(w.thread)} waits for {_lock(w)} in {place(w.frame)}, {_since(w, now=False)}" for w in round_]
+        say = f"{_whose(one)}deadlock: {'; '.join(parts)}. Neither can go on.{look.silent(one)}"
+        lines = [{"thread": w.thread.name, "lock": w.lock, "file": w.frame.file, "line": w.frame.line} for w in round_]
+        return _verdict("hang", say, one, round_[0].thread, round_[0].frame, {"kind": "deadlock", "waits": lines})
+    mine = next((wait for wait in found if wait.thread is one.main), None)
+    if mine is None or not _stood(look, one, mine.thread):
+        return None
+    evidence = {"kind": "lock", "lock": mine.lock, "holder": mine.holder.name if mine.holder else None}
+    say = f"{one.role} waits for {_lock(mine)} in {place(mine.frame)}, {_since(mine)}.{look.silent(one)}"
+    return _verdict("hang", say, one, mine.thread, mine.frame, evidence)
+
+
+def _lock(wait: Wait) -> str:
+    return "a lock" if wait.lock == "a lock" else f"lock `{wait.lock}`"
+
+
+def _since(wait: Wait, *, now: bool = True) -> str:
+    if wait.holder is None:
+        return "which no thread is seen to hold: it was taken and never given back"
+    at = place(wait.held_at) if wait.held_at is not None else "?"
+    if wait.holder is wait.thread:
+        return f"which it holds itself since {at}: a Lock cannot be taken twice"
+    frame = user_frame(wait.holder)
+    inside = now and frame is not None and (wait.held_at is None or frame.func != wait.held_at.func)
+    return f"held by {_name(wait.holder)} since {at}" + (f", now in {place(frame)}" if inside and frame is not None else "")
+
+
+def _name(thread: Thread) -> str:
+    return "the main thread" if thread.is_main else f"thread {thread.name or thread.thread}"
+
+
+def _holds_gil(look: Look, one: ProcessStacks) -> Verdict | None:
+    thread = next((t for t in one.threads if t.holds_gil), None)
+    before = look.earlier_thread(one, thread) if thread is not None else None
+    if thread is None or (look.before and (before is None or not before.holds_gil)):
+        return None
+    native, frame = native_part(thread), user_frame(thread)
+    waits_ = not (thread.active and (before is None or before.active))  # being read wakes a thread up for an instant
+    if frame is None or not (native or waits_) or not _stood(look, one, thread):
+        return None
+    name = native_name(thread)
+    code = f"{name} ({package_of(native[0])})" if name and native else "C code"
+    text = source_line(frame)
+    say = (
+        f"{_whose(one)}{_name(thread)} is in C code that holds the interpreter lock: {code}, called in {place(frame)}"
+        f"{f': `{text}`' if text else ''}. No other Python thread of it can run.{look.silent(one)}"
+    )
+    return _verdict("hang" if _overdue(look, one) else "running", say, one, thread, frame, {"kind": "gil", "native": name})
+
+
+def _busy(look: Look, one: ProcessStacks) -> Verdict | None:
+    main, progress = one.main, look.progress(one.rank)
+    announced = progress.doing if progress is not None and progress.doing in _ANNOUNCED else None
+    if main is None or (what := busy_with(main) or announced) is None:
+        return None
+    frame = user_frame(main)
+    where = f", in {place(frame)}" if frame is not None and not is_library(frame) else ""
+    say = f"{one.role} is {what}{look.since(one, what)}{where}.{look.silent(one)}"
+    return _verdict("busy", say, one, main, frame, {"kind": what})
+
+
+def _loops(look: Look, one: ProcessStacks) -> Verdict | None:
+    """A thread that computes: the function that both looks have in common is where it goes round."""
+    main = one.main
+    before = look.earlier_thread(one, main) if main is not None else None
+    if main is None or not _computes(main, before):
+        return None
+    frame = _common(main, before)
+    if frame is None:
+        return None
+    overdue = _overdue(look, one)
+    looks = " in both looks" if before is not None else ""
+    why = ": an endless loop, or one very long computation" if overdue else "; whether it gets on, its stack does not say"
+    text = source_line(frame)
+    say = f"{one.role} runs in {place(frame)}{looks}{why}.{f' The line: `{text}`.' if text else ''}{look.silent(one)}"
+    return _verdict("hang" if overdue else "running", say, one, main, frame, {"kind": "loop"})
+
+
+def _computes(main: Thread, before: Thread | None) -> bool:
+    """Whether a thread runs: in both looks, or in one of them if it has moved; a thread that waits wakes up when it is read."""
+    runs = [one.active or one.holds_gil for one in (main, before) if one is not None]
+    return all(runs) or (any(runs) and before is not None and _at(before) != _at(main))
+
+
+def _common(main: Thread, before: Thread | None) -> Frame | None:
+    """The innermost function of the user's that is on both stacks."""
+    if before is None:
+        return user_frame(main)
+    known = {(f.func, f.file) for f in before.python}
+    own = [f for f in main.python if not is_library(f)] or list(main.python)
+    return next((f for f in own if (f.func, f.file) in known), own[0] if own else None)
+
+
+def _waits(look: Look, one: ProcessStacks) -> Verdict | None:
+    main = one.main
+    frame = user_frame(main) if main is not None else None
+    if main is None or frame is None:
+        return None
+    text = source_line(frame)
+    say = f"{one.role} {whereabouts(one)}{f': `{text}`' if text else ''}.{look.silent(one)}"
+    wrong = _overdue(look, one) and _stood(look, one, main)
+    return _verdict("hang" if wrong else "waiting", say, one, main, frame, {"kind": "wait", "doing": doing(main)})
+
+
+def _stood(look: Look, one: ProcessStacks, thread: Thread) -> bool:
+    """Whether a thread is where it was in the look before; true if there was none."""
+    before = look.earlier_thread(one, thread)
+    if not look.before:
+        return True
+    return before is not None and _at(before) == _at(thread)
+
+
+def _at(thread: Thread) -> list[tuple[str, str, int]]:
+    return [(f.func, f.file, f.line) for f in thread.python]
+
+
+def _overdue(look: Look, one: ProcessStacks) -> bool:
+    """Whether the next step should have come: it has stepped before, and not for some times a usual step."""
+    progress = look.progress(one.rank)
+    if progress is None or progress.seconds is None or progress.moved:
+        return False
+    return progress.seconds > _NEVER_MOVES * (progress.usual or 0.0) + 0.5
+
+
+def _whose(one: ProcessStacks) -> str:
+    return f"{one.role}: " if one.role else ""
+
+
+def _verdict(
+    code: str, say: str, one: ProcessStacks, thread: Thread, frame: Frame | None, evidence: Mapping[str, object]
+) -> Verdict:
+    where = {"file": frame.file, "line": frame.line, "func": frame.func} if frame is not None else {}
+    return Verdict(code, say, one.pid, one.rank, thread.name, frame, {**evidence, **where})

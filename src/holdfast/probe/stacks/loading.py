@@ -1,0 +1,144 @@
+"""A training that waits for its loader: which worker is stuck, on what line and at which sample."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from holdfast.probe.stacks.frames import STOPPED, Frame, ProcessStacks, Thread
+from holdfast.probe.stacks.verdict import Look, Verdict
+from holdfast.probe.stacks.whereabouts import WORKER_LOOP, doing, is_library, own_part, place, source_line, user_frame
+
+_LOADER = "torch/utils/data/"
+_WAITS = re.compile(r"_MultiProcessingDataLoaderIter\.|^_try_get_data$|^_get_data$")
+_IN_LINE = re.compile(r"_SingleProcessDataLoaderIter\.|^_MapDatasetFetcher|^_IterableDatasetFetcher|^fetch$")
+_QUEUE = re.compile(r"[/\\](multiprocessing|selectors|threading|queue|socket)(\.py$|[/\\])")
+
+
+def loader_verdict(look: Look) -> Verdict | None:
+    """What to say of the first rank that waits for its loader; None if none does."""
+    for one in look.trainers:
+        if one.main is None:
+            continue
+        if waits_for_loader(one.main):
+            return _of_workers(look, one)
+        if (sample := _in_line(one.main)) is not None:
+            return _in_the_process(look, one, one.main, sample)
+    return None
+
+
+def waits_for_loader(thread: Thread) -> bool:
+    """Whether a thread waits for a batch of a loader with workers."""
+    return any(_LOADER in f.file and _WAITS.search(f.func) for f in own_part(thread))
+
+
+def idle_worker(worker: ProcessStacks) -> bool:
+    """Whether a loader's worker waits for work: its loop is in the queue, with nothing of the data set above it."""
+    main = worker.main
+    if main is None:
+        return False
+    own = own_part(main)
+    if not own or own[-1].func != WORKER_LOOP:
+        return True  # it has not begun, or ends
+    return all(_QUEUE.search(frame.file) for frame in own[:-1])
+
+
+def sample_of(thread: Thread) -> str:
+    """The sample that a worker is at, or the batch of samples where only that is known; empty if neither is."""
+    inside = {name: text for f in reversed(own_part(thread)) if _LOADER in f.file for name, text in f.locals or ()}
+    fetched = [f for f in thread.python if _LOADER in f.file and f.func.rpartition(".")[2] in ("fetch", "<listcomp>")]
+    at = next((text for f in fetched if (text := f.local("idx"))), None)
+    batch = inside.get("possibly_batched_index") or inside.get("index")
+    if at is not None and at != "None":
+        return f"sample {at}"
+    return f"batch {batch}" if batch and batch.startswith("[") else f"sample {batch}" if batch and batch != "None" else ""
+
+
+def _in_line(thread: Thread) -> str | None:
+    """The sample that a loader without workers is at; None if the thread is in none."""
+    frames = thread.python
+    if any(_LOADER in f.file and _IN_LINE.search(f.func) for f in frames) and user_frame(thread) is not None:
+        return sample_of(thread)
+    return None
+
+
+def _in_the_process(look: Look, one: ProcessStacks, thread: Thread, sample: str) -> Verdict:
+    frame = user_frame(thread)
+    assert frame is not None
+    say = f"{one.role} loads data itself (num_workers=0){_at(sample)[:-1]} and {_what(thread, frame)}.{look.silent(one)}"
+    evidence = {"kind": "loading", "sample": sample, **_where(frame)}
+    return Verdict("loader-stall", say, one.pid, one.rank, thread.name, frame, dict(evidence))
+
+
+def _of_workers(look: Look, one: ProcessStacks) -> Verdict:
+    workers = look.workers(one)
+    for worker in workers:
+        if worker.state == STOPPED:
+            say = f"{one.role} waits for its loader: worker {worker.worker} (process {worker.pid}) is stopped (SIGSTOP)."
+            again = f" kill -CONT {worker.pid} lets it go on."
+            return _blame(one, worker, say + again, {"kind": "stopped", "worker": worker.worker})
+    dead = [worker for worker in workers if worker.state == "gone"]
+    if dead:
+        say = f"{one.role} waits for its loader, but worker {_numbers(dead)} has ended: what it was to load never comes."
+        return _blame(one, dead[0], say, {"kind": "worker-died", "worker": dead[0].worker})
+    busy = [worker for worker in workers if worker.main is not None and not idle_worker(worker)]
+    if busy:
+        return _stuck(look, one, busy, len(workers))
+    if not workers:
+        say = f"{one.role} waits for its loader, and no worker of it is left: they have ended.{look.silent(one)}"
+        return _blame(one, None, say, {"kind": "no-workers"})
+    unread = next((worker for worker in workers if worker.main is None), None)
+    if unread is not None:
+        say = f"{one.role} waits for its loader; worker {unread.worker} could not be read: {unread.problem}.{look.silent(one)}"
+        return _blame(one, unread, say, {"kind": "unread", "worker": unread.worker})
+    say = (
+        f"{one.role} waits for its loader, and all {len(workers)} workers wait for work: a batch was lost between them "
+        f"(a full /dev/shm, or a lock that a killed worker left behind).{look.silent(one)}"
+    )
+    return _blame(one, None, say, {"kind": "lost-batch"})
+
+
+def _stuck(look: Look, one: ProcessStacks, busy: Sequence[ProcessStacks], count: int) -> Verdict:
+    """Name the worker that has not moved since the look before, and where it is."""
+    culprit = next((worker for worker in busy if _stands(look, worker)), busy[0])
+    thread = culprit.main
+    assert thread is not None
+    frame = user_frame(thread)
+    if frame is None:
+        return _blame(one, culprit, f"{one.role} waits for loader worker {culprit.worker}.", {"kind": "worker"})
+    sample = sample_of(thread)
+    others = f" {len(busy) - 1} more of {count} workers are busy." if len(busy) > 1 else ""
+    who = f"worker {culprit.worker} (process {culprit.pid}){_at(sample)}"
+    say = f"{one.role} waits for its loader: {who} {_what(thread, frame)}."
+    line = {"kind": "worker", "worker": culprit.worker, "sample": sample, "doing": doing(thread), **_where(frame)}
+    return _blame(one, culprit, say + others + look.silent(one), line)
+
+
+def _stands(look: Look, worker: ProcessStacks) -> bool:
+    before, main = look.earlier(worker), worker.main
+    return before is None or before.main is None or (main is not None and user_frame(before.main) == user_frame(main))
+
+
+def _what(thread: Thread, frame: Frame) -> str:
+    text = source_line(frame)
+    line = f": `{text}`" if text and not is_library(frame) else ""
+    return f"{doing(thread) or 'is'} in {place(frame)}{line}"
+
+
+def _at(sample: str) -> str:
+    return f", at {sample}," if sample else ""
+
+
+def _where(frame: Frame) -> dict[str, object]:
+    return {"file": frame.file, "line": frame.line, "func": frame.func}
+
+
+def _numbers(workers: Sequence[ProcessStacks]) -> str:
+    return " and ".join(str(worker.worker) for worker in workers)
+
+
+def _blame(one: ProcessStacks, culprit: ProcessStacks | None, say: str, evidence: Mapping[str, object]) -> Verdict:
+    main = culprit.main if culprit is not None else None
+    frame = user_frame(main) if main is not None else None
+    pid = culprit.pid if culprit is not None else one.pid
+    return Verdict("loader-stall", say, pid, one.rank, main.name if main else None, frame, dict(evidence))

@@ -1,0 +1,132 @@
+"""A look at the stacks of a run: taken twice a moment apart, explained, kept, and compared with those taken before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from holdfast.errors import NoSuchRun
+from holdfast.probe.stacks.frames import ProcessStacks, RankProgress, Thread
+from holdfast.probe.stacks.progress import read_progress
+from holdfast.probe.stacks.sentence import explain
+from holdfast.probe.stacks.take import take_of_process, take_stacks
+from holdfast.probe.stacks.verdict import Verdict
+from holdfast.probe.stacks.whereabouts import own_part, place, user_frame
+from holdfast.signals.run_folder import RunFolder
+
+APART = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What became of one process since stacks were taken before: it stands where it stood, or it was somewhere else."""
+
+    pid: int
+    role: str
+    moved: bool
+    was: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything that `holdfast backtrace` shows. `over` says that the run has ended and these are the last stacks kept."""
+
+    name: str
+    when: float
+    stacks: list[ProcessStacks]
+    verdict: Verdict
+    seconds: float = 0.0
+    before: float | None = None
+    changes: list[Change] = field(default_factory=list)
+    kept: str | None = None
+    over: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def report_on_run(run: RunFolder, *, native: bool = True, locals_: bool = False) -> Report:
+    """Look at a run that lives; of one that is over, at the last stacks that were kept."""
+    begun = time.monotonic()
+    first = take_stacks(run, native=False)
+    if not any(one.state != "gone" for one in first):
+        return _of_the_past(run)
+    state = read_progress(run)
+    earlier = _last_kept(run)  # between the looks, for it takes its time to load pyarrow
+    stacks = _again(begun, lambda: take_stacks(run, native=native, locals_=locals_))
+    verdict = explain(first, again=stacks, state=_moved(run, state, begun), world=_world(run))
+    report = Report(name=run.name, when=time.time(), stacks=stacks, verdict=verdict, seconds=time.monotonic() - begun)
+    return _kept(run, _compared(report, earlier))
+
+
+def report_on_process(pid: int, *, native: bool = True, locals_: bool = False) -> Report:
+    """Look at a process that belongs to no run, and at those it started. Nothing is kept."""
+    begun = time.monotonic()
+    first = take_of_process(pid, native=False)
+    stacks = _again(begun, lambda: take_of_process(pid, native=native, locals_=locals_))
+    if not stacks:
+        raise NoSuchRun(f"there is no process {pid}.", fix="`holdfast ps` lists the live runs")
+    verdict = explain(first, again=stacks)
+    seconds = time.monotonic() - begun
+    return Report(name=f"process {pid}", when=time.time(), stacks=stacks, verdict=verdict, seconds=seconds)
+
+
+def compare(before: Sequence[ProcessStacks], now: Sequence[ProcessStacks]) -> list[Change]:
+    """What became of the processes that are in both."""
+    earlier = {one.pid: one.main for one in before}
+    found = []
+    for one in now:
+        was, at = earlier.get(one.pid), one.main
+        if was is not None and at is not None:
+            frame = user_frame(was)
+            found.append(Change(one.pid, one.role, _lines(was) != _lines(at), place(frame) if frame is not None else ""))
+    return found
+
+
+def _again(begun: float, take: Callable[[], list[ProcessStacks]]) -> list[ProcessStacks]:
+    time.sleep(max(0.0, APART - (time.monotonic() - begun)))
+    return take()
+
+
+def _moved(run: RunFolder, before: Sequence[RankProgress], begun: float) -> list[RankProgress]:
+    return read_progress(run, before, apart=time.monotonic() - begun)
+
+
+def _last_kept(run: RunFolder) -> tuple[float, list[ProcessStacks]] | None:
+    from holdfast.probe.stacks.keep import kept_stacks
+
+    return kept_stacks(run)
+
+
+def _of_the_past(run: RunFolder) -> Report:
+    last = _last_kept(run)
+    if last is None:
+        raise NoSuchRun(
+            f"no process of run {run.name} is alive on this machine, and no stacks of it were kept.",
+            fix=f"holdfast diagnose {run.path} says how it ended; `holdfast ps` lists the live runs",
+        )
+    when, stacks = last
+    return Report(name=run.name, when=when, stacks=stacks, verdict=explain(stacks), over=True)
+
+
+def _compared(report: Report, earlier: tuple[float, list[ProcessStacks]] | None) -> Report:
+    changes = compare(earlier[1], report.stacks) if earlier is not None else []
+    return replace(report, before=earlier[0] if earlier is not None and changes else None, changes=changes)
+
+
+def _kept(run: RunFolder, report: Report) -> Report:
+    from holdfast.probe.stacks.keep import keep_stacks
+
+    try:
+        return replace(report, kept=str(keep_stacks(run, report.stacks, when=report.when)))
+    except OSError as error:
+        return replace(report, notes=[*report.notes, f"these stacks could not be kept in {run.path}: {error.strerror or error}"])
+
+
+def _world(run: RunFolder) -> int | None:
+    size: Any = run.info().get("world_size")
+    return size if isinstance(size, int) else None
+
+
+def _lines(thread: Thread) -> list[tuple[str, str, int]]:
+    return [(frame.func, frame.file, frame.line) for frame in own_part(thread)]

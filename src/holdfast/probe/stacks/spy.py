@@ -1,0 +1,90 @@
+"""py-spy: the stacks of one process, read from outside without its help."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.probe.stacks.frames import Frame, Thread
+
+_PATH_OF_SPY = "py-spy"
+_LONGEST_LOCAL = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What py-spy said when it could not read a process; `late` if it did not come back in time."""
+
+    text: str
+    late: bool = False
+
+
+def spy() -> str | None:
+    """Where py-spy is: beside this Python, else on the path."""
+    beside = Path(sys.executable).parent / _PATH_OF_SPY
+    return str(beside) if beside.exists() else shutil.which(_PATH_OF_SPY)
+
+
+def read_with_spy(pid: int, *, native: bool, locals_: bool, stop: bool = True, seconds: float) -> tuple[Thread, ...] | Refused:
+    """Read one process. `stop` holds it for the moment of reading; a process that already stands still must not be."""
+    program = spy()
+    if program is None:
+        return Refused("py-spy is not installed")
+    words = [program, "dump", "--json", "--full-filenames", "--pid", str(pid)]
+    words += ["--locals"] * locals_ + (["--native"] * native if stop else ["--nonblocking"])
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=max(seconds, 0.05), check=False, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return Refused(f"py-spy did not answer within {seconds:.1f} s", late=True)
+    except OSError as error:
+        return Refused(f"py-spy cannot be started: {error.strerror}")
+    try:
+        return threads_of(json.loads(done.stdout))
+    except (ValueError, KeyError, TypeError):
+        return Refused(_problem(done.stderr.decode(errors="replace")))
+
+
+def threads_of(answer: list[dict[str, Any]]) -> tuple[Thread, ...]:
+    """What py-spy prints as JSON, as threads; the one that the process began with comes first."""
+    threads = [_thread(one) for one in answer]
+    return tuple(sorted(threads, key=lambda one: (not one.is_main, one.thread)))
+
+
+def _thread(one: dict[str, Any]) -> Thread:
+    return Thread(
+        pid=int(one["pid"]),
+        thread=int(one.get("os_thread_id") or one["thread_id"]),
+        name=one.get("thread_name") or "",
+        holds_gil=bool(one.get("owns_gil")),
+        active=bool(one.get("active")),
+        frames=tuple(_frame(frame) for frame in one["frames"]),
+    )
+
+
+def _frame(one: dict[str, Any]) -> Frame:
+    seen = one.get("locals")
+    return Frame(
+        func=one["name"],
+        file=one["filename"] or "",
+        line=int(one.get("line") or 0),
+        module=one.get("module"),
+        native=one.get("module") is not None,
+        locals=None if seen is None else tuple((value["name"], _short(value.get("repr"))) for value in seen),
+    )
+
+
+def _short(text: str | None) -> str:
+    line = " ".join((text or "?").split())
+    return line if len(line) <= _LONGEST_LOCAL else line[: _LONGEST_LOCAL - 1] + "…"
+
+
+def _problem(text: str) -> str:
+    """The lines of an error that say something: what failed, and its causes."""
+    said = [line.strip() for line in text.partition("Stack backtrace:")[0].splitlines()]
+    lines = [line.removeprefix("Error: ") for line in said if line and line != "Caused by:"]
+    return "; ".join(lines) or "py-spy gave no answer"

@@ -1,0 +1,142 @@
+"""Take the stacks of a run: every process of it on this machine, at the same time, each within its limit.
+
+Everybody is read quickly first, Python functions only. Native frames cost a second where a stack is in torch's libraries, so
+they are read of one process of each kind: sixty-four ranks that wait in the same line have the same native frames.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from holdfast.probe.stacks.frames import HELD, STOPPED, Frame, ProcessStacks, Thread, as_rows, from_rows
+from holdfast.probe.stacks.members import Member, as_worker, processes_of, tree_of
+from holdfast.probe.stacks.own_dump import ask_itself
+from holdfast.probe.stacks.permission import denied, facts_about, why_not
+from holdfast.probe.stacks.spy import Refused, read_with_spy
+from holdfast.probe.stacks.system_call import system_call
+from holdfast.signals.run_folder import RunFolder
+
+__all__ = ["Frame", "Member", "ProcessStacks", "Thread", "as_rows", "from_rows", "processes_of", "take_of_process", "take_stacks"]
+
+_SECONDS = 1.5
+_NATIVE_AT_MOST = 8
+_STATES = {psutil.STATUS_STOPPED: STOPPED, psutil.STATUS_TRACING_STOP: HELD, psutil.STATUS_DISK_SLEEP: "waits for a disk"}
+_STANDING = (STOPPED, HELD, "waits for a disk")  # stopping them for the reading would fail, or never end
+_ALWAYS_KEPT = {  # locals that say which sample a loader's worker is at; others only if they are asked for
+    "_worker_loop": ("worker_id", "index", "idx"),
+    "fetch": ("possibly_batched_index", "idx"),
+    "<listcomp>": ("idx",),
+}
+One = TypeVar("One")
+Other = TypeVar("Other")
+
+
+def take_stacks(run: RunFolder, *, native: bool = True, locals_: bool = False, seconds: float = _SECONDS) -> list[ProcessStacks]:
+    """Stacks of all processes of the run on this machine, ranks first. A process that cannot be read says why."""
+    return _take(processes_of(run), run, native=native, locals_=locals_, seconds=seconds)
+
+
+def take_of_process(pid: int, *, native: bool = True, locals_: bool = False, seconds: float = _SECONDS) -> list[ProcessStacks]:
+    """The same for a process that belongs to no run, and for those it started."""
+    return _take(tree_of(pid), None, native=native, locals_=locals_, seconds=seconds)
+
+
+def _take(
+    members: Sequence[Member], run: RunFolder | None, *, native: bool, locals_: bool, seconds: float
+) -> list[ProcessStacks]:
+    until = time.monotonic() + seconds
+    taken = _together(lambda one: _one(one, run, until), members)
+    if native:
+        taken = _with_native(taken, until)
+    return [one if locals_ else _without_locals(one) for one in taken]
+
+
+def _together(job: Callable[[One], Other], those: Sequence[One]) -> list[Other]:
+    if not those:
+        return []
+    with ThreadPoolExecutor(min(len(those), 2 * (os.cpu_count() or 1)), thread_name_prefix="holdfast-stacks") as pool:
+        return list(pool.map(job, those))
+
+
+def _one(member: Member, run: RunFolder | None, until: float) -> ProcessStacks:
+    """One process, Python functions only, with the locals."""
+    state = _STATES.get(member.state, member.state)
+    empty = ProcessStacks(
+        member.pid, member.role, member.rank, (), None, "nobody", state, member.command, member.worker, member.parent
+    )
+    if member.gone:
+        return replace(empty, problem="the process has ended", state="gone")
+    if state == psutil.STATUS_ZOMBIE:
+        return replace(empty, problem="the process has ended, and nobody has asked for its exit code", state="gone")
+    read = read_with_spy(member.pid, native=False, locals_=True, stop=state not in _STANDING, seconds=until - time.monotonic())
+    if isinstance(read, Refused) and not denied(read.text):
+        read = _once_more(member, read, until)
+    if not isinstance(read, Refused):
+        return _named(replace(empty, threads=tuple(_with_call(one) for one in read), by="py-spy"), member)
+    problem = why_not(read.text, facts_about(member.pid))
+    own = ask_itself(run, member) if run is not None and member.command and problem != "not a Python process" else ()
+    return _named(replace(empty, threads=own, problem=problem, by="faulthandler" if own else "nobody"), member)
+
+
+def _once_more(member: Member, refused: Refused, until: float) -> tuple[Thread, ...] | Refused:
+    """Without holding it and without locals: a process that starts, stops or ends just now may be read so."""
+    if "python version" in refused.text or not psutil.pid_exists(member.pid):
+        return refused
+    return read_with_spy(member.pid, native=False, locals_=False, stop=False, seconds=max(until - time.monotonic(), 0.3))
+
+
+def _with_call(thread: Thread) -> Thread:
+    return thread if thread.active else replace(thread, call=system_call(thread.pid, thread.thread))
+
+
+def _named(stacks: ProcessStacks, member: Member) -> ProcessStacks:
+    """A loader's worker is known by what it runs, where the tables do not know it."""
+    loop = next((f for t in stacks.threads for f in t.frames if f.func == "_worker_loop"), None)
+    if loop is None or stacks.worker is not None or stacks.is_rank:
+        return stacks
+    number = loop.local("worker_id") or ""
+    if not number.isdigit():
+        return replace(stacks, role=stacks.role.replace("child process", "loader worker"))
+    worker = as_worker(member, int(number))
+    return replace(stacks, role=worker.role, worker=worker.worker)
+
+
+def _with_native(taken: list[ProcessStacks], until: float) -> list[ProcessStacks]:
+    """Native frames for one process of each kind; whoever is not done in time keeps what is known."""
+    kinds: dict[object, int] = {}
+    for index, one in enumerate(taken):
+        if one.by == "py-spy" and one.threads and one.state not in _STANDING:
+            kinds.setdefault(_kind(one), index)
+    chosen = list(kinds.values())[:_NATIVE_AT_MOST]
+    for index, better in zip(chosen, _together(lambda i: _native(taken[i], until), chosen), strict=True):
+        taken[index] = better
+    return taken
+
+
+def _kind(one: ProcessStacks) -> object:
+    return tuple(tuple((f.func, f.file, f.line) for f in thread.frames) for thread in one.threads)
+
+
+def _native(one: ProcessStacks, until: float) -> ProcessStacks:
+    read = read_with_spy(one.pid, native=True, locals_=True, seconds=until - time.monotonic())
+    if isinstance(read, Refused) or not any(thread.frames for thread in read):
+        return one
+    return replace(one, threads=tuple(_with_call(thread) for thread in read))
+
+
+def _without_locals(one: ProcessStacks) -> ProcessStacks:
+    return replace(one, threads=tuple(replace(t, frames=tuple(_spared(f) for f in t.frames)) for t in one.threads))
+
+
+def _spared(frame: Frame) -> Frame:
+    wanted = _ALWAYS_KEPT.get(frame.func.rpartition(".")[2], ()) if "torch" in Path(frame.file).parts else ()
+    kept = tuple((name, text) for name, text in frame.locals or () if name in wanted)
+    return replace(frame, locals=kept or None)

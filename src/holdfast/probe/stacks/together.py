@@ -1,0 +1,140 @@
+"""Ranks that wait for each other: who is in which collective, and who is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from holdfast.probe.stacks.alone import whereabouts
+from holdfast.probe.stacks.frames import ProcessStacks, Thread
+from holdfast.probe.stacks.verdict import Look, Verdict
+from holdfast.probe.stacks.whereabouts import native_part, place, user_frame
+
+_C10D = re.compile(r"torch/distributed/(distributed_c10d|_functional_collectives|rendezvous)\.py$")
+_JOINING = ("init_process_group", "_new_process_group_helper", "_store_based_barrier", "rendezvous", "new_group")
+_NATIVE = re.compile(r"c10d::|gloo::|nccl|Nccl|NCCL")
+_REDUCER = re.compile(r"c10d::Reducer")
+
+
+def collective_verdict(look: Look, world: int | None = None) -> Verdict | None:
+    """What to say if at least one rank waits in a collective; None if none does."""
+    ranks = [one for one in look.trainers if one.is_rank or one.main is not None]
+    inside = [(one, name) for one in ranks if one.main is not None and (name := collective_of(one.main)) is not None]
+    if not inside:
+        return None
+    missing = [one for one in ranks if all(one is not other for other, _ in inside)]
+    waiting = [one for one, _ in inside]
+    if missing:
+        return _missing(look, inside, missing)
+    if len({name for _, name in inside}) > 1:
+        return _different(look, inside)
+    name, first = inside[0][1], waiting[0]
+    if name.startswith("init_process_group"):
+        why = "the others have not come: wrong WORLD_SIZE or MASTER_ADDR, or a rank died at its start"
+    elif world is not None and world <= len(ranks):
+        why = "the data between them does not come through (network, or calls that do not match in size)"
+    else:
+        why = "the rank that they wait for is not among them: it is on another machine, or has ended"
+    all_of = f"{_who(waiting)} {'wait' if len(waiting) > 1 else 'waits'} in {name}{_line(first)}{look.since(first, 'collective')}"
+    evidence = {"kind": "all-wait", "collective": name, "ranks": [one.rank for one in waiting]}
+    return _verdict(first, f"{all_of}: {why}.{look.silent(first)}", evidence)
+
+
+def who_waits_for_it(look: Look) -> str:
+    """Another sentence: the ranks that wait in a collective meanwhile; empty if none do."""
+    inside = [(one, name) for one in look.trainers if one.main is not None and (name := collective_of(one.main)) is not None]
+    if not inside:
+        return ""
+    waiting = [one for one, _ in inside]
+    return f" {_who(waiting).capitalize()} {'wait' if len(waiting) > 1 else 'waits'} for it in {inside[0][1]}."
+
+
+def collective_of(thread: Thread) -> str | None:
+    """The collective that a thread waits in: all_reduce, barrier, …; None if it is in none."""
+    names = [f.func.rpartition(".")[2] for f in thread.python if _C10D.search(f.file)]
+    public = [name for name in names if not name.startswith(("_", "<", "wrapper"))]
+    if any(name in _JOINING for name in names):
+        return "init_process_group (the ranks have not met yet)"
+    if public:
+        return public[-1]  # the outermost: what the script called
+    native = native_part(thread)
+    if any(_REDUCER.search(frame.func) for frame in native):
+        return "the gradient reduction of DistributedDataParallel"
+    if not thread.active and any(_NATIVE.search(frame.func) for frame in native):
+        return "a collective"
+    return None
+
+
+def odd_one(look: Look) -> tuple[ProcessStacks, str] | None:
+    """The one rank that is somewhere else than all others, and a sentence; None if there is none such."""
+    places: dict[object, list[ProcessStacks]] = {}
+    for one in look.trainers:
+        frame = user_frame(one.main) if one.main is not None else None
+        places.setdefault((frame.func, frame.file, frame.line) if frame is not None else None, []).append(one)
+    if len(places) != 2 or min(map(len, places.values())) != 1 or max(map(len, places.values())) < 2:
+        return None
+    (odd,), those = sorted(places.values(), key=len)
+    return odd, f"{_who(those)} each: {whereabouts(those[0])}; {_role(odd)} {whereabouts(odd)}."
+
+
+def rank_words(ranks: Sequence[int]) -> str:
+    """`rank 7`, `ranks 0 and 1`, `63 ranks (0-6, 8-63)`."""
+    numbers = sorted(ranks)
+    if len(numbers) <= 2:
+        return ("rank " if len(numbers) == 1 else "ranks ") + " and ".join(map(str, numbers))
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    spans = ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
+    return f"{len(numbers)} ranks ({spans})"
+
+
+def _missing(look: Look, inside: Sequence[tuple[ProcessStacks, str]], missing: Sequence[ProcessStacks]) -> Verdict:
+    first, name = inside[0]
+    waiting = [one for one, _ in inside]
+    wait = f"{_who(waiting)} {'wait' if len(waiting) > 1 else 'waits'} in {name}{_line(first)}{look.since(first, 'collective')}"
+    culprit = missing[0]
+    elsewhere = "; ".join(f"{_role(one)} {whereabouts(one)}" for one in missing[:3])
+    more = f"; and {len(missing) - 3} more" if len(missing) > 3 else ""
+    after = " The others wait until it comes." if len(missing) == 1 else " The others wait until they come."
+    evidence = {
+        "kind": "missing",
+        "collective": name,
+        "ranks": [one.rank for one in waiting],
+        "missing": [one.rank for one in missing],
+    }
+    return _verdict(culprit, f"{wait}, {elsewhere}{more}.{after}{look.silent(first)}", evidence)
+
+
+def _different(look: Look, inside: Sequence[tuple[ProcessStacks, str]]) -> Verdict:
+    by_name: dict[str, list[ProcessStacks]] = {}
+    for one, name in inside:
+        by_name.setdefault(name, []).append(one)
+    parts = [f"{_who(those)} in {name}{_line(those[0])}" for name, those in by_name.items()]
+    rare = min(by_name.values(), key=len)[0]
+    say = f"the ranks are in different collectives: {', '.join(parts)}. None of them can end.{look.silent(rare)}"
+    named = {name: [one.rank for one in those] for name, those in by_name.items()}
+    return _verdict(rare, say, {"kind": "mismatch", "collectives": named})
+
+
+def _verdict(culprit: ProcessStacks, say: str, evidence: Mapping[str, object]) -> Verdict:
+    main = culprit.main
+    frame = user_frame(main) if main is not None else None
+    return Verdict("collective-stall", say, culprit.pid, culprit.rank, main.name if main else None, frame, dict(evidence))
+
+
+def _who(those: Sequence[ProcessStacks]) -> str:
+    ranks = [one.rank for one in those if one.rank is not None]
+    return rank_words(ranks) if ranks else those[0].role
+
+
+def _role(one: ProcessStacks) -> str:
+    return f"rank {one.rank}" if one.is_rank else one.role
+
+
+def _line(one: ProcessStacks) -> str:
+    frame = user_frame(one.main) if one.main is not None else None
+    return f" in {place(frame)}" if frame is not None else ""

@@ -1,0 +1,223 @@
+"""One table of a run, or of many: its columns, and where its rows are.
+
+A part of a table belongs to somebody: a rank and its training, and where several runs are asked at once also a host and
+a run. Rows are in Parquet files, in segments that are still raw, or on another machine.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow.fs import LocalFileSystem
+
+from holdfast.errors import QueryError
+from holdfast.probe.arrow import known_schema, read_live, segment_schema
+from holdfast.probe.on_demand import FewAtATime, OnDemand
+from holdfast.probe.open_files import make_room
+from holdfast.probe.pieces import Pieces, open_pieces, table_names
+from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.schema import TABLES
+
+SEEN_FROM_OUTSIDE = ("processes", "gpus", "stacks")
+_DISTANT_BYTES = 2 << 30
+_WHERE = (pa.field("host", pa.string()), pa.field("run", pa.string()))
+_WHOSE = (pa.field("rank", pa.int32()), pa.field("part", pa.int32()))
+
+
+@dataclass(slots=True)
+class Owner:
+    """A folder that holds a part of a table, and which rank's it is; nobody's for what was seen from outside."""
+
+    folder: Path
+    rank: int | None = None
+    part: int | None = None
+    host: str | None = None
+    run: str | None = None
+
+
+class Distant(Protocol):
+    """A part of a table on another machine, with the columns that say whose its rows are."""
+
+    schema: pa.Schema
+    rows: int
+
+    def load(self, columns: list[str]) -> pa.Table:
+        """These columns of all its rows; one that it does not have is left out."""
+
+
+@dataclass(slots=True)
+class TableFiles:
+    """One table: its columns, and the opened files of every rank. `labelled` says that host and run are columns too."""
+
+    name: str
+    schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    owners: list[tuple[Owner, Pieces]] = field(default_factory=list)
+    fragments: list[tuple[Owner, ds.ParquetFileFragment]] = field(default_factory=list)
+    distant: list[Distant] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    labelled: bool = False
+    trouble: QueryError | None = None  # why rows could not be brought here
+
+    @property
+    def rows(self) -> int:
+        """Rows in all files; of a Parquet file only its end is read for that."""
+        live = sum(segment.rows for _, pieces in self.owners for _, segment in pieces.segments)
+        stored = sum(int(fragment.metadata.num_rows) for _, fragment in self.fragments)
+        return live + stored + sum(part.rows for part in self.distant)
+
+    @property
+    def owner_fields(self) -> list[pa.Field]:
+        """The columns that say whose a row is."""
+        return [*(_WHERE if self.labelled else ()), *(() if self.name in SEEN_FROM_OUTSIDE else _WHOSE)]
+
+    @property
+    def full_schema(self) -> pa.Schema:
+        """The columns as a query sees them."""
+        return pa.schema([*self.owner_fields, *self.schema])
+
+    @property
+    def columns(self) -> list[str]:
+        """Their names."""
+        return [one.name for one in self.full_schema]
+
+    def live(self) -> OnDemand:
+        """All raw segments of all ranks, nothing of them read yet."""
+        return OnDemand.over(self.full_schema, self._load_live)
+
+    def stored(self) -> FewAtATime:
+        """All Parquet segments of all ranks, nothing of them read yet."""
+        fragments = [fragment for _, fragment in self.fragments]
+        return FewAtATime(fragments, self.full_schema, ds.ParquetFileFormat(), LocalFileSystem())
+
+    def far(self) -> OnDemand:
+        """What is on other machines, nothing of it fetched yet."""
+        return OnDemand.over(self.full_schema, self._load_distant)
+
+    def _load_live(self, columns: list[str]) -> pa.Table:
+        schema = pa.schema([self.full_schema.field(name) for name in columns])
+        owned = [one for one in self.owner_fields if one.name in columns]
+        measured = pa.schema([self.schema.field(name) for name in columns if name in self.schema.names])
+        parts = [_part(owner, pieces, owned, measured).select(columns) for owner, pieces in self.owners if pieces.segments]
+        return pa.concat_tables(parts) if parts else schema.empty_table()
+
+    def _load_distant(self, columns: list[str]) -> pa.Table:
+        schema = pa.schema([self.full_schema.field(name) for name in columns])
+        size = sum(part.rows for part in self.distant) * len(columns) * 8
+        if size > _DISTANT_BYTES:
+            words = (
+                f"{len(columns)} columns of {self.name} on other machines are about {size >> 20:,} MB, too much to bring here."
+            )
+            self.trouble = QueryError(words, fix="ask one server at a time: its SQL runs there, and only its answer is sent")
+            return schema.empty_table()
+        with ThreadPoolExecutor(max(1, min(32, len(self.distant)))) as pool:
+            tables = list(pool.map(lambda part: part.load(columns), self.distant))
+        return pa.concat_tables([fitted(table, schema) for table in tables]) if tables else schema.empty_table()
+
+
+def tables_of(run: RunFolder) -> list[str]:
+    """Tables that can be asked for: those of this version, then what else is in the folder."""
+    found = (name for owner in (*_ranks(run), Owner(run.path / "host")) for name in table_names(owner.folder))
+    return list(dict.fromkeys((*TABLES, *found)))
+
+
+def open_table(run: RunFolder, name: str, *, labelled: bool = False) -> TableFiles:
+    """Open the files of one table over all ranks of a run."""
+    outside = name in SEEN_FROM_OUTSIDE or (name not in TABLES and (run.path / "host" / name).is_dir())
+    folders = [Owner(run.path / "host")] if outside else _ranks(run)
+    if labelled:
+        _label(run, folders, outside=outside)
+    make_room(3 * len(folders))
+    owners = [(owner, open_pieces(owner.folder / name)) for owner in folders]
+    table = TableFiles(name, owners=owners, labelled=labelled, warnings=[w for _, pieces in owners for w in pieces.warnings])
+    files = [(owner, path) for owner, pieces in owners for _, path in pieces.parquet]
+    table.fragments = [found for owner, path in files if (found := _fragment(table, owner, path))]
+    live = {segment.columns: segment for _, pieces in owners for _, segment in pieces.segments}
+    stored = _different(fragment.physical_schema for _, fragment in table.fragments)
+    table.schema = known_schema(name, [*map(segment_schema, live.values()), *stored])
+    return table
+
+
+def join(name: str, tables: Sequence[TableFiles]) -> TableFiles:
+    """The same table of several runs as one."""
+    if len(tables) == 1:
+        return tables[0]
+    joined = TableFiles(name, known_schema(name, _different(table.schema for table in tables)))
+    joined.labelled = any(table.labelled for table in tables)
+    for table in tables:
+        joined.owners += table.owners
+        joined.fragments += table.fragments
+        joined.distant += table.distant
+        joined.warnings += table.warnings
+    return joined
+
+
+def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table in the columns and types of a schema; a column that it does not have, or of a type that does not fit, is null."""
+    columns = [table.column(one.name) if one.name in table.column_names else None for one in schema]
+    arrays = [_as_type(column, one.type, table.num_rows) for column, one in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _as_type(column: pa.ChunkedArray | None, wanted: pa.DataType, rows: int) -> Any:
+    if column is None:
+        return pa.nulls(rows, wanted)
+    if column.type == wanted:
+        return column
+    try:
+        return column.cast(wanted, safe=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return pa.nulls(rows, wanted)
+
+
+def _part(owner: Owner, pieces: Pieces, owned: list[pa.Field], schema: pa.Schema) -> pa.Table:
+    """The raw rows of one owner, and whose they are."""
+    rows = read_live(owner.folder, pieces, schema)
+    count = sum(segment.rows for _, segment in pieces.segments)
+    whose = [pa.repeat(pa.scalar(getattr(owner, one.name), one.type), count) for one in owned]
+    return pa.Table.from_arrays([*whose, *rows.columns], schema=pa.schema([*owned, *schema]))
+
+
+def _different(schemas: Any) -> list[pa.Schema]:
+    """Schemas, each once: thousands of files have the same."""
+    found: list[pa.Schema] = []
+    for schema in schemas:
+        if not any(schema is one or schema.equals(one) for one in found):
+            found.append(schema)
+    return found
+
+
+def _ranks(run: RunFolder) -> list[Owner]:
+    try:
+        return [Owner(recording.path, recording.rank, recording.part) for recording in run.recordings()]
+    except OSError:
+        return []
+
+
+def _label(run: RunFolder, owners: list[Owner], *, outside: bool) -> None:
+    """Say host and run: of a rank the host of its process, of anything else that of the run."""
+    usual = str(run.info().get("host") or socket.gethostname())
+    hosts = {} if outside else {recording.path: recording.info().get("host") for recording in run.recordings()}
+    for owner in owners:
+        owner.host, owner.run = str(hosts.get(owner.folder) or usual), run.name
+
+
+def _fragment(table: TableFiles, owner: Owner, path: Path) -> tuple[Owner, ds.ParquetFileFragment] | None:
+    """A Parquet segment that knows its rank; None, and a warning, if it cannot be read."""
+    whose = None
+    for one in table.owner_fields:
+        is_it = ds.field(one.name) == pa.scalar(getattr(owner, one.name), one.type)
+        whose = is_it if whose is None else whose & is_it
+    fragment = ds.ParquetFileFormat().make_fragment(str(path), LocalFileSystem(), partition_expression=whose)
+    try:
+        fragment.ensure_complete_metadata()
+    except (OSError, pa.ArrowInvalid) as error:
+        table.warnings.append(f"{path} cannot be read: {str(error).splitlines()[0]}")
+        return None
+    return owner, fragment

@@ -1,0 +1,130 @@
+"""Whether a command that ended badly is started again, with what change, and after how long a wait. Pure.
+
+Bounded three ways: so many restarts at most, none for a mistake in the script that shows before the first step, and none
+after two in a row that came no further than the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_MISTAKES = (  # in the script, not in the world: the next attempt meets the same line
+    *("NameError", "ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError", "AttributeError"),
+    *("TypeError", "UnboundLocalError", "NotImplementedError"),
+)
+_USAGE = 2  # how argparse ends a script
+_IN_VAIN = 2
+_WAIT, _WAIT_AT_MOST = 1.0, 60.0  # seconds, doubled after each restart in vain
+_NUMBERS = ("loss-divergence", "non-finite-loss", "non-finite-gradient", "non-finite-weights", "metric-collapse")
+_OUT_OF_GPU_MEMORY, _OUT_OF_MEMORY, _LOADER = "gpu-out-of-memory", "host-out-of-memory", "loader-stall"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How one attempt ended. `reached` is the newest step, counted over all attempts; `code` is that of its finding."""
+
+    code: str
+    exit_code: int
+    asked: bool = False  # by a person, or whoever sent the supervisor a signal
+    error: str | None = None  # the class of the error that ended it, if one is known
+    steps: int = 0  # made in this attempt
+    reached: int | None = None
+    checkpoint: str | None = None  # what the next attempt would go on from
+    checkpoint_step: int | None = None
+    workers: int | None = None  # of the loader
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What is different in the next attempt; the environment carries it into the process."""
+
+    workers: int | None = None
+    parts: int = 1
+    lr_factor: float = 1.0
+
+    def words(self) -> list[str]:
+        """As a person reads them."""
+        said = [f"{self.workers} loader workers"] if self.workers is not None else []
+        said += [f"every batch in {self.parts} parts"] if self.parts > 1 else []
+        return said + ([f"learning rate x {self.lr_factor:g}"] if self.lr_factor != 1.0 else [])
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start it again."""
+
+    changes: Changes
+    wait: float
+    because: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Leave it at that. `why` is None where there is nothing to say: it was asked for, or is well."""
+
+    why: str | None = None
+
+
+def decide(endings: Sequence[Ending], changes: Changes = Changes(), *, at_most: int = 3) -> Restart | Stop:  # noqa: B008 - frozen
+    """What to do after the last of these endings; `changes` are those that the last attempt ran with."""
+    last = endings[-1]
+    if last.exit_code == 0 or last.asked:
+        return Stop()
+    if mistake := _mistake(last):
+        return Stop(f"not started again: {mistake}")
+    if len(endings) > at_most:
+        made = f"{at_most} restarts were made, and no more are allowed" if at_most else "no restarts are allowed"
+        return Stop(f"not started again: {made} (--restarts)")
+    vain = in_vain(endings)
+    if vain >= _IN_VAIN:
+        return Stop(f"not started again: {vain + 1} attempts ended at {_place(last)}")
+    more = _changed(last, changes, vain)
+    return Restart(more, min(_WAIT_AT_MOST, _WAIT * 2**vain), last.code)
+
+
+def in_vain(endings: Sequence[Ending]) -> int:
+    """How many of the last attempts came no further than one before them."""
+    count = 0
+    for number in range(len(endings) - 1, 0, -1):
+        if _further(endings[number], endings[:number]):
+            break
+        count += 1
+    return count
+
+
+def _further(one: Ending, before: Sequence[Ending]) -> bool:
+    newest = max((past.checkpoint_step or 0 for past in before), default=0)
+    if (one.checkpoint_step or 0) > newest:
+        return True
+    furthest = max((past.reached if past.reached is not None else -1 for past in before), default=-1)
+    return (one.reached if one.reached is not None else -1) > furthest
+
+
+def _mistake(one: Ending) -> str | None:
+    if one.steps:
+        return None
+    if one.exit_code == _USAGE:
+        return "it ended with code 2 before the first step, as for wrong arguments"
+    if one.error in _MISTAKES:
+        return f"{one.error} before the first step is a mistake in the script"
+    return None
+
+
+def _place(one: Ending) -> str:
+    return "the beginning" if one.reached is None else f"step {one.reached:,} or before"
+
+
+def _changed(one: Ending, now: Changes, vain: int) -> Changes:
+    """The change that the diagnosis asks for. A loader that stalls gets fewer workers only when it does so again."""
+    workers, parts, factor = now.workers, now.parts, now.lr_factor
+    again = one.code == _LOADER and vain > 0
+    if (one.code == _OUT_OF_MEMORY or again) and one.workers:
+        workers = one.workers // 2
+    if one.code == _OUT_OF_GPU_MEMORY:
+        parts *= 2
+    if one.code in _NUMBERS:
+        factor *= 0.5
+    return Changes(workers, parts, factor)

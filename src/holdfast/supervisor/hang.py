@@ -1,0 +1,71 @@
+"""The thread that watches for hangs while a run lives. What it needs is loaded when the first training is seen."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.probe.niceness import be_nice
+from holdfast.signals.pulse import STARTING
+from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor.trouble import Trouble
+
+if TYPE_CHECKING:
+    from holdfast.detectors.finding import Finding
+    from holdfast.supervisor.hang_watch import HangWatch
+
+_WAITS_FOR = 0.3  # seconds between two looks for a training
+
+
+class Hangs:
+    """Looks until the run is over; `on_hang` is called, in this thread, with what was found."""
+
+    def __init__(self, run: RunFolder, trouble: Trouble) -> None:
+        self._run, self._trouble = run, trouble
+        self.on_hang: Callable[[Finding], None] | None = None
+        self._watch: HangWatch | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="holdfast-hang", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """The run is over."""
+        self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(3.0)
+
+    def begin_again(self) -> None:
+        """Another attempt begins."""
+        if self._watch is not None:
+            self._watch.begin_again()
+
+    def _work(self) -> None:
+        be_nice()
+        try:
+            while not self._has_begun():
+                if self._stop.wait(_WAITS_FOR):
+                    return
+            from holdfast.supervisor.hang_watch import HangWatch, limits_from
+
+            limits = limits_from(self._run.info().get("hang_after"))
+            if limits is None:
+                return
+            self._watch = HangWatch(self._run, self._trouble, limits=limits, on_hang=self._found)
+            while not self._stop.wait(self._watch.tick):
+                self._watch.look()
+        except Exception as error:  # noqa: BLE001 - the training goes on without this watch
+            self._trouble.step_back("watching for hangs", error)
+
+    def _found(self, finding: Finding) -> None:
+        if self.on_hang is not None and not self._stop.is_set():
+            self.on_hang(finding)
+
+    def _has_begun(self) -> bool:
+        with contextlib.suppress(OSError):
+            return (self._run.path / STARTING).is_dir() or bool(self._run.recordings())
+        return False

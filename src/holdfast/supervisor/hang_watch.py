@@ -1,0 +1,175 @@
+"""Notices a training that has stopped to move: follows the ranks from outside, and looks at their stacks.
+
+What is found goes into the journal with the stacks beside it. Under `heal` the run is ended by whoever started it, and begun
+again from its last clean checkpoint; without that the thread only tells.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.detectors.finding import Finding
+from holdfast.detectors.hang import EXCUSED, Limits, Standing, Suspect, code_of, stands, suspects
+from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor.progress import Progress
+from holdfast.supervisor.trouble import Trouble
+
+_APART = 0.5  # seconds between the two looks at the stacks
+_TOLD_STOPPED = 3.0  # times the floor
+
+
+def limits_from(settings: Any) -> Limits | None:
+    """The limits that `run.json` or the environment names; None if hangs are not watched for."""
+    said = os.environ.get("HOLDFAST_HANG_AFTER") or settings
+    if said in ("off", False):
+        return None
+    try:
+        floor = float(said) if said is not None else Limits().floor
+        patient = float(os.environ.get("HOLDFAST_HANG_PATIENCE") or 0.0)
+    except (TypeError, ValueError):
+        return Limits()
+    return Limits(floor=floor, patient=patient, on_disk=patient) if floor > 0 else None
+
+
+@dataclass(slots=True)
+class Hang:
+    """A hang that was told, until it is over."""
+
+    finding: Finding
+    pids: list[int] = field(default_factory=list)
+    since: float = 0.0  # seconds of silence when it was told
+
+
+class HangWatch:
+    """Looks a few times a second; `on_hang` is called with what was found and may be acted on."""
+
+    def __init__(
+        self, run: RunFolder, trouble: Trouble, *, limits: Limits, on_hang: Callable[[Finding], None] = lambda _finding: None
+    ) -> None:
+        self._run, self._trouble, self._limits, self._on_hang = run, trouble, limits, on_hang
+        self.tick = min(0.5, limits.floor / 5)
+        self._progress = Progress(run, self.tick)
+        self._hang: Hang | None = None
+        self._asked_at = 0.0  # seconds of silence at which the stacks were last looked at
+        self._told: set[str] = set()
+
+    def begin_again(self) -> None:
+        """Another attempt begins."""
+        self._progress.begin_again()
+        self._hang = None
+
+    def look(self) -> None:
+        """See how the ranks stand, and tell a hang."""
+        standings = self._progress.look()
+        self._tell_stopped()
+        found = suspects(standings, self._limits)
+        if not found:
+            self._moves_again(standings)
+            return
+        if self._hang is None and found[0].standing.silent >= self._asked_at:
+            self._ask_the_stacks(found[0], standings)
+
+    def _ask_the_stacks(self, suspect: Suspect, standings: Sequence[Standing]) -> None:
+        self._asked_at = suspect.standing.silent + max(1.0, suspect.limit / 2)  # next time, if this is no hang
+        stacks, verdict = self._stacks(standings)
+        members = {one.state for one in stacks}
+        code = "stopped" if verdict.evidence.get("kind") == "stopped" else verdict.code
+        if self._has_moved(suspect) or not stands(suspect, code, self._limits, on_disk=bool(members & {"D", "disk-sleep"})):
+            if code in ("paused", "busy", "stopped") or "disk-sleep" in members:
+                self._tell_once(verdict.say, suspect)
+            return
+        kept = self._keep(stacks)
+        standing = suspect.standing
+        evidence = {
+            **verdict.evidence,
+            "say": verdict.say,
+            "seconds": round(standing.silent, 1),
+            "limit": round(suspect.limit, 1),
+            "longest_step": standing.longest_step,
+            "doing": standing.phase,
+            "pid": verdict.pid or self._progress.pid_of(standing.rank),
+            "where": _where(verdict.frame),
+            "stacks": kept,
+        }
+        shown = {name: value for name, value in evidence.items() if value is not None}
+        finding = Finding(code_of(verdict.code), step=standing.step or 0, severity="critical", evidence=shown)
+        self._hang = Hang(finding, self._progress.pids, standing.silent)
+        self._tell(finding, standing.rank)
+        self._on_hang(finding)
+
+    def _has_moved(self, suspect: Suspect) -> bool:
+        """Whether something was seen of the rank while its stacks were taken, or it has ended."""
+        now = next((one for one in self._progress.look() if one.rank == suspect.standing.rank), None)
+        return now is None or now.silent < suspect.standing.silent
+
+    def _tell(self, finding: Finding, rank: int) -> None:
+        from holdfast.diagnosis.diagnosis import diagnose
+
+        self._run.journal.write("finding", **finding.as_row(), rank=rank)
+        self._run.journal.write("diagnosis", **diagnose([finding], around=list(self._run.journal)).as_row())
+
+    def _moves_again(self, standings: Sequence[Standing]) -> None:
+        self._asked_at = 0.0
+        hang, self._hang = self._hang, None
+        if hang is not None and standings:
+            evidence = {"say": "it moves again", "after": round(hang.since, 1)}
+            self._run.journal.write("finding", code=hang.finding.code, severity="info", step=hang.finding.step, evidence=evidence)
+
+    def _tell_stopped(self) -> None:
+        stopped = self._progress.stopped_for()
+        if stopped is None:
+            self._told.discard("stopped")
+        elif stopped[1] > _TOLD_STOPPED * self._limits.floor and "stopped" not in self._told:
+            self._told.add("stopped")
+            say = f"process {stopped[0]} is stopped, and waits to be continued: kill -CONT {stopped[0]}"
+            self._remark(say, None)
+
+    def _tell_once(self, say: str, suspect: Suspect) -> None:
+        if say not in self._told:
+            self._told.add(say)
+            self._remark(say, suspect.standing.step)
+
+    def _remark(self, say: str, step: int | None) -> None:
+        self._run.journal.write("finding", code="hang", severity="info", step=step, evidence={"say": say})
+
+    # The stacks
+
+    def _stacks(self, standings: Sequence[Standing]) -> tuple[list[Any], Any]:
+        from holdfast.probe.stacks.sentence import Verdict, explain
+        from holdfast.probe.stacks.take import take_stacks
+
+        try:
+            first = take_stacks(self._run)
+            time.sleep(_APART)
+            second = take_stacks(self._run)
+            return second, explain(first, again=second, state=[_as_progress(one) for one in standings])
+        except Exception as error:  # noqa: BLE001 - a hang is told without its stacks, too
+            self._trouble.step_back("taking stacks", error)
+            return [], Verdict("unseen", "no step, no batch, no error; its stacks could not be taken")
+
+    def _keep(self, stacks: list[Any]) -> str | None:
+        from holdfast.probe.stacks.keep import keep_stacks
+
+        try:
+            return str(keep_stacks(self._run, stacks, when=time.time()).relative_to(self._run.path)) if stacks else None
+        except Exception as error:  # noqa: BLE001 - a full disk
+            self._trouble.step_back("keeping stacks", error)
+            return None
+
+
+def _as_progress(one: Standing) -> Any:
+    """The same for whoever words the stacks."""
+    from holdfast.probe.stacks.frames import RankProgress
+
+    doing = one.phase if one.phase in (*EXCUSED, "paused") else None
+    return RankProgress(
+        rank=one.rank, step=one.step, before=one.step, seconds=one.silent, usual=one.longest_step, doing=doing, apart=_APART
+    )
+
+
+def _where(frame: Any) -> str | None:
+    return None if frame is None else f"{frame.file}:{frame.line} in {frame.func}"

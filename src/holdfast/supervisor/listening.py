@@ -1,0 +1,46 @@
+"""HOLDFAST_LISTEN: other machines may ask the run while it lives. The server is a process of its own: it cannot disturb it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+
+from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor.trouble import Trouble
+
+VARIABLE = "HOLDFAST_LISTEN"
+_END_SECONDS = 1.0
+
+
+class Listening:
+    """Starts the server of a run if one is wanted, and ends it with the run. What it could not do is in the journal."""
+
+    def __init__(self, run: RunFolder, trouble: Trouble) -> None:
+        self._run, self._trouble = run, trouble
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; it outlives us if we are killed, as long as the training does."""
+        listen = os.environ.get(VARIABLE, "").strip()
+        if not listen:
+            return
+        words = [sys.executable, "-m", "holdfast.probe.serve.beside", str(self._run.path), listen]
+        try:
+            self._server = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._trouble.step_back(f"listening on {listen}", error)
+
+    def stop(self) -> None:
+        """End it."""
+        if self._server is not None:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                self._server.terminate()
+                self._server.wait(_END_SECONDS)

@@ -1,0 +1,207 @@
+"""After a command has ended badly: what its run folder tells about the end, as a finding, a diagnosis, a file and a few lines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.detectors.finding import Finding
+from holdfast.diagnosis.endings import Ended, error_of, finding_of, trend, words_of
+from holdfast.signals.run_folder import Recording, RunFolder
+
+_LOG_BYTES = 1 << 20  # of the end of the log that are looked at
+_LINES, _LINE = 20, 400
+_SAMPLES = 600  # of the processes: the last minutes
+_STACK = 6000  # characters
+_SHOWN = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostMortem:
+    """What is known about the end of one attempt."""
+
+    ended: Ended
+    finding: Finding
+    causes: tuple[str, ...] = ()
+    loss: float | None = None
+    memory: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    attempt: int = 1
+    steps: int = 0  # made in this attempt
+    trained: bool = False
+
+    @property
+    def error(self) -> str | None:
+        """The class of the error that ended it."""
+        return error_of(self.ended)[0]
+
+    def as_row(self) -> dict[str, Any]:
+        """For `post-mortem.json`."""
+        return {
+            "time": round(time.time(), 3),
+            "attempt": self.attempt,
+            "exit_code": self.ended.exit_code,
+            "ended": words_of(self.ended),
+            "finding": self.finding.as_row(),
+            "causes": list(self.causes),
+            "step": self.ended.step,
+            "steps": self.steps,
+            "loss": self.loss,
+            "memory": self.memory,
+            "open_files": self.ended.files,
+            "stack": self.ended.stack,
+            "last_lines": self.lines,
+        }
+
+
+def examine(
+    run: RunFolder,
+    *,
+    exit_code: int,
+    since: float,
+    log_from: int = 0,
+    attempt: int = 1,
+    killed_for_memory: int | None = None,
+    files: tuple[int, int] | None = None,
+    hang: Finding | None = None,
+) -> PostMortem:
+    """Read what an attempt that began at `since` has left behind; its part of the log begins at byte `log_from`."""
+    from holdfast.diagnosis.diagnosis import diagnose
+
+    text = _end_of_log(run.path / "train.log", log_from)
+    recordings = list(_recordings_since(run, since))
+    step, steps, loss = _last_step(recordings)
+    stack = _crash_stack(run, since)
+    ended = Ended(
+        exit_code=exit_code, step=step, said=_known_in(text), killed_for_memory=killed_for_memory, files=files, stack=stack
+    )
+    memory = _memory(run, since)
+    grown = memory[0] if memory else {}
+    ranks = len({one.rank for one in recordings})
+    more: dict[str, Any] = {"ranks": ranks} if ranks > 1 else {}
+    more |= {"loss": loss, "memory_first": grown.get("first"), "memory_last": grown.get("last"), "attempt": attempt}
+    finding = hang or finding_of(ended, **(more if recordings else {"attempt": attempt}))
+    causes = diagnose([finding], around=list(run.journal)).causes
+    lines = [line[:_LINE] for line in text.splitlines()[-_LINES:]]
+    return PostMortem(
+        ended=ended, finding=finding, causes=causes, loss=loss, memory=memory, lines=lines, attempt=attempt, steps=steps,
+        trained=bool(recordings),
+    )  # fmt: skip
+
+
+def keep(run: RunFolder, found: PostMortem) -> None:
+    """Into the journal and the two files. A hang was told when it was found. A disk that refuses is passed over."""
+    from holdfast.diagnosis.diagnosis import diagnose
+
+    with contextlib.suppress(OSError):
+        if "limit" not in found.finding.evidence:
+            run.journal.write("finding", **found.finding.as_row())
+            run.journal.write("diagnosis", **diagnose([found.finding], around=list(run.journal)).as_row())
+        text = json.dumps(found.as_row(), indent=1, ensure_ascii=False, default=str)
+        (run.path / "post-mortem.json").write_text(text + "\n", encoding="utf-8")
+        (run.path / "post-mortem.txt").write_text("\n".join(report(run, found)) + "\n", encoding="utf-8")
+
+
+def summary(run: RunFolder, found: PostMortem) -> list[str]:
+    """The few lines for the terminal."""
+    from holdfast.diagnosis.causes import BY_CODE
+
+    at = "" if found.ended.step is None else f" after step {found.ended.step:,}"
+    head = f"holdfast: {words_of(found.ended)}{at} (exit {found.ended.exit_code}) [{found.finding.code}]"
+    if "limit" in found.finding.evidence:
+        head = f"holdfast: {found.finding.code}{at}: {found.finding.evidence.get('say')}"
+    facts = [f"last loss {found.loss:.4g}"] if found.loss is not None else []
+    facts += [_memory_words(row) for row in found.memory[:1] if row["last"] > 1.2 * row["first"] and row["seconds"] > 1]
+    if "open_files" in found.finding.evidence:
+        facts.append("{} of {} open files".format(*found.ended.files or (0, 0)))
+    lines = [head, *([f"  {' · '.join(facts)}"] if facts else [])]
+    for code in found.causes[:_SHOWN]:
+        cause = BY_CODE[code]
+        lines.append(f"  {'likely cause' if code == found.causes[0] else 'or'}: {cause.because}")
+        lines += [f"    fix: {fix.words}" for fix in cause.fixes[:1]]
+    return [*lines, f"  more: holdfast diagnose {run.name}; {run.path.name}/post-mortem.txt"]
+
+
+def report(run: RunFolder, found: PostMortem) -> list[str]:
+    """The whole of it, for a person."""
+    lines = [*summary(run, found)[:-1], "", "memory of the processes (first, largest, last):"]
+    lines += [f"  {_memory_words(row)}   {row['process']}" for row in found.memory[:10]] or ["  not sampled"]
+    if found.ended.stack:
+        lines += ["", "stack when it crashed:", *(f"  {line}" for line in found.ended.stack.splitlines())]
+    return [*lines, "", "last lines of the log:", *(f"  {line}" for line in found.lines)]
+
+
+def _memory_words(row: dict[str, Any]) -> str:
+    first, last = (f"{row[name] / 1e9:.2g} GB" if row[name] >= 1e9 else f"{row[name] / 1e6:.0f} MB" for name in ("first", "last"))
+    return f"memory {first} → {last} in {row['seconds']:.0f} s"
+
+
+# What is read
+
+
+def _end_of_log(path: Path, since: int) -> str:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(since, size - _LOG_BYTES))
+        return file.read().decode(errors="replace")
+    return ""
+
+
+def _known_in(text: str) -> Any:
+    from holdfast.diagnosis.error_search import search_text
+
+    return search_text(text)
+
+
+def _recordings_since(run: RunFolder, since: float) -> Iterator[Recording]:
+    with contextlib.suppress(OSError):
+        for recording in run.recordings():
+            started = recording.info().get("started")
+            if isinstance(started, (int, float)) and started >= since - 1.0:
+                yield recording
+
+
+def _last_step(recordings: list[Recording]) -> tuple[int | None, int, float | None]:
+    """The newest step over the ranks, how many were made, and the last loss that was finite or not."""
+    from holdfast.probe.rows import last_rows, measured
+    from holdfast.signals.pulse import read_pulse
+
+    step: int | None = None
+    steps, loss = 0, None
+    for recording in recordings:
+        rows = last_rows(recording.path, "steps", ("step", "loss"), 1 << 16)
+        if len(rows["step"]):
+            pulse = read_pulse(recording)
+            newest = max(int(rows["step"][-1]), pulse.steps - 1 if pulse is not None else -1)
+            step = newest if step is None else max(step, newest)
+            steps = max(steps, newest - int(rows["step"][0]) + 1)
+            known = rows["loss"][measured(rows["loss"])]
+            loss = float(known[-1]) if loss is None and len(known) else loss
+    return step, steps, loss
+
+
+def _memory(run: RunFolder, since: float) -> list[dict[str, Any]]:
+    from holdfast.probe.rows import last_rows
+
+    if not (run.path / "host" / "processes").is_dir():
+        return []
+    rows = last_rows(run.path / "host", "processes", ("time", "pid", "command", "rss"), _SAMPLES)
+    sizes: dict[str, list[tuple[float, float]]] = {}
+    for at, pid, command, size in zip(*(rows[name] for name in ("time", "pid", "command", "rss")), strict=True):
+        if at >= since and size > 0:
+            sizes.setdefault(f"{pid} {str(command)[:80]}", []).append((float(at), float(size)))
+    return trend(sizes)
+
+
+def _crash_stack(run: RunFolder, since: float) -> str | None:
+    """What faulthandler wrote in a process that crashed."""
+    with contextlib.suppress(OSError):
+        files = [path for path in (run.path / "faults").iterdir() if path.stat().st_mtime >= since and path.stat().st_size]
+        if files:
+            return max(files, key=lambda path: path.stat().st_mtime).read_text(errors="replace")[:_STACK]
+    return None

@@ -1,0 +1,152 @@
+"""How each rank of a run stands, followed from outside: its pulse, its steps, the state of its process."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from holdfast.detectors.hang import STOPPED, Standing, awake
+from holdfast.probe.rows import last_rows, measured
+from holdfast.probe.state import same_process
+from holdfast.signals.pulse import Pulse, read_pulse, starting
+from holdfast.signals.run_folder import Recording, RunFolder
+
+_RECENT_STEPS = 200
+_STEPS_EVERY = 2.0  # seconds between two looks at the table of steps
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One process that trains, and when something was last seen of it."""
+
+    pid: int
+    rank: int
+    recording: Recording | None
+    seen: tuple[object, ...] = ()
+    silent: float = 0.0
+    stopped: float = 0.0  # seconds in which it was stopped since it last moved
+    pulse: Pulse | None = None
+    state: str = "S"
+    longest: float | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    looked: float = field(default=-10.0)
+
+
+class Progress:
+    """Follows the processes of a run. `look` is called every `tick` seconds."""
+
+    def __init__(self, run: RunFolder, tick: float) -> None:
+        self._run, self._tick = run, tick
+        self._followed: dict[int, _Followed] = {}
+        self._pids: dict[Path, int | None] = {}
+        self._gone: set[int] = set()
+        self._looked = time.monotonic()
+
+    def look(self) -> list[Standing]:
+        """How the ranks stand now; those that have ended are left out."""
+        now = time.monotonic()
+        passed, self._looked = awake(now - self._looked, self._tick), now
+        self._find()
+        return [self._standing(one, passed, now) for one in list(self._followed.values()) if self._lives(one)]
+
+    def pid_of(self, rank: int) -> int | None:
+        """The process of a rank."""
+        return next((one.pid for one in self._followed.values() if one.rank == rank), None)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that train."""
+        return list(self._followed)
+
+    def stopped_for(self) -> tuple[int, float] | None:
+        """The process that has been stopped for longest, and for how many seconds."""
+        stopped = [(one.pid, one.stopped) for one in self._followed.values() if one.stopped > 0]
+        return max(stopped, key=lambda one: one[1], default=None)
+
+    def begin_again(self) -> None:
+        """Another attempt begins: forget the processes of the one before."""
+        self._gone |= set(self._followed)
+        self._followed.clear()
+
+    def _find(self) -> None:
+        newest: dict[int, Recording] = {}
+        with contextlib.suppress(OSError):
+            for recording in self._run.recordings():
+                if recording.path not in self._pids:
+                    self._pids[recording.path] = recording.info().get("pid")
+                if isinstance(pid := self._pids[recording.path], int):
+                    newest[pid] = recording
+        for pid, recording in newest.items():
+            if pid in self._gone:
+                continue
+            known = self._followed.get(pid)
+            if known is None or known.recording != recording:
+                self._followed[pid] = _Followed(pid, recording.rank, recording)
+        for pulse in starting(self._run):
+            if pulse.pid not in self._followed and pulse.pid not in self._gone:
+                self._followed[pulse.pid] = _Followed(pulse.pid, 0, None, pulse=pulse)
+
+    def _lives(self, one: _Followed) -> bool:
+        info = one.recording.info() if one.recording is not None else {}
+        if same_process(one.pid, info.get("started"), info.get("host")):
+            return True
+        self._followed.pop(one.pid, None)
+        self._gone.add(one.pid)
+        return False
+
+    def _standing(self, one: _Followed, passed: float, now: float) -> Standing:
+        self._read(one, now)
+        seen: tuple[object, ...] = (one.pulse,) if one.pulse is not None else (one.last_step,)
+        one.state = process_state(one.pid)
+        if seen != one.seen:
+            one.seen, one.silent, one.stopped = seen, 0.0, 0.0
+        elif one.state in STOPPED:
+            one.stopped += passed
+        else:
+            one.silent += passed
+        pulse = one.pulse
+        done = pulse.steps if pulse is not None else one.last_step
+        return Standing(
+            rank=one.rank,
+            silent=one.silent,
+            phase=pulse.phase if pulse is not None else "training",
+            step=done - 1 if done else one.last_step,
+            steps=0 if done is None else done - (one.first_step or 0),
+            longest_step=one.longest,
+            longest_evaluation=pulse.longest_evaluation if pulse is not None else None,
+            state=one.state,
+        )
+
+    def _read(self, one: _Followed, now: float) -> None:
+        if one.recording is None:
+            one.pulse = next((pulse for pulse in starting(self._run) if pulse.pid == one.pid), one.pulse)
+            return
+        one.pulse = read_pulse(one.recording) or one.pulse
+        if now - one.looked < _STEPS_EVERY:
+            return
+        one.looked = now
+        rows = last_rows(one.recording.path, "steps", ("step", "step_seconds"), _RECENT_STEPS)
+        steps, seconds = rows["step"], rows["step_seconds"]
+        if len(steps):
+            one.last_step = int(steps[-1])
+            one.first_step = int(steps[0]) if one.first_step is None else one.first_step
+        known = seconds[measured(seconds)]
+        one.longest = float(np.max(known)) if len(known) else one.longest
+
+
+def process_state(pid: int) -> str:
+    """The letter by which the system says what a process does: R, S, D (waits for a disk), T (stopped), Z; X if it is gone."""
+    with contextlib.suppress(OSError):
+        return (Path("/proc") / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    import psutil
+
+    letters = {psutil.STATUS_STOPPED: "T", psutil.STATUS_DISK_SLEEP: "D", psutil.STATUS_ZOMBIE: "Z"}
+    try:
+        return letters.get(psutil.Process(pid).status(), "S")
+    except psutil.Error:
+        return "X"

@@ -1,0 +1,247 @@
+"""What happens after an attempt: what it died of is written down and said, and under `heal` it is started again.
+
+A hang is ended here, too: the watch calls `hung` in its own thread, and the attempt then ends like any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from holdfast.inside.policy import Policy
+from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor.forwarding import Forwarding
+from holdfast.supervisor.launch import Launch
+from holdfast.supervisor.memory_events import MemoryEvents
+from holdfast.supervisor.train_log import TrainLog
+from holdfast.supervisor.trouble import Trouble
+
+if TYPE_CHECKING:
+    from holdfast.detectors.finding import Finding
+    from holdfast.recovery.restart import Changes, Ending, Restart
+    from holdfast.supervisor.outside import Outside
+    from holdfast.supervisor.post_mortem import PostMortem
+    from holdfast.supervisor.resume import Origin
+
+_LOG_SECONDS = 2.0
+_TERMINATED = 143
+
+
+class Restarts:
+    """The attempts of one run."""
+
+    def __init__(self, launch: Launch, run: RunFolder, signals: Forwarding, trouble: Trouble) -> None:
+        self._launch, self._run, self._signals, self._trouble = launch, run, signals, trouble
+        self._policy = Policy(launch.settings.policy, dict(launch.settings.rules))
+        self._endings: list[Ending] = []
+        self._changes: Changes | None = None
+        self._hang: Finding | None = None
+        self._words: list[str] = []
+        self._ending = threading.Lock()  # held while a hang is being ended
+        self._pid, self._since, self._log_from = 0, 0.0, 0
+        self._memory = MemoryEvents()
+
+    def begins(self, pid: int, outside: Outside) -> None:
+        """An attempt has been started."""
+        self._pid, self._since, self._hang = pid, time.time(), None
+        self._memory = MemoryEvents()
+        outside.follow(pid)
+        outside.hang.on_hang = self.hung if self._policy.heals else None
+
+    def hung(self, finding: Finding) -> None:
+        """The training hangs: end it with everything that it has started, where the policy allows that."""
+        if self._policy.heals_from(finding.code) and not self._signals.asked:
+            with self._ending:
+                self._hang = finding
+                self._end_all(finding)
+
+    def _end_all(self, finding: Finding) -> None:
+        from holdfast.supervisor.ending import end_all
+
+        row = end_all(self._run, self._pid)
+        with contextlib.suppress(OSError):
+            detail = f"{row['processes']} processes ended, {row['killed']} of them killed"
+            settings = {key: value for key, value in row.items() if key in ("left", "gpu_free_after")}
+            action = {"action": "end-processes", "step": finding.step, "because": finding.code, "settings": settings}
+            self._run.journal.write("action", **action, state="done", detail=detail)
+
+    @property
+    def has_ended_it(self) -> bool:
+        """Whether the attempt hung and was ended here, whatever code it then left with."""
+        return self._hang is not None
+
+    def looks_at_it(self) -> bool:
+        """Whether a bad end is looked into: only a process that has torch in it is a training."""
+        folder = self._run.path
+        return (folder / "faults").is_dir() or (folder.is_dir() and bool(self._run.recordings()))
+
+    def after(self, code: int, log: TrainLog, outside: Outside) -> Launch | None:
+        """An attempt has ended with this code: the next one, or None."""
+        try:
+            return self._after(code, log, outside) if self.looks_at_it() else None
+        except Exception as error:  # noqa: BLE001 - the command's exit code must come out whatever happens here
+            self._trouble.step_back("looking into how it ended", error)
+            return None
+
+    def _after(self, code: int, log: TrainLog, outside: Outside) -> Launch | None:
+        log.flush(_LOG_SECONDS)
+        with self._ending:
+            pass  # who is being ended is waited for
+        found = self._examine(code, outside)
+        self._log_from = log.size
+        if self._hang is None and (self._signals.asked is not None or stopped(self._run, self._since)):
+            return None
+        self._keep(found)
+        return self._decide(found, code) if self._policy.heals_from(found.finding.code) else None
+
+    def say(self) -> None:
+        """Print what there is to say, after all that the command has printed."""
+        if self._words:
+            with contextlib.suppress(OSError):
+                os.write(2, ("\n".join(self._words) + "\n").encode(errors="replace"))
+
+    def _examine(self, code: int, outside: Outside) -> PostMortem:
+        from holdfast.supervisor.post_mortem import examine
+
+        return examine(
+            self._run,
+            exit_code=code,
+            since=self._since,
+            log_from=self._log_from,
+            attempt=len(self._endings) + 1,
+            killed_for_memory=self._memory.killed(),
+            files=outside.most_files,
+            hang=self._hang,
+        )
+
+    def _keep(self, found: PostMortem) -> None:
+        from holdfast.supervisor.post_mortem import keep, summary
+
+        keep(self._run, found)
+        known = found.finding.code not in ("process-died", "script-error")
+        self._words = summary(self._run, found) if found.trained or known else []
+
+    # Starting again
+
+    def _decide(self, found: PostMortem, code: int) -> Launch | None:
+        from holdfast.recovery.restart import Changes, Ending, Stop, decide
+        from holdfast.supervisor.resume import find_origin
+
+        origin = find_origin(self._run, before=_before(found.finding))
+        self._endings.append(
+            Ending(
+                code=found.finding.code,
+                exit_code=code if self._hang is None else code or _TERMINATED,
+                asked=self._signals.asked is not None,
+                error=found.error,
+                steps=found.steps,
+                reached=found.ended.step,
+                checkpoint=str(origin.path or origin.kept or "") or None,
+                checkpoint_step=origin.step if origin.path is not None else origin.kept_step,
+                workers=workers_of(self._run),
+            )
+        )
+        now = self._changes or Changes()
+        decided = decide(self._endings, now, at_most=self._launch.settings.restarts)
+        if isinstance(decided, Stop):
+            self._words += [f"  {decided.why}"] if decided.why else []
+            self._tell_stop(found, decided.why)
+            return None
+        return self._restart(found, decided, origin)
+
+    def _restart(self, found: PostMortem, decided: Restart, origin: Origin) -> Launch | None:
+        from holdfast.supervisor.ending import end_all
+
+        end_all(self._run, None)  # workers and ranks that are left over
+        wait = decided.wait * float(os.environ.get("HOLDFAST_BACK_OFF") or 1.0)
+        if self._signals.hurry.wait(wait) or self._signals.asked is not None:
+            return None
+        self._changes = replace(decided.changes, lr_factor=decided.changes.lr_factor * lowered(self._run, self._since))
+        with contextlib.suppress(OSError):  # what was posted for the attempt before is not for this one
+            number = len(self._endings)
+            (self._run.path / "mailbox.jsonl").rename(self._run.path / f"mailbox-{number}.jsonl")
+        return self._next(found, origin)
+
+    def _next(self, found: PostMortem, origin: Origin) -> Launch:
+        from holdfast.supervisor.resume import arguments, environment
+
+        changes, settings = self._changes, self._launch.settings
+        assert changes is not None
+        attempt = len(self._endings) + 1
+        facts = {
+            "checkpoint": origin.path,
+            "step": origin.step,
+            "attempt": attempt,
+            "workers": changes.workers,
+            "parts": changes.parts,
+            "lr_factor": changes.lr_factor,
+        }
+        more = [*arguments(settings.resume_args, facts, needs="checkpoint"), *arguments(settings.restart_args, facts)]
+        command = replace(self._launch.command, words=(*self._launch.command.words, *more))
+        what = [f"from {_shown(origin)}", *changes.words()]
+        line = f"holdfast: {self._words[0].removeprefix('holdfast: ') if self._words else found.finding.code}\n"
+        line += f"holdfast: started again ({attempt - 1} of {settings.restarts} restarts): {', '.join(what)}"
+        self._words = []
+        row = {"action": "restart", "step": found.ended.step or 0, "because": found.finding.code}
+        changed = {name: facts[name] for name in ("workers", "parts", "lr_factor") if facts[name] not in (None, 1, 1.0)}
+        told = {
+            "attempt": attempt,
+            "checkpoint": self._endings[-1].checkpoint,
+            "checkpoint_step": self._endings[-1].checkpoint_step,
+        }
+        with contextlib.suppress(OSError):
+            self._run.journal.write("action", **row, settings=changed, state="done", detail=", ".join(what), **told)
+        return replace(self._launch, command=command, line=line, more=environment(origin, changes, attempt))
+
+    def _tell_stop(self, found: PostMortem, why: str | None) -> None:
+        if why is None:
+            return
+        with contextlib.suppress(OSError):
+            row: dict[str, Any] = {"action": "restart", "step": found.ended.step or 0, "because": found.finding.code}
+            self._run.journal.write("action", **row, settings={}, state="refused", detail=why)
+
+
+def _before(finding: Finding) -> int | None:
+    """Numbers that went wrong at a step were wrong in what was saved after it."""
+    return finding.onset if finding.code.startswith(("non-finite", "loss-divergence", "metric-collapse")) else None
+
+
+def _shown(origin: Origin) -> str:
+    path, step = (origin.path, origin.step) if origin.path is not None else (origin.kept, origin.kept_step)
+    if path is None:
+        return "the beginning: no clean checkpoint was saved"
+    at = f" (step {step:,})" if step is not None else ""
+    return f"{path.name}{at}"
+
+
+def workers_of(run: RunFolder) -> int | None:
+    """How many workers the newest loader had; None if it had none, or that is not known."""
+    from holdfast.probe.rows import last_rows
+
+    recordings = run.recordings()
+    if not recordings:
+        return None
+    rows = last_rows(max(recordings, key=lambda one: one.part).path, "loader", ("worker",), 256)
+    return int(rows["worker"].max()) + 1 if len(rows["worker"]) and rows["worker"].max() >= 0 else None
+
+
+def stopped(run: RunFolder, since: float) -> bool:
+    """Whether a policy has ended the training on purpose: it is over, and has said why."""
+    rows = (row for row in run.journal if row.get("kind") == "action" and row.get("action") == "stop")
+    return any(row.get("state") == "done" and float(row.get("time") or 0) >= since for row in rows)
+
+
+def lowered(run: RunFolder, since: float) -> float:
+    """By how much the learning rate was lowered in an attempt: the factor is Holdfast's, and in no checkpoint."""
+    factor, seen = 1.0, set()
+    for row in run.journal:
+        if row.get("kind") == "action" and row.get("state") == "done" and float(row.get("time") or 0) >= since:
+            settings = row.get("settings") or {}
+            if row.get("action") in ("lower-lr", "roll-back") and row.get("number") not in seen:
+                seen.add(row.get("number"))
+                factor *= float(settings.get("factor", settings.get("lr_factor", 1.0)))
+    return factor

@@ -1,0 +1,145 @@
+"""From which checkpoint the next attempt goes on, and how it is told: arguments, and the environment.
+
+A script that saves by itself goes on from its own newest file that is whole and finite. One that never saved goes on from what
+Holdfast has kept under `heal`: see inside/catching_up.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.recovery.restart import Changes
+from holdfast.signals.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.manifest import Kept
+
+_SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+_BESIDE = 200  # files of a folder that are looked at
+_NAMES = ("checkpoint", "step", "attempt", "workers", "parts", "lr_factor")
+_LOOKED_AT = 8  # files at most: verifying reads all of them
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the next attempt goes on from: `path` is the script's own, `kept` Holdfast's, which a script cannot load."""
+
+    path: Path | None = None
+    step: int | None = None
+    kept: Path | None = None
+    kept_step: int | None = None
+
+
+def find_origin(run: RunFolder, *, before: int | None = None) -> Origin:
+    """The newest clean checkpoints of a run, from before step `before` if that is given."""
+    theirs = next(_clean(_saved_by_the_script(run), before), (None, None))
+    kept = next(_clean(_kept_by_holdfast(run), before), (None, None))
+    return Origin(*theirs, *kept)
+
+
+def _saved_by_the_script(run: RunFolder) -> list[Path]:
+    """Files that the script has saved, the newest first; a trainer's folder stands for the files in it.
+
+    Many scripts save under another name and rename: so all that was written since where something was saved is looked at.
+    """
+    ours, since = run.path / "checkpoints", float(run.info().get("started") or 0.0)
+    found: dict[Path, float] = {}
+    for row in run.journal:
+        if row.get("kind") == "checkpoint" and row.get("event") == "saved" and row.get("path") and row.get("by") != "guard":
+            path = _whole(Path(str(row["path"])))
+            for one in (path, *_beside(path)):
+                if one not in found and not one.is_relative_to(ours):
+                    found[one] = _changed(one)
+    saved = [kept.path for kept in _store_of(run) if kept.manifest.get("made_by") != "guard"]
+    found |= {path: _changed(path) for path in saved}
+    return sorted((path for path, at in found.items() if at >= since), key=lambda path: -found[path])
+
+
+def _beside(path: Path) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return [one for one in path.parent.iterdir() if one.suffix == path.suffix or one.suffix in _SUFFIXES][:_BESIDE]
+    return []
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return -1.0
+
+
+def _whole(path: Path) -> Path:
+    """The folder `checkpoint-500` of the Hugging Face trainer, of which one file was saved; else the file itself."""
+    return path.parent if path.parent.name.startswith("checkpoint-") else path
+
+
+def _kept_by_holdfast(run: RunFolder) -> list[Path]:
+    return [kept.path for kept in reversed(_store_of(run))]
+
+
+def _store_of(run: RunFolder) -> list[Kept]:
+    from holdfast.checkpoints.manifest import kept_in
+
+    return kept_in(run.path / "checkpoints")
+
+
+def _clean(paths: Iterable[Path], before: int | None) -> Iterator[tuple[Path, int | None]]:
+    from holdfast.checkpoints.formats.open import open_checkpoint
+    from holdfast.checkpoints.summary import summarise
+    from holdfast.checkpoints.verify import verify
+
+    for path in list(paths)[:_LOOKED_AT]:
+        try:
+            contents = open_checkpoint(path)
+            verdict, summary = verify(contents), summarise(contents)
+        except (HoldfastError, OSError):
+            continue
+        step = summary.step
+        if summary.weights_only:  # the best model's weights, kept for later use
+            continue
+        usable = verdict.state in ("clean", "unsafe") and not verdict.bad  # what the script wrote itself, it may load itself
+        if usable and (before is None or step is None or step < before):
+            yield path, step
+
+
+def arguments(template: str | None, facts: Mapping[str, Any], *, needs: str | None = None) -> list[str]:
+    """The words of a template such as `--resume {checkpoint}`; none while something that it names is not known."""
+    if not template or (needs is not None and facts.get(needs) is None):
+        return []
+    words = [word.format(**{name: facts.get(name) for name in _NAMES}) for word in shlex.split(template)]
+    return [] if any(facts.get(name) is None for name in names_in(template)) else words
+
+
+def names_in(template: str) -> list[str]:
+    """What a template names; one that is not known is an error in words."""
+    import string
+
+    try:
+        names = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        raise UsageError(f"{template!r} cannot be read: {error}.", fix='--resume-args "--resume {checkpoint}"') from None
+    for name in names:
+        if name not in _NAMES:
+            raise UsageError(f"{template!r} names {{{name}}}, which is not known.", fix=f"use {{{'}, {'.join(_NAMES)}}}")
+    return names
+
+
+def environment(origin: Origin, changes: Changes, attempt: int) -> dict[str, str]:
+    """What a later attempt finds in its environment; the first has none of it."""
+    said: dict[str, Any] = {
+        "HOLDFAST_ATTEMPT": attempt,
+        "HOLDFAST_CHECKPOINT": origin.path,
+        "HOLDFAST_CHECKPOINT_STEP": origin.step,
+        "HOLDFAST_KEPT": origin.kept,
+        "HOLDFAST_KEPT_STEP": origin.kept_step,
+        "HOLDFAST_WORKERS": changes.workers,
+        "HOLDFAST_MICRO_BATCHES": changes.parts if changes.parts > 1 else None,
+        "HOLDFAST_LR_FACTOR": changes.lr_factor if changes.lr_factor != 1.0 else None,
+    }
+    return {name: str(value) for name, value in said.items() if value is not None}

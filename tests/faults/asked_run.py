@@ -1,0 +1,73 @@
+"""A live run that tests ask: started once, and its commands as a user types them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast_run import wait_until
+
+from holdfast.probe.changing import Told, change, evaluate
+from holdfast.probe.door import doors
+from holdfast.signals.run_folder import RunFolder
+
+
+class Done(NamedTuple):
+    """What a command left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class AskedRun:
+    """One run, and how to ask it."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.path = folder, folder / "runs" / name
+
+    @property
+    def run(self) -> RunFolder:
+        return RunFolder.open(self.path)
+
+    def wait(self, ranks: int = 1, seconds: float = 60.0) -> None:
+        """Wait until so many ranks can be asked."""
+        wait_until(lambda: self.path.is_dir() and len(doors(self.run)) >= ranks, seconds)
+
+    def eval(self, code: str, *, now: bool = False, seconds: float = 10.0, rank: int = 0) -> dict[str, Any]:
+        (told,) = evaluate([one for one in doors(self.run) if one.rank == rank], code, now=now, seconds=seconds)
+        return told.answer
+
+    def value(self, code: str, **how: Any) -> str | None:
+        answer = self.eval(code, **how)
+        assert answer["ok"], answer["error"]
+        value: str | None = answer["value"]
+        return value
+
+    def change(self, do: str, **request: Any) -> Told:
+        told = change(self.run, {"do": do, **request})
+        assert len({repr(one.answer.get("value")) for one in told}) == 1, told
+        return told[0]
+
+    def journal(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.path / "journal.jsonl").read_text().splitlines()]
+
+    def type(self, *words: str, stdin: str = "") -> Done:
+        """`holdfast WORDS -t RUN`, as its entry point does it, in this process."""
+        from holdfast.cli.main import main
+
+        out, err, code = io.StringIO(), io.StringIO(), 0
+        before = sys.argv, sys.stdin
+        sys.argv, sys.stdin = ["holdfast", words[0], "-t", str(self.path), *words[1:]], io.StringIO(stdin)
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            sys.argv, sys.stdin = before
+        return Done(code, out.getvalue(), err.getvalue())

@@ -1,0 +1,82 @@
+"""A command that ends badly: what its run folder says about the end is said, saved, and shown by `holdfast diagnose`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from holdfast_run import HOLDFAST, PYTHON, VICTIMS, environment, findings_of, run
+
+FALTERS = str(VICTIMS / "falters.py")
+GROUP = Path("/sys/fs/cgroup/memory") / f"holdfast-test-{os.getpid()}"
+
+
+def test_a_segmentation_fault_leaves_its_stack_and_the_last_step(tmp_path: Path) -> None:
+    done = run(tmp_path, "--name", "a", PYTHON, FALTERS, "segv", "30")
+    assert done.returncode == 139
+    said = done.stderr.splitlines()
+    assert said[1].startswith("holdfast: ended by a segmentation fault after step 30 (exit 139)")
+    found = json.loads((tmp_path / "runs/a/post-mortem.json").read_text())
+    assert (found["step"], found["finding"]["code"]) == (30, "process-died") and found["causes"][0] == "crash-in-a-library"
+    assert "falters.py" in found["stack"] and found["last_lines"] == ["fault: segv"]
+    assert "stack when it crashed" in (tmp_path / "runs/a/post-mortem.txt").read_text()
+
+
+def test_an_error_is_told_after_the_commands_own_output_and_diagnose_shows_it(tmp_path: Path) -> None:
+    done = run(tmp_path, "--name", "a", PYTHON, FALTERS, "raise", "30")
+    assert done.returncode == 1
+    theirs, ours = done.stderr.split("ValueError: sample 4711 has no label\n")
+    assert "Traceback" in theirs and ours.startswith("holdfast: ended with ValueError after step 30 (exit 1) [script-error]")
+    (row,) = findings_of(tmp_path / "runs/a")
+    assert row["code"] == "script-error" and row["evidence"]["error"] == "ValueError: sample 4711 has no label"
+    words = [*HOLDFAST, "diagnose", "a", "--json"]
+    shown = subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False)
+    assert json.loads(shown.stdout)["runs"][0]["findings"][0]["code"] == "script-error"
+
+
+def test_a_mistake_before_the_first_step_is_not_started_again(tmp_path: Path) -> None:
+    script = "import torch\nnumber = open('tries', 'a').write('x')\nimport no_such_module_here"
+    done = run(tmp_path, "--name", "a", "--policy", "heal", PYTHON, "-c", script)
+    assert done.returncode == 1 and (tmp_path / "tries").read_text() == "x"
+
+
+def test_a_command_that_is_no_training_says_nothing_more(tmp_path: Path) -> None:
+    done = run(tmp_path, "--name", "a", "--policy", "heal", "sh", "-c", "echo no >&2; exit 3")
+    assert done.returncode == 3 and done.stderr.splitlines()[1:] == ["no"]
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group with little memory, where this machine lets us make one."""
+    try:
+        GROUP.mkdir()
+        (GROUP / "memory.limit_in_bytes").write_text(str(700 << 20))
+        (GROUP / "memory.memsw.limit_in_bytes").write_text(str(700 << 20))
+    except OSError:
+        GROUP.rmdir() if GROUP.exists() else None
+        pytest.skip("no control group can be made here")
+    yield GROUP
+    for _ in range(100):
+        try:
+            GROUP.rmdir()
+            return
+        except OSError:
+            subprocess.run(["sleep", "0.1"], check=False)
+
+
+def test_the_kernels_kill_for_memory_is_told_as_such(tmp_path: Path, group: Path) -> None:
+    enter = f'echo $$ > {group}/cgroup.procs; exec "$@"'
+    words = [*HOLDFAST, "run", "--name", "a", PYTHON, FALTERS, "memory", "30"]
+    done = subprocess.run(
+        ["sh", "-c", enter, "sh", *words], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 137
+    assert "killed by the kernel for memory after step 30" in done.stderr
+    found = json.loads((tmp_path / "runs/a/post-mortem.json").read_text())
+    assert found["finding"]["code"] == "host-out-of-memory" and found["finding"]["evidence"]["killed_for_memory"] >= 1
+    assert sys.platform == "linux"

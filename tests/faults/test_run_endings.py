@@ -1,0 +1,66 @@
+"""Ctrl-C and a terminal that goes away, while something trains."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from holdfast_run import HOLDFAST, PYTHON, VICTIMS, Terminal, info_of, wait_until
+
+from holdfast.signals.pulse import read_file
+
+FALTERS = str(VICTIMS / "falters.py")
+Sit = Callable[..., Terminal]
+
+
+@pytest.fixture
+def sit(tmp_path: Path) -> Iterator[Sit]:
+    """Sit down at a terminal."""
+    terminals: list[Terminal] = []
+
+    def open_one(words: list[str], **how: object) -> Terminal:
+        terminals.append(Terminal(words, tmp_path, **how))
+        return terminals[-1]
+
+    yield open_one
+    for terminal in terminals:
+        terminal.close()
+
+
+def has_stepped(run: Path) -> bool:
+    pulse = read_file(run / "rank-0" / "pulse")
+    return pulse is not None and pulse.steps > 5
+
+
+def test_ctrl_c_once_saves_a_checkpoint_and_stops_and_nothing_is_started_again(sit: Sit, tmp_path: Path) -> None:
+    words = ["--policy", "heal", "--name", "a", PYTHON, FALTERS, "none", "0", "--steps", "20000"]
+    terminal = sit([*HOLDFAST, "run", *words])
+    wait_until(lambda: has_stepped(tmp_path / "runs/a"), 60)
+    terminal.type(b"\x03")
+    terminal.until(b"a checkpoint is saved at the end of this step", 30)
+    seen = terminal.rest()
+    assert b"saved " in seen and b"KeyboardInterrupt" in seen and b"started again" not in seen
+    assert terminal.process.wait() == 130 and info_of(tmp_path / "runs/a")["exit_code"] == 130
+    assert list((tmp_path / "runs/a/checkpoints").glob("step-*"))
+
+
+def test_ctrl_c_twice_stops_at_once_in_the_middle_of_a_step(sit: Sit, tmp_path: Path) -> None:
+    terminal = sit([*HOLDFAST, "run", "--policy", "guard", "--name", "a", PYTHON, FALTERS, "hang", "30"])
+    terminal.until(b"fault: hang", 60)
+    terminal.type(b"\x03")
+    terminal.until(b"Ctrl-C again stops at once", 30)
+    terminal.type(b"\x03")
+    assert b"KeyboardInterrupt" in terminal.rest()
+    assert terminal.process.wait() == 130 and not (tmp_path / "runs/a/checkpoints").exists()
+
+
+def test_a_terminal_that_goes_away_does_not_end_the_training(sit: Sit, tmp_path: Path) -> None:
+    terminal = sit([*HOLDFAST, "run", "--name", "a", PYTHON, FALTERS, "none", "0", "--steps", "400"])
+    wait_until(lambda: has_stepped(tmp_path / "runs/a"), 60)
+    os.close(terminal.keyboard)
+    terminal.keyboard = os.open(os.devnull, os.O_RDONLY)
+    assert terminal.process.wait(60) == 0
+    assert "end: step 400" in (tmp_path / "runs/a/train.log").read_text()
+    assert info_of(tmp_path / "runs/a")["exit_code"] == 0

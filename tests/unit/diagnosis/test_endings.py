@@ -1,0 +1,69 @@
+"""What a command died of."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.diagnosis.diagnosis import diagnose
+from holdfast.diagnosis.endings import Ended, error_of, finding_of, trend, words_of
+from holdfast.diagnosis.error_search import search_text
+
+UNKNOWN = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: sample 4711 has no label\n'
+GPU = 'Traceback (most recent call last):\n  File "a.py", line 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate\n'
+WORKER = "Traceback (most recent call last):\nRuntimeError: DataLoader worker (pid 12) is killed by signal: Killed.\n"
+LAUNCHER = "  traceback : Signal 9 (SIGKILL) received by PID 4711\n"
+
+
+def died(code: int, text: str = "", **more: int) -> Ended:
+    return Ended(exit_code=code, step=7, said=search_text(text), **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "cause"),
+    [
+        (died(139), "process-died", "crash-in-a-library"),
+        (died(134), "process-died", "crash-in-a-library"),
+        (died(137), "process-died", "killed-from-outside"),
+        (died(143), "process-died", "ended-by-the-scheduler"),
+        (died(137, killed_for_memory=1), "host-out-of-memory", None),
+        (died(1, WORKER, killed_for_memory=1), "host-out-of-memory", None),
+        (died(1, WORKER), "loader-stall", None),
+        (died(1, GPU), "gpu-out-of-memory", None),
+        (died(1, UNKNOWN), "script-error", "mistake-in-the-script"),
+        (died(1, LAUNCHER), "host-out-of-memory", None),
+        (died(1, LAUNCHER, killed_for_memory=0), "process-died", None),
+        (died(3), "process-died", None),
+    ],
+)
+def test_an_end_has_the_code_of_what_ended_it(ended: Ended, code: str, cause: str | None) -> None:
+    finding = finding_of(ended)
+    assert (finding.code, finding.severity, finding.step) == (code, "critical", 7)
+    causes = diagnose([finding]).causes
+    assert causes and (cause is None or causes[0] == cause)
+
+
+def test_the_error_is_named_with_its_class() -> None:
+    assert error_of(died(1, UNKNOWN)) == ("ValueError", "ValueError: sample 4711 has no label")
+    assert error_of(died(1, GPU))[0] == "OutOfMemoryError"
+    assert error_of(died(137)) == (None, None)
+
+
+def test_it_is_said_in_words() -> None:
+    assert words_of(died(137, killed_for_memory=2)) == "killed by the kernel for memory"
+    assert words_of(died(139)) == "ended by a segmentation fault"
+    assert words_of(died(143)) == "ended by SIGTERM"
+    assert words_of(died(1, UNKNOWN)) == "ended with ValueError"
+    assert words_of(died(3)) == "ended with code 3"
+
+
+def test_open_files_are_told_only_near_their_limit() -> None:
+    near, far = Ended(exit_code=1, files=(1000, 1024)), Ended(exit_code=1, files=(100, 1024))
+    assert finding_of(near).evidence["open_files"] == 1000
+    assert "open_files" not in finding_of(far).evidence
+
+
+def test_the_memory_of_each_process_is_told_the_largest_first() -> None:
+    rows = trend({"a": [(0.0, 1e6), (2.0, 5e6)], "b": [(0.0, 9e6), (2.0, 8e6)], "c": []})
+    assert [(row["process"], row["first"], row["largest"], row["last"]) for row in rows] == [
+        *(("b", 9_000_000, 9_000_000, 8_000_000), ("a", 1_000_000, 5_000_000, 5_000_000))
+    ]

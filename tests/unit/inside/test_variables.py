@@ -1,0 +1,76 @@
+"""Data that became bad between the loader and the model: the loop's own variables say which, and where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from holdfast.inside.reflexes.variables import about_variables
+
+MODEL = nn.Linear(4, 3)
+
+
+def step(inputs: Any, labels: torch.Tensor | None = None, *, half: bool = False) -> dict[str, Any]:
+    """As a user writes it; the look is taken where `optimizer.step()` would be."""
+    batch = inputs["x"] if isinstance(inputs, dict) else inputs
+    logits = MODEL(batch)
+    scores = logits.half() if half else logits  # noqa: F841 - it is only there
+    return about_variables()
+
+
+def test_a_variable_that_is_not_finite_is_named_with_its_place() -> None:
+    bad = torch.ones(8, 4)
+    bad[5, 2] = torch.nan
+    said = step(bad)["input"]
+    assert said.startswith("`inputs` in step(), line") and "test_variables.py" in said
+    assert said.endswith("1 of 32 values is NaN, in sample 5")
+
+
+def test_it_is_found_in_a_batch_of_several_fields() -> None:
+    said = step({"x": torch.ones(8, 4), "mask": torch.full((8,), torch.inf)})["input"]
+    assert said.startswith("`inputs['mask']`")
+
+
+def test_outputs_and_weights_that_are_bad_are_no_input() -> None:
+    weight = MODEL.weight.detach().clone()
+    with torch.no_grad():
+        MODEL.weight[0, 0] = torch.nan
+    try:
+        parameter, output = MODEL.weight, MODEL(torch.ones(8, 4))  # noqa: F841 - they are only there
+        assert "input" not in about_variables()
+    finally:
+        with torch.no_grad():
+            MODEL.weight.copy_(weight)
+
+
+def test_finite_data_says_nothing() -> None:
+    assert step(torch.randn(8, 4), torch.tensor([0, 1, 2, 0, 1, 2, -100, 0])) == {}
+
+
+def test_labels_beyond_the_classes_are_named() -> None:
+    said = step(torch.randn(4, 4), torch.tensor([0, 1, 3, 2]))["labels"]
+    assert said.startswith("`labels`") and said.endswith("1 of 4 are beyond the 3 classes, such as 3")
+
+
+def test_values_that_half_precision_cannot_hold_are_told_where_it_is_used() -> None:
+    assert step(1e6 * torch.ones(4, 4)) == {}
+    assert step(1e6 * torch.ones(4, 4), half=True) == {"half": True, "input_max": 1e6}
+
+
+def test_a_bad_update_of_the_guard_tells_the_variable(tmp_path: Any) -> None:
+    import holdfast
+    from holdfast.signals.run_folder import RunFolder
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with holdfast.watch(model, optimizer, policy="guard", folder=tmp_path, name="run"):
+        for number in range(5):
+            scaled = torch.ones(8, 4) / (0.0 if number == 3 else 2.0)
+            optimizer.zero_grad()
+            model(scaled).sum().backward()
+            optimizer.step()
+    found = [row for row in RunFolder.open(tmp_path / "run").journal if row.get("kind") == "finding"]
+    assert {row["code"] for row in found} >= {"non-finite-input"}
+    assert "`scaled` in" in found[0]["evidence"]["input"] and "are Inf" in found[0]["evidence"]["input"]

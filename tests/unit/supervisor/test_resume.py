@@ -1,0 +1,87 @@
+"""From which checkpoint the next attempt goes on, and how it is told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast.errors import UsageError
+from holdfast.recovery.restart import Changes
+from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor.resume import Origin, arguments, environment, find_origin, names_in
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "runs", "a", started=0.0)
+
+
+def save(path: Path, step: int, at: float, *, bad: bool = False, optimizer: bool = True) -> None:
+    weights = torch.full((4,), float("nan") if bad else 1.0)
+    state = {"model": {"weight": weights}, "step": step}
+    state |= {"optimizer": {"state": {0: {"momentum_buffer": torch.ones(4)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}}
+    torch.save(state if optimizer else {"weight": weights}, path)
+    os.utime(path, (at, at))
+
+
+def told(run: RunFolder, path: Path) -> None:
+    run.journal.write("checkpoint", event="saved", path=str(path), step=1)
+
+
+def test_the_newest_one_that_is_whole_and_finite_and_can_be_gone_on_from_is_chosen(run: RunFolder, tmp_path: Path) -> None:
+    save(tmp_path / "step-10.pt", 10, 100.0)
+    save(tmp_path / "step-20.pt", 20, 200.0)
+    save(tmp_path / "step-30.pt", 30, 300.0, bad=True)
+    (tmp_path / "step-40.pt").write_bytes((tmp_path / "step-20.pt").read_bytes()[:-300])
+    save(tmp_path / "best.pt", 50, 500.0, optimizer=False)
+    told(run, tmp_path / "step-10.pt")
+    found = find_origin(run)
+    assert (found.path, found.step) == (tmp_path / "step-20.pt", 20)
+
+
+def test_a_file_that_was_saved_under_another_name_and_renamed_is_found(run: RunFolder, tmp_path: Path) -> None:
+    save(tmp_path / "last.pt", 60, 100.0)
+    told(run, tmp_path / "last.tmp")
+    assert find_origin(run).path == tmp_path / "last.pt"
+
+
+def test_after_numbers_went_wrong_only_what_was_saved_before_counts(run: RunFolder, tmp_path: Path) -> None:
+    for step in (10, 20):
+        save(tmp_path / f"step-{step}.pt", step, 100.0 * step)
+    told(run, tmp_path / "step-10.pt")
+    assert find_origin(run, before=15).step == 10
+
+
+def test_files_from_before_the_run_are_not_its_checkpoints(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "runs", "a", started=1000.0)
+    save(tmp_path / "pretrained.pt", 5, 100.0)
+    told(run, tmp_path / "last.tmp")
+    assert find_origin(run) == Origin()
+
+
+def test_a_template_becomes_words_and_none_while_something_is_missing() -> None:
+    facts = {"checkpoint": Path("a b/last.pt"), "workers": None}
+    assert arguments("--resume {checkpoint}", facts, needs="checkpoint") == ["--resume", "a b/last.pt"]
+    assert arguments("--workers {workers}", facts) == []
+    assert arguments(None, facts) == []
+    assert arguments("--again", {"checkpoint": None}, needs="checkpoint") == []
+
+
+@pytest.mark.parametrize("template", ["--from {file}", "--resume {checkpoint", "{}"])
+def test_a_template_that_cannot_be_read_is_refused_in_words(template: str) -> None:
+    with pytest.raises(UsageError):
+        names_in(template)
+
+
+def test_the_environment_holds_what_is_known_and_no_more() -> None:
+    said = environment(Origin(Path("/a/last.pt"), 60), Changes(workers=2, lr_factor=0.5), 2)
+    assert said == {
+        "HOLDFAST_ATTEMPT": "2",
+        "HOLDFAST_CHECKPOINT": "/a/last.pt",
+        "HOLDFAST_CHECKPOINT_STEP": "60",
+        "HOLDFAST_WORKERS": "2",
+        "HOLDFAST_LR_FACTOR": "0.5",
+    }
