@@ -12,7 +12,15 @@ def has_commands(page: Path) -> bool:
     return any(block.language in RUN and not all(map(left_out, block.commands)) for block in blocks_of(page))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if has_commands(page)], ids=lambda page: str(page.relative_to(ROOT)))
+SLOW = ("compare", "resume_watch", "replay", "choose", "resume", "journal")  # their verbs have tests of their own
+WITH_COMMANDS = [
+    pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.slow] if page.stem in SLOW else [])
+    for page in PAGES
+    if has_commands(page)
+]
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS)
 def test_the_commands_of_a_page_run_in_order(page: Path, tmp_path: Path) -> None:
     workplace = Workplace(tmp_path)
     try:

@@ -37,6 +37,7 @@ def test_a_model_that_cannot_be_asked_for_names_trains_on(trainings: Trainings, 
     assert "no names here" in finding["evidence"]["error"]
 
 
+@pytest.mark.slow
 def test_a_run_folder_that_is_removed_under_way_leaves_the_training_alone(trainings: Trainings, tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "run")
     story, _ = watched(tmp_path, "removes_a_folder", str(run.path), run=run.path)

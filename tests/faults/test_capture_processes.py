@@ -75,6 +75,7 @@ def test_a_process_that_never_trains_leaves_no_trace(trainings: Trainings) -> No
         assert recorded.names == []
 
 
+@pytest.mark.slow
 def test_two_ranks_are_recorded_each(trainings: Trainings) -> None:
     training = trainings("ddp", launcher=TORCHRUN)
     assert_bit_equal(training)

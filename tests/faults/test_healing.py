@@ -39,6 +39,7 @@ def test_a_learning_rate_100_times_too_high_is_rolled_back() -> None:
     assert "roll-back" in [action["action"] for action in trial.actions], trial.journal
 
 
+@pytest.mark.slow
 def test_a_spike_that_recovers_is_left_alone() -> None:
     trial = healed("spike-that-recovers")
     assert {action["action"] for action in trial.actions} <= set(LEAVES_ALONE), trial.journal

@@ -70,7 +70,7 @@ def causes(rows: Rows) -> list[str]:
 # All restored
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "how",
     [

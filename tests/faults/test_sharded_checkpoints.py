@@ -136,6 +136,7 @@ def test_a_state_that_is_bad_on_one_rank_is_saved_by_none(ranks: Ranks, tmp_path
         assert "model.0.weight on rank 1" in end["troubles"][0]["evidence"]["error"]
 
 
+@pytest.mark.slow
 def test_ranks_that_are_killed_while_saving_leave_a_clean_newest_one_and_go_on_from_it(ranks: Ranks, tmp_path: Path) -> None:
     moments, store, steps, left = random.Random(4), tmp_path / "store", 40, 0
     for kill in range(10):
