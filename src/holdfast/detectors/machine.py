@@ -19,6 +19,7 @@ class MachineView:
     step_seconds: float
     on_gpu: bool
     gpus: int  # that the driver shows
+    torch: str = ""  # its version, which says what it was built for: 2.4.0+cpu
     utilisation: Floats  # of the busiest one, sample by sample
 
 
@@ -26,7 +27,7 @@ def computing_on_cpu(view: MachineView, *, at_least: int = 50, long: float = 0.1
     """There is a GPU, and no tensor was ever on it. Steps that are short are quick enough where they are: a remark."""
     if view.on_gpu or view.gpus == 0 or view.steps < at_least:
         return None
-    evidence = {"onset": 0, "gpus": view.gpus, "step_seconds": view.step_seconds}
+    evidence = {"onset": 0, "gpus": view.gpus, "step_seconds": view.step_seconds, "torch": view.torch}
     severity = "critical" if view.step_seconds >= long else "info"
     return Finding("computing-on-cpu", step=view.step, severity=severity, evidence=evidence)
 

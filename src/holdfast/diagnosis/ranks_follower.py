@@ -40,6 +40,7 @@ class MachineFollower:
     def __init__(self, run: RunFolder, recording: Recording) -> None:
         self._steps = Follower(recording.path, "steps", ("step", "step_seconds", "gpu_allocated"))
         self._gpus = Follower(run.path / "host", "gpus", ("time", "gpu", "utilisation"))
+        self._torch = str((run.info().get("packages") or {}).get("torch") or "")
         self._seen, self._step, self._on_gpu = 0, 0, False
         self._seconds: Floats = np.zeros(0)
         self._shares: dict[int, list[float]] = {}
@@ -69,5 +70,6 @@ class MachineFollower:
             step_seconds=float(np.median(self._seconds)) if len(self._seconds) else 0.0,
             on_gpu=self._on_gpu,
             gpus=len(self._shares),
+            torch=self._torch,
             utilisation=np.array(busiest),
         )

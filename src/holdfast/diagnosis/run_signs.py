@@ -211,6 +211,14 @@ def _divergence(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "gradients-differ", "the ranks do not share their gradients either"
 
 
+def _on_cpu(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    version = str(evidence.get("torch") or "")
+    if version.endswith("+cpu"):
+        yield "built-for-cpu", f"torch {version} is a build for CPUs"
+    elif "+cu" in version:
+        yield "built-for-cuda", f"torch {version} is built for CUDA"
+
+
 _OF = {
     "process-died": _died,
     "hang": _hung,
@@ -225,6 +233,7 @@ _OF = {
     "gpu-memory-growth": _memory,
     "gpu-out-of-memory": _out_of_memory,
     "rank-divergence": _divergence,
+    "computing-on-cpu": _on_cpu,
     "slow-loading": _loading,
     "unshuffled-data": _order,
     "loss-plateau": _schedule,

@@ -273,6 +273,8 @@ class Session:
         self._of_optimizer = {k: v for k, v in self._of_optimizer.items() if v[1] is not None and id(v[1]) not in gone}
         for key in [key for key, (_, training) in self.whole_models.items() if id(training) in gone]:
             del self.whole_models[key]
+        if not self.scopes:  # a backward pass without a step: the next run begins without it
+            self.losses.__init__()  # type: ignore[misc]
 
     def after_fork(self) -> None:
         """In a forked child: the parent's tables are not ours to write, its helper thread does not exist here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ def started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[C
     """Have this process believe that it was started again, with what the first attempt has kept."""
 
     def believe() -> None:
+        gc.collect()  # optimizers of other tests would be waited for
         monkeypatch.setenv("HOLDFAST_RUN", str(tmp_path))
         monkeypatch.setenv("HOLDFAST_ATTEMPT", "2")
         monkeypatch.setenv("HOLDFAST_KEPT", str(tmp_path / "kept" / f"step-{KEPT_AT:06d}"))

@@ -72,6 +72,17 @@ def hooks_are_out() -> bool:
     return replaceable() == ORIGINALS and not _global_optimizer_pre_hooks and not _global_optimizer_post_hooks
 
 
+def test_a_backward_pass_without_a_step_is_not_counted_in_the_next_run(tmp_path: Path) -> None:
+    model, optimizer = made()
+    with holdfast.watch(model, optimizer, name="first"):
+        train(model, optimizer, 2)
+        (100 * model(torch.ones(1, next(model.parameters()).shape[1])).sum()).backward()
+    optimizer.zero_grad()
+    with holdfast.watch(model, optimizer, name="second") as run:
+        losses = train(model, optimizer, 3)
+    assert recorded(run).steps["loss"] == losses
+
+
 def test_a_block_records_its_steps_and_takes_the_hooks_out_afterwards(tmp_path: Path) -> None:
     model, optimizer = made()
     train(model, optimizer, 2)
