@@ -6,11 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 CHECKED := setup.py src tests benchmarks examples docs
-COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py,$(wildcard benchmarks/*.py))
+COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py benchmarks/drills.py benchmarks/peers.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format pytest test-slow test-gpu bench bench-heal bench-healthy bench-diagnose docs clean
+.PHONY: help setup demo test lint format pytest test-slow test-gpu bench bench-heal bench-healthy bench-diagnose bench-survive drills peers docs clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -54,6 +54,12 @@ bench-diagnose: $(INSTALLED)  ## trainings with a fault put in: is it found, wit
 
 bench-survive: $(INSTALLED)  ## 200 random faults (hang, kill, worker kill, stop, exception, full disk) under heal: all survive (half an hour)
 	$(BIN)/python benchmarks/survive.py $(ARGS)
+
+drills: $(INSTALLED)  ## the house course: every fault in every training, healthy runs beside them; writes docs/scoreboard.md (hours)
+	$(BIN)/python benchmarks/drills.py $(ARGS)
+
+peers: $(INSTALLED)  ## the same faults as others see them; writes docs/peers.md (half an hour)
+	$(BIN)/python benchmarks/peers.py $(ARGS)
 
 docs: $(INSTALLED)  ## write the generated pages again
 	$(BIN)/python -m holdfast.signals.describe > docs/schema.md.new && mv docs/schema.md.new docs/schema.md

@@ -10,29 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.load import Loaded, load
+    from holdfast.data.predictions import PredictionWriter
     from holdfast.inside.saving.position import Position
     from holdfast.inside.saving.store import CheckpointStore
+    from holdfast.inside.seeding import seed
     from holdfast.inside.watch import Run, watch
 
 __version__ = "0.1.0"
-__all__ = ["CheckpointStore", "Loaded", "Position", "Run", "__version__", "load", "watch"]
+__all__ = ["CheckpointStore", "Loaded", "Position", "PredictionWriter", "Run", "__version__", "load", "seed", "watch"]
+
+_WHERE = {
+    "CheckpointStore": "holdfast.inside.saving.store",
+    "Loaded": "holdfast.checkpoints.load",
+    "Position": "holdfast.inside.saving.position",
+    "PredictionWriter": "holdfast.data.predictions",
+    "Run": "holdfast.inside.watch",
+    "load": "holdfast.checkpoints.load",
+    "seed": "holdfast.inside.seeding",
+    "watch": "holdfast.inside.watch",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Run", "watch"):
-        from holdfast.inside import watch as module
+    if name not in _WHERE:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(module, name)
-    if name == "Position":
-        from holdfast.inside.saving.position import Position
-
-        return Position
-    if name == "CheckpointStore":
-        from holdfast.inside.saving.store import CheckpointStore
-
-        return CheckpointStore
-    if name in ("Loaded", "load"):
-        from holdfast.checkpoints import load as loading
-
-        return getattr(loading, name)
-    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    return getattr(import_module(_WHERE[name]), name)

@@ -21,6 +21,7 @@
     │   ├── DiskFull              no room, or none that this user may take
     │   └── BadCheckpoint         a checkpoint that must not be loaded: torn, unsafe, or with numbers that are not finite
     ├── DoesNotMatch              a checkpoint that does not fit the model
+    ├── ControlFailed             a training that fails in a drill before any fault was put in
     ├── CannotRestore             a state that is not there, or does not fit the training any more
     └── DoesNotFit                memory is too small for a single sample
 
@@ -128,6 +129,10 @@ class DoesNotMatch(HoldfastError):
 
     def __str__(self) -> str:
         return f"{self.problem}\n  fix: {self.fix}"
+
+
+class ControlFailed(HoldfastError):
+    """A training that fails, or does not train, before a drill has put any fault in."""
 
 
 class CannotRestore(HoldfastError):

@@ -12,7 +12,16 @@ def has_commands(page: Path) -> bool:
     return any(block.language in RUN and not all(map(left_out, block.commands)) for block in blocks_of(page))
 
 
-SLOW = ("compare", "resume_watch", "replay", "choose", "resume", "journal")  # their verbs have tests of their own
+SLOW = (
+    "compare",
+    "data",
+    "resume_watch",
+    "replay",
+    "choose",
+    "resume",
+    "journal",
+    "drills",
+)  # their verbs have tests of their own
 WITH_COMMANDS = [
     pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.slow] if page.stem in SLOW else [])
     for page in PAGES

@@ -19,17 +19,21 @@ INSIDE = sorted(
         *(SOURCE / "signals").rglob("*.py"),
         *(SOURCE / "checkpoints").rglob("*.py"),
         *(SOURCE / "inside").rglob("*.py"),
+        *(SOURCE / "drills" / name for name in ("fault.py", "plan.py")),
+        *(SOURCE / "drills" / "faults").rglob("*.py"),
+        *(SOURCE / "drills" / "injection").rglob("*.py"),
     ]
 )
-OWN = ("holdfast.errors", "holdfast.signals", "holdfast.checkpoints", "holdfast.inside")
+_DRILLS = ("holdfast.drills.fault", "holdfast.drills.plan", "holdfast.drills.injection")  # what runs and scores them is outside
+OWN = ("holdfast.errors", "holdfast.signals", "holdfast.checkpoints", "holdfast.inside", *_DRILLS)
 ALLOWED = {"torch", "numpy", *sys.stdlib_module_names}
 
 LOAD_ALL = """
 import importlib, json, pkgutil, sys
 import numpy, torch
 before = set(sys.modules)
-import holdfast.errors, holdfast.inside, holdfast.signals
-for package in (holdfast.inside, holdfast.signals):
+import holdfast.drills.faults, holdfast.drills.injection, holdfast.errors, holdfast.inside, holdfast.signals
+for package in (holdfast.drills.faults, holdfast.drills.injection, holdfast.inside, holdfast.signals):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if ".site" not in module.name:
             importlib.import_module(module.name)
@@ -63,7 +67,8 @@ def test_loading_all_of_it_adds_nothing_to_a_process_that_has_torch() -> None:
     answer = subprocess.run([sys.executable, "-c", LOAD_ALL], capture_output=True, text=True, timeout=120, check=False)
     assert answer.returncode == 0, answer.stderr
     seen = json.loads(answer.stdout.splitlines()[-1])
-    assert "holdfast.signals.recorder" in seen["loaded"]
+    assert {"holdfast.signals.recorder", "holdfast.drills.faults.nan_batch"} <= set(seen["loaded"])
+    assert not {"holdfast.drills.trial", "holdfast.drills.score"} & set(seen["loaded"]), "a training loads what scores it"
     foreign = set(seen["new"]) - ALLOWED - {"holdfast"}
     assert not foreign, f"importing holdfast.inside also loads {sorted(foreign)}"
 

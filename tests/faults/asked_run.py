@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from holdfast_run import wait_until
+from holdfast_run import Done, typed, wait_until
 
 from holdfast.probe.changing import Told, change, evaluate
 from holdfast.probe.door import doors
 from holdfast.signals.run_folder import RunFolder
-
-
-class Done(NamedTuple):
-    """What a command left behind."""
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 class AskedRun:
@@ -57,17 +46,5 @@ class AskedRun:
         return [json.loads(line) for line in (self.path / "journal.jsonl").read_text().splitlines()]
 
     def type(self, *words: str, stdin: str = "") -> Done:
-        """`holdfast WORDS -t RUN`, as its entry point does it, in this process."""
-        from holdfast.cli.main import main
-
-        out, err, code = io.StringIO(), io.StringIO(), 0
-        before = sys.argv, sys.stdin
-        sys.argv, sys.stdin = ["holdfast", words[0], "-t", str(self.path), *words[1:]], io.StringIO(stdin)
-        try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        finally:
-            sys.argv, sys.stdin = before
-        return Done(code, out.getvalue(), err.getvalue())
+        """`holdfast WORDS -t RUN`."""
+        return typed(words[0], "-t", str(self.path), *words[1:], stdin=stdin)

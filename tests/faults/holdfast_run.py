@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import io
 import json
 import os
 import pty
@@ -14,7 +16,7 @@ import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HOLDFAST = (sys.executable, "-m", "holdfast.cli.main")
 PYTHON = sys.executable
@@ -22,9 +24,9 @@ VICTIMS = Path(__file__).parents[1] / "victims"
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """This environment without what an outer `holdfast run` may have put there."""
+    """This environment without what an outer `holdfast run` may have put there, and with one thread: other tests run beside."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_") and key != "PYTHONPATH"}
-    return {**kept, "XDG_RUNTIME_DIR": str(folder), **more}
+    return {**kept, "OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(folder), **more}
 
 
 def run(folder: Path, *words: str, env: dict[str, str] | None = None, **how: Any) -> subprocess.CompletedProcess[str]:
@@ -39,6 +41,45 @@ def start(folder: Path, *words: str, env: dict[str, str] | None = None, **how: A
     """`holdfast run WORDS`, while it runs."""
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how}
     return subprocess.Popen([*HOLDFAST, "run", *words], cwd=folder, env=environment(folder, **(env or {})), text=True, **how)
+
+
+class Done(NamedTuple):
+    """What a command left behind."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def typed(*words: str, folder: Path | None = None, stdin: str = "", **more: str) -> Done:
+    """`holdfast WORDS`, as its entry point does it, in this process: a second or more is saved each time.
+
+    With a folder, in it and with its `environment`.
+    """
+    from holdfast.cli.main import main
+
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    before = sys.argv, sys.stdin, dict(os.environ), Path.cwd()
+    sys.argv, sys.stdin = ["holdfast", *words], io.StringIO(stdin)
+    try:
+        if folder is not None:
+            os.chdir(folder)
+            _become(environment(folder, **more))
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        sys.argv, sys.stdin = before[:2]
+        _become(before[2])
+        os.chdir(before[3])
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def _become(environment: dict[str, str]) -> None:
+    for name in os.environ.keys() - environment:
+        del os.environ[name]
+    os.environ.update(environment)
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -66,6 +107,9 @@ def findings_of(run: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     return [entry for entry in entries if entry["kind"] == "finding"]
+
+
+Sit = Callable[..., "Terminal"]  # the fixture of conftest.py
 
 
 class Terminal:

@@ -102,6 +102,7 @@ class Loop:
 
 def assert_same(left: Any, right: Any, path: str = "") -> None:
     """Equal to the last bit, in all parts."""
+    assert type(left) is type(right), path
     if isinstance(left, torch.Tensor):
         assert left.dtype == right.dtype and torch.equal(left, right), path
     elif isinstance(left, dict):

@@ -13,7 +13,7 @@ from watched_training import Trainings, assert_bit_equal, assert_steps_are_the_s
         "module",
         "mse",
         "sum",
-        pytest.param("kept", marks=pytest.mark.xfail(strict=True, reason="a loss function that the script keeps is not heard")),
+        "kept",
     ],
 )
 def test_validation_losses_are_the_mean_over_their_samples(trainings: Trainings, how: str) -> None:

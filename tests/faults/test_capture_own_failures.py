@@ -7,18 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watched_training import HOLDFAST, SITE, TRAININGS, Process, Recorded, Trainings, difference, load_story
+from watched_training import HOLDFAST, SITE, TRAININGS, Process, Recorded, Trainings, WarmPython, difference, load_story
 
 from holdfast.signals.run_folder import RunFolder
 
 
 def watched(
-    folder: Path, script: str, *arguments: str, run: Path | None = None, launcher: tuple[str, ...] = ()
+    warm: WarmPython, folder: Path, script: str, *arguments: str, run: Path | None = None, launcher: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], Recorded]:
-    """A watched run whose inner errors stay inside, as in real life."""
+    """A watched run whose inner errors stay inside, as in real life; with a launcher, in a process of its own."""
     made = RunFolder(run) if run is not None else RunFolder.create(folder, "run")
-    words = [*launcher, sys.executable, str(TRAININGS / f"{script}.py"), str(folder / "story.pt"), *arguments]
-    printed = Process(words, folder, HOLDFAST_RUN=str(made.path), PYTHONPATH=str(SITE), HOLDFAST_SAMPLING="full").wait()
+    words = [str(TRAININGS / f"{script}.py"), str(folder / "story.pt"), *arguments]
+    env = {"HOLDFAST_RUN": str(made.path), "HOLDFAST_SAMPLING": "full"}
+    if launcher:
+        printed = Process([*launcher, sys.executable, *words], folder, PYTHONPATH=str(SITE), **env).wait()
+    else:
+        printed = warm.run(folder, *words, **env)
     assert printed == ""
     return load_story(folder), Recorded(made)
 
@@ -28,7 +32,7 @@ def degraded(recorded: Recorded) -> list[dict[str, Any]]:
 
 
 def test_a_model_that_cannot_be_asked_for_names_trains_on(trainings: Trainings, tmp_path: Path) -> None:
-    story, recorded = watched(tmp_path, "mishaps", "names_raise")
+    story, recorded = watched(trainings.warm, tmp_path, "mishaps", "names_raise")
     plain = tmp_path / "plain"
     plain.mkdir()
     trainings.warm.run(plain, str(TRAININGS / "mishaps.py"), str(plain / "story.pt"), "names_raise")
@@ -40,7 +44,7 @@ def test_a_model_that_cannot_be_asked_for_names_trains_on(trainings: Trainings, 
 @pytest.mark.slow
 def test_a_run_folder_that_is_removed_under_way_leaves_the_training_alone(trainings: Trainings, tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "run")
-    story, _ = watched(tmp_path, "removes_a_folder", str(run.path), run=run.path)
+    story, _ = watched(trainings.warm, tmp_path, "removes_a_folder", str(run.path), run=run.path)
     assert len(story["losses"]) == 1500
     plain = tmp_path / "plain"
     (plain / "run").mkdir(parents=True)
@@ -49,14 +53,14 @@ def test_a_run_folder_that_is_removed_under_way_leaves_the_training_alone(traini
 
 
 def test_a_run_folder_that_was_never_there_leaves_the_training_alone(trainings: Trainings, tmp_path: Path) -> None:
-    story, _ = watched(tmp_path, "without_modules", run=tmp_path / "nowhere")
+    story, _ = watched(trainings.warm, tmp_path, "without_modules", run=tmp_path / "nowhere")
     assert difference(trainings("without_modules").alone, story) is None
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_tables_that_cannot_be_made_are_journaled_once(trainings: Trainings, tmp_path: Path) -> None:
     no_large_files = ("bash", "-c", 'ulimit -f 100; exec "$@"', "bash")  # smaller than any table
-    story, recorded = watched(tmp_path, "without_modules", launcher=no_large_files)
+    story, recorded = watched(trainings.warm, tmp_path, "without_modules", launcher=no_large_files)
     assert difference(trainings("without_modules").alone, story) is None
     assert len(recorded.steps) == 0
     (finding,) = degraded(recorded)
@@ -68,14 +72,14 @@ def test_names_that_are_taken_are_passed_over(trainings: Trainings, tmp_path: Pa
     run = RunFolder.create(tmp_path, "run")
     (run.path / "rank-0").mkdir()
     (run.path / "rank-0.1").symlink_to("/nowhere/at/all")
-    story, recorded = watched(tmp_path, "without_modules", run=run.path)
+    story, recorded = watched(trainings.warm, tmp_path, "without_modules", run=run.path)
     assert difference(trainings("without_modules").alone, story) is None
     assert len(recorded.table("steps", "rank-0.2")) == 20
     assert degraded(recorded) == []
 
 
 def test_modules_whose_output_cannot_be_looked_at_train_on(trainings: Trainings, tmp_path: Path) -> None:
-    story, recorded = watched(tmp_path, "odd_outputs")
+    story, recorded = watched(trainings.warm, tmp_path, "odd_outputs")
     plain = tmp_path / "plain"
     plain.mkdir()
     trainings.warm.run(plain, str(TRAININGS / "odd_outputs.py"), str(plain / "story.pt"))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:holdfast")
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+def disk(mount: Callable[..., Path]) -> Path:
     """A disk of two megabytes."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    if os.getuid() != 0 or subprocess.run(words, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk can only be mounted by root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    return mount("size=2m")
 
 
 def fill(folder: Path, *, leave: int = 0) -> None:

@@ -14,19 +14,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from holdfast_run import typed
 
 VICTIM = Path(__file__).parents[1] / "victims" / "killed_saver.py"
 
 
-class Victim:
+@pytest.fixture(scope="module")
+def process() -> Iterator[subprocess.Popen[str]]:
     """A warm process whose children save, and are killed."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    started = subprocess.Popen([sys.executable, str(VICTIM)], text=True, env=environment, **pipes)
+    yield started
+    assert started.stdin is not None and started.stdout is not None
+    started.stdin.close()
+    assert started.wait(30) == 0
+    started.stdout.close()
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        self._process = subprocess.Popen(
-            [sys.executable, str(VICTIM), str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+
+class Victim:
+    """A store in a folder, that is saved to."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[str]) -> None:
+        self._folder, self._process = folder, process
+        print(json.dumps({"begin": str(folder)}), file=process.stdin, flush=True)
 
     def kill(self, **order: Any) -> dict[str, Any]:
         """Have a child killed; what is left in the folder."""
@@ -43,23 +54,21 @@ class Victim:
 
     def close(self) -> None:
         """Also ask the command line, as somebody would after a crash."""
-        assert self._process.stdin is not None
         newest = self.kill(call=10**9, when="never", steps=1)["newest"]
-        words = [sys.executable, "-m", "holdfast", "checkpoints", "choose", "--json", str(self._folder)]
-        chosen = json.loads(subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout)
+        done = typed("checkpoints", "choose", "--json", str(self._folder))
+        assert done.returncode == 0, done.stderr
+        chosen = json.loads(done.stdout)
         clean = [one["path"] for one in chosen["passed_over"] if one["state"] == "clean"]
         clean += [one["checkpoint"] for one in chosen["options"] if one["checkpoint"]]
         assert newest in {Path(path).name for path in clean}, "metrics are noise here: it may recommend an older one"
-        self._process.stdin.close()
-        assert self._process.wait(30) == 0
 
 
 @pytest.fixture
-def victim() -> Iterator[Victim]:
+def victim(process: subprocess.Popen[str]) -> Iterator[Victim]:
     """In memory where that can be had: what a killed process has written stays, and more saves go into a second."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        one = Victim(Path(folder) / "checkpoints")
+        one = Victim(Path(folder) / "checkpoints", process)
         yield one
         one.close()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from holdfast_run import HOLDFAST, PYTHON, VICTIMS, environment, findings_of, run
+from holdfast_run import HOLDFAST, PYTHON, VICTIMS, environment, findings_of, run, typed
 
 FALTERS = str(VICTIMS / "falters.py")
 GROUP = Path("/sys/fs/cgroup/memory") / f"holdfast-test-{os.getpid()}"
@@ -34,8 +34,7 @@ def test_an_error_is_told_after_the_commands_own_output_and_diagnose_shows_it(tm
     assert "Traceback" in theirs and ours.startswith("holdfast: ended with ValueError after step 30 (exit 1) [script-error]")
     (row,) = findings_of(tmp_path / "runs/a")
     assert row["code"] == "script-error" and row["evidence"]["error"] == "ValueError: sample 4711 has no label"
-    words = [*HOLDFAST, "diagnose", "a", "--json"]
-    shown = subprocess.run(words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False)
+    shown = typed("diagnose", "a", "--json", folder=tmp_path)
     assert json.loads(shown.stdout)["runs"][0]["findings"][0]["code"] == "script-error"
 
 

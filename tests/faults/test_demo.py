@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from holdfast_run import environment
+from holdfast_run import environment, typed
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,8 +44,5 @@ def test_every_example_runs_and_is_recorded(example: Path, tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stderr
     assert "accuracy" in done.stdout
-    query = [sys.executable, "-m", "holdfast", "query", "--json", "SELECT COUNT(*) AS steps, COUNT(loss) AS losses FROM steps"]
-    answer = subprocess.run(
-        query, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=True
-    )
+    answer = typed("query", "--json", "SELECT COUNT(*) AS steps, COUNT(loss) AS losses FROM steps", folder=tmp_path)
     assert answer.stdout.strip() in ('[{"steps": 600, "losses": 600}]', '[{"steps": 580, "losses": 580}]')

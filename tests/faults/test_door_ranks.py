@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 from asked_run import AskedRun
+from forked_ranks import free_port
 from holdfast_run import PYTHON, VICTIMS, start
 
 from holdfast.probe.changing import change
-
-
-def free_port() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return str(one.getsockname()[1])
 
 
 def test_two_ranks_change_at_the_same_step_and_end_with_the_same_weights(tmp_path: Path) -> None:

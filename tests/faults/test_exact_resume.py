@@ -80,12 +80,18 @@ def assert_resumes(victim: Victim, known: dict[str, dict[str, Any]], how: str, s
     assert_same_end(whole, resumed, [*stopped["losses"], *resumed["losses"]])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SLOW = ("one-cycle", "bf16")  # of which the others show as much: each of those below, and fp16
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in SLOW else []) for kind in KINDS])
 def test_stopped_in_the_middle_of_an_epoch_and_resumed_is_bit_equal(kind: str, victim: Victim, known: dict[str, Any]) -> None:
     assert_resumes(victim, known, "store", 11, **KINDS[kind])
 
 
-@pytest.mark.parametrize("kind", ["2 workers", "accumulation", "average by hand", "everything"])
+PARTS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("2 workers", "accumulation")]  # of everything
+
+
+@pytest.mark.parametrize("kind", ["average by hand", "everything", *PARTS])
 def test_through_watch_it_is_bit_equal_too_and_steps_are_counted_on(kind: str, victim: Victim, known: dict[str, Any]) -> None:
     assert_resumes(victim, known, "run", 11, **KINDS[kind])
     begun = 11 // KINDS[kind].get("accumulate", 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watched_training import HOLDFAST, environment
+from watched_training import HOLDFAST, WarmPython, environment
 
 from holdfast.signals.run_folder import RunFolder
 
@@ -19,19 +19,28 @@ TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--
 BAD, STEPS = 10, 20
 
 
-def train(folder: Path, kind: str, bad: int, *before: str) -> list[dict[str, Any]]:
-    out = folder / f"out{bad}"
-    out.mkdir()
-    command = [*before, *TORCHRUN, str(VICTIM), kind, str(bad), str(out)]
+def train_guarded(folder: Path, kind: str) -> list[dict[str, Any]]:
+    watch = (*HOLDFAST, "run", "--name", "run", "--policy", "guard", "--")
+    command = [*watch, *TORCHRUN, str(VICTIM), kind, str(BAD), str(folder)]
     done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
-    return [json.loads((out / f"{rank}.json").read_text()) for rank in (0, 1)]
+    return ends_in(folder)
+
+
+def train_without(warm: WarmPython, folder: Path, kind: str) -> list[dict[str, Any]]:
+    """Without Holdfast, and without the batch."""
+    folder.mkdir()
+    warm.run(folder, str(Path(__file__).with_name("forked_ranks.py")), str(VICTIM), kind, str(-BAD), str(folder))
+    return ends_in(folder)
+
+
+def ends_in(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
 @pytest.mark.parametrize(("kind", "collectives_per_step"), [("ddp", 0), ("sharded", 1)])
-def test_ranks_leave_out_the_same_update(kind: str, collectives_per_step: int, tmp_path: Path) -> None:
-    without = train(tmp_path, kind, -BAD)
-    guarded = train(tmp_path, kind, BAD, *HOLDFAST, "run", "--name", "run", "--policy", "guard", "--")
+def test_ranks_leave_out_the_same_update(kind: str, collectives_per_step: int, warm: WarmPython, tmp_path: Path) -> None:
+    without, guarded = train_without(warm, tmp_path / "without", kind), train_guarded(tmp_path, kind)
     for rank in (0, 1):
         assert guarded[rank]["skipped"] == [BAD]
         assert guarded[rank]["hash"] == without[rank]["hash"]
@@ -46,7 +55,7 @@ def test_ranks_roll_back_at_the_same_step(tmp_path: Path) -> None:
     command = [*HOLDFAST, "run", "--name", "run", "--policy", "heal", "--", *TORCHRUN, str(DIVERGING), str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
-    ends = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    ends = ends_in(tmp_path)
     journal = list(RunFolder.open(tmp_path / "runs/run").journal)
     answers = [e for e in journal if e["kind"] == "action" and e["action"] == "roll-back" and e["state"] != "posted"]
     assert {e["state"] for e in answers} == {"done"}, answers

@@ -29,6 +29,7 @@ def healed(fault: str) -> Trial:
     return trial
 
 
+@pytest.mark.slow  # test_demo.py shows it too
 def test_the_update_of_a_nan_batch_is_left_out() -> None:
     trial = healed("nan-batch")
     assert [(action["action"], action["step"]) for action in trial.actions] == [("skip-batch", 500)], trial.journal

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from holdfast_run import HOLDFAST, PYTHON, environment
+from holdfast_run import PYTHON, Done, typed
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -136,10 +135,8 @@ def kept(folder: Path, monkeypatch: pytest.MonkeyPatch, *, at: int | None = None
     return run
 
 
-def replay(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    how = {"capture_output": True, "timeout": 100, "text": True, "check": False}
-    env = environment(folder, HOLDFAST_DEBUG="raise", OMP_NUM_THREADS="1")
-    return subprocess.run([*HOLDFAST, "replay", *words], cwd=folder, env=env, **how)
+def replay(folder: Path, *words: str) -> Done:
+    return typed("replay", *words, folder=folder, HOLDFAST_DEBUG="raise")
 
 
 def answer_of(folder: Path, *words: str) -> dict[str, Any]:

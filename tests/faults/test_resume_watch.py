@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast_run import HOLDFAST, PYTHON, VICTIMS, environment, start, wait_until
+from holdfast_run import PYTHON, VICTIMS, start, typed, wait_until
 from watched_training import WarmPython
 
 from holdfast.recovery.judge import Judge
@@ -16,13 +14,6 @@ from holdfast.signals.run_folder import RunFolder
 
 VICTIM = VICTIMS / "saves_and_resumes.py"
 Rows = list[dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
-    python = WarmPython(tmp_path_factory.mktemp("warm"))
-    yield python
-    python.close()
 
 
 class Place:
@@ -164,10 +155,7 @@ def test_without_a_run_before_it_says_so_once(warm: WarmPython, tmp_path: Path) 
 
 def test_while_it_lasts_ps_and_tail_show_the_watch(warm: WarmPython, tmp_path: Path) -> None:
     def show(*words: str) -> str:
-        done = subprocess.run(
-            [*HOLDFAST, *words], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60
-        )
-        return done.stdout
+        return typed(*words, folder=tmp_path).stdout
 
     Place(tmp_path, warm).train("first", "--steps", "300", "--save", "last.pt")
     words = ("--steps", "100000", "--resume", "last.pt", "--pause", "0.05")

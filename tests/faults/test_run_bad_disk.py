@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,9 @@ from holdfast_run import PYTHON, environment, findings_of, info_of, only_run, ru
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(mount: Callable[..., Path]) -> Path:
     """A disk of half a megabyte."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)]
-    if os.getuid() != 0 or subprocess.run(words, capture_output=True, check=False).returncode:
-        pytest.skip("a small disk can only be mounted by root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    return mount("size=512k")
 
 
 def fill(folder: Path) -> None:

@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-from holdfast_run import HOLDFAST, PYTHON, VICTIMS, Terminal, info_of, wait_until
+from holdfast_run import HOLDFAST, PYTHON, VICTIMS, Sit, info_of, wait_until
 
 from holdfast.signals.pulse import read_file
 
 FALTERS = str(VICTIMS / "falters.py")
-Sit = Callable[..., Terminal]
-
-
-@pytest.fixture
-def sit(tmp_path: Path) -> Iterator[Sit]:
-    """Sit down at a terminal."""
-    terminals: list[Terminal] = []
-
-    def open_one(words: list[str], **how: object) -> Terminal:
-        terminals.append(Terminal(words, tmp_path, **how))
-        return terminals[-1]
-
-    yield open_one
-    for terminal in terminals:
-        terminal.close()
 
 
 def has_stepped(run: Path) -> bool:

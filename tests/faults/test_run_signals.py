@@ -5,28 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-from holdfast_run import HOLDFAST, PYTHON, VICTIMS, Terminal, info_of, only_run, start
+from holdfast_run import HOLDFAST, PYTHON, VICTIMS, Sit, info_of, only_run, start
 
 VICTIM = str(VICTIMS / "counts_signals.py")
-Sit = Callable[..., Terminal]
-
-
-@pytest.fixture
-def sit(tmp_path: Path) -> Iterator[Sit]:
-    """Sit down at a terminal."""
-    terminals: list[Terminal] = []
-
-    def open_one(words: list[str], **how: object) -> Terminal:
-        terminals.append(Terminal(words, tmp_path, **how))
-        return terminals[-1]
-
-    yield open_one
-    for terminal in terminals:
-        terminal.close()
 
 
 def test_a_signal_sent_to_the_supervisor_reaches_the_command_once(tmp_path: Path) -> None:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from holdfast_run import PYTHON, VICTIMS, info_of, only_run
+from holdfast_run import PYTHON, VICTIMS, info_of, only_run, typed
 from holdfast_run import run as holdfast_run
 from watched_training import SITE, Process, WarmPython
 
 from holdfast.signals.run_folder import RunFolder
 
 VICTIM = str(VICTIMS / "saves_nan.py")
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
-    python = WarmPython(tmp_path_factory.mktemp("warm"))
-    yield python
-    python.close()
 
 
 def train(warm: WarmPython, folder: Path, how: str, policy: str, rules: str = "") -> list[dict[str, Any]]:
@@ -35,7 +27,7 @@ def about_checkpoints(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if row.get("code") == "checkpoint-non-finite"]
 
 
-@pytest.mark.parametrize("policy", ["guard", "heal"])
+@pytest.mark.parametrize("policy", ["guard", pytest.param("heal", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["path", "atomic", "whole", "optimizer"])
 def test_the_good_checkpoint_stays_byte_for_byte(warm: WarmPython, tmp_path: Path, how: str, policy: str) -> None:
     findings = about_checkpoints(train(warm, tmp_path, how, policy))
@@ -67,13 +59,11 @@ def test_under_the_real_command_it_is_told_in_words(tmp_path: Path) -> None:
     assert (tmp_path / "best.pt").read_bytes() == (tmp_path / "best.copy").read_bytes()
     run = only_run(tmp_path)
     assert info_of(run)["policy"] == "guard"
-    told = Process([PYTHON, "-m", "holdfast.cli.main", "journal", "-t", str(run)], tmp_path)
-    assert told.end() == 1  # something critical
-    told._output.seek(0)
-    text = told._output.read()
+    told = typed("journal", "-t", str(run), folder=tmp_path)
+    assert told.returncode == 1  # something critical
+    text = told.stdout + told.stderr
     assert "best.pt is kept, saved beside it as best.non-finite-step-50.pt" in text
     assert "model.2.weight (16 NaN of 16)" in text
-    told.close()
 
 
 LIGHTNING = """

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from holdfast_run import PYTHON, VICTIMS, start, wait_until
+from holdfast_run import PYTHON, VICTIMS, Done, start, typed, wait_until
 
 from holdfast.probe.changing import ranks_to_ask
 from holdfast.probe.serve.tokens import add_to_file
 from holdfast.signals.run_folder import RunFolder
-
-
-class Typed(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
 
 
 class Two:
@@ -48,20 +38,9 @@ class Two:
     def addresses(self) -> list[str]:
         return [json.loads((run.path / "serve.json").read_text())["address"] for run in self.runs]
 
-    def type(self, verb: str, *words: str, whom: tuple[int, ...] = (0, 1)) -> Typed:
-        """`holdfast VERB -t … -t … WORDS`, as its entry point does it."""
-        from holdfast.cli.main import main
-
-        out, err, code, before = io.StringIO(), io.StringIO(), 0, sys.argv
-        sys.argv = ["holdfast", verb, *(word for number in whom for word in ("-t", self.addresses[number])), *words]
-        try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                main()
-        except SystemExit as end:
-            code = int(end.code or 0)
-        finally:
-            sys.argv = before
-        return Typed(code, out.getvalue(), err.getvalue())
+    def type(self, verb: str, *words: str, whom: tuple[int, ...] = (0, 1)) -> Done:
+        """`holdfast VERB -t … -t … WORDS`."""
+        return typed(verb, *(word for number in whom for word in ("-t", self.addresses[number])), *words)
 
     def changes(self, number: int) -> list[dict[str, Any]]:
         return [row for row in self.runs[number].journal if row["kind"] == "change"]
@@ -100,56 +79,56 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
 def test_code_runs_in_every_rank_and_each_answer_says_whose_it_is(two: Two) -> None:
     host = socket.gethostname()
     done = two.type("eval", "dist.get_rank(), dist.get_world_size()")
-    assert done.out.splitlines() == [f"{host} rank 0: (0, 2)", f"{host} rank 1: (1, 2)"] and done.code == 0
-    rows = json.loads(two.type("eval", "--json", "dist.get_rank()").out)
+    assert done.stdout.splitlines() == [f"{host} rank 0: (0, 2)", f"{host} rank 1: (1, 2)"] and done.returncode == 0
+    rows = json.loads(two.type("eval", "--json", "dist.get_rank()").stdout)
     assert [(row["run"], row["rank"], row["value"]) for row in rows] == [("node0", 0, "0"), ("node1", 1, "1")]
-    assert two.type("eval", "1 / 0").code == 1
-    assert two.type("eval", "--rank", "1", "dist.get_rank()").out == "1\n"
+    assert two.type("eval", "1 / 0").returncode == 1
+    assert two.type("eval", "--rank", "1", "dist.get_rank()").stdout == "1\n"
 
 
 def test_a_change_is_made_on_both_machines_between_the_same_two_steps(two: Two) -> None:
     done = two.type("set", "--json", "lr*=0.5")
-    first, second = json.loads(done.out)
-    assert done.code == 0 and first["step"] == second["step"] and first["number"] == second["number"]
+    first, second = json.loads(done.stdout)
+    assert done.returncode == 0 and first["step"] == second["step"] and first["number"] == second["number"]
     for number in (0, 1):
         row = two.changes(number)[-1]
         assert row["who"] == "alice from 127.0.0.1" and row["number"] == first["number"]
-    assert two.type("undo", str(first["number"])).code == 0
-    assert "alice from 127.0.0.1" in two.type("journal").out
+    assert two.type("undo", str(first["number"])).returncode == 0
+    assert "alice from 127.0.0.1" in two.type("journal").stdout
 
 
 def test_a_change_that_would_reach_one_machine_only_is_refused(two: Two) -> None:
     before = len(two.changes(0))
     done = two.type("set", "lr*=0.5", whom=(0,))
-    assert done.code == 2 and "rank 1 cannot be asked" in done.err and "name every machine" in done.err
+    assert done.returncode == 2 and "rank 1 cannot be asked" in done.stderr and "name every machine" in done.stderr
     done = two.type("set", "lr*=0.5", "-t", "127.0.0.1:1")
-    assert done.code == 2 and "nothing was changed" in done.err
+    assert done.returncode == 2 and "nothing was changed" in done.stderr
     assert len(two.changes(0)) == before
 
 
 def test_code_is_run_where_it_can_and_who_is_away_is_named(two: Two) -> None:
     done = two.type("eval", "dist.get_rank()", "-t", "127.0.0.1:1")
-    assert done.code == 1 and len(done.out.splitlines()) == 2 and "127.0.0.1:1 cannot be reached" in done.err
+    assert done.returncode == 1 and len(done.stdout.splitlines()) == 2 and "127.0.0.1:1 cannot be reached" in done.stderr
 
 
 def test_a_token_that_only_reads_neither_runs_code_nor_changes(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TOKEN", two.reader)
     for words in (("eval", "1"), ("set", "lr=1"), ("pause",)):
         done = two.type(*words)
-        assert done.code == 2 and "bob may only read" in done.err, done
-    assert two.type("query", "SELECT COUNT(*) > 0 AS moving FROM steps").out == "moving\nTrue\n"
+        assert done.returncode == 2 and "bob may only read" in done.stderr, done
+    assert two.type("query", "SELECT COUNT(*) > 0 AS moving FROM steps").stdout == "moving\nTrue\n"
 
 
 def test_stacks_of_both_machines_are_one_report(two: Two) -> None:
     done = two.type("backtrace", "--json", "--no-native")
-    (report,) = json.loads(done.out)
+    (report,) = json.loads(done.stdout)
     ranks = {one["rank"] for one in report["processes"] if one["role"].startswith("rank")}
-    assert ranks == {0, 1} and done.code == 0, done.err
+    assert ranks == {0, 1} and done.returncode == 0, done.stderr
     assert (two.runs[0].path / "host" / "stacks").is_dir()
 
 
 def test_the_ranks_end_alike(two: Two) -> None:
-    assert two.type("eval", "finish = True").code == 0
+    assert two.type("eval", "finish = True").returncode == 0
     wait_until(lambda: not any(ranks_or_none(run) for run in two.runs), 30)
 
 

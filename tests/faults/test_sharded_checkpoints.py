@@ -6,7 +6,6 @@ import contextlib
 import os
 import random
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked_ranks import free_port
 from watched_training import WarmPython, difference
 
 from holdfast.checkpoints.manifest import kept_in
@@ -28,8 +28,8 @@ STATE = ("model", "optimizer", "average", "lr")
 class Ranks:
     """Starts the script on one or two ranks, in processes that have imported torch already."""
 
-    def __init__(self, folder: Path) -> None:
-        self._pythons = [WarmPython(folder) for _ in range(2)]
+    def __init__(self, folder: Path, warm: WarmPython) -> None:
+        self._pythons = [warm, WarmPython(folder)]
         self._folder, self._count = folder, 0
 
     def run(self, kind: str, store: Path, steps: int, *words: str, ranks: int = 2) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ class Ranks:
         """Run it to its end; the folder of what it tells."""
         self._count += 1
         out = out or self._folder / f"out-{self._count}"
-        shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
 
         def one(rank: int) -> None:
             folder = self._folder / f"rank-{rank}-{self._count}"
@@ -57,19 +57,12 @@ class Ranks:
         return out
 
     def close(self) -> None:
-        for python in self._pythons:
-            python.close()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+        self._pythons[1].close()
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    all_of_them = Ranks(tmp_path_factory.mktemp("ranks"))
+def ranks(warm: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    all_of_them = Ranks(tmp_path_factory.mktemp("ranks"), warm)
     yield all_of_them
     all_of_them.close()
 

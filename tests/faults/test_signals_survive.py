@@ -66,24 +66,6 @@ def retry_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_module, "_RETRY_SECONDS", 0.1)
 
 
-@pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Mount a small file system of its own, or change how it is mounted."""
-    point = tmp_path / "disk"
-    point.mkdir()
-
-    def mount_with(options: str) -> Path:
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(point)], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip()}")
-        return point
-
-    yield mount_with
-    subprocess.run(["umount", "-l", str(point)], capture_output=True, check=False)
-
-
 # --- while the writer lives ---------------------------------------------------------------------------------------------
 
 

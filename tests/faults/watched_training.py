@@ -84,11 +84,15 @@ class WarmPython:
 
     def run(self, folder: Path, script: str, *arguments: str, **env: str) -> str:
         """Run one to its end and give what it printed."""
+        code, printed = self.end_of(folder, script, *arguments, **env)
+        assert code == 0, f"{code}: {printed}"
+        return printed
+
+    def end_of(self, folder: Path, script: str, *arguments: str, **env: str) -> tuple[int, str]:
+        """Run one to its end, good or bad: its exit code, that of a signal being negative, and what it printed."""
         self._process.stdin.write(json.dumps([str(folder), env, script, *arguments]) + "\n")
         self._process.stdin.flush()
-        code, printed = self._process.stdout.readline(), (folder / "printed").read_text()
-        assert code == "0\n", f"{code}: {printed}"
-        return printed
+        return int(self._process.stdout.readline()), (folder / "printed").read_text()
 
     def close(self) -> None:
         """End it."""

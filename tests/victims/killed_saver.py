@@ -1,9 +1,9 @@
 """Saves and saves until it is killed, thousands of times if need be: each child is forked from a process that is warm.
 
-Reads one JSON object a line. {"after": seconds} kills a child so long after it has begun; {"call": n, "when": "before"} has it
-kill itself at its n-th call to the disk; {"ranks": 2, "after": …, "who": [0]} does it to ranks of one training. Answers with
-what is left in the folder: the newest clean checkpoint, its step, whether its numbers are right, the last step that was told
-to be saved, and whether the child came to its end.
+Reads one JSON object a line. {"begin": folder} begins a store there. {"after": seconds} kills a child so long after it has
+begun; {"call": n, "when": "before"} has it kill itself at its n-th call to the disk; {"ranks": 2, "after": …, "who": [0]} does
+it to ranks of one training. Answers with what is left in the folder: the newest clean checkpoint, its step, whether its
+numbers are right, the last step that was told to be saved, and whether the child came to its end.
 
 All numbers of the state at step n are n, so that a checkpoint that mixes two states is seen.
 """
@@ -29,7 +29,7 @@ from holdfast.checkpoints.formats.open import open_checkpoint
 from holdfast.checkpoints.verify import verify
 from holdfast.inside.saving.store import CheckpointStore
 
-FOLDER = Path(sys.argv[1])
+FOLDER = Path()  # as the first order says
 STEPS_AT_MOST = 60
 
 
@@ -187,17 +187,28 @@ def killed(order: dict[str, Any], training: Training, first: int) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    training = Training()
+def begin(folder: Path, training: Training) -> None:
+    """A store with the checkpoint of step 1."""
+    global FOLDER
+    FOLDER = folder
     shutil.rmtree(FOLDER, ignore_errors=True)
     training.be(1)
     with CheckpointStore(FOLDER, keep_last=2, best="val_loss") as store:  # also warms everything up
         store.save(1, model=training.model, optimizer=training.optimizer, metrics={"val_loss": 7919 % 101})
-    TOLD[SAVED], first = 1, 2
+    TOLD[SAVED] = 1
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    training, first = Training(), 2
     for line in sys.stdin:
+        order = json.loads(line)
+        if "begin" in order:
+            begin(Path(order["begin"]), training)
+            first = 2
+            continue
         TOLD[BEGUN], TOLD[ENDED] = 0, 0
-        codes = killed(json.loads(line), training, first)
+        codes = killed(order, training, first)
         found = {**left_over(training), "told": TOLD[SAVED], "codes": codes, "ended": bool(TOLD[ENDED])}
         first = max(found.get("step", 0), TOLD[SAVED], first) + 1
         print(json.dumps(found), flush=True)

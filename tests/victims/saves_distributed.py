@@ -1,4 +1,4 @@
-"""Saves with torch.distributed.checkpoint: alone, or as one of the ranks that torchrun starts, sharded as FSDP does."""
+"""Saves with torch.distributed.checkpoint: alone, or as one of several ranks, sharded as FSDP does."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ A tree holds dicts with keys of any plain kind, lists, tuples, scalars, and two 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,10 +45,7 @@ class TensorInfo:
     @property
     def count(self) -> int:
         """How many numbers it holds."""
-        total = 1
-        for length in self.shape:
-            total *= length
-        return total
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,13 @@ def report_on(target: str | None, *, native: bool, locals_: bool) -> Report:
         report = report_on_process(int(target), native=native, locals_=locals_)
         report.notes.append(f"process {target} belongs to no run: this is it and what it started, and nothing was kept")
         return report
-    return report_on_run(run, native=native, locals_=locals_)
+    return report_on_run(run, native=native, locals_=locals_, meanwhile=_load_screen)
+
+
+def _load_screen() -> None:
+    import rich.console  # noqa: F401
+
+    import holdfast.cli.stack_screen  # noqa: F401
 
 
 def as_object(report: Report) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,7 +45,7 @@ def register(app: typer.Typer) -> None:
 def diagnose(
     targets: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TARGET…", help="Runs (name, folder, process id), logs of any tool, folders.", show_default=False),
+        typer.Argument(metavar="TARGET…", help="Runs (name, folder, process id, HOST:PORT), logs, folders.", show_default=False),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All findings and causes, not the first three.")] = False,
     as_json: AsJson = False,
@@ -133,17 +134,29 @@ def _read(target: str, chosen: Chosen, *, anything: bool = False) -> Iterator[tu
 
 
 def _read_one(path: Path | None, name: str, chosen: Chosen, *, anything: bool) -> Iterator[tuple[Curves, RunFolder | None]]:
-    """The runs in a file or a run's folder; a name that is neither is a run of ours."""
+    """The runs in a file or a run's folder, or of a server; a name that is none of these is a run of ours."""
     from holdfast.logs.folders import kind_of
     from holdfast.logs.open import open_log
     from holdfast.logs.ours import read_run
+    from holdfast.probe.address import is_server
 
     if path is not None and (path.is_file() or (path.is_dir() and kind_of(path) != "holdfast")):
         for curves in open_log(path, name=name, anything=anything or bool(chosen)):
             yield chosen.of(curves), None
+    elif is_server(name):
+        with TemporaryDirectory(prefix="holdfast-") as folder:
+            for run in copies_of(name, Path(folder)):
+                yield chosen.of(read_run(run)), run
     else:
         run = _run_named(name)
         yield chosen.of(read_run(run)), run
+
+
+def copies_of(server: str, folder: Path) -> Iterator[RunFolder]:
+    """The runs of a server, brought here."""
+    from holdfast.probe.far_copy import copies
+
+    yield from copies(server, folder)
 
 
 def _run_named(name: str) -> RunFolder:

@@ -49,6 +49,8 @@ def explain(
         show.page(code, as_json=as_json)
     elif (cause := _cause(given)) is not None:
         show.cause(cause, as_json=as_json)
+    elif (topic := _topic(given)) is not None:
+        show.topic(topic, as_json=as_json)
     else:
         _tell(*_searched(given), as_json=as_json)
 
@@ -65,6 +67,13 @@ def _cause(given: str) -> str | None:
 
     code = "-".join(given.lower().replace("_", " ").split())
     return code if code in BY_CODE else None
+
+
+def _topic(given: str) -> str | None:
+    from holdfast.diagnosis.topics import TOPICS
+
+    name = "-".join(given.lower().replace("_", " ").split())
+    return name if name in TOPICS else None
 
 
 def _searched(given: str) -> tuple[Answer, str | None]:
@@ -106,11 +115,12 @@ def _refuse_mistyped(given: str) -> None:
     """A word that is no known text was meant as a code or as a file."""
     from holdfast.diagnosis.causes import BY_CODE
     from holdfast.diagnosis.failures import CODES
+    from holdfast.diagnosis.topics import TOPICS
 
     if _LIKE_A_FILE.fullmatch(given):
         raise LogUnreadable(f"There is no file {given}.", fix="name a log, or put the error text in quotes")
     if _LIKE_A_CODE.fullmatch(given):
-        near = difflib.get_close_matches(given, [*CODES, *BY_CODE], n=3, cutoff=0.5)
+        near = difflib.get_close_matches(given, [*CODES, *BY_CODE, *TOPICS], n=3, cutoff=0.5)
         fix = f"holdfast explain {near[0]}" if near else "`holdfast explain` alone lists all codes"
         others = f" (or {', '.join(near[1:])})" if near[1:] else ""
         raise UsageError(f"There is no failure code {given!r}, and no known error text has it.", fix=f"{fix}{others}")

@@ -18,6 +18,7 @@ from holdfast.diagnosis.failures import page as page_of
 from holdfast.diagnosis.failures import words as words_of
 from holdfast.diagnosis.known_texts import FOLLOWS
 from holdfast.diagnosis.memory_numbers import what_memory_says
+from holdfast.diagnosis.topics import TOPICS, topic_page
 
 if TYPE_CHECKING:
     from rich.style import Style
@@ -73,6 +74,9 @@ def codes(*, as_json: bool) -> None:
         console.print(Text(group, "bold"))
         for code in several:
             console.print(Text.assemble(f"  {code:<26}", (page_of(code).title, "dim")))
+    console.print(Text("Questions", "bold"))
+    for name, asks in TOPICS.items():
+        console.print(Text.assemble(f"  {name:<26}", (asks, "dim")))
     console.print("\nholdfast explain CODE shows the page.", style="dim")
 
 
@@ -96,6 +100,15 @@ def cause(code: str, *, as_json: bool) -> None:
     seen = ", ".join(f"`{failure}`" for failure in one.seen_by)
     more = f"A cause of {seen}: `holdfast explain {one.seen_by[0]}`."
     text = f"# {code}\n\n{one.because}\n\n**Fix:** {fixes_in_words(one.fixes)}.\n\n{more}"
+    _console().print(_Page(text))
+
+
+def topic(name: str, *, as_json: bool) -> None:
+    """The page on a question."""
+    text = topic_page(name)
+    if as_json:
+        print(json.dumps({"topic": name, "says": TOPICS[name], "page": text}, ensure_ascii=False))
+        return
     _console().print(_Page(text))
 
 

@@ -22,20 +22,25 @@ from holdfast.cli import (
     cleanup,
     demo,
     diagnose,
+    doctor,
+    drill,
     explain,
     go_on,
     journal,
     pause,
+    plan,
     ps,
     query,
     repl,
     replay,
+    repro,
     run,
     save,
     serve,
     tables,
     tail,
     undo,
+    validate,
 )
 from holdfast.cli import eval as eval_verb
 from holdfast.cli import set as set_verb
@@ -118,8 +123,10 @@ def holdfast(
     """Keeps PyTorch training alive: watch a run from outside, and ask it anything."""
 
 
+_BEFORE = (doctor, drill, plan, repro, validate)  # before a run
+_DURING = (run, ps, tail, backtrace, journal, diagnose, explain, tables, query, serve, replay, checkpoints, demo)
 _INSIDE = (eval_verb, repl, set_verb, undo, save, cleanup, pause, go_on, attach)
-for _verb in (run, ps, tail, backtrace, journal, diagnose, explain, tables, query, serve, replay, checkpoints, demo, *_INSIDE):
+for _verb in (*_DURING, *_INSIDE, *_BEFORE):
     _verb.register(app)
 
 

@@ -14,6 +14,7 @@ from holdfast.cli.options import AsJson, Target
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.probe.far_run import FarRun
     from holdfast.probe.glance import Glance
     from holdfast.probe.journal import Event
     from holdfast.signals.run_folder import RunFolder
@@ -37,29 +38,40 @@ def tail(
     """Watch a run on one screen: loss, norms, speed, memory, health; findings and actions as they come.
 
     Ends by itself when the run ends. Into a pipe or file it writes a line whenever something changed, one a second at most, and
-    one for each finding (!), action (*), change (~) and checkpoint (+).
+    one for each finding (!), action (*), change (~) and checkpoint (+). TARGET may also be HOST:PORT of a server.
     """
-    from holdfast.probe.target import resolve
+    from holdfast.probe.address import is_server
 
-    run = resolve(target)
+    run = _far(target) if target is not None and is_server(target) else _here(target)
     if as_json or not sys.stdout.isatty():
         _lines(run, as_json=as_json, once=once)
     else:
         _screen(run, once=once)
 
 
-def _screen(run: RunFolder, *, once: bool) -> None:
+def _far(address: str) -> FarRun:
+    from holdfast.probe.far_run import FarRun
+
+    return FarRun(address)
+
+
+def _here(target: str | None) -> RunFolder:
+    from holdfast.probe.target import resolve
+
+    return resolve(target)
+
+
+def _screen(run: RunFolder | FarRun, *, once: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 
     from holdfast.cli.screen import event_line, screen
-    from holdfast.probe.glance import look
 
     console = Console(highlight=False)
-    if once:
-        console.print(screen(look(run), min(console.width, _WIDEST)))
-        return
     followed = Followed(run)
+    if once:
+        console.print(screen(followed.look(), min(console.width, _WIDEST)))
+        return
     glance = followed.look()
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
@@ -68,17 +80,20 @@ def _screen(run: RunFolder, *, once: bool) -> None:
             live.update(screen(glance, min(console.width, _WIDEST), with_events=False), refresh=True)
             if not glance.state.alive:
                 return
-            time.sleep(_REDRAW_SECONDS)
+            time.sleep(followed.pause)
             glance = followed.look()
 
 
 class Followed:
-    """A run and its journal, read on from look to look."""
+    """A run, here or of a server, and its journal, read on from look to look."""
 
-    def __init__(self, run: RunFolder) -> None:
+    def __init__(self, run: RunFolder | FarRun) -> None:
         from holdfast.probe.journal import Feed, JournalReader
+        from holdfast.signals.run_folder import RunFolder
 
-        self.run, self.reader = run, JournalReader(run.journal.path)
+        here = isinstance(run, RunFolder)
+        self.run, self.pause = run, _REDRAW_SECONDS if here else _LINE_SECONDS
+        self.reader = JournalReader(run.journal.path) if isinstance(run, RunFolder) else run.reader
         self.reader.new_rows()
         self._feed = Feed(self.reader)
         self._before = self._feed.folding.events[-_LOOK_BACK:]
@@ -86,8 +101,12 @@ class Followed:
     def look(self, **wanted: int) -> Glance:
         """The run as it is now."""
         from holdfast.probe.glance import look
+        from holdfast.signals.run_folder import RunFolder
 
-        return look(self.run, journal=self.reader.rows, events=self._feed.folding.events, **wanted)
+        events = self._feed.folding.events
+        if not isinstance(self.run, RunFolder):
+            return self.run.look(events, **wanted)
+        return look(self.run, journal=self.reader.rows, events=events, **wanted)
 
     def news(self, glance: Glance) -> list[tuple[Event, Event | None]]:
         """What has happened since the last call, each with what was done on the spot; at first the last few from before."""
@@ -99,7 +118,7 @@ class Followed:
         return told[0][-_BEFORE:] + told[1]
 
 
-def _lines(run: RunFolder, *, as_json: bool, once: bool) -> None:
+def _lines(run: RunFolder | FarRun, *, as_json: bool, once: bool) -> None:
     followed = Followed(run)
     before, known = None, len(followed.reader.rows)
     while True:

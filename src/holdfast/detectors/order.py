@@ -14,6 +14,7 @@ from holdfast.detectors.metric_collapse import metric_collapse
 from holdfast.detectors.metric_decline import metric_decline
 from holdfast.detectors.non_finite_weights import non_finite_weights
 from holdfast.detectors.scaler import scaler_collapse
+from holdfast.detectors.weights_jump import weights_jump
 from holdfast.signals.view import SignalView
 
 Detector = Callable[[SignalView], "Finding | None"]
@@ -29,6 +30,7 @@ class Asked(NamedTuple):
 OF_STEPS = (
     Asked(non_finite_weights, 4),
     Asked(loss_divergence, 4),
+    Asked(weights_jump, 4),
     Asked(gradient_explosion, 4),
     Asked(loss_spike, 4),
     Asked(scaler_collapse, 32),

@@ -125,12 +125,14 @@ def _of_ours(finding: Finding, curves: Curves) -> Finding:
 
 
 def _once(findings: Iterable[Finding]) -> list[Finding]:
-    """Each code once: the worst, and of these the first."""
+    """Each code once: the worst, and of these the first, with what was learned later about the same."""
     chosen: dict[str, Finding] = {}
     for finding in findings:
         known = chosen.get(finding.code)
         if known is None or _SEVERITIES.index(finding.severity) > _SEVERITIES.index(known.severity):
             chosen[finding.code] = finding
+        elif finding.severity == known.severity:
+            chosen[finding.code] = replace(known, evidence={**finding.evidence, **known.evidence})
     return list(chosen.values())
 
 

@@ -8,20 +8,32 @@ import numpy as np
 
 from holdfast.detectors.curves.shape import Shape
 from holdfast.detectors.finding import Finding
+from holdfast.detectors.weights_jump import beyond_updates
 from holdfast.signals.curves import Curve, Curves, Floats
 
 Sign = tuple[str, str]  # its name, and what is seen, in words
 _HUGE_RATE = 0.5
 _STILL = 0.02  # of the whole fall, in the last tenth
 _SMOOTHER = 5.0
+_BETWEEN = ("metric-collapse", "metric-decline")  # they began somewhere between two evaluations
 _JUMP, _HELD, _NEAR_STEPS = 3.0, 5, 20  # times, points before it, steps
+_MOMENTUM = 20.0  # times one update, that it comes to with the updates after it
+_WEIGHTS = 0.3  # of a logarithm: the norm of all weights changes by a third between two samples
 _SLOW = 0.2  # share of the step that may go by in waiting for data
 
 
 def signs_of(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
     """The signs that are present."""
     onset = min((finding.onset for finding in findings), default=None)
-    found = [*_of_rate(curves, onset), *_of_norm(curves, onset), *_of_losses(curves), *_of_metrics(curves), *_of_time(curves)]
+    until = max((finding.step if finding.code in _BETWEEN else finding.onset for finding in findings), default=None)
+    found = [
+        *_of_rate(curves, onset, until),
+        *_of_norm(curves, onset),
+        *_of_losses(curves),
+        *_of_metrics(curves),
+        *_of_time(curves),
+    ]
+    found += [sign for start in {finding.onset for finding in findings} for sign in _of_weights(curves, start)]
     stays = any(finding.code in ("loss-divergence", "metric-collapse") for finding in findings)
     for finding in findings:
         if finding.evidence.get("recovered") and not stays:
@@ -33,33 +45,34 @@ def signs_of(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
     return dict(found)
 
 
-def _of_rate(curves: Curves, onset: int | None) -> Iterable[Sign]:
+def _of_rate(curves: Curves, onset: int | None, until: int | None) -> Iterable[Sign]:
     curve = next(iter(curves.of("lr")), None)
     if curve is None or not len(curve.finite()):
         return
     rate = curve.finite().values
     peak, last = float(rate.max()), float(rate[-1])
+    jumped = [] if onset is None or until is None else list(_of_jump(curve.finite(), onset, until))
+    yield from jumped
     if peak >= _HUGE_RATE:
         yield "lr-huge", f"the learning rate is {peak:g}"
     if peak == 0.0:
         yield "lr-zero", "the learning rate is 0"
-    elif last < 0.05 * peak:
+    elif last < 0.05 * peak and not jumped:
         yield "lr-decayed", f"the schedule has brought the learning rate down to {last:.3g}, from {peak:.3g}"
     elif len(rate) > 3 and float(np.ptp(rate)) < 0.01 * peak:
         yield "lr-constant", f"the learning rate is {last:.3g} all the time"
     if onset is not None:
-        yield from _of_jump(curve.finite(), onset)
         before = curve.steps <= onset
         if before.sum() > 1 and rate[before[: len(rate)]][-1] >= 0.9 * peak and rate[0] < 0.5 * peak:
             yield "lr-rising", f"the learning rate had just been raised to {peak:.3g}"
 
 
-def _of_jump(curve: Curve, onset: int) -> Iterable[Sign]:
+def _of_jump(curve: Curve, onset: int, until: int) -> Iterable[Sign]:
     """A learning rate that was raised at once, shortly before; one that had only just begun was warmed up."""
     near = max(_NEAR_STEPS, (int(curve.steps[-1]) - int(curve.steps[0])) // 50)
     for place in range(_HELD, len(curve)):
         then, now, step = float(curve.values[place - 1]), float(curve.values[place]), int(curve.steps[place])
-        if onset - near <= step <= onset + near // 4 and now > _JUMP * then > 0:
+        if onset - near <= step <= until + near // 4 and now > _JUMP * then > 0:
             yield "lr-jumped", f"the learning rate jumped from {then:.3g} to {now:.3g} at step {step:,}"
             return
 
@@ -79,6 +92,35 @@ def _of_norm(curves: Curves, onset: int | None) -> Iterable[Sign]:
         near = curve.values[np.abs(curve.steps - onset) <= max(1, (curve.steps[-1] - curve.steps[0]) // 20)]
         if len(near) and float(near.max()) > 5 * early:
             yield "norms-jumped", f"the gradient norm jumped to {float(near.max()):.3g} there, usually {early:.3g}"
+
+
+def _of_weights(curves: Curves, onset: int) -> Iterable[Sign]:
+    """A norm of the weights that changed where the trouble began, by more than updates can in the steps between two samples."""
+    curve, sizes = (_named(curves, name) for name in ("weight_norm", "update_ratio"))
+    if curve is None or sizes is None or not len(sizes) or len(curve) < 4 or curve.values.min() <= 0:
+        return
+    place = int(np.searchsorted(curve.steps, onset))  # the first sample from there on
+    if not 3 <= place < len(curve):
+        return
+    then, now = float(curve.values[place - 1]), float(curve.values[place])
+    if abs(now - then) < _of_gradients(curves, int(curve.steps[place - 1]), int(curve.steps[place])):
+        return
+    if abs(np.log(now / then)) > _WEIGHTS and beyond_updates(curve.steps, curve.values, place - 1, sizes.steps, sizes.values):
+        yield "weights-jumped", f"the norm of the weights went from {then:.3g} to {now:.3g} there"
+
+
+def _of_gradients(curves: Curves, since: int, until: int) -> float:
+    """How far plain updates with momentum can move weights in these steps: one huge gradient moves them far."""
+    norm, rate = (next(iter(curves.of(role)), None) for role in ("norm", "lr"))
+    if norm is None or rate is None:
+        return 0.0
+    here = (norm.steps >= since) & (norm.steps <= until) & np.isfinite(norm.values)
+    largest = float(np.max(norm.values[here] * np.interp(norm.steps[here], rate.steps, rate.values), initial=0.0))
+    return _MOMENTUM * largest
+
+
+def _named(curves: Curves, name: str) -> Curve | None:
+    return next((one.finite() for one in curves.curves if one.name == name), None)
 
 
 def _of_losses(curves: Curves) -> Iterable[Sign]:

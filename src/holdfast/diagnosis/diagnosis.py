@@ -73,6 +73,7 @@ def signs(
         "recovered": bool(evidence.get("recovered")),
         "scaler": "scaler-collapse" in codes,
         "input-non-finite": "non-finite-input" in codes,
+        "stays-bad": "non-finite-weights" in codes,
         "not-clipped": "gradient-explosion" in codes and evidence.get("clip_norm") is None,
     }
     found |= dict.fromkeys(signs_of_findings(findings), True)

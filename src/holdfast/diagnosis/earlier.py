@@ -113,6 +113,8 @@ def _compare(then: Settings, now: Settings) -> tuple[Difference, ...]:
     found: list[Difference] = []
     for name in names:
         difference = Difference(name, then.get(name), now.get(name))
+        if name in _FIXED and None in (difference.then, difference.now):
+            continue  # it was not measured in one of them, which is no difference
         if not _alike(difference.then, difference.now) and not any(_says_the_same(one, difference) for one in found):
             found.append(difference)
     return tuple(found)

@@ -10,7 +10,8 @@ from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.causes import CAUSES, Cause, Fix
 from holdfast.diagnosis.curve_signs import signs_of
 from holdfast.diagnosis.diagnosis import signs
-from holdfast.diagnosis.run_signs import signs_of_journal, signs_of_run
+from holdfast.diagnosis.journal_signs import signs_of_journal
+from holdfast.diagnosis.run_signs import signs_of_run
 from holdfast.signals.curves import Curves
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def rank(
     present = {**dict.fromkeys(of_journal, ""), **signs_of(curves, findings), **of_run}
     since_good = {} if earlier is None else earlier.signs()
     present |= since_good
+    if "lr-jumped" in present:  # what came of that explains nothing, and updates were usual only before
+        present = {sign: words for sign, words in present.items() if sign not in ("explained", "updates-usual")}
     ranked = [one for cause in CAUSES if (one := _judged(cause, findings, present, name)) is not None]
     ranked = [replace(one, live=live) for one in ranked]
     if earlier is not None:

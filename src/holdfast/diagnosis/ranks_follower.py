@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.machine import MachineView, computing_on_cpu, low_gpu_utilisation
 from holdfast.detectors.rank_divergence import RankDivergence
+from holdfast.detectors.straggler import Held, Straggler
 from holdfast.probe.follow import Follower
 from holdfast.signals.run_folder import Recording, RunFolder
-from holdfast.signals.view import Floats, measured
+from holdfast.signals.view import Column, Floats, measured
 
 _NORMS = ("step", "grad_norm", "weight_norm")
+_TIMES = ("step_seconds", "data_seconds")
 _LAST = 900  # samples of the GPUs that are kept: half an hour
 
 
@@ -21,17 +23,46 @@ class RanksFollower:
     """Reads on from where it was, in the tables of every rank of one training."""
 
     def __init__(self, recordings: Sequence[Recording]) -> None:
-        self._ranks = [(recording.rank, Follower(recording.path, "steps", _NORMS)) for recording in recordings]
-        self._divergence = RankDivergence(len(recordings))
+        self._ranks = [_Rank(recording) for recording in recordings]
+        self._divergence, self._straggler = RankDivergence(len(recordings)), Straggler(len(recordings))
 
     def read(self) -> Iterator[Finding]:
         """What is found in the rows since the last call."""
-        for rank, follower in self._ranks:
-            while len((rows := follower.new_rows())["step"]):
-                known = measured(rows["grad_norm"]) & measured(rows["weight_norm"])
-                for step, *norms in zip(*(rows[name][known].tolist() for name in _NORMS), strict=True):
-                    if np.isfinite(norms).all() and (found := self._divergence.add(rank, step, *norms)) is not None:
-                        yield found
+        for one in self._ranks:
+            while len((rows := one.steps.new_rows())["step"]):
+                yield from self._norms(one.rank, rows)
+                yield from self._times(one, rows)
+
+    def _norms(self, rank: int, rows: Mapping[str, Column]) -> Iterator[Finding]:
+        known = measured(rows["grad_norm"]) & measured(rows["weight_norm"])
+        for step, *norms in zip(*(rows[name][known].tolist() for name in _NORMS), strict=True):
+            if np.isfinite(norms).all() and (found := self._divergence.add(rank, step, *norms)) is not None:
+                yield found
+
+    def _times(self, one: _Rank, rows: Mapping[str, Column]) -> Iterator[Finding]:
+        one.read_held()
+        for step, whole, data in zip(*(rows[name].tolist() for name in ("step", *_TIMES)), strict=True):
+            held = one.held.pop(step, None)
+            if held is not None and np.isfinite(whole):
+                times = Held(held, whole, data if np.isfinite(data) else 0.0)
+                if (found := self._straggler.add(one.rank, step, times)) is not None:
+                    yield found
+
+
+class _Rank:
+    """The tables of one rank; `held` is how long the ranks' common work held it, for steps that are not over yet."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.rank = recording.rank
+        self.steps = Follower(recording.path, "steps", (*_NORMS, *_TIMES))
+        self.held: dict[int, float] = {}
+        self._collectives = Follower(recording.path, "collectives", ("step", "seconds"))
+
+    def read_held(self) -> None:
+        """All that was written before the steps that were just read had ended."""
+        while len((rows := self._collectives.new_rows())["step"]):
+            for step, seconds in zip(rows["step"].tolist(), rows["seconds"].tolist(), strict=True):
+                self.held[step] = self.held.get(step, 0.0) + seconds
 
 
 class MachineFollower:

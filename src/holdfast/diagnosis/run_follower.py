@@ -12,7 +12,7 @@ from holdfast.detectors.runs.watch import RunWatch
 from holdfast.diagnosis.ranks_follower import MachineFollower, RanksFollower
 from holdfast.probe.follow import Follower
 from holdfast.signals.run_folder import Recording, RunFolder
-from holdfast.signals.run_view import PARAMETER_COLUMNS, STEP_COLUMNS, UNTRAINED_COLUMNS
+from holdfast.signals.run_view import INPUT_COLUMNS, PARAMETER_COLUMNS, STEP_COLUMNS, UNTRAINED_COLUMNS, InputSample
 from holdfast.signals.view import Column
 
 _BESIDE = {
@@ -20,6 +20,7 @@ _BESIDE = {
     "untrained": UNTRAINED_COLUMNS,
     "loader": ("step", "worker"),
     "evaluations": ("step",),
+    "inputs": INPUT_COLUMNS,
 }
 
 
@@ -43,6 +44,7 @@ class RunFollower:
     def end(self) -> Iterator[Finding]:
         """The run is over: look once more, at all of it."""
         yield from self.read()
+        self._watch.view.ended = True
         yield from self._ask()
 
     def _ask(self) -> Iterator[Finding]:
@@ -56,6 +58,10 @@ class RunFollower:
             view.workers = max(view.workers, row["worker"] + 1)
         for row in self._beside["evaluations"].before(view.step):
             if not view.evaluated or view.evaluated[-1] != row["step"]:
+                view.evaluated.append(row["step"])
+        for row in self._beside["inputs"].before(view.step):
+            view.inputs.append(InputSample(**row))
+            if row["split"] == "val" and row["step"] not in view.evaluated:  # its losses may not have been heard
                 view.evaluated.append(row["step"])
         yield from self._watch.ask()
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from holdfast.detectors.finding import Finding
+from holdfast.diagnosis.end_signs import of_death, of_gpu_limit, of_host_memory, of_ranks, of_torn_file, of_tracker, size
 from holdfast.signals.curves import Curves
 
 Sign = tuple[str, str]
 _TINY, _USUAL, _HUGE = 1e-5, (3e-5, 3e-2), 0.1  # of the weights, that one update changes
-_ORDINARY = 10.0  # times the usual gradient norm, that single steps reach without harm
-_CRASHES, _KILLED, _TERMINATED = (132, 134, 135, 136, 139), 137, 143  # exit codes: 128 and the number of a signal
-_SOON = 16  # steps: of bad updates that follow each other only some are told
-_EXPLAIN = ("gradient-vanishing", "dead-units", "constant-predictions", "parameters-not-trained")
+_GOES_ON = 5  # steps
+_TARGET = re.compile(r"Target (-?\d+) is out of bounds|t >= 0 && t < n_classes")
+_EXPLAIN = ("gradient-vanishing", "dead-units", "constant-predictions", "parameters-not-trained", "unshuffled-data")
 
 
 def signs_of_run(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
     """The signs that are present. `explained` is there when something was found that alone keeps a training from learning."""
-    return {**dict(_of_updates(curves)), **signs_of_findings(findings)}
+    return {**dict(_of_updates(curves)), **dict(_of_saves(curves, findings)), **signs_of_findings(findings)}
 
 
 def signs_of_findings(findings: Sequence[Finding]) -> dict[str, str]:
@@ -34,35 +35,14 @@ def signs_of_findings(findings: Sequence[Finding]) -> dict[str, str]:
     return dict(found)
 
 
-def signs_of_journal(around: Iterable[Mapping[str, Any]], onset: int) -> dict[str, str]:
-    """What the guard wrote down at the step where it began."""
-    found: dict[str, str] = {}
-    for row in around:
-        evidence = row.get("evidence") or {}
-        norms, losses = (_floats(evidence.get(name)) for name in ("norm_before", "loss_before"))
-        if row.get("kind") != "finding" or not onset <= int(row.get("step") or 0) < onset + _SOON:
-            continue
-        found |= dict(_of_variables(evidence))
-        if evidence.get("input") == "finite" and norms and max(norms) < _ORDINARY * float(np.median(norms)):
-            loss = f"loss {losses[-1]:.3g}, " if losses else ""
-            found["was-as-usual"] = f"the batch was finite, and the step before as usual ({loss}gradient norm {norms[-1]:.3g})"
-    return found
-
-
-def _floats(values: Any) -> list[float]:
-    """The numbers of a history; none if one of them is none, or not finite."""
-    known = list(values) if isinstance(values, list) else []
-    return known if all(isinstance(value, (int, float)) and np.isfinite(value) for value in known) else []
-
-
-def _of_variables(evidence: Mapping[str, Any]) -> Iterable[Sign]:
-    """What the loop's own variables held at a bad update."""
-    if evidence.get("half"):
-        yield "half-precision", "parts of the model compute in float16, which ends at 65504"
-    if evidence.get("input_max"):
-        yield "beyond-half", f"a variable of the loop holds values up to {float(evidence['input_max']):.3g}"
-    if evidence.get("labels"):
-        yield "labels-beyond", str(evidence["labels"])
+def _of_saves(curves: Curves, findings: Sequence[Finding]) -> Iterable[Sign]:
+    """Whether a training whose checkpoint was bad went on as before."""
+    saved = [finding.step for finding in findings if finding.code == "checkpoint-non-finite"]
+    loss = curves.train_loss
+    if saved and loss is not None:
+        after = loss.values[loss.steps > min(saved)]
+        if len(after) >= _GOES_ON and np.isfinite(after).all():
+            yield "training-goes-on", f"the loss has been finite in all {len(after)} steps since"
 
 
 def _of_updates(curves: Curves) -> Iterable[Sign]:
@@ -123,7 +103,7 @@ def _memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if float(evidence.get("workers") or 0) > float(evidence.get("now") or 0):
         yield (
             "workers-hold-most",
-            f"the loader's workers hold {_size(evidence['workers'])}, the training {_size(evidence['now'])}",
+            f"the loader's workers hold {size(evidence['workers'])}, the training {size(evidence['now'])}",
         )
     if float(evidence.get("in_evaluation") or 0) > 0.5:
         yield "grows-in-evaluation", f"{100 * evidence['in_evaluation']:.0f} % of it came while the model was evaluated"
@@ -133,6 +113,7 @@ def _memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 def _out_of_memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     """From the sizes that were noted while the error was handled, in bytes."""
+    yield from of_gpu_limit(evidence)
     asked, allocated, reserved, free, total = (
         float(evidence.get(name) or 0) for name in ("asked_for", "allocated", "reserved", "free", "total")
     )
@@ -140,17 +121,13 @@ def _out_of_memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         return
     idle, others = reserved - allocated, total - free - reserved
     if idle > max(asked, 0.05 * total):
-        yield "reserved-but-unused", f"{_size(idle)} are reserved but unused, more than the {_size(asked)} that were asked for"
+        yield "reserved-but-unused", f"{size(idle)} are reserved but unused, more than the {size(asked)} that were asked for"
     if free and reserved and others > 0.1 * total:
-        yield "other-processes", f"{_size(others)} of the card's {_size(total)} are held by other processes"
+        yield "other-processes", f"{size(others)} of the card's {size(total)} are held by other processes"
     if asked > total:
-        yield "one-sample-fills-it", f"one tensor of {_size(asked)} was asked for, more than the whole card has"
+        yield "one-sample-fills-it", f"one tensor of {size(asked)} was asked for, more than the whole card has"
     elif evidence.get("step") == 0 and allocated > 0.7 * total:
-        yield "fixed-part-fills-it", f"{_size(allocated)} of {_size(total)} were held before the first step was done"
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+        yield "fixed-part-fills-it", f"{size(allocated)} of {size(total)} were held before the first step was done"
 
 
 def _loading(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -159,30 +136,53 @@ def _loading(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "one-worker-slow", f"{share:.0f} % of the waiting is for worker {evidence['slow_worker']}"
 
 
+def _out_of_range(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    """Which of the two it was: the losses of torch name the target that is no class."""
+    named = _TARGET.search(str(evidence.get("error") or ""))
+    if named:
+        label = f"label {named.group(1)}" if named.group(1) else "a label"
+        yield "labels-beyond", f"the loss was given {label}, which is no class"
+
+
+def _scaled(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    there, here = (f"{float(evidence.get(name) or 0):.3g}" for name in ("held_out_deviation", "deviation"))
+    yield "statistics-differ", f"held-out inputs have a deviation of {there}, those that are learned from {here}"
+
+
+def _leaked(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    if evidence.get("same_samples"):
+        yield (
+            "same-samples",
+            f"{evidence.get('known')} of {evidence.get('samples')} held-out samples were seen in training batches",
+        )
+
+
 def _order(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if evidence.get("sorted"):
-        yield "period-of-an-epoch", "the loss goes through the same ups and downs in every pass"
+        same = (
+            "every pass begins with the same batch" if "repeats" in evidence else "the loss goes up and down alike in every pass"
+        )
+        yield "period-of-an-epoch", same
         yield "labels-in-order", "batches that follow each other are alike"
 
 
 def _schedule(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    if "lr_before" in evidence:
+        before, now = float(evidence["lr_before"]), float(evidence.get("lr") or 0)
+        yield "lr-dropped", f"the learning rate fell from {before:.3g} to {now:.3g} at once"
     if "peak_lr" in evidence:
         yield "lr-decayed", f"the learning rate is {float(evidence.get('lr') or 0):.3g}, from {float(evidence['peak_lr']):.3g}"
         yield "was-falling", "the loss was still falling until then"
 
 
-def _died(evidence: Mapping[str, Any]) -> Iterable[Sign]:
-    code = int(evidence.get("exit_code") or 0)
-    if code in _CRASHES:
-        yield "crashed", f"exit code {code}"
-    elif code == _KILLED:
-        yield "killed", "exit code 137"
-    elif code == _TERMINATED:
-        yield "terminated", "exit code 143"
-    if int(evidence.get("ranks") or 1) > 1:
-        yield "several-ranks", f"{evidence['ranks']} ranks trained"
-
-
+_WAITS = {  # what a worker that stands waits for
+    "sleep": ("worker-waits", "the worker sleeps: a sleep, or a retry that waits"),
+    "process": ("worker-waits", "the worker waits for another process"),
+    "lock": ("locks-wait", "the worker waits for a lock"),
+    "file": ("waits-for-disk", "the worker waits for a file"),
+    "network": ("waits-for-network", "the worker waits for an answer over the network"),
+    "compute": ("computes-on", "the worker computes, and does not come to an end"),
+}
 _STANDS = {  # what the stacks of a hang showed
     "worker-died": ("workers-fewer", "a loader worker is gone"),
     "no-workers": ("workers-fewer", "the loader's workers are gone"),
@@ -202,6 +202,10 @@ def _hung(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     sign = _STANDS.get(str(evidence.get("kind")))
     if sign is not None:
         yield sign
+    yield from of_ranks(evidence)
+    waits = _WAITS.get(str(evidence.get("waits_for")))
+    if waits is not None:
+        yield waits
 
 
 def _divergence(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -209,6 +213,18 @@ def _divergence(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "from-the-start", "so it was when the norms were compared for the first time"
     if not evidence.get("gradients_shared"):
         yield "gradients-differ", "the ranks do not share their gradients either"
+
+
+def _late(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    if evidence.get("by_data"):
+        yield "waits-for-disk", f"rank {evidence.get('rank')} waits that much longer for its data"
+    else:
+        yield "late-by-its-own-work", f"rank {evidence.get('rank')} does not wait longer for its data than the others"
+
+
+def _slower(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    if evidence.get("on_gpu") is False:
+        yield "no-gpu-in-use", "the training computes on the CPU"
 
 
 def _on_cpu(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -220,7 +236,9 @@ def _on_cpu(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 
 _OF = {
-    "process-died": _died,
+    "checkpoint-torn": of_torn_file,
+    "tracker-unreachable": of_tracker,
+    "process-died": of_death,
     "hang": _hung,
     "loader-stall": _hung,
     "collective-stall": _hung,
@@ -232,9 +250,16 @@ _OF = {
     "host-memory-growth": _memory,
     "gpu-memory-growth": _memory,
     "gpu-out-of-memory": _out_of_memory,
+    "host-out-of-memory": of_host_memory,
     "rank-divergence": _divergence,
+    "straggler": _late,
+    "slow-step": _slower,
     "computing-on-cpu": _on_cpu,
     "slow-loading": _loading,
     "unshuffled-data": _order,
+    "preprocessing-mismatch": _scaled,
+    "token-out-of-range": _out_of_range,
+    "device-side-assert": _out_of_range,
+    "split-leak": _leaked,
     "loss-plateau": _schedule,
 }

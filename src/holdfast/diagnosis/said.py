@@ -97,6 +97,9 @@ def _not_learning(finding: Finding, at: _Place) -> str:  # noqa: ARG001 - all ar
     found = finding.evidence
     if "start" not in found:
         return f"{finding.series} never got above {short(found['best'])}"
+    if "entropy" in found:
+        level = f"the loss of knowing only how often each answer comes ({short(found['entropy'])})"
+        return f"{finding.series or 'loss'} stays at {short(found['end'])}, {level}"
     chance = f", the loss of guessing among {found['classes']} classes" if found.get("classes") else ""
     return f"{finding.series or 'loss'} ends where it began: {short(found['start'])} → {short(found['end'])}{chance}"
 

@@ -35,11 +35,16 @@ def _vanishing(finding: Finding) -> str:
 
 
 def _constant(finding: Finding) -> str:
+    if "field" in finding.evidence:
+        return f"every sample of every batch is the same (field {finding.evidence['field']})"
     return f"layer {finding.evidence['layer']} sees the same input at every step (norm {finding.evidence['input_norm']:.3g})"
 
 
 def _unshuffled(finding: Finding) -> str:
     found = finding.evidence
+    if "repeats" in found:
+        sort = ", sorted by its labels" if found["sorted"] else ""
+        return f"{found['repeats']} passes over the data began with the same batch: it is not shuffled{sort}"
     order = "sorted by something, such as the label" if found["sorted"] else "in the same order each time"
     alike = f"correlation {found['same_each_pass']:.2f}"
     return (
@@ -49,8 +54,24 @@ def _unshuffled(finding: Finding) -> str:
 
 def _plateau(finding: Finding) -> str:
     found = finding.evidence
+    if "lr_before" in found:
+        fell = f"the learning rate fell from {found['lr_before']:.3g} to {found['lr']:.3g} at step {found['onset']:,}"
+        return f"{fell}, and with it the loss stands still ({found['loss']:.3g})"
     falling = f"while the loss was still falling ({found['loss']:.3g})"
     return f"the learning rate is {found['lr']:.3g} since step {found['onset']:,}, {falling}"
+
+
+def _mismatch(finding: Finding) -> str:
+    found = finding.evidence
+    here = f"mean {found['mean']:.3g}, deviation {found['deviation']:.3g}"
+    there = f"mean {found['held_out_mean']:.3g}, deviation {found['held_out_deviation']:.3g}"
+    return f"inputs to learn from have {here}; held-out ones {there} (field {found['field']})"
+
+
+def _leak(finding: Finding) -> str:
+    found = finding.evidence
+    seen = f"{found['known']} of {found['samples']} held-out samples that were looked at came in training batches too"
+    return f"{seen}: by that, {100 * found['share']:.0f} % of the held-out data is learned from"
 
 
 def _growth(finding: Finding) -> str:
@@ -95,6 +116,24 @@ def _ranks(finding: Finding) -> str:
     return f"the weights of the ranks are not the same any more (norms at step {finding.step:,}: {norms}), {beside}"
 
 
+def _late(finding: Finding) -> str:
+    found = finding.evidence
+    share = f"{_seconds(found['wait_seconds'])} of a step of {_seconds(found['step_seconds'])}"
+    waits = f"the other ranks wait {share} for rank {found['rank']}"
+    return f"{waits}, which waits that much longer for its data" if found["by_data"] else waits
+
+
+def _server(finding: Finding) -> str:
+    found = finding.evidence
+    if "server" not in found:
+        return ended(finding)
+    return f"{found['server']} does not answer as it did before: {found['error']}"
+
+
+def _torn(finding: Finding) -> str:
+    return f"{finding.evidence['path']} is not whole: {finding.evidence['why']}"
+
+
 def _seconds(value: float) -> str:
     return f"{value:.2g} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
@@ -129,6 +168,8 @@ SENTENCES: dict[str, Callable[[Finding], str]] = {
     "constant-predictions": _constant,
     "unshuffled-data": _unshuffled,
     "loss-plateau": _plateau,
+    "preprocessing-mismatch": _mismatch,
+    "split-leak": _leak,
     "host-memory-growth": _growth,
     "gpu-memory-growth": _growth,
     "slow-loading": _loading,
@@ -138,6 +179,9 @@ SENTENCES: dict[str, Callable[[Finding], str]] = {
     "computing-on-cpu": _on_cpu,
     "low-gpu-utilisation": _idle_gpu,
     "rank-divergence": _ranks,
+    "straggler": _late,
+    "tracker-unreachable": _server,
+    "checkpoint-torn": _torn,
     "hang": _hung,
     "loader-stall": _hung,
     "collective-stall": _hung,

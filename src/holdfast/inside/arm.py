@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import os
 from pathlib import Path
 
@@ -64,9 +65,17 @@ def armed() -> Armed:
     return _armed
 
 
+def _begin_others(names: str) -> None:
+    """Call what else was asked for, as `module:function`, before our own hooks are hung in: a drill gets in beneath them."""
+    for name in filter(None, names.split(",")):
+        module, _, function = name.partition(":")
+        getattr(importlib.import_module(module), function)()
+
+
 def arm_from_environment() -> None:
     """Arm as `holdfast run` asked for. Never raises: a training must start whatever happens here."""
     try:
+        _begin_others(os.environ.get("HOLDFAST_ALSO", ""))
         if saved := os.environ.get("HOLDFAST_REPLAY"):
             from holdfast.inside.replay import replay  # it imports this file
 

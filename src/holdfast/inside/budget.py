@@ -1,8 +1,8 @@
 """How much Holdfast may cost, what it did cost, and how often the costly things may be done.
 
 The loss and the finiteness of the gradients are read at every step, whatever they cost. Everything else is a
-*luxury*: per-parameter norms, weight norms, module times. Each luxury is done every so many steps, so that its measured
-cost, spread over the steps between, stays within its share of what is left of the budget.
+*luxury*: per-parameter norms, weight norms, module times, looks at inputs. Each luxury is done every so many steps, so that
+its measured cost, spread over the steps between, stays within its share of what is left of the budget.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ _MEMORY = 0.9  # weight of the past in the running means of a step's costs
 _AT_MOST_EVERY = 10  # steps between two samples of a luxury, at least, unless everything is sampled
 _NEVER_LESS = 0.1  # of the budget stays for the luxuries, even where what is always done takes all of it
 _AT_LEAST_EVERY = 2000  # however tight the budget, a luxury is done once in so many steps
-MEETING = 500  # steps; see Budget.meeting
-_OPENING_STEPS = 100  # a short run sees samples early; a long one is sampled by time as well
+MEETING = 100  # steps; see Budget.meeting
+_CLOSER, _CLOSER_EVERY = ("parameters", "weights"), 64  # out of turn: no more than once in so many steps, on the whole
+_OPENING_STEPS = 500  # a short run sees samples early; a long one is sampled by time as well
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class Luxury:
     name: str
     share: float
     first_step: int
+    with_update: bool = True  # whether its moment is an update; others come when they come
     cost: float | None = None
     samples: int = 0
     next_step: int = 0
@@ -40,13 +42,16 @@ class Budget:
     step_seconds: float = 0.0
     always: float = 0.0
     next_step: int = 0  # before this step nothing is due
-    meeting: int = 0  # with several ranks: every so many steps all of them sample the weights, so that they can be compared
+    closer: int = 0  # how often it was looked at closer, out of turn
+    meeting: int = 0  # with several ranks: every so many steps all of them take the norms of their weights, to be compared
     started: float = field(default_factory=time.monotonic)
     luxuries: dict[str, Luxury] = field(
         default_factory=lambda: {
             "parameters": Luxury("parameters", share=0.35, first_step=1),
             "weights": Luxury("weights", share=0.25, first_step=2),
-            "modules": Luxury("modules", share=0.40, first_step=3),
+            "modules": Luxury("modules", share=0.30, first_step=3),
+            "inputs": Luxury("inputs", share=0.05, first_step=1, with_update=False),
+            "held-out": Luxury("held-out", share=0.05, first_step=1, with_update=False),
         }
     )
 
@@ -71,13 +76,13 @@ class Budget:
         luxury = self.luxuries[name]
         if name in self.always_done:
             return step >= luxury.first_step
-        meets = self.meeting and name == "weights" and step % self.meeting == 0 and step > 0
+        meets = self.meeting and name == "parameters" and step % self.meeting == 0 and step > 0
         if step < luxury.next_step and not meets:
             return False
         now = time.monotonic()
         early = step < luxury.first_step
         luxury.next_step = luxury.first_step if early else step + self.interval(name)
-        soonest = min(other.next_step for other in self.luxuries.values())
+        soonest = min(other.next_step for other in self.luxuries.values() if other.with_update)
         if self.meeting:
             soonest = min(soonest, step - step % self.meeting + self.meeting)
         self.next_step = 0 if self.always_done else soonest
@@ -85,6 +90,15 @@ class Budget:
             return False
         luxury.last_time = now
         return True
+
+    def look_closer(self, step: int) -> None:
+        """Something has happened: sample gradients and weights from this step on out of turn, a few times in a thousand steps."""
+        if self.closer * _CLOSER_EVERY > step or min(self.luxuries[name].samples for name in _CLOSER) == 0:
+            return
+        self.closer += 1
+        for name in _CLOSER:
+            self.luxuries[name].next_step, self.luxuries[name].last_time = step, 0.0
+        self.next_step = 0
 
     def interval(self, name: str) -> int:
         """Steps between two samples of a luxury, so that it fits into its share."""

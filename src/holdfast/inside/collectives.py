@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -36,15 +37,18 @@ _OPERATIONS = (
     "send",
 )
 _ROWS_A_STEP = 100
+BACKWARD = "backward"  # under DDP and FSDP the ranks wait for each other in there
 
 
-def watch_collectives(patches: Patches, session: Session, shield: Shield) -> None:
-    """Wrap the functions of `torch.distributed` that a script calls."""
+def watch_collectives(patches: Patches, session: Session, shield: Shield) -> Callable[..., Any] | None:
+    """Wrap the functions of `torch.distributed` that a script calls. What writes down how long something held the caller; None
+    where there is one rank only."""
     if not torch.distributed.is_available():
-        return
+        return None
     record = shield(_Log(session).record)
     for name in _OPERATIONS:
         patches.replace(torch.distributed, name, partial(_timed, name, record))
+    return record if os.environ.get("WORLD_SIZE", "1") != "1" else None
 
 
 class _Log:

@@ -68,6 +68,27 @@ def find_roots(modules: Iterable[nn.Module], parameters: Iterable[torch.Tensor])
     return roots
 
 
+def whole_models(roots: Iterable[nn.Module]) -> list[nn.Module]:
+    """The models, and what wrappers hold inside: every module on the way down that still holds all that is trained.
+
+    A part that is frozen in evaluation mode (`model.backbone.eval()`) is no whole model, however large.
+    """
+    found = []
+    for root in roots:
+        module, trained = root, _trained_count(root)
+        while True:
+            found.append(module)
+            inner = [child for child in module.children() if trained and _trained_count(child) == trained]
+            if len(inner) != 1:
+                break
+            module = inner[0]
+    return found
+
+
+def _trained_count(module: nn.Module) -> int:
+    return sum(parameter.requires_grad for parameter in module.parameters())
+
+
 def named(roots: list[nn.Module], kind: str) -> Iterator[tuple[str, Any]]:
     """Names and objects of all `parameters` or `modules` of the roots; several roots are told apart by class."""
     for prefix, root in zip(_prefixes(roots), roots, strict=True):

@@ -28,7 +28,7 @@ def guard_training(training: Training, scope: Scope, batches: Batches) -> None:
     recorder = training.recorder
     folder, rank, journal = recorder.recording.path, recorder.recording.rank, recorder.run.journal
     blame = Blame(batches, folder=folder / "batches", models=training.roots, run_later=recorder.run_later)
-    report = Report(journal, rank, training.name_of, blame, lambda: training.sampler.half)
+    report = Report(journal, rank, training.models.name_of, blame, lambda: training.sampler.half)
     training.guard = Guard(scope.policy, report, scope.averages)
     if not scope.policy.heals:
         return

@@ -14,7 +14,8 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from holdfast.inside.capture.modules import without_hooks
-from holdfast.inside.collectives import watch_collectives
+from holdfast.inside.capture.servers import Servers
+from holdfast.inside.collectives import BACKWARD, watch_collectives
 from holdfast.inside.patches import Patches
 from holdfast.inside.pulse import PULSE
 from holdfast.inside.restarted import cap_workers, restarted
@@ -25,6 +26,7 @@ from holdfast.signals.pulse import LOADING
 Optimizer = torch.optim.Optimizer
 _compiling = torch.compiler.is_compiling
 _CUDA_BUILT = bool(torch.backends.cuda.is_built())  # type: ignore[no-untyped-call]
+_BACKWARD_EVERY = 2  # steps
 
 
 class Hooks:
@@ -40,6 +42,7 @@ class Hooks:
         self._reached_update = False
         self.guards = False  # whether what only a guard needs is hung in
         self._in_backward = False
+        self._held: Callable[..., Any] | None = None  # of several ranks: told how long every so-manieth backward pass took
         shield = Shield(session.trouble)
         self._before = shield(session.before_update)
         self._after = shield(session.after_update)
@@ -61,12 +64,14 @@ class Hooks:
         replace(nn.Module, "load_state_dict", self._load_state_dict)
         self.session.saves.install(self._patches, self._shield)
         self.session.loads.install(self._patches, self._shield)
+        Servers(self.session.saves.news).install(self._patches, self._shield)
+        self.session.watch_trackers()
         self.guards = any(scope.policy.acts for scope in self.session.scopes)
         if self.guards:
             self.session.batches_kept().install(self._patches)
             replace(AveragedModel, "update_parameters", self._update_average)
         replace(torch.jit._recursive, "create_script_module", self._script)
-        watch_collectives(self._patches, self.session, self._shield)
+        self._held = watch_collectives(self._patches, self.session, self._shield)
         told = restarted()
         if told is not None and told.workers is not None:
             cap_workers(self._patches, told.workers)
@@ -186,10 +191,13 @@ class Hooks:
             if session.catching_up is not None and session.catching_up.skips_backward():
                 return None
             self._in_backward = True
+            begun = time.perf_counter() if self._held is not None else 0.0
             try:
                 result = original(tensors, *args, **kwargs)
             finally:
                 self._in_backward = False
+            if begun and self._held is not None and session.trainings and session.trainings[-1].step % _BACKWARD_EVERY == 0:
+                self._held(BACKWARD, (), time.perf_counter() - begun)
             if session.samples_modules:
                 end()
             return result

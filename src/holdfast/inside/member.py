@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import time
 import weakref
+from typing import TYPE_CHECKING
 
 import torch
 
-from holdfast.inside.capture.gradients import HostPlan
+from holdfast.inside.capture.gradients import HostPlan, read_each_on_host
 from holdfast.inside.capture.gradients_cuda import GradientKernel
-from holdfast.inside.capture.quick import AVAILABLE
+from holdfast.inside.capture.quick import AVAILABLE, quick_norm
+from holdfast.inside.capture.weights import plain_weights, weight_norms
+from holdfast.inside.gathering import Gathering
+
+if TYPE_CHECKING:
+    from holdfast.inside.training import Training
 
 Optimizer = torch.optim.Optimizer
 _SHARES_AT_MOST = 64  # sets of parameters that a script clips, of which is remembered whose they are
@@ -51,6 +59,40 @@ class Member:
                 self._shares.clear()
             known = self._shares[key] = bool(own & given), own == given
         return known
+
+    def read(self, parameters: list[torch.Tensor], training: Training, *, each: bool) -> Gathering:
+        """Read the gradients of these parameters, all together or each. On the way of every step."""
+        if self.quick and not each:
+            norm = quick_norm(parameters)
+            if norm is not None and 0.0 <= norm < math.inf:
+                gathering = Gathering(None)
+                gathering.norm = norm
+                return gathering
+            self.quick = norm is not None
+        begun = time.perf_counter() if each else 0.0
+        gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
+        if not gradients:
+            return Gathering(None)
+        if gradients[0].is_cpu and not each:  # the common step of a training on the host
+            gathering = Gathering(None)
+            if not self.knows(parameters, gradients) or self.plan is None:
+                self.names = training.names_of(parameters)
+                self.plan = HostPlan(gradients)
+            gathering.norm = self.plan.norm(gradients)
+            if not math.isfinite(gathering.norm):
+                gathering.reading = read_each_on_host(gradients, self.names).only_bad()
+            return gathering
+        gathering = Gathering(training.courier_for(gradients[0].device))
+        if gathering.carries:
+            if not self.knows(parameters, gradients):
+                self.names = training.names_of(parameters)
+            self.kernel = gathering.read_on_device(gradients, self.names, each=each, kernel=self.kernel)
+        else:
+            gathering.reading = read_each_on_host(gradients, training.names_of(parameters))
+        if each:
+            gathering.add("weights", weight_norms(plain_weights([p for p in parameters if p.grad is not None])))
+            training.charge("parameters", begun)
+        return gathering
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:

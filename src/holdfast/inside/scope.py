@@ -8,11 +8,12 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from holdfast.inside.metrics import Logged, write_logged
 from holdfast.inside.policy import OBSERVE, Policy
 from holdfast.inside.reflexes.averages import Averages
 from holdfast.signals.run_folder import RunFolder
@@ -21,15 +22,6 @@ if TYPE_CHECKING:
     from holdfast.inside.training import Training
 
 _WAITING_AT_MOST = 1000
-
-
-class Logged(NamedTuple):
-    """A metric that the script gave to `run.log`."""
-
-    name: str
-    value: float | torch.Tensor
-    split: str
-    step: int | None
 
 
 class Scope:
@@ -81,7 +73,7 @@ class Scope:
     def log(self, metric: Logged) -> None:
         """Record a metric in the newest training; before the first step it waits for one to begin."""
         if self.trainings:
-            self.trainings[-1].log(metric)
+            write_logged(self.trainings[-1], metric)
         else:
             self._waiting.append(metric)
 
@@ -111,7 +103,7 @@ class Scope:
         """A training has begun here."""
         self.trainings.append(training)
         while self._waiting:
-            training.log(self._waiting.popleft())
+            write_logged(training, self._waiting.popleft())
 
     def in_child(self) -> Scope:
         """The same scope for a forked child, with nothing recorded yet."""

@@ -6,8 +6,7 @@
     DataLoader          -> loader
     model.eval/train    -> evaluation
 
-An optimizer belongs to the training whose parameters it shares, or to one that has just begun and was begun while it was
-already there (two networks trained against each other); any other begins a training of its own.
+Which optimizer belongs to which training is found once, at its first step: belonging.py.
 """
 
 from __future__ import annotations
@@ -17,15 +16,14 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.utils.data import get_worker_info
 
-from holdfast.inside.budget import MEETING, Budget
+from holdfast.inside.belonging import assign, settle
 from holdfast.inside.capture.checkpoint_news import CheckpointNews
 from holdfast.inside.capture.evaluation import EvaluationPhase
 from holdfast.inside.capture.loader import Loader
@@ -33,23 +31,19 @@ from holdfast.inside.capture.loads import Loads
 from holdfast.inside.capture.losses import Losses
 from holdfast.inside.capture.memory import ProcessMemory
 from holdfast.inside.capture.saves import Saves
-from holdfast.inside.discovery import find_living, find_roots
 from holdfast.inside.interrupt import Interrupt
-from holdfast.inside.member import Member
+from holdfast.inside.metrics import write_losses
 from holdfast.inside.pulse import PULSE
-from holdfast.inside.ranks import current_rank, world_size
-from holdfast.inside.restarted import restarted, step_loaded
 from holdfast.inside.saving import going_past
 from holdfast.inside.scope import Scope
 from holdfast.inside.training import Training
 from holdfast.signals.pulse import ENDING
-from holdfast.signals.recorder import Recorder
-from holdfast.signals.stack_signal import answer_signal, withdraw_if_taken
 
 if TYPE_CHECKING:
     from holdfast.inside.capture.batches import Batches
     from holdfast.inside.catching_up import CatchingUp
     from holdfast.inside.door.door import Doors
+    from holdfast.inside.trackers import Trackers
 
 _ALONE_AT_MOST = 64  # steps of an optimizer without the main one, before it is taken for a training of its own
 Optimizer = torch.optim.Optimizer
@@ -64,21 +58,23 @@ class Session:
         news = CheckpointNews(self)
         self.saves, self.loads = Saves(news), Loads(news)
         self.batches: Batches | None = None  # under a policy that acts
+        self.trackers: Trackers | None = None
         self.began = time.time()
         self.cost = 0.0  # seconds spent in events that belong to no training yet
         self.samples_modules = False  # whether modules are being timed in this step
-        self._of_optimizer: dict[int, tuple[weakref.ref[Optimizer], Training | None]] = {}
+        self.of_optimizer: dict[int, tuple[weakref.ref[Optimizer], Training | None]] = {}
         self.whole_models: dict[int, tuple[weakref.ref[nn.Module], Training]] = {}
         self._phase: EvaluationPhase | None = None
         self._phase_training: Training | None = None
         self._evaluating_since: float | None = None
         self._closes_with = os.getpid()  # the process that wrote down to close with it; this one has `atexit`
         self.asked: Callable[[Training], None] | None = None  # set while someone asks for something between two steps
-        self._doors: Doors | None = None
+        self.doors: Doors | None = None
         self.stopping: Callable[[Training], None] | None = None  # set when Ctrl-C was pressed
         self.interrupt = Interrupt(self)
         self.catching_up: CatchingUp | None = None  # after a restart of a script that does not resume by itself
-        self._first_clipping: tuple[list[weakref.ref[torch.Tensor]], Any, Any] | None = None
+        # parameters, norm and limit of a clipping before the first step, whose training is not known yet
+        self.first_clipping: tuple[list[weakref.ref[torch.Tensor]], Any, Any] | None = None
 
     @property
     def trainings(self) -> list[Training]:
@@ -119,10 +115,10 @@ class Session:
         if self.batches is not None:
             self.batches.end_step()
         self.samples_modules = training.sampler.running or (
-            len(self._of_optimizer) > 1 and any(t.sampler.running for t in self.trainings)
+            len(self.of_optimizer) > 1 and any(t.sampler.running for t in self.trainings)
         )
         if len(training.members) > 1 and training.members[id(optimizer)].steps_alone >= _ALONE_AT_MOST:
-            self._settle(training, training.members[id(optimizer)], optimizer)
+            settle(self, training, optimizer)
         training.cost += time.perf_counter() - begun
         if self.stopping is not None:
             self.stopping(training)
@@ -144,7 +140,7 @@ class Session:
         if training is not None:
             training.after_clipping(norm, limit, parameters)
         elif parameters and norm_type == 2.0:
-            self._first_clipping = ([weakref.ref(parameter) for parameter in parameters], norm, limit)
+            self.first_clipping = ([weakref.ref(parameter) for parameter in parameters], norm, limit)
         self.cost += time.perf_counter() - begun
 
     def _training_with(self, parameters: list[torch.Tensor]) -> Training | None:
@@ -187,11 +183,17 @@ class Session:
             if self._phase is None or self.loader.is_main(iterator):  # trainers draw before they call `model.train()`
                 self.end_evaluation()
             self.loader.note_batch(iterator, batch, seconds, evaluating=self._phase is not None)
-            if self.batches is not None and (self._phase is None or self.loader.is_main(iterator)):
+            to_learn = self._phase is None or self.loader.is_main(iterator)
+            if self.batches is not None and to_learn:
                 self.batches.note(iterator, batch)
-        elif self._evaluating_since is None:
-            self._evaluating_since = begun - seconds
-            PULSE.evaluation_begins()
+        else:
+            to_learn = False
+            if self._evaluating_since is None:
+                self._evaluating_since = begun - seconds
+                PULSE.evaluation_begins()
+        if self.trainings:
+            training = self.trainings[-1]
+            (training.inputs.batch if to_learn else training.inputs.held_out)(training, iterator, batch)
         self.cost += time.perf_counter() - begun
 
     def loader_ended(self, iterator: Any) -> None:
@@ -224,7 +226,7 @@ class Session:
                 training.evaluated += passed
         phase, self._phase = self._phase, None
         if phase is not None and self._phase_training is not None:
-            self._phase_training.evaluated_loss(phase.close())
+            write_losses(self._phase_training, phase.close())
             self._phase_training = None
 
     # Events that only a guarded training listens to
@@ -236,6 +238,14 @@ class Session:
 
             self.batches = Batches()
         return self.batches
+
+    def watch_trackers(self) -> None:
+        """From the first call on, a tracker that fails is told; under a policy that repairs, the script is spared its error."""
+        if self.trackers is None:
+            from holdfast.inside.trackers import Trackers
+
+            self.trackers = Trackers(self.saves.news)
+            self.trackers.install()
 
     def state_loaded(self) -> None:
         """The script loads weights: statistics that were kept are not to be put back."""
@@ -266,11 +276,11 @@ class Session:
             self.interrupt.let_go()
             PULSE.enter(ENDING)
         for training in scope.trainings:
-            if self._doors is not None:
-                self._doors.close(training)
+            if self.doors is not None:
+                self.doors.close(training)
             training.close()
         gone = {id(training) for training in scope.trainings}
-        self._of_optimizer = {k: v for k, v in self._of_optimizer.items() if v[1] is not None and id(v[1]) not in gone}
+        self.of_optimizer = {k: v for k, v in self.of_optimizer.items() if v[1] is not None and id(v[1]) not in gone}
         for key in [key for key, (_, training) in self.whole_models.items() if id(training) in gone]:
             del self.whole_models[key]
         if not self.scopes:  # a backward pass without a step: the next run begins without it
@@ -284,122 +294,17 @@ class Session:
         self.scopes = [scope.in_child() for scope in self.scopes if scope.follows_children]
         self.saves.after_fork()
         PULSE.after_fork()
-        if self._doors is not None:
-            self._doors.after_fork()
-            self.asked = self._doors = None
+        if self.doors is not None:
+            self.doors.after_fork()
+            self.asked = self.doors = None
         self.losses.__init__()  # type: ignore[misc]
         self.loader.__init__()  # type: ignore[misc]
         self.memory.__init__()  # type: ignore[misc]
         self.cost, self._phase, self._phase_training, self._evaluating_since = 0.0, None, None, None
-        self._of_optimizer.clear()
+        self.of_optimizer.clear()
         self.whole_models.clear()
 
-    # Who belongs to which training
-
-    def _training_of(self, optimizer: Optimizer) -> Training | None:
-        known = self._of_optimizer.get(id(optimizer))
-        if known is not None and known[0]() is optimizer:
-            return known[1]
-        training = self._assign(optimizer)
-        self._of_optimizer[id(optimizer)] = (weakref.ref(optimizer), training)
-        return training
-
-    def _assign(self, optimizer: Optimizer) -> Training | None:
-        scope = next((scope for scope in self.scopes if scope.wants(optimizer)), None)
-        if scope is None:
-            return None
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        for training in scope.trainings:
-            if training.trains(parameters):
-                return self._continue(training, optimizer, parameters)
-        for training in scope.trainings:
-            if training.expects(optimizer):
-                training.join(optimizer)
-                self._learn_models(scope, training, find_living().modules)
-                return training
-        return self._begin(scope, optimizer)
-
-    def _continue(self, training: Training, optimizer: Optimizer, parameters: Iterable[torch.Tensor]) -> Training:
-        """Another optimizer for a model that is already trained: the next main one if it takes over the same weights."""
-        member = training.join(optimizer)
-        main = training.main.optimizer() if training.main is not None else None
-        taken = {id(p) for group in main.param_groups for p in group["params"]} if main is not None else set()
-        if main is None or any(id(parameter) in taken for parameter in parameters):
-            training.main = member
-        return training
-
-    def _begin(self, scope: Scope, optimizer: Optimizer, *, alone: bool = False) -> Training | None:
-        recorder = self._open_recorder(scope)
-        if recorder is None:
-            return None
-        living = find_living()
-        budget = Budget(fraction=scope.budget, always_done=scope.always_done, meeting=MEETING if world_size() > 1 else 0)
-        first = 0 if scope.trainings else scope.first_step or step_loaded(self.loads.paths)
-        training = Training(recorder, losses=self.losses, loader=self.loader, memory=self.memory, budget=budget, first=first)
-        if scope.policy.acts:
-            from holdfast.inside.guarding import guard_training
-
-            guard_training(training, scope, self.batches_kept())
-        if not alone:
-            self.loader.begin()
-        scope.begin(training)
-        with contextlib.suppress(OSError):
-            PULSE.show_in(recorder.recording.path)
-        self._close_with_the_process()
-        training.join(optimizer)
-        if not alone:
-            training.expect(o for o in living.optimizers if self._is_free(scope, o) and _disjoint(o, optimizer))
-        self._learn_models(scope, training, living.modules)
-        recorder.every_second(self.saves.rows.flush)
-        self._open_door(scope, training)
-        self._tell_origin(scope, training, optimizer)
-        if scope.follows_children and scope.policy.acts:
-            self.interrupt.listen(scope)
-        if restarted() is not None:
-            from holdfast.inside.catching_up import catch_up
-
-            self.catching_up = catch_up(self.loads, scope, training, optimizer)
-        clipped, self._first_clipping = self._first_clipping, None
-        if clipped is not None and (of := [p for reference in clipped[0] if (p := reference()) is not None]):
-            training.after_clipping(clipped[1], clipped[2], of)
-        return training
-
-    def _open_door(self, scope: Scope, training: Training) -> None:
-        """Let a training be asked from outside, unless that was switched off."""
-        if not scope.door or os.environ.get("HOLDFAST_DOOR") == "0":
-            return
-        try:
-            if self._doors is None:
-                from holdfast.inside.door.door import Doors
-
-                self._doors = Doors(self)
-            self._doors.open(training, scope)
-        except Exception as error:  # noqa: BLE001 - the training is recorded without it
-            scope.step_back("opening the door", error)
-
-    def _tell_origin(self, scope: Scope, training: Training, optimizer: Optimizer) -> None:
-        """Say from which checkpoint a training goes on, if it does. Journals of other runs are read for that by the helper."""
-        if not self.loads.anything and scope.origin is None:
-            return
-        from holdfast.inside.capture.resumed import facts_of, tell_resumed
-
-        try:
-            facts = facts_of(self.loads, training.roots(), optimizer, scope.origin)
-            if facts is not None:
-                tell = partial(tell_resumed, training.recorder, facts, since=self.began, step=training.step)
-                training.recorder.run_later(tell)
-        except Exception as error:  # noqa: BLE001 - the training is recorded without it
-            scope.step_back("looking at what was loaded", error)
-
-    def _learn_models(self, scope: Scope, training: Training, modules: list[nn.Module]) -> None:
-        """Find the models that hold the parameters of a training's optimizers."""
-        parameters = [p for m in training.members.values() if (o := m.optimizer()) for g in o.param_groups for p in g["params"]]
-        roots = list(scope.models()) or find_roots(modules, parameters)
-        training.use_models(roots)
-        for module in whole_models(roots):
-            self.whole_models[id(module)] = (weakref.ref(module), training)
-
-    def _close_with_the_process(self) -> None:
+    def close_with_the_process(self) -> None:
         """Have a forked child write what is under way: `multiprocessing` ends it without `atexit`, but calls this."""
         util: Any = sys.modules.get("multiprocessing.util")
         if util is not None and os.getpid() != self._closes_with:
@@ -411,51 +316,12 @@ class Session:
             with contextlib.suppress(Exception):
                 self.close(scope)
 
-    def _is_free(self, scope: Scope, optimizer: Optimizer) -> bool:
-        return id(optimizer) not in self._of_optimizer and scope.wants(optimizer)
+    # Who belongs to which training
 
-    def _settle(self, training: Training, member: Member, optimizer: Optimizer) -> None:
-        """An optimizer steps and steps without the main one: it is the main one, or a training of its own."""
-        if training.main is None or training.main.steps == 0:
-            training.main = member
-            return
-        del training.members[id(optimizer)]
-        scope = next(scope for scope in self.scopes if training in scope.trainings)
-        self._of_optimizer[id(optimizer)] = (weakref.ref(optimizer), self._begin(scope, optimizer, alone=True))
-
-    def _open_recorder(self, scope: Scope) -> Recorder | None:
-        try:
-            recorder = Recorder.start(scope.run, current_rank())
-            if answer_signal(recorder.recording.path) is not None:
-                recorder.every_second(withdraw_if_taken)
-            return recorder
-        except OSError as error:
-            scope.step_back("opening the tables", error)
-            return None
-
-
-def _disjoint(one: Optimizer, other: Optimizer) -> bool:
-    """Whether two optimizers share no parameter: the one that does not step may be an earlier try, thrown away."""
-    parts = ({id(p) for group in o.param_groups for p in group["params"]} for o in (one, other))
-    return next(parts).isdisjoint(next(parts))
-
-
-def _trained_count(module: nn.Module) -> int:
-    return sum(parameter.requires_grad for parameter in module.parameters())
-
-
-def whole_models(roots: Iterable[nn.Module]) -> list[nn.Module]:
-    """The models, and what wrappers hold inside: every module on the way down that still holds all that is trained.
-
-    A part that is frozen in evaluation mode (`model.backbone.eval()`) is no whole model, however large.
-    """
-    found = []
-    for root in roots:
-        module, trained = root, _trained_count(root)
-        while True:
-            found.append(module)
-            inner = [child for child in module.children() if trained and _trained_count(child) == trained]
-            if len(inner) != 1:
-                break
-            module = inner[0]
-    return found
+    def _training_of(self, optimizer: Optimizer) -> Training | None:
+        known = self.of_optimizer.get(id(optimizer))
+        if known is not None and known[0]() is optimizer:
+            return known[1]
+        training = assign(self, optimizer)
+        self.of_optimizer[id(optimizer)] = (weakref.ref(optimizer), training)
+        return training

@@ -5,14 +5,12 @@ Hugging Face: `Trainer.train(resume_from_checkpoint=…)`. Lightning: `Trainer.f
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import sys
-from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from holdfast.inside.on_import import when_imported
 
 _TRAINERS = {  # module: class, method, argument, place among the positional ones behind `self`
     "transformers.trainer": ("Trainer", "train", "resume_from_checkpoint", 0),
@@ -23,10 +21,7 @@ _TRAINERS = {  # module: class, method, argument, place among the positional one
 
 def resume_with(checkpoint: str) -> None:
     """Have the trainers that are imported, or will be, go on from a checkpoint of their own kind."""
-    for name in _TRAINERS:
-        if (module := sys.modules.get(name)) is not None:
-            fill_in(module, checkpoint)
-    sys.meta_path.insert(0, _Listener(checkpoint))
+    when_imported(dict.fromkeys(_TRAINERS, lambda module: fill_in(module, checkpoint)))
 
 
 def fill_in(module: ModuleType, checkpoint: str) -> None:
@@ -50,36 +45,3 @@ def _is_kind(module: str, checkpoint: Path) -> bool:
     if module.startswith("transformers"):
         return (checkpoint / "trainer_state.json").exists()
     return checkpoint.suffix == ".ckpt"
-
-
-class _Listener:
-    """On `sys.meta_path`: lets the real finders load a trainer's module, and fills in when it is there."""
-
-    def __init__(self, checkpoint: str) -> None:
-        self._checkpoint = checkpoint
-
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """What the other finders say, with an ear at the loader."""
-        if name not in _TRAINERS:
-            return None
-        for finder in list(sys.meta_path):
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
-            if spec is not None:
-                return self._listen_to(spec)
-        return None
-
-    def _listen_to(self, spec: ModuleSpec) -> ModuleSpec:
-        loader: Any = spec.loader
-        if not hasattr(loader, "exec_module") or not hasattr(loader, "__dict__"):
-            return spec
-        original: Callable[[ModuleType], None] = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            vars(loader).pop("exec_module", None)
-            original(module)
-            with contextlib.suppress(Exception):  # the script goes on without it
-                fill_in(module, self._checkpoint)
-
-        loader.exec_module = exec_module
-        return spec

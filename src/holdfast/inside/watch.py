@@ -27,9 +27,10 @@ from torch.utils.data import DataLoader
 
 from holdfast.errors import UsageError
 from holdfast.inside.arm import armed
+from holdfast.inside.metrics import Logged
 from holdfast.inside.policy import POLICIES, Policy
 from holdfast.inside.restarted import restarted
-from holdfast.inside.scope import Logged, Scope
+from holdfast.inside.scope import Scope
 from holdfast.inside.shield import Shield
 from holdfast.signals.run_folder import RunFolder
 

@@ -16,6 +16,7 @@ _STEPS = {
     "lr": ("lr", None),
     "grad_norm": ("norm", None),
     "update_ratio": ("other", None),
+    "weight_norm": ("other", None),
     "step_seconds": ("seconds", None),
     "data_seconds": ("data_seconds", None),
     "host_rss": ("memory", None),

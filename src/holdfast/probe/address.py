@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from holdfast.errors import UsageError
 
@@ -41,6 +42,11 @@ def parse(text: str) -> Address | None:
         return None
     tls = match["scheme"] == "https://" or (not match["scheme"] and bool(os.environ.get("HOLDFAST_CA")))
     return Address(match["host"].strip("[]"), int(match["port"]), tls, match["run"])
+
+
+def is_server(target: str | None) -> bool:
+    """Whether a target is the address of a server, and no file or folder here."""
+    return target is not None and parse(target) is not None and not Path(target).expanduser().exists()
 
 
 def parse_listen(text: str) -> tuple[str, int]:

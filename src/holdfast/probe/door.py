@@ -8,7 +8,7 @@ import socket
 from typing import Any
 
 from holdfast.errors import DoorClosed
-from holdfast.probe.state import same_process
+from holdfast.probe.alive import same_process
 from holdfast.signals.door import ANSWER_BYTES, NoDoor, connect_to, is_there, receive, send
 from holdfast.signals.run_folder import Recording, RunFolder
 

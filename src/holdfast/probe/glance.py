@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,20 @@ class Glance:
     curves: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     events: Sequence[Event] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything but the events as plain values, for the wire: who asks has the journal."""
+        shown = {"lead": None if self.lead is None else self.state.ranks.index(self.lead), "first_step": self.first_step}
+        curves = {name: values.tolist() for name, values in self.curves.items()}
+        return {"state": self.state.as_dict(), **shown, "curves": curves, "evaluations": self.evaluations}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any], events: Sequence[Event]) -> Glance:
+        """The glance again."""
+        state = RunState.from_dict(content["state"])
+        lead = None if content["lead"] is None else state.ranks[content["lead"]]
+        curves = {name: np.asarray(values, dtype=np.float64) for name, values in content["curves"].items()}
+        return cls(state, lead, content["first_step"], curves, list(content["evaluations"]), events)
 
 
 def look(

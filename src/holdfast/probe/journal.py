@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 Row = Mapping[str, Any]
 
@@ -180,6 +180,15 @@ def _weight(row: Row) -> int:
     return 2 * bad_input + bad_loss
 
 
+class Reader(Protocol):
+    """Rows of a journal, of a file or of a server."""
+
+    rows: list[dict[str, Any]]
+
+    def new_rows(self) -> list[dict[str, Any]]:
+        """Those that have come since the last call."""
+
+
 class Feed:
     """The events of a live run as they come.
 
@@ -187,7 +196,7 @@ class Feed:
     a second time if its state changed after it was given out: posted, then done.
     """
 
-    def __init__(self, reader: JournalReader, *, settle: float = 0.4) -> None:
+    def __init__(self, reader: Reader, *, settle: float = 0.4) -> None:
         self.folding = Folding(reader.rows)
         self._reader, self._settle = reader, settle
         self._given = {id(event): event.state for event in self.folding.events}

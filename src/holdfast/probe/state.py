@@ -5,7 +5,6 @@ Everything may be missing: a run that has not stepped yet, a folder that was del
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -13,8 +12,8 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import psutil
 
+from holdfast.probe.alive import same_process
 from holdfast.probe.health import exit_word, journal_health, left_out, rank_health, run_health, stopped_because
 from holdfast.probe.journal import Event, Folding
 from holdfast.probe.pieces import open_pieces
@@ -133,20 +132,6 @@ def read_state(
         updates_left_out=left_out(events),
         roll_backs=sum(one.kind == "action" and one.code == "roll-back" and one.state == "done" for one in events),
     )
-
-
-def same_process(pid: Any, since: Any, host: Any) -> bool | None:
-    """Whether the process still lives; None if it is another machine's. A number that was given anew does not count."""
-    if host is not None and host != socket.gethostname():
-        return None
-    try:
-        process = psutil.Process(int(pid))
-        born, status = process.create_time(), process.status()
-    except psutil.AccessDenied:
-        return True
-    except (psutil.Error, TypeError, ValueError):
-        return False
-    return status != psutil.STATUS_ZOMBIE and (not isinstance(since, (int, float)) or born <= since + 2.0)
 
 
 def _superseded(one: Recording, others: list[Recording]) -> bool:

@@ -33,8 +33,8 @@ def resolve(target: str | None = None, *, here: Path | None = None) -> RunFolder
         return _of_process(int(target), here)
     if parse_address(target) is not None and not path.exists():
         raise UsageError(
-            f"{target} is a server, and this verb works on the machine of the run only.",
-            fix="log in there; ps, tables, query, journal, backtrace, eval and set can ask a server",
+            f"{target} is a server, and this verb needs the run folder itself.",
+            fix="run it there, over ssh; ps, tail, diagnose, tables, query, journal, backtrace, eval and set can ask a server",
         )
     return _named(target, path, here)
 

@@ -9,7 +9,10 @@ import numpy as np
 from holdfast.signals.schema import TABLES
 from holdfast.signals.view import Column, Evaluation, SignalView, measured
 
-COLUMNS = ("step", "loss", "lr", "grad_norm", "skipped", "non_finite", "scale", "clip_norm", "step_seconds")
+COLUMNS = (
+    *("step", "loss", "lr", "grad_norm", "skipped", "non_finite", "scale", "clip_norm", "step_seconds"),
+    *("weight_norm", "update_ratio"),
+)
 ROWS = 4224  # what the detector that looks back furthest needs, and the rise it looks for
 BEGINNING = 64
 EVALUATIONS = 512

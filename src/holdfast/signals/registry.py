@@ -53,7 +53,7 @@ def live_runs() -> list[LiveRun]:
     with contextlib.suppress(OSError):
         for entry in sorted(runtime_folder().glob("[0-9]*.json")):
             run = _read(entry)
-            if run is not None and _alive(run.pid) and run.folder.is_dir():
+            if run is not None and is_alive(run.pid) and run.folder.is_dir():
                 found.append(run)
             else:
                 entry.unlink(missing_ok=True)
@@ -68,7 +68,8 @@ def _read(entry: Path) -> LiveRun | None:
         return None
 
 
-def _alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether there is a process with this number, ours or another user's."""
     try:
         os.kill(pid, 0)
     except PermissionError:

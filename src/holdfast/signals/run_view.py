@@ -21,10 +21,15 @@ STEP_COLUMNS = (
 )
 PARAMETER_COLUMNS = ("step", "name", "grad_norm", "grad_max", "weight_norm")
 UNTRAINED_COLUMNS = ("step", "name", "why", "position", "of")
+INPUT_COLUMNS = (
+    *("step", "split", "source", "field", "mean", "deviation", "samples", "distinct", "known", "entropy", "known_share"),
+    "repeats",
+)
 ROWS = 4096
 BLOCKS = 64  # that a whole run is kept in; two become one when there are more
 SAMPLES = 24  # of each parameter
 EVALUATIONS = 256
+INPUTS = 1024
 
 
 @dataclass(slots=True)
@@ -48,6 +53,23 @@ class Untrained(NamedTuple):
     since: int
     position: int
     of: int
+
+
+class InputSample(NamedTuple):
+    """One field of a batch that was looked at."""
+
+    step: int
+    split: str
+    source: int
+    field: str
+    mean: float
+    deviation: float
+    samples: int
+    distinct: int
+    known: int
+    entropy: float
+    known_share: float
+    repeats: int
 
 
 class Blocks:
@@ -89,12 +111,16 @@ class RunView:
             name: np.zeros(2 * ROWS, "<i8" if kinds[name] is Kind.INT else "<f8") for name in STEP_COLUMNS
         }
         self._end, self.seen = 0, 0
-        self.whole = {name: Blocks() for name in ("loss", "host_rss", "gpu_allocated", "step_seconds")}
+        self.whole = {name: Blocks() for name in ("loss", "host_rss", "gpu_allocated")}
+        self.own_seconds = Blocks()  # of the steps, without waiting for data
         self.parameters: dict[str, Samples] = {}
         self.untrained: dict[str, Untrained] = {}
         self.workers = -1  # of the loader; not known before its first row
         self.evaluated: deque[int] = deque(maxlen=EVALUATIONS)  # steps before which the model was evaluated
+        self.inputs: deque[InputSample] = deque(maxlen=INPUTS)
+        self.passes: deque[int] = deque(maxlen=ROWS)  # the rows with which the last passes over the data began
         self.peak_lr = 0.0
+        self.ended = False  # no more rows will come
 
     @property
     def step(self) -> int:
@@ -124,11 +150,26 @@ class RunView:
             values[self._end : self._end + count] = rows[name]
         self._end += count
         self.seen += count
+        self._note_passes(count)
         for name, blocks in self.whole.items():
             for value in self.known(name, count)[1]:
                 blocks.add(float(value))
+        self._add_seconds(count)
         rates = self.known("lr", count)[1]
         self.peak_lr = max(self.peak_lr, float(rates.max()) if len(rates) else 0.0)
+
+    def _note_passes(self, count: int) -> None:
+        epochs = self.column("epoch", count + 1)
+        first = self.seen - len(epochs)
+        starts = (np.flatnonzero(epochs[1:] != epochs[:-1]) + 1 + first).tolist()
+        self.passes.extend(starts if first or self.passes else [0, *starts])
+
+    def _add_seconds(self, count: int) -> None:
+        whole, waited = self.column("step_seconds", count), self.column("data_seconds", count)
+        known = measured(whole) & np.isfinite(whole)
+        own = np.where(measured(waited) & np.isfinite(waited), whole - waited, whole)
+        for value in own[known]:
+            self.own_seconds.add(float(value))
 
     def add_parameter(self, step: int, name: str, grad_norm: float, grad_max: float, weight_norm: float) -> None:
         """Take in one row of `parameters`."""

@@ -148,6 +148,29 @@ UNTRAINED = Table(
     ),
 )
 
+INPUTS = Table(
+    name="inputs",
+    a_row_is="one field of a batch that was looked at, of the training or of an evaluation",
+    empty_because="the script draws no batches from a `torch.utils.data.DataLoader`, or none was looked at yet. "
+    "Some batches are, within the budget, where they lie in host memory.",
+    columns=(
+        _STEP,
+        _string("split", "train, or val for a batch of an evaluation"),
+        _int("source", "number of the data set it came from; 0 is the one that is learned from"),
+        _string("field", "the field's name or place in the batch"),
+        _float("mean", "mean of the numbers that were looked at"),
+        _float("deviation", "their standard deviation"),
+        _float("lowest", "the smallest of them"),
+        _float("highest", "the largest of them"),
+        _int("samples", "samples that were looked at"),
+        _int("distinct", "how many of them differ from each other"),
+        _int("known", "how many of them were looked at before in a batch to learn from"),
+        _float("entropy", "of whole numbers: the loss of saying how often each came so far; missing of others"),
+        _float("known_share", "share of the training data that was looked at so far; missing where its size is not known"),
+        _int("repeats", "where a pass over the data begins: how many in a row began with this very batch; else missing"),
+    ),
+)
+
 MODULES = Table(
     name="modules",
     a_row_is="one module's forward or backward pass in a sampled step",
@@ -229,12 +252,12 @@ GPUS = Table(
 
 COLLECTIVES = Table(
     name="collectives",
-    a_row_is="one collective operation of `torch.distributed` that the script called",
+    a_row_is="one collective operation of `torch.distributed` that the script called; of several ranks every second `backward`",
     empty_because="the script called no collective of `torch.distributed` itself. "
-    "The ones that DistributedDataParallel starts inside `backward` are not listed one by one.",
+    "The ones that DistributedDataParallel starts inside `backward` are not listed one by one: `backward` holds them all.",
     columns=(
         _STEP,
-        _string("operation", "all_reduce, broadcast, barrier, …"),
+        _string("operation", "all_reduce, broadcast, barrier, …; backward for a whole backward pass"),
         _int("bytes", "bytes of this rank's tensors in it"),
         _float("seconds", "how long the call held the caller"),
         _TIME,
@@ -270,5 +293,18 @@ STACKS = Table(
 
 TABLES: dict[str, Table] = {
     table.name: table
-    for table in (STEPS, GROUPS, PARAMETERS, UNTRAINED, MODULES, EVALUATIONS, LOADER, PROCESSES, GPUS, COLLECTIVES, STACKS)
+    for table in (
+        STEPS,
+        GROUPS,
+        PARAMETERS,
+        UNTRAINED,
+        INPUTS,
+        MODULES,
+        EVALUATIONS,
+        LOADER,
+        PROCESSES,
+        GPUS,
+        COLLECTIVES,
+        STACKS,
+    )
 }

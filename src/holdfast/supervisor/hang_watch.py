@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.detectors.finding import Finding
-from holdfast.detectors.hang import EXCUSED, Limits, Standing, Suspect, code_of, stands, suspects
+from holdfast.detectors.hang import EXCUSED, STOPPED, Limits, Standing, Suspect, code_of, stands, suspects
 from holdfast.signals.run_folder import RunFolder
 from holdfast.supervisor.progress import Progress
 from holdfast.supervisor.trouble import Trouble
 
 _APART = 0.5  # seconds between the two looks at the stacks
+_PATIENT = 5.0  # for the second, with native frames: nobody waits for it at a terminal
 _TOLD_STOPPED = 3.0  # times the floor
 
 
@@ -68,7 +69,8 @@ class HangWatch:
         self._tell_stopped()
         found = suspects(standings, self._limits)
         if not found:
-            self._moves_again(standings)
+            if not any(one.state in STOPPED for one in standings):  # stopped, or held while its stacks are read
+                self._moves_again(standings)
             return
         if self._hang is None and found[0].standing.silent >= self._asked_at:
             self._ask_the_stacks(found[0], standings)
@@ -76,11 +78,11 @@ class HangWatch:
     def _ask_the_stacks(self, suspect: Suspect, standings: Sequence[Standing]) -> None:
         self._asked_at = suspect.standing.silent + max(1.0, suspect.limit / 2)  # next time, if this is no hang
         stacks, verdict = self._stacks(standings)
-        members = {one.state for one in stacks}
+        on_disk = self._wait_for_storage(stacks)
         code = "stopped" if verdict.evidence.get("kind") == "stopped" else verdict.code
-        if self._has_moved(suspect) or not stands(suspect, code, self._limits, on_disk=bool(members & {"D", "disk-sleep"})):
-            if code in ("paused", "busy", "stopped") or "disk-sleep" in members:
-                self._tell_once(verdict.say, suspect)
+        if self._has_moved(suspect) or not stands(suspect, code, self._limits, on_disk=on_disk):
+            if code in ("paused", "busy", "stopped") or on_disk:
+                self._tell_once(verdict, suspect)
             return
         kept = self._keep(stacks)
         standing = suspect.standing
@@ -128,10 +130,11 @@ class HangWatch:
             say = f"process {stopped[0]} is stopped, and waits to be continued: kill -CONT {stopped[0]}"
             self._remark(say, None)
 
-    def _tell_once(self, say: str, suspect: Suspect) -> None:
-        if say not in self._told:
-            self._told.add(say)
-            self._remark(say, suspect.standing.step)
+    def _tell_once(self, verdict: Any, suspect: Suspect) -> None:
+        what = f"{verdict.code} {verdict.pid} {_where(verdict.frame)} after step {suspect.standing.step}"
+        if what not in self._told:
+            self._told.add(what)
+            self._remark(verdict.say, suspect.standing.step)
 
     def _remark(self, say: str, step: int | None) -> None:
         self._run.journal.write("finding", code="hang", severity="info", step=step, evidence={"say": say})
@@ -143,13 +146,18 @@ class HangWatch:
         from holdfast.probe.stacks.take import take_stacks
 
         try:
-            first = take_stacks(self._run)
+            first = take_stacks(self._run, native=False)
             time.sleep(_APART)
-            second = take_stacks(self._run)
+            second = take_stacks(self._run, after=first, seconds=_PATIENT)
             return second, explain(first, again=second, state=[_as_progress(one) for one in standings])
         except Exception as error:  # noqa: BLE001 - a hang is told without its stacks, too
             self._trouble.step_back("taking stacks", error)
             return [], Verdict("unseen", "no step, no batch, no error; its stacks could not be taken")
+
+    def _wait_for_storage(self, stacks: list[Any]) -> bool:
+        from holdfast.probe.stacks.far_files import waits_for_storage
+
+        return any(waits_for_storage(one) for one in stacks)
 
     def _keep(self, stacks: list[Any]) -> str | None:
         from holdfast.probe.stacks.keep import keep_stacks

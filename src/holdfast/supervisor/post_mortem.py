@@ -69,6 +69,7 @@ def examine(
     killed_for_memory: int | None = None,
     files: tuple[int, int] | None = None,
     hang: Finding | None = None,
+    workers: int | None = None,
 ) -> PostMortem:
     """Read what an attempt that began at `since` has left behind; its part of the log begins at byte `log_from`."""
     from holdfast.diagnosis.diagnosis import diagnose
@@ -85,6 +86,7 @@ def examine(
     ranks = len({one.rank for one in recordings})
     more: dict[str, Any] = {"ranks": ranks} if ranks > 1 else {}
     more |= {"loss": loss, "memory_first": grown.get("first"), "memory_last": grown.get("last"), "attempt": attempt}
+    more |= {"machine_memory": _machine_memory(), "workers": workers}
     finding = hang or finding_of(ended, **(more if recordings else {"attempt": attempt}))
     causes = diagnose([finding], around=list(run.journal)).causes
     lines = [line[:_LINE] for line in text.splitlines()[-_LINES:]]
@@ -196,6 +198,12 @@ def _memory(run: RunFolder, since: float) -> list[dict[str, Any]]:
         if at >= since and size > 0:
             sizes.setdefault(f"{pid} {str(command)[:80]}", []).append((float(at), float(size)))
     return trend(sizes)
+
+
+def _machine_memory() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().total)
 
 
 def _crash_stack(run: RunFolder, since: float) -> str | None:

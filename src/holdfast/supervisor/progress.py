@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.detectors.hang import STOPPED, Standing, awake
+from holdfast.probe.alive import same_process
 from holdfast.probe.rows import last_rows, measured
-from holdfast.probe.state import same_process
 from holdfast.signals.pulse import Pulse, read_pulse, starting
 from holdfast.signals.run_folder import Recording, RunFolder
 

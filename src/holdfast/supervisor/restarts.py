@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.inside.policy import Policy
@@ -116,14 +117,30 @@ class Restarts:
             killed_for_memory=self._memory.killed(),
             files=outside.most_files,
             hang=self._hang,
+            workers=workers_of(self._run),
         )
 
     def _keep(self, found: PostMortem) -> None:
         from holdfast.supervisor.post_mortem import keep, summary
 
         keep(self._run, found)
+        damaged = self._tell_damaged(found)
         known = found.finding.code not in ("process-died", "script-error")
-        self._words = summary(self._run, found) if found.trained or known else []
+        *words, more = summary(self._run, found)
+        self._words = [*words, *damaged, more] if found.trained or known else []
+
+    def _tell_damaged(self, found: PostMortem) -> list[str]:
+        """Files that the end has left damaged: into the journal, and as lines for the terminal."""
+        from holdfast.diagnosis.diagnosis import diagnose
+        from holdfast.supervisor.damaged import damaged_files
+
+        words = []
+        for finding in damaged_files(self._run, since=self._since, end=found.finding) if found.trained else ():
+            with contextlib.suppress(OSError):
+                self._run.journal.write("finding", **finding.as_row())
+                self._run.journal.write("diagnosis", **diagnose([finding]).as_row())
+            words.append(f"  {Path(finding.evidence['path']).name} is damaged [checkpoint-torn]: {finding.evidence['why']}")
+        return words
 
     # Starting again
 
@@ -219,14 +236,14 @@ def _shown(origin: Origin) -> str:
 
 
 def workers_of(run: RunFolder) -> int | None:
-    """How many workers the newest loader had; None if it had none, or that is not known."""
+    """How many workers the newest loader had; None if that is not known."""
     from holdfast.probe.rows import last_rows
 
     recordings = run.recordings()
     if not recordings:
         return None
     rows = last_rows(max(recordings, key=lambda one: one.part).path, "loader", ("worker",), 256)
-    return int(rows["worker"].max()) + 1 if len(rows["worker"]) and rows["worker"].max() >= 0 else None
+    return int(rows["worker"].max()) + 1 if len(rows["worker"]) else None
 
 
 def stopped(run: RunFolder, since: float) -> bool:

@@ -7,6 +7,7 @@ Holdfast has kept under `heal`: see inside/catching_up.py.
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoints.manifest import Kept
 
 _SUFFIXES = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+_OF_TRAINER = re.compile(r"checkpoint-\d+")
 _BESIDE = 200  # files of a folder that are looked at
 _NAMES = ("checkpoint", "step", "attempt", "workers", "parts", "lr_factor")
 _LOOKED_AT = 8  # files at most: verifying reads all of them
@@ -38,12 +40,12 @@ class Origin:
 
 def find_origin(run: RunFolder, *, before: int | None = None) -> Origin:
     """The newest clean checkpoints of a run, from before step `before` if that is given."""
-    theirs = next(_clean(_saved_by_the_script(run), before), (None, None))
+    theirs = next(_clean(saved_by_the_script(run), before), (None, None))
     kept = next(_clean(_kept_by_holdfast(run), before), (None, None))
     return Origin(*theirs, *kept)
 
 
-def _saved_by_the_script(run: RunFolder) -> list[Path]:
+def saved_by_the_script(run: RunFolder) -> list[Path]:
     """Files that the script has saved, the newest first; a trainer's folder stands for the files in it.
 
     Many scripts save under another name and rename: so all that was written since where something was saved is looked at.
@@ -55,19 +57,27 @@ def _saved_by_the_script(run: RunFolder) -> list[Path]:
             path = _whole(Path(str(row["path"])))
             for one in (path, *_beside(path)):
                 if one not in found and not one.is_relative_to(ours):
-                    found[one] = _changed(one)
+                    found[one] = changed(one)
     saved = [kept.path for kept in _store_of(run) if kept.manifest.get("made_by") != "guard"]
-    found |= {path: _changed(path) for path in saved}
+    found |= {path: changed(path) for path in saved}
     return sorted((path for path, at in found.items() if at >= since), key=lambda path: -found[path])
 
 
 def _beside(path: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        return [one for one in path.parent.iterdir() if one.suffix == path.suffix or one.suffix in _SUFFIXES][:_BESIDE]
+        return [one for one in path.parent.iterdir() if _is_alike(one, path)][:_BESIDE]
     return []
 
 
-def _changed(path: Path) -> float:
+def _is_alike(one: Path, path: Path) -> bool:
+    """Whether something may be a checkpoint, by its name, where `path` is one."""
+    if one.suffix in _SUFFIXES or (path.suffix and one.suffix == path.suffix):
+        return True
+    return not path.suffix and bool(_OF_TRAINER.fullmatch(one.name))
+
+
+def changed(path: Path) -> float:
+    """When a file was written last; before all times if it is not there."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -76,7 +86,7 @@ def _changed(path: Path) -> float:
 
 def _whole(path: Path) -> Path:
     """The folder `checkpoint-500` of the Hugging Face trainer, of which one file was saved; else the file itself."""
-    return path.parent if path.parent.name.startswith("checkpoint-") else path
+    return path.parent if _OF_TRAINER.fullmatch(path.parent.name) else path
 
 
 def _kept_by_holdfast(run: RunFolder) -> list[Path]:

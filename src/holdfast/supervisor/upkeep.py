@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 
 from holdfast.probe.niceness import be_nice
+from holdfast.signals.registry import is_alive
 from holdfast.signals.run_folder import RunFolder
 from holdfast.supervisor.trouble import Trouble
 
@@ -60,15 +60,6 @@ class Upkeep:
 def writers_are_gone(run: RunFolder) -> bool:
     """Whether every process that recorded here has ended."""
     with contextlib.suppress(OSError):
-        return not any(_alive(recording.info().get("pid")) for recording in run.recordings())
+        pids = [recording.info().get("pid") for recording in run.recordings()]
+        return not any(isinstance(pid, int) and is_alive(pid) for pid in pids)
     return False
-
-
-def _alive(pid: object) -> bool:
-    if not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return isinstance(error, PermissionError)
-    return True

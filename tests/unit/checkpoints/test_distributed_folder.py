@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked_ranks
 import pytest
 import torch
 
@@ -27,7 +28,7 @@ ALONE = ["plain", "a-file-each", "threads"]
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dcp")
     subprocess.run([sys.executable, SCRIPT, out], check=True, capture_output=True, timeout=120)
-    ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(SCRIPT), str(out)]
+    ranks = [sys.executable, forked_ranks.__file__, str(SCRIPT), str(out)]
     subprocess.run(ranks, check=True, capture_output=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return out
 

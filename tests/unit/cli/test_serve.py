@@ -101,9 +101,24 @@ def test_journal_says_whose_an_entry_is_and_ends_with_1_for_a_critical_one(ask: 
     assert ask("journal", "--follow").code == 2
 
 
-def test_a_verb_that_needs_the_run_itself_says_so(ask: Any) -> None:
-    done = ask("tail")
-    assert done.code == 2 and "is a server" in done.err
+def test_tail_shows_the_run_there(ask: Any, server: Served) -> None:
+    done = ask("tail", "--once")
+    assert done.code == 0 and done.out.startswith("step 99 "), done.err
+    lines = [json.loads(line) for line in ask("tail", "--json", "--once").out.splitlines()]
+    assert [line["kind"] for line in lines] == ["state"] and lines[0]["name"] == "node1" and len(lines[0]["ranks"]) == 2
+
+
+def test_diagnose_says_of_a_run_there_what_it_says_on_its_own_machine(ask: Any, server: Served, holdfast: Any) -> None:
+    there = holdfast("diagnose", server.address, "--json")
+    here = holdfast("diagnose", str(server.run), "--json")
+    assert there.code == here.code == 1, there.err
+    assert json.loads(there.out) == json.loads(here.out)
+
+
+@pytest.mark.parametrize("verb", ["checkpoints list", "checkpoints verify", "checkpoints choose", "repl -t", "replay"])
+def test_a_verb_that_needs_the_run_itself_says_so_and_what_to_do(server: Served, holdfast: Any, verb: str) -> None:
+    done = holdfast(*verb.split(), server.address)
+    assert done.code == 2 and "is a server" in done.err and "ssh" in done.err and "Traceback" not in done.err
 
 
 def test_another_user_of_this_machine_needs_a_token(server: Served, holdfast: Any) -> None:

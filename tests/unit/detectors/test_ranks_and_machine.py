@@ -9,6 +9,7 @@ from holdfast.detectors.finding import Finding
 from holdfast.detectors.machine import MachineView, computing_on_cpu, low_gpu_utilisation
 from holdfast.detectors.rank_divergence import RankDivergence
 from holdfast.detectors.runs.slow_step import slow_step
+from holdfast.detectors.straggler import Held, Straggler
 from holdfast.signals.run_view import STEP_COLUMNS, RunView
 from holdfast.signals.schema import TABLES
 
@@ -68,13 +69,14 @@ def test_a_gpu_that_is_idle_half_of_the_time_is_a_remark() -> None:
     assert low_gpu_utilisation(machine(utilisation=np.full(10, 0.2))) is None  # too early to tell
 
 
-def timed(seconds: np.ndarray) -> RunView:
+def timed(seconds: np.ndarray, waited: np.ndarray | None = None) -> RunView:
     view = RunView()
     missing = {column.name: column.kind.missing for column in TABLES["steps"].columns}
     for start in range(0, len(seconds), 64):
         part = seconds[start : start + 64]
         rows = {name: np.full(len(part), missing[name]) for name in STEP_COLUMNS}
         rows |= {"step": np.arange(start, start + len(part)), "step_seconds": part}
+        rows |= {} if waited is None else {"data_seconds": waited[start : start + 64]}
         view.add_steps(rows)  # type: ignore[arg-type]
     return view
 
@@ -84,6 +86,45 @@ def test_steps_that_get_slower_and_slower_are_told() -> None:
     assert found is not None and found.severity == "info" and found.evidence["times"] > 2
     worse = slow_step(timed(np.concatenate([np.full(512, 0.1), np.full(256, 0.3), np.full(256, 0.5)])))
     assert worse is not None and worse.severity == "warning"
+    short = slow_step(timed(np.concatenate([np.full(64, 0.01), np.full(64, 0.07)])))
+    assert short is not None and short.severity == "info", "a machine that others use for some seconds"
+
+
+def test_steps_that_only_wait_longer_for_data_are_not_slower_themselves() -> None:
+    waited = np.concatenate([np.full(512, 0.001), np.full(256, 0.3), np.full(256, 0.5)])
+    assert slow_step(timed(0.1 + waited, waited)) is None
+    assert slow_step(timed(0.1 + waited)) is not None
+
+
+def late(share: float, *, ranks: int = 4, steps: int = 200, seed: int = 0, slow: int = 2, always: float = 1.0) -> list[Finding]:
+    """Steps of 0.1 s in which the others wait that share for one rank, among the noise of a busy machine."""
+    random, watch, found = np.random.default_rng(seed), Straggler(ranks), []
+    for step in range(steps):
+        comes = random.exponential(0.01, ranks)  # after the first
+        comes[slow] += 0.1 * share if random.random() < always else 0.0
+        held = (0.02 + comes.max() - comes).tolist()
+        found += [watch.add(rank, step, Held(held[rank], 0.1, 0.0)) for rank in random.permutation(ranks).tolist()]
+    return [one for one in found if one is not None]
+
+
+def test_a_rank_that_all_others_wait_for_is_told_once() -> None:
+    (found,) = late(0.8)
+    assert found.evidence["rank"] == 2 and found.severity == "warning" and found.step < 40
+    assert 0.6 < found.evidence["share"] < 1.0 and not found.evidence["by_data"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_ranks_that_come_late_in_turn_or_a_little_are_no_stragglers(seed: int) -> None:
+    assert late(0.0, ranks=2, slow=0, seed=seed, steps=1000) == []
+    assert late(0.15, seed=seed) == [], "the others lose little"
+    assert late(0.9, seed=seed, always=0.4) == [], "a rank that saves now and then"
+
+
+def test_a_straggler_that_waits_for_its_data_is_told_so() -> None:
+    watch = Straggler(2)
+    found = [watch.add(rank, step, Held(0.02 + 0.08 * (1 - rank), 0.1, 0.08 * rank)) for step in range(40) for rank in (0, 1)]
+    (one,) = [finding for finding in found if finding is not None]
+    assert one.evidence["by_data"] and one.evidence["rank"] == 1
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -173,6 +173,31 @@ def test_one_slow_worker_is_told_from_all_of_them() -> None:
     assert found is not None and "slow_worker" not in found.evidence
 
 
+def test_the_first_batches_of_short_passes_are_no_slow_loading() -> None:
+    place = np.tile(np.arange(32), 16)
+    starts = view(data_seconds=np.where(place < 2, 0.4, 0.001), step_seconds=0.05, epoch=np.repeat(np.arange(16), 32))
+    starts.workers = 2
+    assert slow_loading(starts) is None, "workers that start with every pass are waited for once"
+
+
+@pytest.mark.parametrize("at", [0, 160, 400])
+def test_slow_loading_says_when_it_began(at: int) -> None:
+    waits = np.where(np.arange(512) < at, 0.0005, 0.06) * RANDOM.uniform(0.7, 1.3, 512)
+    found = slow_loading(view(data_seconds=waits, step_seconds=0.01 + waits, epoch=0))
+    assert found is not None and at <= found.evidence["onset"] <= at + 16
+
+
+def test_one_slow_worker_is_told_also_after_waiting_was_told() -> None:
+    steps = np.arange(1024)
+    waits = np.where(steps < 512, 0.02, np.where(steps % 4 == 2, 0.2, 0.0))
+    every, watch, told = rows(1024, data_seconds=waits, step_seconds=0.05 + waits, epoch=0), RunWatch(), []
+    watch.view.workers = 4
+    for start in range(0, 1024, 64):
+        if watch.add({name: values[start : start + 64] for name, values in every.items()}):
+            told += [finding for finding in watch.ask() if finding.code == "slow-loading"]
+    assert [finding.evidence.get("slow_worker") for finding in told] == [None, 2]
+
+
 def _passes(profile: Callable[[], np.ndarray[Any, Any]], *, batches: int = 40) -> RunView:
     losses = np.concatenate([profile() for _ in range(8)])
     return view(8 * batches, loss=losses, epoch=np.repeat(np.arange(8), batches), lr=0.1)
@@ -220,3 +245,10 @@ def _told(every: Rows, at_a_time: int) -> list[dict[str, Any]]:
         at = end
     assert {one["code"] for one in told} >= {"not-learning", "slow-loading", "host-memory-growth"}
     return told
+
+
+def test_a_machine_that_was_busy_for_a_while_is_no_slow_loading() -> None:
+    busy = np.where(np.arange(512) < 200, 0.05, 0.001)
+    assert slow_loading(view(data_seconds=busy, step_seconds=0.02 + busy, epoch=0)) is None
+    assert slow_loading(view(data_seconds=busy[::-1], step_seconds=0.02 + busy[::-1], epoch=0)) is not None
+    assert slow_loading(view(64, data_seconds=0.05, step_seconds=0.07, epoch=0)) is None, "too early to tell"

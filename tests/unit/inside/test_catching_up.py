@@ -73,12 +73,26 @@ def two_optimizers(between: Between = lambda _step: None) -> list[Any]:
 def keep(folder: Path, step: int) -> None:
     """What the guard does every few minutes."""
     if step == KEPT_AT:
-        snapshots = armed().session.trainings[-1].control.snapshots  # type: ignore[union-attr]
-        assert snapshots.take(step) and snapshots.save(folder) is not None
-        deadline = time.monotonic() + 20
-        while not kept_in(folder):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        _keep_now(folder, step)
+
+
+def keep_twice_and_die(folder: Path, step: int) -> None:
+    """Two are kept; the kill comes some steps later, and the newer one turns out to be damaged."""
+    if step in (KEPT_AT - 10, KEPT_AT):
+        _keep_now(folder, step)
+    if step == KEPT_AT + 8:
+        weights = kept_in(folder)[-1].path / "weights.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-8])
+        raise InterruptedError
+
+
+def _keep_now(folder: Path, step: int) -> None:
+    snapshots = armed().session.trainings[-1].control.snapshots  # type: ignore[union-attr]
+    assert snapshots.take(step) and snapshots.save(folder) is not None
+    deadline = time.monotonic() + 20
+    while not any(kept.step == step for kept in kept_in(folder)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("loop", [one_optimizer, two_optimizers])
@@ -93,6 +107,20 @@ def test_it_ends_bit_for_bit_as_without_an_interruption(
         found = loop()
         training = armed().session.trainings[-1]
         assert training.step == STEPS and armed().session.catching_up is None
+    assert all(torch.equal(torch.as_tensor(one), torch.as_tensor(other)) for one, other in zip(wanted, found, strict=True))
+
+
+def test_killed_between_two_saves_with_the_newer_one_damaged_it_catches_up_from_the_one_before(
+    tmp_path: Path, started_again: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = one_optimizer()
+    with pytest.raises(InterruptedError), holdfast.watch(folder=tmp_path, name="first", policy="heal"):
+        one_optimizer(lambda step: keep_twice_and_die(tmp_path / "kept", step))
+    started_again()
+    with holdfast.watch(folder=tmp_path, name="second", policy="heal"):
+        found = one_optimizer()
+        assert armed().session.trainings[-1].step == STEPS
+    assert f"caught up at step {KEPT_AT - 10}" in capsys.readouterr().err
     assert all(torch.equal(torch.as_tensor(one), torch.as_tensor(other)) for one, other in zip(wanted, found, strict=True))
 
 

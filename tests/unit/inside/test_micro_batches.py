@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,25 +13,13 @@ from torch import nn
 
 import holdfast
 from holdfast.errors import DoesNotFit, UsageError
-from holdfast.inside import watch as watching
-from holdfast.inside.arm import armed
 from holdfast.inside.out_of_memory import micro_batches as module
 from holdfast.inside.out_of_memory.shortage import shortage_of
 
 Batch = dict[str, torch.Tensor]
 
 
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """No side process, no outer run, and nothing left behind."""
-    monkeypatch.setattr(watching, "_start_outside", lambda _run: None)
-    monkeypatch.setenv("HOLDFAST_DEBUG", "raise")
-    monkeypatch.chdir(tmp_path)
-    for name in ("HOLDFAST_RUN", "TORCHELASTIC_RUN_ID"):
-        monkeypatch.delenv(name, raising=False)
-    yield
-    armed().close_all()
-    watching._open_runs.clear()
+pytestmark = pytest.mark.usefixtures("alone", "raising")
 
 
 def out_of_memory() -> torch.OutOfMemoryError:

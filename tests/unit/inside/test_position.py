@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import random
 import warnings
@@ -12,39 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from drawn_data import BATCH, SAMPLES, Augmented, CountingSampler, same, seed, shuffled, train, with_sampler, written
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
-    Dataset,
     DistributedSampler,
     IterableDataset,
     RandomSampler,
-    Sampler,
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
     get_worker_info,
 )
 
-from holdfast.errors import CannotRestore
-from holdfast.inside.saving.going_past import fingerprint, is_by_value
+from holdfast.inside.saving.going_past import is_by_value
 from holdfast.inside.saving.position import Position
-
-SAMPLES, BATCH = 22, 4  # six batches a pass, the last one short
-
-
-class Augmented(Dataset[torch.Tensor]):
-    """Every sample is a little different each time, by all three generators."""
-
-    def __init__(self) -> None:
-        self.loaded = 0
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        index, self.loaded = index % SAMPLES, self.loaded + 1
-        return torch.tensor([index, torch.rand(()).item(), np.random.rand(), random.random()], dtype=torch.float64)
 
 
 class WithOwnGenerators(Augmented):
@@ -67,21 +48,6 @@ class Stream(IterableDataset[torch.Tensor]):
             yield torch.tensor([number, torch.rand(()).item(), np.random.rand()], dtype=torch.float64)
 
 
-class CountingSampler(Sampler[int]):
-    """Numbers its passes by itself, and shuffles by that number."""
-
-    def __init__(self) -> None:
-        self.epoch = 0
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def __iter__(self) -> Iterator[int]:
-        order = np.random.default_rng(self.epoch).permutation(SAMPLES).tolist()
-        self.epoch += 1
-        return iter(order)
-
-
 class KeptSampler(CountingSampler):
     """Has a state of its own that nobody could guess."""
 
@@ -97,14 +63,6 @@ class KeptSampler(CountingSampler):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.secret = state["secret"]
-
-
-def shuffled(workers: int = 0, data: Callable[[], Any] = Augmented, **options: Any) -> DataLoader[Any]:
-    return DataLoader(data(), batch_size=BATCH, shuffle=True, num_workers=workers, **options)
-
-
-def with_sampler(make: Callable[[], Any], workers: int = 0) -> DataLoader[Any]:
-    return DataLoader(Augmented(), batch_size=BATCH, sampler=make(), num_workers=workers)
 
 
 def by_batches(workers: int = 0) -> DataLoader[Any]:
@@ -138,45 +96,6 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "2 workers, batches drawn with replacement": lambda: by_batches(2),
     "2 workers, a stream": lambda: DataLoader(Stream(), batch_size=BATCH, num_workers=2),
 }
-
-
-def seed(number: int) -> None:
-    torch.manual_seed(number)
-    np.random.seed(number)
-    random.seed(number)
-
-
-def train(position: Position[Any], passes: int, *, stop: int | None = None) -> tuple[list[Any], Any]:
-    """Draw as a training does, with dropout and more between the batches; what was seen, and the state after `stop` batches."""
-    seen: list[Any] = []
-    drawn = 0
-    for number in range(position.passes, passes):
-        sampler = getattr(position.loader, "sampler", None)
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(number)
-        for batch in position:
-            seen.append((number, batch, torch.rand(2), np.random.rand(), random.random()))
-            drawn += 1
-            if drawn == stop:
-                return seen, written(position.state_dict())
-        seen.append(("validation", torch.rand(1)))
-    return seen, None
-
-
-def written(state: Any) -> Any:
-    """The state after it went through a file, read as nobody's code is run."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -312,23 +231,6 @@ def train_without_draws(position: Position[Any], stop: int) -> tuple[int, Any]:
                 return drawn, written(position.state_dict())
 
 
-def test_workers_that_live_on_give_the_same_order_and_it_is_said_that_augmentation_differs() -> None:
-    seed(7)
-    whole, _ = train(Position(shuffled(2, persistent_workers=True)), 3)
-    for stop, is_exact in ((3, True), (9, False)):
-        said: list[str] = []
-        seed(7)
-        before, state = train(Position(shuffled(2, persistent_workers=True)), 3, stop=stop)
-        seed(99)
-        position = Position(shuffled(2, persistent_workers=True), say=said.append)
-        position.load_state_dict(state)
-        after, _ = train(position, 3)
-        indices = [[entry[1][:, 0] for entry in story if entry[0] != "validation"] for story in ([*before, *after], whole)]
-        assert same(*indices)
-        assert same([*before, *after], whole) == is_exact
-        assert bool(said) != is_exact and all("persistent_workers=False" in words for words in said)
-
-
 class Stateful:
     """A loader that keeps its own position, as torchdata's does."""
 
@@ -359,104 +261,6 @@ def test_a_loader_with_a_state_of_its_own_is_asked_instead() -> None:
     batches = iter(fresh)
     assert batches.done == 4 and list(batches) == [5, 6] and list(fresh) == [1, 2, 3, 4, 5, 6]
     assert fresh.loader.loads == 1
-
-
-@pytest.mark.parametrize(
-    ("other", "words"),
-    [
-        (lambda: DataLoader(Augmented(), batch_size=3, shuffle=True), "batch size: 4 -> 3"),
-        (lambda: DataLoader(TensorDataset(torch.arange(SAMPLES)), batch_size=BATCH), "data set: Augmented -> TensorDataset"),
-        (lambda: [1, 2], "kind: DataLoader -> list"),
-    ],
-)
-def test_another_loader_in_the_middle_of_a_pass_is_refused_in_words(other: Callable[[], Any], words: str) -> None:
-    _, state = train(Position(shuffled()), 1, stop=3)
-    with pytest.raises(CannotRestore, match="not what it was") as refused:
-        Position(other()).load_state_dict(state)
-    assert words in refused.value.problem and "data=False" in refused.value.fix
-
-
-def test_a_stream_that_has_become_shorter_is_refused_in_words() -> None:
-    def stream(length: int) -> Any:
-        return itertools.islice(itertools.count(), length)
-
-    position = Position(stream(5))
-    for batch in position:
-        if batch == 3:
-            state = position.state_dict()
-            break
-    fresh = Position(stream(2))
-    fresh.load_state_dict(state)
-    with pytest.raises(CannotRestore, match="has fewer now"):
-        next(iter(fresh))
-
-
-def test_other_workers_are_allowed_and_told() -> None:
-    said: list[str] = []
-    seed(0)
-    _, state = train(Position(shuffled()), 1, stop=3)
-    position = Position(shuffled(1), say=said.append)
-    position.load_state_dict(state)
-    assert len(list(position)) == 3
-    assert "1 workers instead of 0" in said[0]
-
-
-@pytest.mark.parametrize(("before", "after", "size"), [(2, 1, BATCH), (1, 2, BATCH), (2, 1, 2 * BATCH)])
-def test_another_number_of_ranks_goes_on_with_what_none_has_seen(
-    before: int, after: int, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def places(ranks: int, size: int) -> list[Position[Any]]:
-        monkeypatch.setenv("WORLD_SIZE", str(ranks))
-        samplers = [DistributedSampler(range(48), num_replicas=ranks, rank=rank) for rank in range(ranks)]
-        loaders = [DataLoader(list(range(48)), batch_size=size, sampler=sampler) for sampler in samplers]
-        return [Position(loader, say=said.append) for loader in loaders]
-
-    said: list[str] = []
-    first, seen = places(before, BATCH), set[int]()
-    for position in first:
-        position.loader.sampler.set_epoch(3)
-        drawing = iter(position)
-        for _ in range(2):
-            seen.update(next(drawing).tolist())
-        state = written(position.state_dict())
-    rest: list[int] = []
-    for position in places(after, size):
-        position.load_state_dict(state)
-        rest += [index for batch in position for index in batch.tolist()]
-    assert len(rest) == 48 - len(seen) and seen.isdisjoint(rest)
-    assert "in the same order" in said[0]
-
-
-def test_a_number_of_ranks_that_cannot_share_out_the_rest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, state = train(Position(shuffled()), 1, stop=3)
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(CannotRestore, match="ranks: 1 -> 2"):
-        Position(shuffled()).load_state_dict(state)
-
-
-class LazySampler(CountingSampler):
-    """Draws from the process's generator as it goes: the training's own draws come in between."""
-
-    def __iter__(self) -> Iterator[int]:
-        return (int(torch.randint(SAMPLES, ())) for _ in range(SAMPLES))
-
-
-def test_an_order_that_cannot_be_repeated_is_told() -> None:
-    said: list[str] = []
-    seed(7)
-    _, state = train(Position(with_sampler(LazySampler)), 1, stop=3)
-    position = Position(with_sampler(LazySampler), say=said.append)
-    position.load_state_dict(state)
-    assert len(list(position)) == 3
-    assert "did not come out as they did" in said[0] and "generator of its own" in said[0]
-
-
-def test_a_fingerprint_tells_samples_apart_in_whatever_they_come() -> None:
-    one, other = torch.arange(1000.0), torch.arange(1000.0) + 1
-    across, halves = (lambda t: t.view(10, 100).t()), (lambda t: [t.bfloat16()])
-    for wrap in (lambda t: t, lambda t: {"x": [t]}, lambda t: (t.numpy(), "a"), across, halves):
-        assert fingerprint(wrap(one)) == fingerprint(wrap(one.clone())) != fingerprint(wrap(other))
-    assert fingerprint([torch.empty(0), object(), torch.ones(3).to_sparse()]) == fingerprint([torch.empty(0), object(), None])
 
 
 def test_a_loader_can_go_while_a_run_remembers_its_place() -> None:

@@ -14,21 +14,9 @@ from watched_training import Rows
 
 import holdfast
 from holdfast.errors import CannotRestore, UsageError
-from holdfast.inside import watch as watching
-from holdfast.inside.arm import armed
+from holdfast.inside.restarted import restarted
 
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """No side process, no outer run, and nothing left behind."""
-    monkeypatch.setattr(watching, "_start_outside", lambda _run: None)
-    monkeypatch.setenv("HOLDFAST_DEBUG", "raise")
-    monkeypatch.chdir(tmp_path)
-    for name in ("HOLDFAST_RUN", "TORCHELASTIC_RUN_ID"):
-        monkeypatch.delenv(name, raising=False)
-    yield
-    armed().close_all()
-    watching._open_runs.clear()
+pytestmark = pytest.mark.usefixtures("alone", "raising")
 
 
 class Script:
@@ -95,6 +83,39 @@ def test_the_run_that_was_resumed_is_itself_resumed() -> None:
     assert restored is not None and restored.step == 12
     for expected, batch in zip(whole[12:], script.train(2).seen, strict=True):
         assert torch.equal(expected, batch)
+
+
+@pytest.fixture
+def started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """Have this process believe that it was started again, and told this much."""
+
+    def believe(**told: Path) -> None:
+        monkeypatch.setenv("HOLDFAST_RUN", str(tmp_path))
+        monkeypatch.setenv("HOLDFAST_ATTEMPT", "2")
+        for name, path in told.items():
+            monkeypatch.setenv(f"HOLDFAST_{name.upper()}", str(path))
+        restarted.cache_clear()
+
+    yield believe
+    monkeypatch.undo()
+    restarted.cache_clear()
+
+
+def test_started_again_with_no_save_of_its_own_nothing_is_restored_so_that_the_loop_can_catch_up(started_again: Any) -> None:
+    """What the guard has kept has no place in the data: restored by the script, batches would be seen twice."""
+    saved(8)
+    started_again()
+    script = Script()
+    assert script.run.restore() is None
+
+
+def test_started_again_it_restores_the_checkpoint_that_was_chosen_and_not_a_newer_one(started_again: Any) -> None:
+    chosen = saved(8)
+    saved(9)
+    started_again(checkpoint=chosen)
+    script = Script()
+    restored = script.run.restore()
+    assert restored is not None and restored.step == 8
 
 
 def test_runs_of_another_name_are_left_alone() -> None:

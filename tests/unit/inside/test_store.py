@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,9 @@ from safetensors.torch import load_file, load_model
 from store_loop import Batches, Loop, assert_same
 from torch import nn
 
-from holdfast.inside.saving import saver
 from holdfast.inside.saving.store import CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """A disk that writes only once the event is set."""
-    event, write = threading.Event(), saver.write_checkpoint
-
-    def slow(*args: Any, **kwargs: Any) -> Path:
-        assert event.wait(30)
-        return write(*args, **kwargs)
-
-    monkeypatch.setattr(saver, "write_checkpoint", slow)
-    yield event
-    event.set()
 
 
 def test_a_restored_training_goes_on_bit_for_bit(loop: Loop, tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,20 +14,6 @@ from holdfast.inside.saving import host_state, saver
 from holdfast.inside.saving.store import CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """A disk that writes only once the event is set."""
-    event, write = threading.Event(), saver.write_checkpoint
-
-    def slow(*args: Any, **kwargs: Any) -> Path:
-        assert event.wait(30)
-        return write(*args, **kwargs)
-
-    monkeypatch.setattr(saver, "write_checkpoint", slow)
-    yield event
-    event.set()
 
 
 def test_the_same_step_again_leaves_the_one_before(loop: Loop, tmp_path: Path) -> None:

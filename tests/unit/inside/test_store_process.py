@@ -32,19 +32,20 @@ FORKED = """
 import os, sys, torch, holdfast, multiprocessing
 torch.set_num_threads(1)  # a process that forks while torch's own threads are being started is none to judge by
 model = torch.nn.Linear(300, 300)
-store = holdfast.CheckpointStore(sys.argv[1])
-def child():
-    if sys.argv[2] == "saves":
+def child(store, saves):
+    if saves:
         store.save(2, model=model)
 if __name__ == "__main__":
-    store.save(1, model=model)
-    process = multiprocessing.get_context("fork").Process(target=child)
-    process.start()
-    process.join(60)
-    assert process.exitcode == 0
-    if os.fork() == 0:
-        sys.exit(0)
-    os.wait()
+    for name in ("nothing", "saves"):
+        store = holdfast.CheckpointStore(os.path.join(sys.argv[1], name))
+        store.save(1, model=model)
+        process = multiprocessing.get_context("fork").Process(target=child, args=(store, name == "saves"))
+        process.start()
+        process.join(60)
+        assert process.exitcode == 0
+        if os.fork() == 0:
+            sys.exit(0)
+        os.wait()
 """
 
 
@@ -66,10 +67,10 @@ def test_a_save_that_is_under_way_when_the_script_ends_is_finished(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
 
 
-@pytest.mark.parametrize(("what", "steps"), [("nothing", ["step-000001"]), ("saves", ["step-000001", "step-000002"])])
-def test_a_forked_child_leaves_its_parents_save_alone_and_may_save_itself(tmp_path: Path, what: str, steps: list[str]) -> None:
-    run_script(FORKED, str(tmp_path), what)
-    assert sorted(path.name for path in tmp_path.iterdir()) == steps
+def test_a_forked_child_leaves_its_parents_save_alone_and_may_save_itself(tmp_path: Path) -> None:
+    run_script(FORKED, str(tmp_path))
+    assert [path.name for path in (tmp_path / "nothing").iterdir()] == ["step-000001"]
+    assert sorted(path.name for path in (tmp_path / "saves").iterdir()) == ["step-000001", "step-000002"]
 
 
 # In a run

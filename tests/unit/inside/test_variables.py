@@ -39,14 +39,20 @@ def test_outputs_and_weights_that_are_bad_are_no_input() -> None:
         MODEL.weight[0, 0] = torch.nan
     try:
         parameter, output = MODEL.weight, MODEL(torch.ones(8, 4))  # noqa: F841 - they are only there
-        assert "input" not in about_variables()
+        assert about_variables()["input"] == "finite"
     finally:
         with torch.no_grad():
             MODEL.weight.copy_(weight)
 
 
-def test_finite_data_says_nothing() -> None:
-    assert step(torch.randn(8, 4), torch.tensor([0, 1, 2, 0, 1, 2, -100, 0])) == {}
+def test_a_mask_and_a_saved_state_are_no_bad_input() -> None:
+    mask = torch.zeros(4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), -torch.inf)  # noqa: F841 - it is only there
+    state = {"model": {"fc.weight": torch.full((2, 2), torch.nan)}}  # noqa: F841 - it is only there
+    assert about_variables()["input"] == "finite"
+
+
+def test_finite_data_is_said_to_be_finite_and_nothing_more() -> None:
+    assert step(torch.randn(8, 4), torch.tensor([0, 1, 2, 0, 1, 2, -100, 0])) == {"input": "finite"}
 
 
 def test_labels_beyond_the_classes_are_named() -> None:
@@ -55,8 +61,8 @@ def test_labels_beyond_the_classes_are_named() -> None:
 
 
 def test_values_that_half_precision_cannot_hold_are_told_where_it_is_used() -> None:
-    assert step(1e6 * torch.ones(4, 4)) == {}
-    assert step(1e6 * torch.ones(4, 4), half=True) == {"half": True, "input_max": 1e6}
+    assert step(1e6 * torch.ones(4, 4)) == {"input": "finite"}
+    assert step(1e6 * torch.ones(4, 4), half=True) == {"input": "finite", "half": True, "input_max": 1e6}
 
 
 def test_a_bad_update_of_the_guard_tells_the_variable(tmp_path: Any) -> None:

@@ -6,7 +6,6 @@ import gc
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from watched_training import Recorded, difference
 
 import holdfast
 from holdfast.errors import UsageError
-from holdfast.inside import watch as watching
 from holdfast.inside.arm import armed
 from holdfast.signals.run_folder import RunFolder
 
@@ -32,16 +30,7 @@ def replaceable() -> tuple[Any, ...]:
 ORIGINALS = replaceable()
 
 
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """No side process, no outer run, and nothing left behind."""
-    monkeypatch.setattr(watching, "_start_outside", lambda _run: None)
-    monkeypatch.chdir(tmp_path)
-    for name in ("HOLDFAST_RUN", "TORCHELASTIC_RUN_ID"):
-        monkeypatch.delenv(name, raising=False)
-    yield
-    armed().close_all()
-    watching._open_runs.clear()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def made() -> tuple[nn.Module, torch.optim.Optimizer]:

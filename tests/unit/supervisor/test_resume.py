@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from holdfast.checkpoints.manifest import MANIFEST
+from holdfast.checkpoints.write import Tensors, begin_checkpoint, write_checkpoint
 from holdfast.errors import UsageError
 from holdfast.recovery.restart import Changes
 from holdfast.signals.run_folder import RunFolder
@@ -46,6 +48,32 @@ def test_a_file_that_was_saved_under_another_name_and_renamed_is_found(run: RunF
     save(tmp_path / "last.pt", 60, 100.0)
     told(run, tmp_path / "last.tmp")
     assert find_origin(run).path == tmp_path / "last.pt"
+
+
+def test_a_kill_in_the_middle_of_a_save_leaves_the_one_before(run: RunFolder, tmp_path: Path) -> None:
+    save(tmp_path / "last.pt", 60, 100.0)
+    (tmp_path / "last.tmp").write_bytes((tmp_path / "last.pt").read_bytes()[:-300])  # newer, and the name that was told
+    told(run, tmp_path / "last.tmp")
+    assert (find_origin(run).path, find_origin(run).step) == (tmp_path / "last.pt", 60)
+
+
+@pytest.mark.parametrize("killed", ["before its files were there", "before its manifest", "while a file was written"])
+def test_a_kill_while_a_state_is_kept_leaves_the_one_before(run: RunFolder, killed: str) -> None:
+    """What the guard keeps: killed at each stage of the next one, and even if a folder was renamed without all its bytes."""
+    parts = {"weights": Tensors({"w": torch.ones(64)}), "training": {"optimizers": [{"state": {}}]}}
+    folder = run.path / "checkpoints"
+    before = write_checkpoint(folder, 20, parts, made_by="guard")
+    if killed == "before its files were there":
+        begin_checkpoint(folder, 40)
+    else:
+        torn = write_checkpoint(folder, 40, parts, made_by="guard")
+        if killed == "before its manifest":
+            (torn / MANIFEST).unlink()
+        else:
+            weights = torn / "weights.safetensors"
+            weights.write_bytes(weights.read_bytes()[:-40])
+    found = find_origin(run)
+    assert (found.kept, found.kept_step, found.path) == (before, 20, None)
 
 
 def test_after_numbers_went_wrong_only_what_was_saved_before_counts(run: RunFolder, tmp_path: Path) -> None:

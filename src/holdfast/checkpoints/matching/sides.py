@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +24,7 @@ class Weight:
     @property
     def count(self) -> int:
         """How many numbers it holds."""
-        total = 1
-        for length in self.shape:
-            total *= length
-        return total
+        return math.prod(self.shape)
 
 
 def is_extra(name: str) -> bool:

@@ -105,11 +105,12 @@ def _meant(folder: Path | None) -> tuple[Path, RunFolder | None]:
 def _checkpoints(top: Path, run: RunFolder | None) -> list[Path]:
     """All checkpoints that belong to it. Raises NoCheckpoint, with what lies nearby, if there is none."""
     from holdfast.checkpoints.formats.open import find_checkpoints, open_checkpoint
-    from holdfast.cli.checkpoints.paths import chosen
+    from holdfast.cli.checkpoints.paths import chosen, refuse_server
     from holdfast.cli.checkpoints.run_history import written_by
 
     if run is None:
         if not top.exists():
+            refuse_server(str(top))
             open_checkpoint(top)  # raises, with what lies nearby
         found = find_checkpoints(top)
         runs = sorted(place.parent for place in top.glob("*/run.json") if not place.parent.is_symlink())

@@ -73,8 +73,10 @@ def _checkpoint(path: Path) -> Side:
     """One side from a checkpoint. Raises BadCheckpoint where nothing can be read of it."""
     from holdfast.checkpoints.formats.open import open_checkpoint
     from holdfast.checkpoints.matching.from_contents import side_of
+    from holdfast.cli.checkpoints.paths import refuse_server
     from holdfast.errors import BadCheckpoint
 
+    refuse_server(str(path))
     contents = open_checkpoint(path)
     side = side_of(contents)
     if contents.troubles and not side.weights and not side.averages:

@@ -41,6 +41,15 @@ def chosen(given: list[str] | None) -> list[Path]:
     return list(_once(found))
 
 
+def refuse_server(text: str) -> None:
+    """Checkpoints are files: a server does not hand them out."""
+    from holdfast.probe.address import is_server, parse
+
+    if is_server(text) and (server := parse(text)) is not None:
+        words = f"{text} is a server, and checkpoints are files: this verb works on the machine that has them."
+        raise NoCheckpoint(words, fix=f"run it there: ssh {server.host} holdfast checkpoints …")
+
+
 def opened(paths: list[Path]) -> Iterator[Contents]:
     """Each checkpoint, with what its indexes tell; one that vanished meanwhile is told and left out."""
     from holdfast.checkpoints.formats.open import open_checkpoint
@@ -53,6 +62,7 @@ def opened(paths: list[Path]) -> Iterator[Contents]:
 
 
 def _named(text: str) -> list[Path]:
+    refuse_server(text)
     path = Path(text).expanduser()
     if not path.exists() and not path.is_symlink() and glob.has_magic(text):
         hits = [Path(hit) for hit in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 - Path.glob wants its folder apart

@@ -17,16 +17,21 @@ _MOST_CLASSES = 2000
 _ADVERSARIAL = re.compile(r"(?<![a-z])(d|g|disc|discriminator|gen|generator|critic|adv|adversarial)(?![a-z])")
 
 
-def flat(curves: Curves, *, at_least: int = 8, moved: float = 0.02, above: float = 0.25) -> Iterator[Finding]:
+def flat(curves: Curves, *, at_least: int = 8, moved: float = 0.02, above: float = 0.25, lost: float = 0.5) -> Iterator[Finding]:
     """The training loss has not fallen by `moved` of where it began, nor risen by `above`: that is `loss-divergence`.
 
-    Losses of networks that play against each other stand still when all is well.
+    So is one that had fallen by `lost` for a while. Losses of networks that play against each other stand still when all is well.
     """
     curve = curves.train_loss or curves.val_loss
     if curve is None or _ADVERSARIAL.search(curve.name.lower()) or len(shape := Shape(curve)) < at_least:
         return
     fallen = shape.start - shape.end
-    if fallen > moved * abs(shape.start) or fallen < -above * abs(shape.start) or _got_better_meanwhile(curves):
+    if (
+        shape.learned > lost * abs(shape.start)
+        or fallen > moved * abs(shape.start)
+        or fallen < -above * abs(shape.start)
+        or _got_better_meanwhile(curves)
+    ):
         return
     yield found(
         "not-learning",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.detectors.finding import Finding
+from holdfast.detectors.runs.fields import fields_of, label_field, of_split
 from holdfast.detectors.runs.layers import layers_of
 from holdfast.signals.run_view import RunView
 from holdfast.signals.view import Floats
@@ -26,6 +27,18 @@ def constant_input(run: RunView, *, samples: int = 3, close: float = 1e-4, moves
     if _spread(size) > close or _spread(top) > close:
         return None
     evidence = {"onset": 0, "layer": layer.name, "input_norm": float(np.median(size)), "same_input": True}
+    return Finding("constant-predictions", step=run.step, evidence=evidence)
+
+
+def constant_batches(run: RunView, *, batches: int = 3, samples: int = 4) -> Finding | None:
+    """Every batch that was looked at holds one and the same sample, in all fields but the labels'."""
+    learned = fields_of(of_split(run, "train"))
+    inputs = [rows for name, rows in learned.items() if name != label_field(learned)]
+    if not inputs or min(map(len, inputs)) < batches or any(one.samples < samples for rows in inputs for one in rows):
+        return None
+    if any(one.distinct > 1 or one.mean != rows[0].mean or one.known < 0 for rows in inputs for one in rows):
+        return None
+    evidence = {"onset": 0, "field": inputs[0][0].field, "input_mean": inputs[0][0].mean, "same_input": True}
     return Finding("constant-predictions", step=run.step, evidence=evidence)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from holdfast.detectors.finding import Finding
 from holdfast.signals.run_view import RunView
-from holdfast.signals.view import measured
+from holdfast.signals.view import Floats, measured
 
 
 def host_memory_growth(run: RunView) -> Finding | None:
@@ -20,14 +20,27 @@ def gpu_memory_growth(run: RunView) -> Finding | None:
 
 
 def _growth(
-    run: RunView, code: str, column: str, *, least: float = 64e6, share: float = 0.05, warm_up: float = 0.25, steady: float = 0.3
+    run: RunView,
+    code: str,
+    column: str,
+    *,
+    least: float = 64e6,
+    share: float = 0.05,
+    since: tuple[float, ...] = (0.25, 0.5, 0.6),
+    steady: float = 0.3,
 ) -> Finding | None:
-    """After the warm-up, each sixth of the run adds at least `steady` of the usual sixth, and all together `share`.
+    """From the warm-up on, or from one of these shares of the run, each sixth adds `steady` of the usual sixth, all `share`.
 
     Caches and allocators level off, a leak does not. During the first pass over the data it may be a cache that fills: a remark.
     """
-    blocks = run.whole[column]
-    means = blocks.means[int(warm_up * len(blocks.means)) :]
+    blocks = run.whole[column].means
+    if column == "host_rss" and (leak := _with_evaluations(run, code, least)) is not None:
+        return leak
+    found = (_since(run, code, column, blocks[int(part * len(blocks)) :], least, share, steady) for part in since)
+    return next(filter(None, found), None)
+
+
+def _since(run: RunView, code: str, column: str, means: Floats, least: float, share: float, steady: float) -> Finding | None:
     if len(means) < 13:
         return None
     levels = np.array([float(np.mean(part)) for part in np.array_split(means, 7)])
@@ -37,14 +50,29 @@ def _growth(
     epochs = run.column("epoch")
     filling = bool(len(epochs) and measured(epochs[-1:])[0] and epochs[-1] == 0)
     evidence = {
-        "onset": 0,
-        "bytes_per_step": grown / (len(means) * blocks.size),
+        "onset": max(0, run.step - len(means) * run.whole[column].size),
+        "bytes_per_step": grown / (len(means) * run.whole[column].size),
         "grown": grown,
         "now": float(means[-1]),
         "first_epoch": filling,
         **_holders(run, column),
     }
     return Finding(code, step=run.step, severity="info" if filling else "warning", evidence=evidence)
+
+
+def _with_evaluations(run: RunView, code: str, least: float, *, evaluations: int = 3, alike: float = 3.0) -> Finding | None:
+    """Each of the last evaluations has added about as much, and it was not given back. The first one warms up caches."""
+    steps, sizes = run.known("host_rss")
+    places = np.searchsorted(steps, np.array(sorted(set(run.evaluated))))
+    places = places[(places > 0) & (places < len(steps))][-evaluations:]
+    if len(places) < evaluations:
+        return None
+    rises, grown = sizes[places] - sizes[places - 1], float(sizes[-1] - sizes[places[0] - 1])
+    if rises.min() < least / 8 or rises.max() > alike * rises.min() or grown < max(least, 0.8 * float(rises.sum())):
+        return None
+    each = grown / max(1, int(steps[-1] - steps[places[0] - 1]))
+    evidence = {"onset": int(steps[places[0]]), "bytes_per_step": each, "grown": grown, "now": float(sizes[-1])}
+    return Finding(code, step=run.step, evidence={**evidence, "first_epoch": False, **_holders(run, "host_rss")})
 
 
 def _holders(run: RunView, column: str) -> dict[str, float]:

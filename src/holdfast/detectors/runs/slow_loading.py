@@ -8,23 +8,38 @@ from holdfast.detectors.finding import Finding
 from holdfast.signals.run_view import RunView
 from holdfast.signals.view import Column, Floats, measured
 
+_BLOCK = 16  # rows, of which the waiting is taken together to say when it began
 
-def slow_loading(run: RunView, *, rows: int = 512, at_least: int = 48, share: float = 0.2, wait: float = 0.005) -> Finding | None:
+
+def slow_loading(run: RunView, *, rows: int = 512, at_least: int = 96, share: float = 0.2, wait: float = 0.005) -> Finding | None:
     """More than `share` of the time is spent waiting, and more than `wait` seconds a step.
 
-    Less than that is what any loader costs, and only shows because the steps themselves are tiny. It is told once it is known
-    how many workers there are, for then it can be said whether one of them is slow.
+    Less than that is what any loader costs, and only shows because the steps themselves are tiny. The first batch of each
+    worker is waited for in every pass, and does not count; nor does a machine that was busy for a while. It is told once it is
+    known how many workers there are, for then it can be said whether one of them is slow.
     """
-    waited, step, epoch = (run.column(name, rows) for name in ("data_seconds", "step_seconds", "epoch"))
+    waited, step = run.column("data_seconds", rows), run.column("step_seconds", rows)
+    position = _positions(run, len(step))
     both = measured(waited) & measured(step) & np.isfinite(waited) & np.isfinite(step)
+    both &= ~((position >= 0) & (position < max(1, run.workers)))
     if (run.workers < 0 and run.seen < rows) or both.sum() < at_least or float(np.sum(step[both])) <= 0.0:
         return None
     part, mean = float(np.sum(waited[both]) / np.sum(step[both])), float(np.mean(waited[both]))
-    if part < share or mean < wait:
+    late = slice(int(both.sum()) // 2, None)
+    if part < share or mean < wait or float(np.sum(waited[both][late])) < share * float(np.sum(step[both][late])):
         return None
     evidence = {"share": part, "wait_seconds": mean, "step_seconds": float(np.mean(step[both])), "workers": max(0, run.workers)}
-    evidence |= _slow_worker(np.where(both, waited, 0.0), _positions(epoch, from_start=run.seen <= len(epoch)), run.workers)
-    return Finding("slow-loading", step=run.step, evidence={"onset": 0, **evidence})
+    evidence |= _slow_worker(np.where(both, waited, 0.0), position, run.workers)
+    onset = _onset(run.column("step", rows)[both], waited[both], mean)
+    return Finding("slow-loading", step=run.step, evidence={"onset": onset, **evidence})
+
+
+def _onset(steps: Column, waited: Floats, mean: float) -> int:
+    """Where the waiting began: the first block from which on every one but a few waits at least half as long as the mean."""
+    blocks = [float(np.mean(waited[start : start + _BLOCK])) >= 0.5 * mean for start in range(0, len(waited), _BLOCK)]
+    long = np.cumsum(blocks[::-1])[::-1] >= 0.8 * np.arange(len(blocks), 0, -1)
+    first = next((at for at, slow in enumerate(blocks) if slow and long[at]), 0)
+    return 0 if first == 0 else int(steps[first * _BLOCK])
 
 
 def _slow_worker(waited: Floats, position: Floats, workers: int) -> dict[str, float]:
@@ -42,10 +57,8 @@ def _slow_worker(waited: Floats, position: Floats, workers: int) -> dict[str, fl
     return {"slow_worker": int(sums.argmax()), "its_share": share} if share > 0.5 + 0.5 / workers else {}
 
 
-def _positions(epoch: Column, *, from_start: bool) -> Floats:
-    """Which step of its pass each row is; -1 in a pass whose beginning is not known."""
-    position = np.full(len(epoch), -1.0)
-    starts = [*([0] if from_start else []), *np.flatnonzero(epoch[1:] != epoch[:-1]) + 1]
-    for start, end in zip(starts, [*starts[1:], len(epoch)], strict=False):
-        position[start:end] = np.arange(end - start)
-    return position
+def _positions(run: RunView, count: int) -> Floats:
+    """Which step of its pass each of the last rows is; -1 in a pass whose beginning is not known."""
+    rows, starts = np.arange(run.seen - count, run.seen), np.array(run.passes)
+    which = np.searchsorted(starts, rows, side="right") - 1
+    return np.where(which >= 0, rows - starts[np.maximum(which, 0)], -1.0) if len(starts) else np.full(count, -1.0)

@@ -7,19 +7,23 @@ from itertools import pairwise
 import numpy as np
 
 from holdfast.detectors.finding import Finding
+from holdfast.detectors.runs.fields import fields_of, label_field, of_split
 from holdfast.signals.run_view import RunView
 from holdfast.signals.view import Floats, measured
 
 
 def unshuffled_data(
-    run: RunView, *, passes: int = 4, batches: int = 16, same: float = 0.6, sigmas: float = 5.0
+    run: RunView, *, passes: int = 4, batches: int = 16, same: float = 0.6, sigmas: float = 5.0, repeated: int = 2
 ) -> Finding | None:
-    """The losses of one pass go with those of the pass before, batch by batch (correlation above `same`).
+    """Passes begin with one and the same batch (`repeated` more times), or their losses go together, batch by batch.
 
+    The losses of one pass go with those of the pass before (correlation above `same`).
     With batches in a new order each time that is chance: four passes of 16 batches reach 0.15. Where the ups and downs have
-    an order of their own (`sigmas` above that of chance, see `_order`), the data is sorted by something; else it only comes
-    in the same order each time: a remark.
+    an order of their own (`sigmas` above that of chance, see `_order`), or a batch holds few of all labels, the data is sorted
+    by something; else it only comes in the same order each time: a remark.
     """
+    if (repeats := max((one.repeats for one in run.inputs), default=0)) >= repeated:
+        return _finding(run, _labels_in_order(run), {"repeats": repeats + 1})
     matrix = _passes(run, batches)
     if matrix is None or len(matrix) < passes:
         return None
@@ -28,15 +32,24 @@ def unshuffled_data(
     if between < same:
         return None
     order = _order(matrix.mean(axis=0))
-    is_sorted = order > sigmas
-    evidence = {
-        "onset": 0,
-        "same_each_pass": between,
-        "order": order,
-        "batches": matrix.shape[1] + 1,
-        "sorted": is_sorted,
-    }
-    return Finding("unshuffled-data", step=run.step, severity="warning" if is_sorted else "info", evidence=evidence)
+    is_sorted = order > sigmas or _labels_in_order(run)
+    return _finding(run, is_sorted, {"same_each_pass": between, "order": order, "batches": matrix.shape[1] + 1})
+
+
+def _finding(run: RunView, is_sorted: bool, evidence: dict[str, float]) -> Finding:
+    severity = "warning" if is_sorted else "info"
+    return Finding("unshuffled-data", step=run.step, severity=severity, evidence={"onset": 0, **evidence, "sorted": is_sorted})
+
+
+def _labels_in_order(run: RunView, *, few: float = 0.4) -> bool:
+    """Batches hold a few of the labels that there are, where any mixture would hold most of them."""
+    learned = fields_of(of_split(run, "train"))
+    rows = learned.get(label_field(learned) or "", [])
+    if len(rows) < 3 or not rows[-1].entropy > 0.0:
+        return False
+    held_out = [one.distinct for one in run.inputs if one.split == "val" and one.field == rows[-1].field]
+    could = min(max(float(np.exp(rows[-1].entropy)), *held_out, 0.0), 0.6 * rows[-1].samples)
+    return could >= 3.0 and float(np.median([one.distinct for one in rows])) < few * could
 
 
 def _passes(run: RunView, batches: int) -> Floats | None:

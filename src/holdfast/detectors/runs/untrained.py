@@ -22,7 +22,7 @@ def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1)
         by_reason.setdefault(one.why, []).append(name)
     behind = _behind_trained(out)
     cut_off = len(by_reason.get("no-gradient", ())) >= share * of
-    why = "no-gradient" if cut_off else "no-optimizer" if behind else max(by_reason, key=lambda reason: len(by_reason[reason]))
+    why = "no-optimizer" if behind else "no-gradient" if cut_off else max(by_reason, key=lambda reason: len(by_reason[reason]))
     names = behind if why == "no-optimizer" and behind else by_reason[why]
     evidence = {
         "onset": min(out[name].since for name in names),

@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from holdfast.detectors.finding import Finding
-from holdfast.detectors.runs.constant_input import constant_input
+from holdfast.detectors.runs.constant_input import constant_batches, constant_input
 from holdfast.detectors.runs.dead_units import dead_units
 from holdfast.detectors.runs.gradient_vanishing import gradient_vanishing
+from holdfast.detectors.runs.guessing import guessing
 from holdfast.detectors.runs.memory_growth import gpu_memory_growth, host_memory_growth
+from holdfast.detectors.runs.preprocessing import preprocessing_mismatch
+from holdfast.detectors.runs.rate_dropped import rate_dropped
 from holdfast.detectors.runs.schedule_ended import schedule_ended
 from holdfast.detectors.runs.slow_loading import slow_loading
 from holdfast.detectors.runs.slow_step import slow_step
+from holdfast.detectors.runs.split_leak import split_leak
 from holdfast.detectors.runs.tiny_updates import tiny_updates
 from holdfast.detectors.runs.unshuffled import unshuffled_data
 from holdfast.detectors.runs.untrained import parameters_not_trained
@@ -27,7 +31,12 @@ OF_RUNS: tuple[RunDetector, ...] = (
     dead_units,
     gradient_vanishing,
     constant_input,
+    constant_batches,
+    preprocessing_mismatch,
+    split_leak,
     tiny_updates,
+    guessing,
+    rate_dropped,
     schedule_ended,
     unshuffled_data,
     host_memory_growth,
@@ -60,8 +69,13 @@ class RunWatch:
         """What is found now and was not told yet."""
         for detector in OF_RUNS:
             found = detector(self.view)
-            told = self._told.get(found.code) if found is not None else None
+            told = self._told.get(_name(found)) if found is not None else None
             if found is None or (told is not None and _SEVERITIES.index(told) >= _SEVERITIES.index(found.severity)):
                 continue
-            self._told[found.code] = found.severity
+            self._told[_name(found)] = found.severity
             yield found
+
+
+def _name(found: Finding) -> str:
+    """What it is told once as; that one worker is to blame may be seen later than that there is waiting."""
+    return f"{found.code} of one worker" if "slow_worker" in found.evidence else found.code

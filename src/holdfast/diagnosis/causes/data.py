@@ -65,6 +65,7 @@ AUGMENTED_VALIDATION = Cause(
 TOKENIZER = Cause(
     code="tokenizer-mismatch",
     seen_by=("token-out-of-range",),
+    against=("labels-beyond",),
     because="The tokenizer and the model come from different places, or tokens were added to one of them.",
     likely=0.4,
     fixes=(
@@ -77,6 +78,7 @@ TOKENIZER = Cause(
 TOO_LONG = Cause(
     code="sequence-too-long",
     seen_by=("token-out-of-range",),
+    against=("labels-beyond",),
     because="A text has more tokens than the model has positions.",
     likely=0.25,
     fixes=(Fix("cut to the model's length", setting="max_length", op="set", value=512),),

@@ -9,7 +9,7 @@ _LOWER = Fix("lower the learning rate", setting="lr", op="multiply", value=0.3)
 LEARNING_RATE_TOO_LOW = Cause(
     code="learning-rate-too-low",
     seen_by=("loss-plateau", "not-learning", "underfitting"),
-    signs=("norms-healthy", "lr-tiny", "still-falling", "lr-below-good"),
+    signs=("norms-healthy", "lr-tiny", "still-falling", "lr-below-good", "lr-dropped"),
     against=("norms-grew", "lr-huge", "metric-constant", "updates-usual", "no-update"),
     ruled_out_by=("lr-zero", "explained"),
     because="The loss hardly moves, and nothing is wrong with the gradients.",

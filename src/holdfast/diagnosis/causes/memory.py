@@ -60,7 +60,7 @@ GRAPH_KEPT_ALIVE = Cause(
     code="graph-kept-alive",
     seen_by=("gpu-memory-growth", "gpu-out-of-memory", "host-memory-growth"),
     signs=("memory-grows",),
-    against=("grows-with-epoch-one",),
+    against=("grows-with-epoch-one", "grows-in-evaluation"),
     because="Memory grows from step to step: tensors of earlier steps are still held.",
     likely=0.3,
     fixes=(
@@ -73,6 +73,8 @@ TOO_MANY_WORKERS = Cause(
     code="too-many-workers",
     seen_by=("host-memory-growth", "host-out-of-memory"),
     signs=("workers-hold-most", "workers-above-good"),
+    ruled_out_by=("no-loader-workers",),
+    against=("memory-was-even",),
     because="Most of the host's memory is held by loader workers.",
     likely=0.2,
     fixes=(Fix("use fewer loader workers", setting="num_workers", op="multiply", value=0.5),),
@@ -81,6 +83,7 @@ CACHE_IN_MEMORY = Cause(
     code="cache-in-memory",
     seen_by=("host-memory-growth", "host-out-of-memory"),
     signs=("grows-with-epoch-one",),
+    against=("memory-was-even",),
     because="Memory grows during the first pass over the data and then stays.",
     likely=0.2,
     fixes=(Fix("keep the cache on disk, or none", setting="cache", op="set", value="disk"),),
@@ -89,15 +92,37 @@ RESULTS_IN_MEMORY = Cause(
     code="results-in-memory",
     seen_by=("host-memory-growth", "host-out-of-memory"),
     signs=("grows-in-evaluation",),
+    against=("memory-was-even",),
     because="Memory grows during validation: predictions are collected (about 200 bytes each; 12 million take 2.4 GB).",
     likely=0.2,
     fixes=(Fix("write predictions to disk as they come, or validate on fewer samples"),),
 )
-
+PART_OF_CARD = Cause(
+    code="part-of-the-card",
+    seen_by=("gpu-out-of-memory",),
+    needs=("part-of-the-card-allowed",),
+    signs=("part-of-the-card-allowed",),
+    because="The process may use a part of the card only: set_per_process_memory_fraction, or a limit of the allocator.",
+    likely=0.5,
+    fixes=(Fix("allow more: torch.cuda.set_per_process_memory_fraction(1.0); look into PYTORCH_CUDA_ALLOC_CONF"),),
+)
+LIMIT_ON_PROCESS = Cause(
+    code="limit-on-the-process",
+    seen_by=("host-out-of-memory",),
+    needs=("machine-had-room",),
+    signs=("machine-had-room",),
+    because="The machine had room that the process did not get: a limit of the shell or the batch system, or one huge request.",
+    likely=0.25,
+    fixes=(
+        Fix("look at the limits where it runs: ulimit -a; cat /sys/fs/cgroup/memory.max; the job's --mem"),
+        Fix("a request of many GB in the message is one tensor: smaller batches, or a shape that is wrong"),
+    ),
+)
 HOST_LEAK = Cause(
     code="host-memory-leak",
     seen_by=("host-memory-growth", "host-out-of-memory"),
     signs=("memory-grows",),
+    against=("grows-in-evaluation",),
     because="Something is kept for every step or sample: a list of losses with their graphs, a cache without end, open files.",
     likely=0.15,
     fixes=(
@@ -113,8 +138,10 @@ OF_MEMORY = (
     SAMPLE_TOO_LARGE,
     MEMORY_FRAGMENTED,
     CARD_SHARED,
+    PART_OF_CARD,
     TOO_MANY_WORKERS,
     CACHE_IN_MEMORY,
     RESULTS_IN_MEMORY,
+    LIMIT_ON_PROCESS,
     HOST_LEAK,
 )

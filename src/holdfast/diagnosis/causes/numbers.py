@@ -14,7 +14,7 @@ SETTING_CHANGED = Cause(
         *("dead-units", "overfitting", "slow-loading", "host-memory-growth", "gpu-memory-growth", "gpu-out-of-memory"),
         *("host-out-of-memory",),
     ),
-    signs=("lr-jumped", "change-before", "changed-since-good", "only-that-changed"),
+    signs=("lr-jumped", "lr-dropped", "change-before", "changed-since-good", "only-that-changed"),
     because="A setting changed before it began.",
     likely=0.0,
     fixes=(
@@ -36,7 +36,7 @@ LEARNING_RATE_TOO_HIGH = Cause(
         *("non-finite-gradient", "loss-oscillation", "not-learning"),
     ),
     signs=("lr-jumped", "norm-exploded", "lr-huge", "lr-rising", "norms-grew", "norms-jumped", "lr-above-good"),
-    against=("lr-decayed", "norms-tiny", "explained", "updates-usual", "lr-tiny", "no-update"),
+    against=("lr-decayed", "norms-tiny", "explained", "updates-usual", "lr-tiny", "no-update", "weights-unsound"),
     ruled_out_by=("input-non-finite", "lr-zero"),
     because="Steps that are too large throw the weights about while the inputs are finite.",
     likely=0.5,
@@ -46,6 +46,7 @@ NO_CLIPPING = Cause(
     code="no-clipping",
     seen_by=("gradient-explosion", "loss-divergence"),
     signs=("norm-exploded", "not-clipped", "clip-gone"),
+    against=("one-update-only", "weights-unsound", "lr-jumped"),
     because="Gradients grew far beyond their usual size and nothing held them.",
     likely=0.1,
     fixes=(
@@ -59,9 +60,9 @@ NO_CLIPPING = Cause(
 )
 BAD_BATCH = Cause(
     code="bad-batch",
-    seen_by=("loss-spike", "non-finite-loss", "non-finite-gradient"),
-    signs=("recovered",),
-    against=("input-non-finite", "labels-beyond"),
+    seen_by=("loss-spike", "non-finite-loss", "non-finite-gradient", "gradient-explosion"),
+    signs=("recovered", "one-update-only"),
+    against=("input-non-finite", "labels-beyond", "stays-bad", "weights-unsound"),
     because="One step stood out and the next ones were as usual.",
     likely=0.4,
     fixes=(Fix("look at the batch of that step"),),
@@ -79,7 +80,7 @@ OVERFLOW = Cause(
     code="overflow",
     seen_by=("scaler-collapse", "non-finite-weights", "non-finite-gradient", "non-finite-loss"),
     signs=("scaler", "half-precision", "beyond-half"),
-    against=("input-non-finite", "labels-beyond"),
+    against=("input-non-finite", "labels-beyond", "weights-unsound", "only-the-gradient"),
     because="Numbers grew beyond what half precision holds.",
     likely=0.3,
     fixes=(
@@ -89,16 +90,33 @@ OVERFLOW = Cause(
 )
 WEIGHTS_DAMAGED = Cause(
     code="weights-damaged",
-    seen_by=("non-finite-weights", "checkpoint-non-finite"),
-    ruled_out_by=("input-non-finite",),
-    signs=("was-as-usual",),
+    seen_by=("non-finite-weights", "checkpoint-non-finite", "non-finite-loss", "non-finite-gradient"),
+    ruled_out_by=("input-non-finite", "weights-sound", "training-goes-on", "recovered"),
+    signs=("was-as-usual", "weights-unsound", "stays-bad"),
     against=("lr-jumped",),
     because="No step gives finite numbers any more, whatever the batch: the weights themselves are spoiled.",
-    likely=0.6,
+    likely=0.35,
     fixes=(
         Fix("go back to the last clean state", command="holdfast checkpoints choose {run}"),
         Fix("look for code that writes into weights past the optimizer (.data, copy_, an average that took in NaN)"),
         Fix("when it comes back at another place, test the memory: nvidia-smi -q -d ECC, or a memory test of the machine"),
+    ),
+)
+WEIGHTS_OVERWRITTEN = Cause(
+    code="weights-overwritten",
+    seen_by=(
+        *("loss-divergence", "gradient-explosion", "gradient-vanishing", "metric-collapse", "dead-units", "loss-spike"),
+        *("non-finite-loss", "not-learning"),
+    ),
+    needs=("weights-jumped",),
+    signs=("weights-jumped",),
+    against=("norm-exploded",),
+    ruled_out_by=("lr-jumped", "input-non-finite"),
+    because="The weights changed by more than updates of that size can: something else wrote into them.",
+    likely=0.5,
+    fixes=(
+        Fix("go back to the last clean state", command="holdfast checkpoints choose {run}"),
+        Fix("look for code that writes into weights past the optimizer: .data, copy_, an average, load_state_dict"),
     ),
 )
 LOG_OF_ZERO = Cause(
@@ -114,7 +132,9 @@ LOG_OF_ZERO = Cause(
 )
 DIVISION_BY_ZERO = Cause(
     code="division-by-zero",
-    seen_by=("non-finite-loss", "non-finite-gradient", "non-finite-input"),
+    seen_by=("non-finite-loss", "non-finite-gradient", "non-finite-input", "non-finite-weights"),
+    signs=("only-the-gradient", "began-in-a-layer"),
+    against=("input-non-finite", "weights-unsound"),
     because="A denominator became zero: the deviation of a constant field, an empty mask, the norm of a zero vector.",
     likely=0.1,
     fixes=(
@@ -174,6 +194,7 @@ OF_NUMBERS = (
     SETTING_CHANGED,
     DATA_NON_FINITE,
     WEIGHTS_DAMAGED,
+    WEIGHTS_OVERWRITTEN,
     LEARNING_RATE_TOO_HIGH,
     NO_CLIPPING,
     BAD_BATCH,

@@ -20,6 +20,7 @@ SHARED_MEMORY_FULL = Cause(
     code="shared-memory-full",
     seen_by=("loader-stall",),
     signs=("shared-memory-short",),
+    ruled_out_by=("worker-waits", "waits-for-disk", "waits-for-network", "computes-on"),
     because="Workers hand batches over through /dev/shm, and it is full (64 MB in a container that was not told otherwise).",
     likely=0.2,
     fixes=(
@@ -30,8 +31,8 @@ SHARED_MEMORY_FULL = Cause(
 SLOW_STORAGE = Cause(
     code="slow-storage",
     seen_by=("loader-stall", "slow-loading", "hang", "straggler"),
-    signs=("waits-for-disk", "worker-stands"),
-    ruled_out_by=("locks-wait", "computes-on", "workers-fewer"),
+    signs=("waits-for-disk",),
+    ruled_out_by=("locks-wait", "computes-on", "workers-fewer", "worker-waits", "waits-for-network"),
     because="Reading takes the time: a network file system, a spinning disk, or millions of small files.",
     likely=0.2,
     fixes=(
@@ -39,11 +40,37 @@ SLOW_STORAGE = Cause(
         Fix("pack small files into large ones (tar shards, Parquet, LMDB)"),
     ),
 )
+WORKER_STUCK = Cause(
+    code="worker-stuck",
+    seen_by=("loader-stall",),
+    needs=("worker-stands",),
+    signs=("worker-waits", "computes-on"),
+    ruled_out_by=("waits-for-disk", "waits-for-network", "locks-wait"),
+    because="A loader worker stands in the data set's own code: a sleep, a retry or a loop without end, another process.",
+    likely=0.3,
+    fixes=(
+        Fix("look at the line and the sample that are named, and give what it waits for a limit"),
+        Fix("read that sample alone: dataset[i] in a Python of its own"),
+        Fix("give the loader a time-out, so that it says so", setting="timeout", op="set", value=120),
+    ),
+)
+DATA_NOT_SENT = Cause(
+    code="data-not-sent",
+    seen_by=("loader-stall",),
+    needs=("waits-for-network",),
+    signs=("waits-for-network",),
+    because="A loader worker waits for data over the network, and the other side does not answer: a store, a proxy, a full pool.",
+    likely=0.4,
+    fixes=(
+        Fix("give the request a time-out and a few tries: by default most clients wait for ever"),
+        Fix("copy the data to a local disk first, or cache it", setting="cache", op="set", value="disk"),
+    ),
+)
 DEADLOCK = Cause(
     code="deadlock",
     seen_by=("hang", "loader-stall"),
     signs=("locks-wait",),
-    ruled_out_by=("computes-on", "workers-fewer"),
+    ruled_out_by=("computes-on", "workers-fewer", "worker-waits", "waits-for-disk", "waits-for-network"),
     because="Two wait for each other: a worker was forked while a thread held a lock, or a queue is full and nobody reads.",
     likely=0.2,
     fixes=(
@@ -93,6 +120,7 @@ DEAD_RANK = Cause(
 NETWORK = Cause(
     code="network-trouble",
     seen_by=("collective-stall", "straggler", "tracker-unreachable"),
+    ruled_out_by=("database-is-locked", "key-refused"),
     because="Packets do not arrive: the wrong network card, a firewall, a link that fails under load.",
     likely=0.15,
     fixes=(Fix("NCCL_DEBUG=INFO shows the way taken; NCCL_SOCKET_IFNAME names the card; test with a small all-reduce"),),
@@ -116,6 +144,8 @@ DIFFERENT_START = Cause(
 UNEVEN_WORK = Cause(
     code="uneven-work",
     seen_by=("straggler",),
+    signs=("late-by-its-own-work",),
+    against=("waits-for-disk",),
     because="One rank gets longer sequences, larger images, or does the logging and saving for all.",
     likely=0.3,
     fixes=(Fix("group samples by length over all ranks; save and log without making the others wait"),),
@@ -177,6 +207,7 @@ WORK_TOO_SMALL = Cause(
 WAITS_FOR_GPU = Cause(
     code="waits-for-the-gpu",
     seen_by=("low-gpu-utilisation", "slow-step"),
+    ruled_out_by=("no-gpu-in-use",),
     because="Every step asks the GPU for numbers (.item(), print, a branch on a tensor), and stands still meanwhile.",
     likely=0.2,
     fixes=(Fix("read losses every 50 steps; keep running sums on the GPU"),),
@@ -184,6 +215,7 @@ WAITS_FOR_GPU = Cause(
 FULL_PRECISION = Cause(
     code="full-precision",
     seen_by=("slow-step", "low-gpu-utilisation"),
+    ruled_out_by=("no-gpu-in-use",),
     because="The step computes in float32, at a fraction of the card's speed.",
     likely=0.1,
     fixes=(
@@ -194,6 +226,7 @@ FULL_PRECISION = Cause(
 THROTTLED = Cause(
     code="card-throttled",
     seen_by=("slow-step", "straggler"),
+    ruled_out_by=("no-gpu-in-use",),
     because="The card is hot or short of power and has lowered its clock.",
     likely=0.15,
     fixes=(Fix("nvidia-smi -q -d PERFORMANCE,TEMPERATURE says why; cooling, or fewer jobs on the machine"),),
@@ -205,6 +238,14 @@ MEMORY_ALMOST_FULL = Cause(
     because="The GPU's memory is so full that the allocator has to free and ask again within steps.",
     likely=0.15,
     fixes=(Fix("a somewhat smaller batch is then faster", setting="batch_size", op="multiply", value=0.75),),
+)
+MACHINE_SHARED = Cause(
+    code="machine-shared",
+    seen_by=("slow-step", "straggler"),
+    signs=("no-gpu-in-use",),
+    because="Others came to the machine: processes that use the same cores, memory or disk.",
+    likely=0.15,
+    fixes=(Fix("look who is there: top, uptime; fewer threads and workers than cores, or another machine"),),
 )
 MORE_EACH_STEP = Cause(
     code="more-work-each-step",
@@ -258,9 +299,9 @@ NOT_MOVED = Cause(
 )
 
 OF_SPEED = (
-    *(WORKER_DIED, SHARED_MEMORY_FULL, SLOW_STORAGE, DEADLOCK, STUCK_COMPUTE, WAITS_IN_SCRIPT),
+    *(WORKER_DIED, SHARED_MEMORY_FULL, SLOW_STORAGE, WORKER_STUCK, DATA_NOT_SENT, DEADLOCK, STUCK_COMPUTE, WAITS_IN_SCRIPT),
     *(COLLECTIVE_MISMATCH, DEAD_RANK, NETWORK, UNSHARED_UPDATES, DIFFERENT_START, UNEVEN_WORK),
     *(ONE_SLOW_WORKER, TOO_FEW_WORKERS, HEAVY_DECODING, HEAVY_TRANSFORMS),
-    *(WORK_TOO_SMALL, WAITS_FOR_GPU, FULL_PRECISION, THROTTLED, MEMORY_ALMOST_FULL, MORE_EACH_STEP),
+    *(WORK_TOO_SMALL, WAITS_FOR_GPU, FULL_PRECISION, THROTTLED, MEMORY_ALMOST_FULL, MACHINE_SHARED, MORE_EACH_STEP),
     *(SHAPES_CHANGE, VALUES_CHANGE, CPU_BUILD, CARD_HIDDEN, NOT_MOVED),
 )

@@ -9,6 +9,8 @@ _CHOOSE = Fix("go on from an earlier clean one", command="holdfast checkpoints c
 SAVE_INTERRUPTED = Cause(
     code="save-interrupted",
     seen_by=("checkpoint-torn",),
+    signs=("left-by-a-dead-process",),
+    ruled_out_by=("checksum-differs", "was-no-room"),
     because="The process ended in the middle of a save, and the file was written under its final name.",
     likely=0.4,
     fixes=(_CHOOSE, Fix("save under another name and rename at the end, or let run.save do it")),
@@ -16,13 +18,25 @@ SAVE_INTERRUPTED = Cause(
 COPY_UNFINISHED = Cause(
     code="copy-unfinished",
     seen_by=("checkpoint-torn",),
+    ruled_out_by=("checksum-differs", "left-by-a-dead-process", "was-no-room"),
     because="A download or a copy stopped on the way, or only a Git LFS pointer came.",
     likely=0.2,
     fixes=(Fix("fetch it again and compare the size; git lfs pull"),),
 )
+CHANGED_ON_DISK = Cause(
+    code="file-changed-on-disk",
+    seen_by=("checkpoint-torn",),
+    needs=("checksum-differs",),
+    signs=("checksum-differs",),
+    because="The file was whole when it was saved, and some of its bytes are others now: a disk, a cable or memory that fails.",
+    likely=0.4,
+    fixes=(_CHOOSE, Fix("look after the disk: smartctl -a, dmesg -T | grep -i 'i/o error'; keep checkpoints on two disks")),
+)
 NO_ROOM = Cause(
     code="no-room-for-a-save",
     seen_by=("checkpoint-torn", "checkpoint-not-saved", "disk-full"),
+    signs=("was-no-room",),
+    ruled_out_by=("checksum-differs",),
     because="The disk or the quota was full when the checkpoint was written.",
     likely=0.3,
     fixes=(
@@ -50,6 +64,18 @@ NOT_SERIALISABLE = Cause(
     because="The state holds something that cannot be written: a lambda, an open file, a lock.",
     likely=0.15,
     fixes=(Fix("save state_dict() of each part, not the objects"),),
+)
+COPY_DAMAGED = Cause(
+    code="copy-of-weights-damaged",
+    seen_by=("checkpoint-non-finite",),
+    needs=("training-goes-on",),
+    signs=("training-goes-on",),
+    because="The training goes on as before: only what is saved is bad, an average of the weights, a buffer, an old state.",
+    likely=0.6,
+    fixes=(
+        Fix("look at the tensors that are named: a bad update that was skipped in the weights may have come into their average"),
+        Fix("keep the good file: holdfast run --policy guard saves a bad one beside it"),
+    ),
 )
 OTHER_ARCHITECTURE = Cause(
     code="architecture-changed",
@@ -85,6 +111,8 @@ OTHER_VERSION = Cause(
 DATABASE_LOCKED = Cause(
     code="database-locked",
     seen_by=("tracker-unreachable",),
+    signs=("database-is-locked",),
+    ruled_out_by=("server-silent", "key-refused"),
     because="Several processes write MLflow's SQLite file, or it lies on a network file system.",
     likely=0.2,
     fixes=(Fix("log from rank 0 only, keep the file on a local disk, or run an MLflow server"),),
@@ -92,6 +120,8 @@ DATABASE_LOCKED = Cause(
 NO_KEY = Cause(
     code="no-key",
     seen_by=("tracker-unreachable",),
+    signs=("key-refused",),
+    ruled_out_by=("server-silent", "database-is-locked"),
     because="There is no key, or one of another account.",
     likely=0.2,
     fixes=(Fix("wandb login, WANDB_API_KEY, MLFLOW_TRACKING_USERNAME; in a job the variables must be passed on"),),
@@ -99,6 +129,8 @@ NO_KEY = Cause(
 SERVER_GONE = Cause(
     code="server-does-not-answer",
     seen_by=("tracker-unreachable",),
+    signs=("server-silent",),
+    ruled_out_by=("database-is-locked", "key-refused"),
     because="The node has no way to the network, or the server is down.",
     likely=0.3,
     fixes=(Fix("write offline and send later: WANDB_MODE=offline, MLFLOW_TRACKING_URI=file:./mlruns"),),
@@ -119,7 +151,7 @@ OWN_ERROR = Cause(
 )
 
 OF_STORAGE = (
-    *(SAVE_INTERRUPTED, COPY_UNFINISHED, NO_ROOM, CACHES, NO_PERMISSION, NOT_SERIALISABLE),
+    *(SAVE_INTERRUPTED, COPY_UNFINISHED, CHANGED_ON_DISK, COPY_DAMAGED, NO_ROOM, CACHES, NO_PERMISSION, NOT_SERIALISABLE),
     *(OTHER_ARCHITECTURE, PREFIX, WEIGHTS_ONLY, OTHER_VERSION),
     *(DATABASE_LOCKED, NO_KEY, SERVER_GONE, TOO_COSTLY, OWN_ERROR),
 )

@@ -10,6 +10,8 @@ OF_RANKS = (
         (
             "Detected mismatch between collectives on ranks",
             "failed to pass monitoredBarrier",
+            "Received data size doesn't match expected size",
+            "op.preamble.length <= op.nbytes",
         ),
         "collective-stall",
         "Ranks called different collectives, or in another order.",

@@ -32,6 +32,14 @@ class CheckpointNews:
         """Whether any run may act on this finding."""
         return any(scope.policy.guards(code) for scope in self._session.scopes)
 
+    def heals(self, code: str) -> bool:
+        """Whether any run may be repaired because of this finding."""
+        return any(scope.policy.heals_from(code) for scope in self._session.scopes)
+
+    def action(self, action: str, because: str, detail: str) -> None:
+        """Write what was done."""
+        self._write("action", action=action, step=self.step(), because=because, settings={}, state="done", detail=detail)
+
     def row(self, event: str, **facts: Any) -> None:
         """Write a row about a checkpoint."""
         training = self.newest()

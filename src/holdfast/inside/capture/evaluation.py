@@ -6,14 +6,17 @@ modules call the same functions. In training they are the originals.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from holdfast.inside.door.frames import is_users
 from holdfast.inside.patches import Patches
 
 _LOSSES = (
@@ -51,6 +54,19 @@ class LossSum:
         self.samples += samples
 
 
+@cache
+def _imported_by_name() -> tuple[tuple[Any, str, str], ...]:
+    """Where the script's own modules hold these functions by name (`from torch.nn.functional import cross_entropy`)."""
+    known = {getattr(functional, name): name for name in _LOSSES}
+    found = []
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and is_users(getattr(module, "__name__", ""), file) and "-packages" not in file:
+            names = vars(module).items()
+            found += [(module, own, known[thing]) for own, thing in names if isinstance(thing, FunctionType) and thing in known]
+    return tuple(found)
+
+
 class EvaluationPhase:
     """One stretch of evaluation: open at `model.eval()`, closed when training goes on."""
 
@@ -61,8 +77,11 @@ class EvaluationPhase:
 
     def open(self) -> None:
         """Begin to listen to the loss functions."""
+        by_name = _imported_by_name()  # before the originals are replaced
         for name in _LOSSES:
             self._patches.replace(functional, name, partial(self._listening, name))
+        for module, known_as, name in by_name:
+            self._patches.replace(module, known_as, partial(self._listening, name))
 
     def close(self) -> dict[str, LossSum]:
         """Stop listening and give what was heard: `loss` where there is one kind, otherwise each by its function's name."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.inside.capture.protected import Protected
 
 CODE = "checkpoint-non-finite"
+_NO_ROOM = 1 << 20  # bytes
 _NAMED = 5  # tensors that a finding names
 _TOLD_EACH = 3  # after so many of a path, only every doubling of their number is told
 
@@ -55,7 +56,7 @@ class Saves:
     """Watches the saves of this process."""
 
     def __init__(self, news: CheckpointNews) -> None:
-        self._news = news
+        self.news = news
         self.rows = SavedRows(news.row)
         self._counts: dict[str, int] = {}
         self._protected: Protected | None = None
@@ -107,14 +108,14 @@ class Saves:
         if target is None or get_worker_info() is not None:
             return None
         target.bad = bad_tensors(thing)
-        if target.bad and self._news.guards(CODE):
+        if target.bad and self.news.guards(CODE):
             self._divert(target)
         return target
 
     def ended(self, target: Target, file: Any, seconds: float) -> None:
         """It was saved."""
         path = target.instead or target.path
-        facts = {**_facts_of(target.kind, path, file), "seconds": round(seconds, 4), "step": self._news.step()}
+        facts = {**_facts_of(target.kind, path, file), "seconds": round(seconds, 4), "step": self.news.step()}
         if target.bad:
             self._tell_bad(target, facts)
         else:
@@ -124,26 +125,26 @@ class Saves:
 
     def failed(self, target: Target, error: Exception) -> None:
         """It could not be saved; the script gets the error."""
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else _is_full(target.path)
         evidence = {"path": target.path, "error": f"{type(error).__name__}: {error}"}
-        self._news.finding("disk-full" if full else "checkpoint-not-saved", "warning", evidence)
+        self.news.finding("disk-full" if full else "checkpoint-not-saved", "warning", evidence)
 
     def after_fork(self) -> None:
         """In a forked child: what the parent has not told yet is the parent's."""
-        self.rows = SavedRows(self._news.row)
+        self.rows = SavedRows(self.news.row)
 
     def _is_state(self, thing: Any) -> bool:
         """Whether it looks like a state, or holds the very weights that are trained."""
         if is_state(thing):
             return True
-        training = self._news.newest() if isinstance(thing, dict) else None
+        training = self.news.newest() if isinstance(thing, dict) else None
         return training is not None and training.trains(dict.values(thing))
 
     def _divert(self, target: Target) -> None:
         if self._protected is None:
             from holdfast.inside.capture.protected import Protected
 
-            self._protected = Protected(self._news)
+            self._protected = Protected(self.news)
         if target.kind == "path":
             target.instead = self._protected.other_name(target.path)
         elif target.kind == "file" and Path(target.path).exists():
@@ -157,7 +158,7 @@ class Saves:
             return
         row = {name: value for name, value in facts.items() if value is not None}
         where = {"path": target.path} if target.instead is None else {"path": target.path, "diverted_to": target.instead}
-        self._news.row("saved" if target.instead is None else "diverted", non_finite=len(target.bad), **where, **row)
+        self.news.row("saved" if target.instead is None else "diverted", non_finite=len(target.bad), **where, **row)
         evidence: dict[str, Any] = {
             **where,
             "bad_tensors": len(target.bad),
@@ -166,7 +167,7 @@ class Saves:
         }
         if count > 1:
             evidence["so_far"] = count
-        self._news.finding(CODE, "critical", evidence)
+        self.news.finding(CODE, "critical", evidence)
 
 
 def _target(file: Any, caller: Any) -> Target | None:
@@ -179,6 +180,15 @@ def _target(file: Any, caller: Any) -> Target | None:
         return Target(whole_path(aim), "buffer") if local else None  # type: ignore[arg-type]
     name = getattr(file, "name", None)
     return Target(whole_path(name), "file") if isinstance(name, str) and name else None
+
+
+def _is_full(path: str) -> bool:
+    """Whether there is no room where a save failed: torch's own writer does not say why it could not write."""
+    try:
+        disk = os.statvfs(Path(path).parent)
+    except (OSError, AttributeError):  # not offered by this system
+        return False
+    return disk.f_bavail * disk.f_frsize < _NO_ROOM or (disk.f_files > 0 and disk.f_favail == 0)
 
 
 def _facts_of(kind: str, path: str, file: Any) -> dict[str, Any]:

@@ -40,6 +40,11 @@ def _is_users(frame: FrameType) -> bool:
     if type(frame.f_globals) is not dict:  # code that is evaluated here
         return False
     name, file = frame.f_globals.get("__name__"), frame.f_code.co_filename
+    return is_users(name, file)
+
+
+def is_users(name: Any, file: str) -> bool:
+    """Whether a module of that name and file is neither torch's, nor Python's, nor a trainer's."""
     if isinstance(name, str) and name.partition(".")[0] in _NOT_THE_USERS:
         return False
     return not file.startswith("<frozen") and (not file.startswith(_PYTHONS) or "-packages" in file)

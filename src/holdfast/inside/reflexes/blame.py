@@ -15,6 +15,7 @@ from torch import nn
 from holdfast.inside.capture.batch_file import SavedBatches, describe, save_batches
 from holdfast.inside.capture.batches import Batches, Drawn
 from holdfast.inside.culprit import first_bad
+from holdfast.inside.reflexes.soundness import look_at_weights
 
 _UNDER_WAY = 8  # steps
 _INDICES = 64  # that are told in the journal; the file beside the batch has them all
@@ -37,6 +38,10 @@ class Blame:
     def step_sent(self, step: int) -> None:
         """The numbers of a step are on their way from the device: keep its batches until they are here."""
         self._under_way.append((step, self._batches.current()))
+
+    def about_weights(self) -> dict[str, Any]:
+        """Whether the weights were sound before the update: `finite`, or what is wrong with which."""
+        return {"weights": look_at_weights(self._models())}
 
     def about_batch(self, step: int, in_full: bool) -> dict[str, Any]:
         """Which batch it was; saved for a replay if it is one of the first."""

@@ -55,6 +55,7 @@ class Report:
         with contextlib.suppress(Exception):  # what cannot be named is left out, the finding is not
             evidence.update(self._parameters(numbers))
             evidence.update(self.blame.about_batch(step, count <= 3))
+            evidence.update(self.blame.about_weights() if at_once else {})
         if at_once and evidence.get("input", "unknown") in ("finite", "unknown"):
             with contextlib.suppress(Exception):
                 evidence.update(about_variables())

@@ -1,7 +1,7 @@
 """What the loop's own variables hold at a bad update: data that a loader gave finite may have become bad on its way.
 
-Looked at only then, in the frames of the user's code, so it costs nothing before. Of tensors that are data: no parameter, and
-nothing that was computed with gradients.
+Looked at only then, in the frames of the user's code, so it costs nothing before. Of tensors that are data: no parameter, no
+state of a model that was saved, and nothing that was computed with gradients.
 """
 
 from __future__ import annotations
@@ -15,22 +15,27 @@ from typing import Any
 import torch
 
 from holdfast.inside.capture.contents import bad_fields, leaves
+from holdfast.inside.capture.non_finite import is_state
 from holdfast.inside.door.frames import all_frames, users_frames
 
 _FRAMES, _TENSORS, _NUMBERS = 4, 64, 1 << 26  # that are looked at, at most
 _LARGEST_HALF = 65504.0
+_BATCH = ("batch", "inputs")
 
 
 def about_variables() -> dict[str, Any]:
     """Evidence: `input` if a variable is not finite, `labels` if some are beyond the classes, `half` and `input_max`."""
     found: dict[str, Any] = {}
-    tensors = list(_tensors(sys._getframe(1)))
+    tensors = list(_tensors(sys._getframe(1))) or list(_of_trainer(sys._getframe(1)))
     data = [(place, tensor) for place, tensor in tensors if tensor.grad_fn is None and not tensor.requires_grad]
     for place, tensor in data:
         bad = bad_fields(tensor)
-        if bad:
+        if bad and not _is_mask(tensor):
             found["input"] = f"{place}: {bad[0].words}"
             break
+    else:
+        if any(tensor.numel() > 1 for _, tensor in data):
+            found["input"] = "finite"
     if any(tensor.dtype is torch.float16 for _, tensor in tensors):
         found["half"] = True
         sizes = [float(tensor.detach().abs().max()) for _, tensor in data if tensor.is_floating_point() and tensor.numel()]
@@ -48,13 +53,27 @@ def _tensors(frame: FrameType | None) -> Iterator[tuple[str, torch.Tensor]]:
         where = f"line {one.f_lineno} of {Path(one.f_code.co_filename).name}"
         place = where if function.startswith("<") else f"{function}(), {where}"
         for name, value in list(one.f_locals.items()):
-            if isinstance(value, torch.Tensor) or type(value) in (dict, list, tuple):
+            if isinstance(value, torch.Tensor) or (type(value) in (dict, list, tuple) and not is_state(value)):
                 for part, tensor in leaves(value, depth=2):
                     if isinstance(tensor, torch.Tensor) and tensor.numel() <= _NUMBERS and not tensor.is_meta:
                         yield f"`{name}{f'[{part}]' if part else ''}` in {place}", tensor
                         count += 1
                         if count == _TENSORS:
                             return
+
+
+def _of_trainer(frame: FrameType | None) -> Iterator[tuple[str, torch.Tensor]]:
+    """Where a trainer has the loop: what it calls a batch."""
+    for one in all_frames(frame):
+        for name in _BATCH:
+            for part, tensor in leaves(one.f_locals.get(name), depth=3) if name in one.f_locals else ():
+                if isinstance(tensor, torch.Tensor) and tensor.numel() <= _NUMBERS and not tensor.is_meta:
+                    yield f"`{name}{f'[{part}]' if part else ''}` in {one.f_code.co_name}()", tensor
+
+
+def _is_mask(tensor: torch.Tensor) -> bool:
+    """Whether it holds nothing but 0, 1 and minus infinity, as masks of attention do."""
+    return bool(((tensor == 0) | (tensor == 1) | (tensor == float("-inf"))).all())
 
 
 def _labels_beyond(computed: list[torch.Tensor], data: list[tuple[str, torch.Tensor]]) -> str | None:

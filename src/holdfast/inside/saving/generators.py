@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from holdfast.inside.snapshots.plain import attributes_of
 from holdfast.inside.snapshots.randomness import read_randomness, set_randomness
 
 Plain = dict[str, Any]
@@ -92,17 +93,9 @@ class Origins:
 
     def _note_epochs(self, path: str, thing: Any) -> None:
         for name in _EPOCHS:
-            number = _attributes(thing).get(name, ())
+            number = attributes_of(thing).get(name, ())
             if type(number) is int or number is None:
                 self._epochs[f"{path}.{name}".lstrip(".")] = (thing, name)
-
-
-def _attributes(thing: Any) -> dict[str, Any]:
-    try:
-        inside: dict[str, Any] = vars(thing)
-    except TypeError:
-        return {}
-    return inside
 
 
 def _inside(thing: Any) -> list[tuple[str, Any]]:
@@ -110,7 +103,7 @@ def _inside(thing: Any) -> list[tuple[str, Any]]:
         return [(str(number), inner) for number, inner in enumerate(thing)] if len(thing) <= _LONGEST else []
     if type(thing) is dict:
         return [(str(name), inner) for name, inner in thing.items()] if len(thing) <= _LONGEST else []
-    return list(_attributes(thing).items())
+    return list(attributes_of(thing).items())
 
 
 def _has_state(path: str, thing: Any) -> bool:

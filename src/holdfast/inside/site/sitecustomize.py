@@ -10,7 +10,8 @@ import sys
 
 if __name__ == "sitecustomize":
     _here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib costs every start of Python
-    if os.environ.get("HOLDFAST_RUN") and sys.version_info >= (3, 10):
+    _wanted = os.environ.get("HOLDFAST_RUN") or os.environ.get("HOLDFAST_ALSO")
+    if _wanted and sys.version_info >= (3, 10):
         try:  # noqa: SIM105 - contextlib costs every start of Python
             __import__("holdfast_on_torch").wait_for_torch()
         except Exception:  # noqa: BLE001 - a script must start, whatever is wrong here

@@ -17,6 +17,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
+from holdfast.inside.snapshots.plain import attributes_of
+
 Optimizer = torch.optim.Optimizer
 _SCHEDULER_NAME = re.compile(r"(Scheduler|LR|Warmup\w*|Annealing\w*)$")
 _AVERAGE_NAME = re.compile(r"EMA|Ema(?![a-z])|Averaged|MovingAverage")
@@ -64,7 +66,7 @@ def _put_in_order(found: Companions, optimizers: list[Optimizer]) -> None:
     places = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
 
     def of_optimizer(scheduler: Any) -> int:
-        return places.get(id(innermost(_attributes(scheduler).get("optimizer"))), -1)
+        return places.get(id(innermost(attributes_of(scheduler).get("optimizer"))), -1)
 
     found.schedulers.sort(key=lambda scheduler: (of_optimizer(scheduler), type(scheduler).__qualname__))
     for others in (found.scalers, found.averages, found.counters):
@@ -74,7 +76,7 @@ def _put_in_order(found: Companions, optimizers: list[Optimizer]) -> None:
 def innermost(optimizer: Any) -> Any:
     """The optimizer inside wrappers such as Accelerate's and Lightning's."""
     for _ in range(8):
-        inside = _attributes(optimizer)
+        inside = attributes_of(optimizer)
         inner = inside.get("optimizer", inside.get("_optimizer"))
         if inner is None or Optimizer not in type(inner).__mro__:
             break
@@ -96,17 +98,9 @@ def _kind_of(kind: type) -> int:
     return 0
 
 
-def _attributes(thing: Any) -> dict[str, Any]:
-    try:
-        inside: dict[str, Any] = vars(thing)
-    except TypeError:
-        return {}
-    return inside
-
-
 def _scales(scaler: Any, ours: set[int]) -> bool:
     """Whether a scaler is at work, and not for other optimizers only."""
-    inside = _attributes(scaler)
+    inside = attributes_of(scaler)
     known = set(inside.get("_per_optimizer_states", {}))
     return bool(inside.get("_enabled")) and (not known or bool(known & ours))
 
@@ -128,16 +122,16 @@ def _sort_schedulers(candidates: list[Any], ours: set[int], found: Companions) -
 
 
 def _children(outer: Any) -> list[Any]:
-    inside = _attributes(outer)
+    inside = attributes_of(outer)
     held = [inside.get(name) for name in ("_schedulers", "schedulers", "scheduler", "after_scheduler", "lr_scheduler")]
     return [child for thing in held for child in (thing if isinstance(thing, (list, tuple)) else [thing]) if child is not None]
 
 
 def _works_on(scheduler: Any, ours: set[int]) -> bool:
-    optimizer = _attributes(scheduler).get("optimizer")
+    optimizer = attributes_of(scheduler).get("optimizer")
     if optimizer is not None:
         return id(innermost(optimizer)) in ours
-    return any(_works_on(child, ours) for child in _children(scheduler) if _attributes(child).get("optimizer") is not None)
+    return any(_works_on(child, ours) for child in _children(scheduler) if attributes_of(child).get("optimizer") is not None)
 
 
 def _sort_averages(candidates: list[Any], models: list[nn.Module], optimizers: list[Optimizer], found: Companions) -> None:
@@ -149,7 +143,7 @@ def _sort_averages(candidates: list[Any], models: list[nn.Module], optimizers: l
             copies = [candidate, *candidate.children()]
             whole: nn.Module = candidate
         else:
-            copies = [thing for thing in _attributes(candidate).values() if nn.Module in type(thing).__mro__]
+            copies = [thing for thing in attributes_of(candidate).values() if nn.Module in type(thing).__mro__]
             whole = copies[0] if copies else nn.Identity()
         if any((own := _shapes(copy)) and own in shapes for copy in copies) and not _holds(whole, trained):
             found.averages.append(whole)
@@ -172,7 +166,7 @@ def _holds(module: nn.Module, trained: set[int]) -> bool:
 
 def _matching_tensors(candidate: Any, models: list[nn.Module]) -> bool:
     """Whether a plain object keeps a list of tensors shaped as a model's parameters."""
-    for held in _attributes(candidate).values():
+    for held in attributes_of(candidate).values():
         tensors = list(held.values()) if type(held) is dict else held if type(held) is list else []
         if tensors and all(isinstance(tensor, torch.Tensor) for tensor in tensors):
             shapes = [tensor.shape for tensor in tensors]

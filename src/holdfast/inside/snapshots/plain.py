@@ -29,6 +29,15 @@ class LeftOut(Exception):
     """A value that is not plain."""
 
 
+def attributes_of(thing: Any) -> dict[str, Any]:
+    """What an object holds; nothing if it has no dict of its own."""
+    try:
+        inside: dict[str, Any] = vars(thing)
+    except TypeError:
+        return {}
+    return inside
+
+
 def take_apart(value: Any, keep: Callable[[torch.Tensor], Ref], depth: int = 0) -> Any:
     """A copy of the value with `Ref`s for tensors. Raises LeftOut if the value itself is not plain."""
     kind = type(value)

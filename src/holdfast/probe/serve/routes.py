@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 from holdfast import __version__
 from holdfast.probe.cluster import mark_of
+from holdfast.probe.glance import look
 from holdfast.probe.serve import inside, tables
 from holdfast.probe.serve.reply import Denied, Json, Reply, Request
 from holdfast.probe.state import read_state
 
 PROTOCOL = 1
+_GLANCE_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,25 @@ def run_facts(request: Request) -> Json:
 
 
 def journal(request: Request) -> Json:
-    """What every run's journal holds."""
-    host = socket.gethostname()
+    """What every run's journal holds, without the rows that `after` counts."""
+    host, after = socket.gethostname(), _whole(request, "after", 0)
     found = []
     for run in request.runs:
         info, ranks = run.info(), {one.rank for one in run.recordings()}
         one = {"run": run.name, "host": info.get("host") or host, "started": info.get("started")}
-        found.append({**one, "ranks": len(ranks), "rows": list(run.journal)})
+        found.append({**one, "ranks": len(ranks), "rows": list(run.journal)[after:]})
     return Json(found)
+
+
+def glance(request: Request) -> Json:
+    """Each run as `tail` shows it: its state, the curves of the last steps, the last evaluations."""
+    rows = _whole(request, "rows", _GLANCE_ROWS)
+    return Json([{"run": run.name, **look(run, rows=min(rows, _GLANCE_ROWS)).as_dict()} for run in request.runs])
+
+
+def _whole(request: Request, option: str, usual: int) -> int:
+    said = request.options.get(option, [""])[0]
+    return int(said) if said.isdecimal() else usual
 
 
 ROUTES = (
@@ -66,6 +79,7 @@ ROUTES = (
     Route("GET", r"/v1/states", states),
     Route("GET", r"/v1/info", run_facts),
     Route("GET", r"/v1/journal", journal),
+    Route("GET", r"/v1/glance", glance),
     Route("GET", r"/v1/tables", tables.names),
     Route("GET", r"/v1/tables/(\w+)", tables.about),
     Route("GET", r"/v1/tables/(\w+)/rows", tables.rows),

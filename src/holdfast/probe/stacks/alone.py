@@ -120,7 +120,7 @@ def _holds_gil(look: Look, one: ProcessStacks) -> Verdict | None:
         f"{_whose(one)}{_name(thread)} is in C code that holds the interpreter lock: {code}, called in {place(frame)}"
         f"{f': `{text}`' if text else ''}. No other Python thread of it can run.{look.silent(one)}"
     )
-    return _verdict("hang" if _overdue(look, one) else "running", say, one, thread, frame, {"kind": "gil", "native": name})
+    return _verdict("hang" if overdue(look, one) else "running", say, one, thread, frame, {"kind": "gil", "native": name})
 
 
 def _busy(look: Look, one: ProcessStacks) -> Verdict | None:
@@ -143,12 +143,12 @@ def _loops(look: Look, one: ProcessStacks) -> Verdict | None:
     frame = _common(main, before)
     if frame is None:
         return None
-    overdue = _overdue(look, one)
+    late = overdue(look, one)
     looks = " in both looks" if before is not None else ""
-    why = ": an endless loop, or one very long computation" if overdue else "; whether it gets on, its stack does not say"
+    why = ": an endless loop, or one very long computation" if late else "; whether it gets on, its stack does not say"
     text = source_line(frame)
     say = f"{one.role} runs in {place(frame)}{looks}{why}.{f' The line: `{text}`.' if text else ''}{look.silent(one)}"
-    return _verdict("hang" if overdue else "running", say, one, main, frame, {"kind": "loop"})
+    return _verdict("hang" if late else "running", say, one, main, frame, {"kind": "loop"})
 
 
 def _computes(main: Thread, before: Thread | None) -> bool:
@@ -173,7 +173,7 @@ def _waits(look: Look, one: ProcessStacks) -> Verdict | None:
         return None
     text = source_line(frame)
     say = f"{one.role} {whereabouts(one)}{f': `{text}`' if text else ''}.{look.silent(one)}"
-    wrong = _overdue(look, one) and _stood(look, one, main)
+    wrong = overdue(look, one) and _stood(look, one, main)
     return _verdict("hang" if wrong else "waiting", say, one, main, frame, {"kind": "wait", "doing": doing(main)})
 
 
@@ -189,7 +189,7 @@ def _at(thread: Thread) -> list[tuple[str, str, int]]:
     return [(f.func, f.file, f.line) for f in thread.python]
 
 
-def _overdue(look: Look, one: ProcessStacks) -> bool:
+def overdue(look: Look, one: ProcessStacks) -> bool:
     """Whether the next step should have come: it has stepped before, and not for some times a usual step."""
     progress = look.progress(one.rank)
     if progress is None or progress.seconds is None or progress.moved:

@@ -9,7 +9,7 @@ from typing import Any
 Locals = tuple[tuple[str, str], ...]
 
 MAIN = "MainThread"
-STOPPED, HELD = "stopped", "held by a debugger"
+STOPPED, HELD, ON_DISK = "stopped", "held by a debugger", "waits for a disk"  # states that are told
 
 
 @dataclass(frozen=True, slots=True)

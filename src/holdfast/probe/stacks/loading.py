@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from holdfast.probe.stacks.frames import STOPPED, Frame, ProcessStacks, Thread
+from holdfast.probe.stacks.frames import ON_DISK, STOPPED, Frame, ProcessStacks, Thread
 from holdfast.probe.stacks.verdict import Look, Verdict
+from holdfast.probe.stacks.waiting import waits_for
 from holdfast.probe.stacks.whereabouts import WORKER_LOOP, doing, is_library, own_part, place, source_line, user_frame
 
 _LOADER = "torch/utils/data/"
@@ -66,7 +67,7 @@ def _in_the_process(look: Look, one: ProcessStacks, thread: Thread, sample: str)
     frame = user_frame(thread)
     assert frame is not None
     say = f"{one.role} loads data itself (num_workers=0){_at(sample)[:-1]} and {_what(thread, frame)}.{look.silent(one)}"
-    evidence = {"kind": "loading", "sample": sample, **_where(frame)}
+    evidence = {"kind": "loading", "sample": sample, "waits_for": _kind(one, thread), **_where(frame)}
     return Verdict("loader-stall", say, one.pid, one.rank, thread.name, frame, dict(evidence))
 
 
@@ -109,9 +110,15 @@ def _stuck(look: Look, one: ProcessStacks, busy: Sequence[ProcessStacks], count:
     sample = sample_of(thread)
     others = f" {len(busy) - 1} more of {count} workers are busy." if len(busy) > 1 else ""
     who = f"worker {culprit.worker} (process {culprit.pid}){_at(sample)}"
-    say = f"{one.role} waits for its loader: {who} {_what(thread, frame)}."
+    disk = f"waits for a disk in {place(frame)}" if culprit.state == ON_DISK else ""
+    say = f"{one.role} waits for its loader: {who} {disk or _what(thread, frame)}."
     line = {"kind": "worker", "worker": culprit.worker, "sample": sample, "doing": doing(thread), **_where(frame)}
+    line["waits_for"] = _kind(culprit, thread)
     return _blame(one, culprit, say + others + look.silent(one), line)
+
+
+def _kind(one: ProcessStacks, thread: Thread) -> str | None:
+    return waits_for(thread, on_disk=one.state == ON_DISK)
 
 
 def _stands(look: Look, worker: ProcessStacks) -> bool:

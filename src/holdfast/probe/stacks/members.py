@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from holdfast.probe.rows import last_rows
-from holdfast.probe.state import same_process
+from holdfast.probe.alive import same_process
 from holdfast.signals.run_folder import Recording, RunFolder
 
 _LOADER_ROWS = 256
@@ -50,14 +50,15 @@ def processes_of(run: RunFolder) -> list[Member]:
     roots = set(ranks)
     if not info.get("ended") and same_process(info.get("pid"), info.get("started"), info.get("host")):
         roots.add(int(info["pid"]))
-    members = {one.pid: one for pid in roots for one in _tree(pid, ranks, _workers(run))}
+    workers = functools.cache(lambda: _workers(run))
+    members = {one.pid: one for pid in roots for one in _tree(pid, ranks, workers)}
     order = sorted(members.values(), key=_order)
     return [*order, *(Member(pid, f"rank {rank}", rank, gone=True) for pid, rank in gone if order)]
 
 
 def tree_of(pid: int) -> list[Member]:
     """A process that belongs to no run, and everything below it."""
-    return sorted({one.pid: one for one in _tree(pid, {}, {})}.values(), key=lambda one: (one.pid != pid, _order(one)))
+    return sorted({one.pid: one for one in _tree(pid, {}, dict)}.values(), key=lambda one: (one.pid != pid, _order(one)))
 
 
 def _order(one: Member) -> tuple[bool, int, bool, int, int]:
@@ -88,7 +89,9 @@ def _recordings(run: RunFolder) -> list[Recording]:
 
 
 def _workers(run: RunFolder) -> dict[int, int]:
-    """Loader workers that the tables know: number by process id."""
+    """Loader workers that the tables know: number by process id. Read when a rank has a child, for it loads numpy."""
+    from holdfast.probe.rows import last_rows
+
     found: dict[int, int] = {}
     for recording in _recordings(run):
         rows = last_rows(recording.path, "loader", ("worker", "pid"), _LOADER_ROWS)
@@ -96,7 +99,7 @@ def _workers(run: RunFolder) -> dict[int, int]:
     return found
 
 
-def _tree(root: int, ranks: dict[int, int], workers: dict[int, int]) -> Iterable[Member]:
+def _tree(root: int, ranks: dict[int, int], workers: Callable[[], dict[int, int]]) -> Iterable[Member]:
     try:
         top = psutil.Process(root)
         below = top.children(recursive=True)
@@ -109,7 +112,9 @@ def _tree(root: int, ranks: dict[int, int], workers: dict[int, int]) -> Iterable
             yield one
 
 
-def _member(process: psutil.Process, ranks: dict[int, int], workers: dict[int, int], above: dict[int, Member]) -> Member | None:
+def _member(
+    process: psutil.Process, ranks: dict[int, int], workers: Callable[[], dict[int, int]], above: dict[int, Member]
+) -> Member | None:
     """What a process is; None for one that ended just now, and for Holdfast's own."""
     try:
         words, state, parent = process.cmdline(), process.status(), process.ppid()
@@ -125,8 +130,8 @@ def _member(process: psutil.Process, ranks: dict[int, int], workers: dict[int, i
         rank = ranks[process.pid]
         return replace(member, role=f"rank {rank}", rank=rank)
     owner = above.get(parent)
-    if process.pid in workers and owner is not None:
-        return as_worker(replace(member, rank=owner.rank), workers[process.pid])
+    if owner is not None and owner.rank is not None and (number := workers().get(process.pid)) is not None:
+        return as_worker(replace(member, rank=owner.rank), number)
     return replace(member, **_role(process, words, line, owner))
 
 

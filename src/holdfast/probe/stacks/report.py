@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.errors import NoSuchRun
 from holdfast.probe.stacks.frames import ProcessStacks, RankProgress, Thread
-from holdfast.probe.stacks.progress import read_progress
 from holdfast.probe.stacks.sentence import explain
 from holdfast.probe.stacks.take import take_of_process, take_stacks
 from holdfast.probe.stacks.verdict import Verdict
 from holdfast.probe.stacks.whereabouts import own_part, place, user_frame
 from holdfast.signals.run_folder import RunFolder
 
-APART = 0.25
+APART = 0.1  # seconds; py-spy needs as long again before it reads native frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,22 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
 
-def report_on_run(run: RunFolder, *, native: bool = True, locals_: bool = False) -> Report:
-    """Look at a run that lives; of one that is over, at the last stacks that were kept."""
+def report_on_run(
+    run: RunFolder, *, native: bool = True, locals_: bool = False, meanwhile: Callable[[], object] = lambda: None
+) -> Report:
+    """Look at a run that lives; of one that is over, at the last stacks that were kept.
+
+    `meanwhile` is called while py-spy reads: what shows the report can be loaded then.
+    """
     begun = time.monotonic()
     first = take_stacks(run, native=False)
     if not any(one.state != "gone" for one in first):
         return _of_the_past(run)
-    state = read_progress(run)
-    earlier = _last_kept(run)  # between the looks, for it takes its time to load pyarrow
-    stacks = _again(begun, lambda: take_stacks(run, native=native, locals_=locals_))
+    with ThreadPoolExecutor(1, thread_name_prefix="holdfast-look") as pool:
+        later = pool.submit(_again, begun, lambda: take_stacks(run, native=native, locals_=locals_, after=first))
+        state, earlier = _far(run), _last_kept(run)  # meanwhile, for it takes its time to load numpy and pyarrow
+        meanwhile()
+        stacks = later.result()
     verdict = explain(first, again=stacks, state=_moved(run, state, begun), world=_world(run))
     report = Report(name=run.name, when=time.time(), stacks=stacks, verdict=verdict, seconds=time.monotonic() - begun)
     return _kept(run, _compared(report, earlier))
@@ -63,7 +70,7 @@ def report_on_process(pid: int, *, native: bool = True, locals_: bool = False) -
     """Look at a process that belongs to no run, and at those it started. Nothing is kept."""
     begun = time.monotonic()
     first = take_of_process(pid, native=False)
-    stacks = _again(begun, lambda: take_of_process(pid, native=native, locals_=locals_))
+    stacks = _again(begun, lambda: take_of_process(pid, native=native, locals_=locals_, after=first))
     if not stacks:
         raise NoSuchRun(f"there is no process {pid}.", fix="`holdfast ps` lists the live runs")
     verdict = explain(first, again=stacks)
@@ -88,7 +95,15 @@ def _again(begun: float, take: Callable[[], list[ProcessStacks]]) -> list[Proces
     return take()
 
 
+def _far(run: RunFolder) -> list[RankProgress]:
+    from holdfast.probe.stacks.progress import read_progress
+
+    return read_progress(run)
+
+
 def _moved(run: RunFolder, before: Sequence[RankProgress], begun: float) -> list[RankProgress]:
+    from holdfast.probe.stacks.progress import read_progress
+
     return read_progress(run, before, apart=time.monotonic() - begun)
 
 

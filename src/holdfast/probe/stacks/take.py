@@ -1,7 +1,8 @@
 """Take the stacks of a run: every process of it on this machine, at the same time, each within its limit.
 
 Everybody is read quickly first, Python functions only. Native frames cost a second where a stack is in torch's libraries, so
-they are read of one process of each kind: sixty-four ranks that wait in the same line have the same native frames.
+they are read of one process of each kind: sixty-four ranks that wait in the same line have the same native frames. A second look
+(`after` is the first) knows the kinds already, and reads the native frames of each as soon as it has been read at all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import TypeVar
 
 import psutil
 
-from holdfast.probe.stacks.frames import HELD, STOPPED, Frame, ProcessStacks, Thread, as_rows, from_rows
+from holdfast.probe.stacks.frames import HELD, ON_DISK, STOPPED, Frame, ProcessStacks, Thread, as_rows, from_rows
+from holdfast.probe.stacks.loading import idle_worker
 from holdfast.probe.stacks.members import Member, as_worker, processes_of, tree_of
 from holdfast.probe.stacks.own_dump import ask_itself
 from holdfast.probe.stacks.permission import denied, facts_about, why_not
@@ -26,10 +28,10 @@ from holdfast.signals.run_folder import RunFolder
 
 __all__ = ["Frame", "Member", "ProcessStacks", "Thread", "as_rows", "from_rows", "processes_of", "take_of_process", "take_stacks"]
 
-_SECONDS = 1.5
+_SECONDS = 1.3
 _NATIVE_AT_MOST = 8
-_STATES = {psutil.STATUS_STOPPED: STOPPED, psutil.STATUS_TRACING_STOP: HELD, psutil.STATUS_DISK_SLEEP: "waits for a disk"}
-_STANDING = (STOPPED, HELD, "waits for a disk")  # stopping them for the reading would fail, or never end
+_STATES = {psutil.STATUS_STOPPED: STOPPED, psutil.STATUS_TRACING_STOP: HELD, psutil.STATUS_DISK_SLEEP: ON_DISK}
+_STANDING = (STOPPED, HELD, ON_DISK)  # stopping them for the reading would fail, or never end
 _ALWAYS_KEPT = {  # locals that say which sample a loader's worker is at; others only if they are asked for
     "_worker_loop": ("worker_id", "index", "idx"),
     "fetch": ("possibly_batched_index", "idx"),
@@ -39,31 +41,55 @@ One = TypeVar("One")
 Other = TypeVar("Other")
 
 
-def take_stacks(run: RunFolder, *, native: bool = True, locals_: bool = False, seconds: float = _SECONDS) -> list[ProcessStacks]:
+def take_stacks(
+    run: RunFolder,
+    *,
+    native: bool = True,
+    locals_: bool = False,
+    seconds: float = _SECONDS,
+    after: Sequence[ProcessStacks] = (),
+) -> list[ProcessStacks]:
     """Stacks of all processes of the run on this machine, ranks first. A process that cannot be read says why."""
-    return _take(processes_of(run), run, native=native, locals_=locals_, seconds=seconds)
+    return _take(processes_of(run), run, native=native, locals_=locals_, seconds=seconds, after=after)
 
 
-def take_of_process(pid: int, *, native: bool = True, locals_: bool = False, seconds: float = _SECONDS) -> list[ProcessStacks]:
+def take_of_process(
+    pid: int, *, native: bool = True, locals_: bool = False, after: Sequence[ProcessStacks] = ()
+) -> list[ProcessStacks]:
     """The same for a process that belongs to no run, and for those it started."""
-    return _take(tree_of(pid), None, native=native, locals_=locals_, seconds=seconds)
+    return _take(tree_of(pid), None, native=native, locals_=locals_, seconds=_SECONDS, after=after)
 
 
 def _take(
-    members: Sequence[Member], run: RunFolder | None, *, native: bool, locals_: bool, seconds: float
+    members: Sequence[Member],
+    run: RunFolder | None,
+    *,
+    native: bool,
+    locals_: bool,
+    seconds: float,
+    after: Sequence[ProcessStacks],
 ) -> list[ProcessStacks]:
     until = time.monotonic() + seconds
-    taken = _together(lambda one: _one(one, run, until), members)
-    if native:
+    at_once = {after[index].pid for index in _one_of_each_kind(after)} if native else set()
+    taken = _together(lambda one: (_best if one.pid in at_once else _one)(one, run, until), members, more=len(at_once))
+    if native and not at_once:
         taken = _with_native(taken, until)
     return [one if locals_ else _without_locals(one) for one in taken]
 
 
-def _together(job: Callable[[One], Other], those: Sequence[One]) -> list[Other]:
+def _together(job: Callable[[One], Other], those: Sequence[One], *, more: int = 0) -> list[Other]:
+    """All of them, some at a time; `more` of them take long, and must not keep the others waiting."""
     if not those:
         return []
-    with ThreadPoolExecutor(min(len(those), 2 * (os.cpu_count() or 1)), thread_name_prefix="holdfast-stacks") as pool:
+    many = min(len(those), 2 * (os.cpu_count() or 1) + more)
+    with ThreadPoolExecutor(many, thread_name_prefix="holdfast-stacks") as pool:
         return list(pool.map(job, those))
+
+
+def _best(member: Member, run: RunFolder | None, until: float) -> ProcessStacks:
+    """One process, quickly first, and then with native frames; whoever is not done in time keeps what is known."""
+    one = _one(member, run, until)
+    return _native(one, until) if _can_be_held(one) else one
 
 
 def _one(member: Member, run: RunFolder | None, until: float) -> ProcessStacks:
@@ -111,14 +137,25 @@ def _named(stacks: ProcessStacks, member: Member) -> ProcessStacks:
 
 def _with_native(taken: list[ProcessStacks], until: float) -> list[ProcessStacks]:
     """Native frames for one process of each kind; whoever is not done in time keeps what is known."""
-    kinds: dict[object, int] = {}
-    for index, one in enumerate(taken):
-        if one.by == "py-spy" and one.threads and one.state not in _STANDING:
-            kinds.setdefault(_kind(one), index)
-    chosen = list(kinds.values())[:_NATIVE_AT_MOST]
+    chosen = _one_of_each_kind(taken)
     for index, better in zip(chosen, _together(lambda i: _native(taken[i], until), chosen), strict=True):
         taken[index] = better
     return taken
+
+
+def _one_of_each_kind(taken: Sequence[ProcessStacks]) -> list[int]:
+    """Which processes to read with native frames; workers without work and what started the ranks are not worth the time."""
+    ranked = any(one.rank is not None for one in taken)
+    kinds: dict[object, int] = {}
+    for index, one in enumerate(taken):
+        wanted = (one.rank is not None or not ranked) and not (one.worker is not None and idle_worker(one))
+        if wanted and _can_be_held(one):
+            kinds.setdefault(_kind(one), index)
+    return list(kinds.values())[:_NATIVE_AT_MOST]
+
+
+def _can_be_held(one: ProcessStacks) -> bool:
+    return one.by == "py-spy" and bool(one.threads) and one.state not in _STANDING
 
 
 def _kind(one: ProcessStacks) -> object:

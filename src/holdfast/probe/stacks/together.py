@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from holdfast.probe.stacks.alone import whereabouts
+from holdfast.probe.stacks.alone import overdue, whereabouts
 from holdfast.probe.stacks.frames import ProcessStacks, Thread
 from holdfast.probe.stacks.verdict import Look, Verdict
 from holdfast.probe.stacks.whereabouts import native_part, place, user_frame
@@ -13,6 +13,8 @@ from holdfast.probe.stacks.whereabouts import native_part, place, user_frame
 _C10D = re.compile(r"torch/distributed/(distributed_c10d|_functional_collectives|rendezvous)\.py$")
 _JOINING = ("init_process_group", "_new_process_group_helper", "_store_based_barrier", "rendezvous", "new_group")
 _NATIVE = re.compile(r"c10d::|gloo::|nccl|Nccl|NCCL")
+_ENGINE = "_engine_run_backward"
+_BACKWARD = "the backward pass, where the gradients of all ranks meet,"
 _REDUCER = re.compile(r"c10d::Reducer")
 
 
@@ -20,6 +22,7 @@ def collective_verdict(look: Look, world: int | None = None) -> Verdict | None:
     """What to say if at least one rank waits in a collective; None if none does."""
     ranks = [one for one in look.trainers if one.is_rank or one.main is not None]
     inside = [(one, name) for one in ranks if one.main is not None and (name := collective_of(one.main)) is not None]
+    inside = inside or [(one, _BACKWARD) for one in _in_backward(look, ranks)]
     if not inside:
         return None
     missing = [one for one in ranks if all(one is not other for other, _ in inside)]
@@ -63,6 +66,17 @@ def collective_of(thread: Thread) -> str | None:
     if not thread.active and any(_NATIVE.search(frame.func) for frame in native):
         return "a collective"
     return None
+
+
+def _in_backward(look: Look, ranks: Sequence[ProcessStacks]) -> list[ProcessStacks]:
+    """Ranks that stand still in a backward pass while another is somewhere else: without native frames nothing says more."""
+    found = [one for one in ranks if one.main is not None and _waits_in_backward(one.main, look.earlier_thread(one, one.main))]
+    late = any(overdue(look, one) for one in found)
+    return found if len(found) < len(ranks) and late else []
+
+
+def _waits_in_backward(main: Thread, before: Thread | None) -> bool:
+    return all(not one.active and any(f.func == _ENGINE for f in one.python) for one in (main, before) if one is not None)
 
 
 def odd_one(look: Look) -> tuple[ProcessStacks, str] | None:

@@ -48,6 +48,32 @@ def test_ranks_that_have_not_met_yet_are_said_to_wait_for_each_other() -> None:
     assert "the others have not come" in explain([joining]).say
 
 
+def in_backward(number: int, **more: object) -> ProcessStacks:
+    frames = (Frame("_engine_run_backward", "/venv/lib/python3.11/site-packages/torch/autograd/graph.py", 869),)
+    return rank(number, *frames, Frame("main", "/job/train.py", 21), **more)
+
+
+def test_without_native_frames_a_rank_that_waits_in_backward_waits_for_the_one_that_is_elsewhere() -> None:
+    looks = [in_backward(0), reading(1)]
+    verdict = explain(looks, again=looks, state=late(0, 1))
+    assert verdict.code == "collective-stall" and verdict.evidence["missing"] == [1]
+    assert "Rank 0 waits in the backward pass, where the gradients of all ranks meet, in main()" in verdict.say
+    assert "rank 1 is in read() of /job/settings in wait_for_settings()" in verdict.say
+
+
+@pytest.mark.parametrize(
+    ("looks", "silent"),
+    [
+        ([in_backward(0), in_backward(1)], 30.0),
+        ([in_backward(0), reading(1)], 0.6),
+        ([in_backward(0, threads=(thread(1000, *in_backward(0).threads[0].frames, active=True),)), reading(1)], 30.0),
+    ],
+    ids=["all of them", "not late", "computes"],
+)
+def test_a_backward_pass_alone_is_no_collective(looks: list[ProcessStacks], silent: float) -> None:
+    assert explain(looks, again=looks, state=late(0, 1, seconds=silent)).code != "collective-stall"
+
+
 def test_the_worker_that_is_stuck_is_named_with_its_sample() -> None:
     stuck = worker(1, *fetching("13", Frame("Samples.read", "/job/data.py", 6)), call="open /nfs/images/13.png")
     verdict = explain([waiting_for_loader(), worker(0), stuck])

@@ -1,0 +1,48 @@
+"""Twenty million predictions through `holdfast.PredictionWriter`: resident memory at its peak, and rows a second.
+
+python benchmarks/predictions.py [--rows 20000000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import holdfast
+
+BATCH, MOST = 4096, 300
+
+
+def peak() -> float:
+    """Megabytes that this process has had in memory at most."""
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+
+
+def main() -> int:
+    """Write them, and compare the peak with the bar."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=20_000_000)
+    rows = parser.parse_args().rows
+    random = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        begun = time.perf_counter()
+        with holdfast.PredictionWriter(Path(folder) / "predictions") as writer:
+            for first in range(0, rows, BATCH):
+                count = min(BATCH, rows - first)
+                values = random.random((count, 4), dtype=np.float32)
+                writer.write(event=np.arange(first, first + count), energy=values[:, 0], position=values[:, 1:])
+        seconds = time.perf_counter() - begun
+        size = sum(file.stat().st_size for file in Path(folder).rglob("*.parquet"))
+    used = peak()
+    print(f"{writer.rows:,} rows, {size / 1e6:,.0f} MB on disk, {writer.rows / seconds / 1e6:.2f} million rows a second")
+    print(f"  resident memory at its peak {used:,.0f} MB   at most {MOST} {'ok' if used <= MOST else 'MISSED'}")
+    return 0 if used <= MOST else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

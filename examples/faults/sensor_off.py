@@ -1,0 +1,16 @@
+"""A fault of your own: `holdfast drill --fault-file examples/faults/sensor_off.py -- python train.py`."""
+
+from holdfast.drills import Expected, Fault
+
+
+class SensorOff(Fault):
+    code = "sensor-off"
+    what = "one column of one batch is NaN: a sensor was off"
+    expected = Expected(findings=("non-finite-loss", "non-finite-input"), causes=("data-non-finite",), survivable=True)
+    needs = ("float-inputs",)
+
+    def batch(self, batch, scene):
+        def off(numbers):
+            numbers[:, 0] = float("nan")
+
+        return scene.change_inputs(batch, off)

@@ -1,0 +1,95 @@
+"""`holdfast doctor`: is this machine ready to train? What is wrong with it, by what evidence, and what would mend it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import AsJson
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.environment.check import Check
+    from holdfast.environment.examine import Answer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    fix: Annotated[bool, typer.Option("--fix", help="Print the commands that would mend it; nothing is run.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="A plain text to paste, without your keys and names.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this check; may be given several times.", show_default=False)
+    ] = None,
+    compile_of: Annotated[
+        str | None,
+        typer.Option(
+            "--compile",
+            metavar="MODULE:FACTORY",
+            help="Measure torch.compile's modes on your model instead: the factory gives (model, inputs), or a step to call.",
+            show_default=False,
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="With --compile: at most so long for each mode.")] = 600.0,
+    folder: Annotated[Path, typer.Option(help="Where runs will be written.")] = Path(),
+    workers: Annotated[int | None, typer.Option(min=0, help="Loader workers that you plan.", show_default=False)] = None,
+    batch_mb: Annotated[float | None, typer.Option(min=0, help="MB of a batch that you plan.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine: driver, torch, cards, memory, disk, limits, compiling, trackers.
+
+    Every check has a time limit, and what could crash or hang runs in a process of its own. Exit 1: a problem was found.
+    """
+    if compile_of is not None:
+        from holdfast.cli.doctor_compile import compare_modes
+
+        compare_modes(compile_of, seconds=seconds, as_json=as_json)
+        return
+    from holdfast.cli import doctor_show as show
+    from holdfast.environment.check import PROBLEM
+    from holdfast.environment.machine import Machine, Plans
+    from holdfast.environment.report import count
+
+    batch = int(batch_mb * (1 << 20)) if batch_mb is not None else None
+    machine, checks = Machine(Plans(folder=folder, workers=workers, batch=batch)), _chosen(only)
+    if as_json or fix or report:
+        answers = show.gathered(machine, checks)
+        _hand_over(answers, as_json=as_json, fix=fix)
+    else:
+        answers = show.told(machine, checks)
+    sys.stdout.flush()
+    raise typer.Exit(1 if count(answers, PROBLEM) else 0)
+
+
+def _hand_over(answers: list[Answer], *, as_json: bool, fix: bool) -> None:
+    from holdfast.cli import doctor_show as show
+    from holdfast.cli.show import for_json
+    from holdfast.environment.check import PROBLEM, WARNING
+    from holdfast.environment.report import as_rows, count, text_report
+
+    if as_json:
+        counts = {"problems": count(answers, PROBLEM), "warnings": count(answers, WARNING)}
+        print(json.dumps({**counts, "checks": for_json(as_rows(answers))}, ensure_ascii=False))
+    elif fix:
+        show.commands(answers)
+    else:
+        print(text_report(answers), end="")
+
+
+def _chosen(only: list[str] | None) -> list[Check]:
+    from holdfast.environment.checks import BY_NAME, CHECKS
+
+    for name in only or ():
+        if name not in BY_NAME:
+            near = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.4)
+            fix = f"holdfast doctor --only {near[0]}" if near else f"one of: {', '.join(BY_NAME)}"
+            raise UsageError(f"There is no check {name!r}.", fix=fix)
+    return [check for check in CHECKS if not only or check.name in only]

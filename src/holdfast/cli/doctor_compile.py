@@ -1,0 +1,113 @@
+"""`holdfast doctor --compile`: torch.compile's modes on the user's model, side by side, and which one for which use."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.cli.show import DASH, WIDTH, duration, for_json, number, size
+from holdfast.environment.compile_modes import EAGER, MODES, Measured, advice, as_row, break_even, check_name, measure
+
+_COLUMNS = ("mode", "compile", "step", "speed", "peak memory", "graph breaks", "pays off after")
+
+
+def compare_modes(factory: str, *, seconds: float, as_json: bool) -> None:
+    """Measure all modes, one after the other; exit 1 if one of them fails."""
+    check_name(factory)
+    measured = []
+    for mode in MODES:
+        print(f"measuring {mode} …", file=sys.stderr, flush=True)
+        measured.append(measure(factory, mode, seconds=seconds, memory=_memory()))
+        if mode == EAGER and measured[0].step_seconds is None:
+            break
+    if as_json:
+        rows = [as_row(measured[0], one) for one in measured]
+        chosen = [{"from_step": steps, "mode": mode} for steps, mode in _advice(measured)]
+        print(json.dumps(for_json({"modes": rows, "advice": chosen}), ensure_ascii=False))
+    else:
+        show(measured)
+    sys.stdout.flush()
+    raise typer.Exit(1 if any(one.failed for one in measured) else 0)
+
+
+def _memory() -> int:
+    import psutil
+
+    return int(0.8 * psutil.virtual_memory().available)
+
+
+def _advice(measured: list[Measured]) -> list[tuple[int, str]]:
+    return advice(measured) if measured[0].step_seconds is not None else []
+
+
+def show(measured: list[Measured]) -> None:
+    """The modes as a table, what is to be said about them, and which one for which use."""
+    terminal = Console(highlight=False)
+    console = Console(highlight=False, width=min(terminal.width, WIDTH) if terminal.is_terminal else WIDTH)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in _COLUMNS:
+        table.add_column(name, justify="left" if name == "mode" else "right", no_wrap=True)
+    for one in measured:
+        table.add_row(*_cells(measured[0], one))
+    console.print(table)
+    for line in [*_failures(measured), *_remarks(measured)]:
+        console.print(line, soft_wrap=not terminal.is_terminal)
+    console.print()
+    for use, mode in _uses(measured):
+        console.print(Text.assemble((f"{use:<34} ", "dim"), (mode, "bold")))
+
+
+def _cells(eager: Measured, one: Measured) -> list[str]:
+    speed = f"× {eager.step_seconds / one.step_seconds:.2f}" if eager.step_seconds and one.step_seconds else DASH
+    steps = break_even(eager, one)
+    after = f"{number(steps)} steps" if steps is not None else DASH if one.mode == EAGER or one.failed else "never"
+    compiling = duration(one.compile_seconds)
+    return [one.mode, compiling, _short(one.step_seconds), speed, size(one.peak_bytes), number(one.graph_breaks), after]
+
+
+def _short(seconds: float | None) -> str:
+    """A step's time, of which thousandths of a second matter."""
+    if seconds is None:
+        return DASH
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def _failures(measured: list[Measured]) -> list[Text]:
+    return [Text.assemble((f"{one.mode}: ", "bold red"), one.failed) for one in measured if one.failed]
+
+
+def _remarks(measured: list[Measured]) -> list[Text]:
+    """What the numbers mean beyond themselves."""
+    said: list[str] = []
+    compiled = [one for one in measured[1:] if not one.failed]
+    for one in compiled:
+        if one.graph_breaks:
+            said.append(f"graph breaks cost speed; the first: {one.break_reasons[0] if one.break_reasons else 'not told'}")
+            break
+    for one in compiled:
+        if one.partial_batch_graphs:
+            took = duration(one.partial_batch_seconds)
+            said.append(f"a smaller last batch is compiled once more ({took}): DataLoader(drop_last=True), or pad it")
+    if measured[0].device == "cpu":
+        said.append("reduce-overhead works by CUDA graphs: on a CPU it is the default mode under another name")
+    said += dict.fromkeys(note for one in compiled for note in one.notes)
+    return [Text(f"note: {one}", "dim") for one in said]
+
+
+def _uses(measured: list[Measured]) -> list[tuple[str, str]]:
+    """Which mode for which use, by the measured numbers."""
+    chosen = _advice(measured)
+    rows: list[tuple[str, str]] = [("debugging", "eager: errors point at your own lines")]
+    for place, (steps, mode) in enumerate(chosen):
+        last = place + 1 == len(chosen)
+        until = None if last else chosen[place + 1][0]
+        if steps == 0:
+            rows.append(("any number of steps" if last else f"up to {number(until)} steps", mode))
+        else:
+            rows.append((f"{number(steps)} steps and more" if last else f"{number(steps)} to {number(until)} steps", mode))
+    return rows

@@ -1,0 +1,192 @@
+"""`holdfast drill`: put faults into a training on purpose, and see what is seen and survived."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import AsJson
+from holdfast.errors import HoldfastError, UsageError
+
+if TYPE_CHECKING:
+    from holdfast.drills.course import Ahead, CourseResult, Result
+    from holdfast.drills.trial import Training
+
+_POLICIES = {"heal": ("heal",), "observe": ("observe",), "guard": ("guard",), "both": ("observe", "heal")}
+_INTERRUPTED = 130
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb. Options end at the first word of the command: what follows is the command's own."""
+    app.command("drill", context_settings={"allow_interspersed_args": False})(drill)
+
+
+def drill(
+    command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND...", show_default=False)] = None,
+    faults: Annotated[
+        str, typer.Option(metavar="CODES", help="Which: codes or numbers of the list, with commas; or all.")
+    ] = "all",
+    fault_file: Annotated[
+        Path | None, typer.Option(metavar="FILE.py", help="Faults of your own; without --faults only these.", show_default=False)
+    ] = None,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STEP", help="When: step=200 for all, nan-batch=200 for one; else drawn.", show_default=False),
+    ] = None,
+    policy: Annotated[str, typer.Option(help="What Holdfast may do: heal, guard, observe, or both (observe and heal).")] = "heal",
+    seeds: Annotated[int, typer.Option(min=1, help="Each fault with so many seeds, each at a step of its own.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The first of them. The same seed gives the same steps.")] = 0,
+    controls: Annotated[int, typer.Option(min=1, help="Runs without a fault at least, each with a seed of its own.")] = 3,
+    sequence: Annotated[bool, typer.Option("--sequence", help="All faults in one run, one after the other.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The number that says how good it became.", show_default=False)
+    ] = None,
+    resume_args: Annotated[
+        str | None, typer.Option(metavar="WORDS", help='How the script resumes: "--resume {checkpoint}".', show_default=False)
+    ] = None,
+    hang_after: Annotated[
+        str | None, typer.Option(metavar="SECONDS", help="Silence that is no hang, 10 by default.", show_default=False)
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs/drills"),
+    keep: Annotated[bool, typer.Option("--keep", help="Keep all runs, not only those where something was missed.")] = False,
+    list_them: Annotated[bool, typer.Option("--list", help="List all faults, and stop.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put faults into a training on purpose, and see what Holdfast sees and survives.
+
+    First the training runs without a fault; then once for each fault. `{folder}` in the command is a folder of each run's own.
+    Exit 1: something was missed or not survived, or raised without a fault. 2: it could not be done.
+    """
+    from holdfast.drills.choosing import own_faults, read_at, read_codes
+
+    own = own_faults(fault_file)
+    if list_them:
+        from holdfast.cli.drill_list import show_list
+
+        show_list(own, as_json=as_json)
+        return
+    training = _training(command or [], metric=metric, resume_args=resume_args, hang_after=hang_after)
+    if policy not in _POLICIES:
+        raise UsageError(f"there is no policy {policy!r} to drill with.", fix="--policy heal, guard, observe or both")
+    codes = list(own) if own and faults == "all" else read_codes(faults, list(own))
+    place = folder / time.strftime("%m%d-%H%M%S")
+    try:
+        result = _run(
+            training, codes, at=read_at(at or [], codes), policies=_POLICIES[policy], seeds=range(seed, seed + seeds),
+            controls=controls, sequence=sequence, jobs=jobs, folder=place, keep=keep, sources=own,
+        )  # fmt: skip
+    except HoldfastError:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    finally:
+        _remove_empty(place)
+    _tell(result, as_json=as_json)
+
+
+def _training(command: list[str], *, metric: str | None, resume_args: str | None, hang_after: str | None) -> Training:
+    """The command as a user would give it to `holdfast run`."""
+    from holdfast.cli.run import read_hang_after, read_template
+    from holdfast.drills.trial import Training
+    from holdfast.supervisor.command import find_command
+
+    if not command:
+        raise UsageError("there is no training to put faults into.", fix="holdfast drill -- python train.py")
+    script = next((Path(word).stem for word in command if word.endswith(".py")), Path(command[0]).name)
+    find_command(command)
+    return Training(
+        words=tuple(command),
+        name=script,
+        metric=metric,
+        resume_args=read_template(resume_args),
+        hang_after=read_hang_after(hang_after),
+        directory=Path.cwd(),
+    )
+
+
+def _run(training: Training, codes: list[str], **how: object) -> CourseResult:
+    from holdfast.drills.course import run_course
+
+    print(f"drilling: {shlex.join(training.words)}\n  first without a fault …", file=sys.stderr, flush=True)
+    return run_course([training], codes, on_result=_say, on_plan=_say_ahead, **how)  # type: ignore[arg-type]
+
+
+def _say(result: Result) -> None:
+    from holdfast.drills.report import line
+
+    print(f"  {line(result)}", file=sys.stderr, flush=True)
+
+
+def _say_ahead(ahead: Ahead) -> None:
+    from holdfast.drills.report import seconds_in_words
+
+    if ahead.shared:
+        files = ", ".join(map(_shown, ahead.shared[:3])) + (", …" if len(ahead.shared) > 3 else "")
+        print(
+            f"  note: every run saves the same files ({files}); one that goes on from what another has saved tells nothing.\n"
+            "        `{folder}` in the command is a folder of each run's own: python train.py --output {folder}",
+            file=sys.stderr,
+        )
+    runs = f"{ahead.runs} run{'s' if ahead.runs != 1 else ''} with faults"
+    print(f"  now {runs}, about {seconds_in_words(ahead.seconds)} …", file=sys.stderr, flush=True)
+
+
+def _remove_empty(place: Path) -> None:
+    for folder in (place, place.parent):
+        with contextlib.suppress(OSError):  # something was kept in it
+            folder.rmdir()
+
+
+def _tell(result: CourseResult, *, as_json: bool) -> None:
+    """The table, the totals, where to look; and the exit code."""
+    from holdfast.drills.course import as_rows
+    from holdfast.drills.report import totals
+
+    counted = totals(result)
+    if as_json:
+        print(json.dumps({**as_rows(result), "totals": counted.as_row()}, ensure_ascii=False))
+    else:
+        _show(result)
+    _say_where(result)
+    if result.interrupted:
+        raise typer.Exit(_INTERRUPTED)
+    if not counted.good:
+        raise typer.Exit(1)
+
+
+def _show(result: CourseResult) -> None:
+    from holdfast.cli.checkpoints.telling import page
+    from holdfast.drills.report import table, totals
+
+    out = page()
+    if result.scores:
+        out.print()
+        out.print(table(result.scores))
+        out.print("metric: with the fault, and without; lost: steps, and time", style="dim")
+    out.print()
+    for words in totals(result).in_words():
+        out.print(words)
+    if result.interrupted:
+        out.print("interrupted: what was not run is missing above", style="yellow")
+
+
+def _say_where(result: CourseResult) -> None:
+    """The runs that are worth a look."""
+    bad = [(one.fault, one.run) for one in result.scores if not one.good and one.run]
+    bad += [("no fault", one.run) for one in result.controls if one.false_alarms and one.run]
+    for name, run in dict.fromkeys(bad):
+        print(f"look at it ({name}): holdfast diagnose {_shown(run)}", file=sys.stderr)
+
+
+def _shown(path: str) -> str:
+    with contextlib.suppress(ValueError):
+        return str(Path(path).relative_to(Path.cwd().resolve()))
+    return path

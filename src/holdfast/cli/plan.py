@@ -1,0 +1,153 @@
+"""`holdfast plan`: how much memory a training needs, the largest batch that fits, and what each lever saves."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.options import AsJson
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from holdfast.environment.plan.measuring import Facts
+
+_GIB = 1 << 30
+_WORKERS, _PREFETCH = (0, 2, 4, 8), 2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb. Options end at the first word of the command: what follows is the command's own."""
+    app.command("plan", context_settings={"allow_interspersed_args": False})(plan)
+
+
+def plan(
+    command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND...", show_default=False)] = None,
+    effective: Annotated[
+        int | None, typer.Option(min=1, help="The batch you want: how to make it by accumulation.", show_default=False)
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=1, help="Predictions that an evaluation would keep in memory.", show_default=False)
+    ] = None,
+    row_bytes: Annotated[int, typer.Option("--row-bytes", min=1, help="Bytes of one of them.")] = 200,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that one measurement may take.")] = 300.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a few steps of a training at small batches, and say what fits.
+
+    The command is a training script with a DataLoader, or package.module:factory, which makes a model and its inputs. Each
+    measurement is a process of its own that ends after a few steps: it cannot disturb anything else.
+    """
+    from holdfast.environment.plan.measuring import measure_training
+    from holdfast.environment.plan.trial import Asked, words_for
+
+    if not command:
+        raise UsageError("which training?", fix="holdfast plan -- python train.py, or holdfast plan package.module:factory")
+    facts = measure_training(Asked(words=words_for(command), seconds=timeout), _tell)
+    if as_json:
+        print(json.dumps(_row(facts, effective, rows, row_bytes)))
+    else:
+        _show(facts, effective, rows, row_bytes)
+
+
+def _tell(text: str) -> None:
+    print(f"holdfast: {text}", file=sys.stderr)
+
+
+def _row(facts: Facts, effective: int | None, rows: int | None, row_bytes: int) -> dict[str, Any]:
+    from holdfast.environment.plan.options import host_need, levers, what_fits
+
+    return {
+        "device": facts.row["device"],
+        "own_batch": facts.own_batch,
+        "fixed": round(facts.line.fixed),
+        "per_sample": round(facts.line.per_sample),
+        "bent": facts.line.bent,
+        "points": [{"batch": point.batch, "peak": point.peak} for point in facts.points],
+        "parameters": facts.row["parameters"],
+        "gradients": facts.row["gradients"],
+        "optimizer": facts.row["optimizer"],
+        "fits": [fits.as_row() for fits in what_fits(facts, effective)],
+        "levers": [lever.as_row() for lever in levers(facts)],
+        "host": {str(count): round(host_need(facts, count, _PREFETCH, facts.own_batch)) for count in _WORKERS},
+        "predictions": rows * row_bytes if rows else None,
+    }
+
+
+def _show(facts: Facts, effective: int | None, rows: int | None, row_bytes: int) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+    _show_need(console, facts)
+    _show_fits(console, facts, effective)
+    _show_levers(console, facts)
+    _show_host(console, facts)
+    if rows:
+        print(f"\n{rows:,} predictions kept in memory: {_size(rows * row_bytes)} ({row_bytes} bytes each)")
+        print("  fix: holdfast.PredictionWriter streams them to disk in bounded memory")
+
+
+def _show_need(console: Console, facts: Facts) -> None:
+    row = facts.row
+    where = f"on {row['device']}" if facts.on_gpu else "on the CPU, as resident memory: a GPU needs about the same for tensors"
+    console.print(f"measured {where}: batches of {', '.join(str(point.batch) for point in facts.points)}")
+    held = f"weights {_size(row['parameters'] + row['others'])}, gradients {_size(row['gradients'])}"
+    console.print(f"  fixed       {_size(facts.line.fixed)}   ({held}, optimizer {_size(row['optimizer'])})")
+    console.print(f"  per sample  {_size(facts.line.per_sample)}")
+    if facts.line.bent:
+        console.print("  the measured batches are not on one line: take what is far beyond them as a guess")
+
+
+def _show_fits(console: Console, facts: Facts, effective: int | None) -> None:
+    from rich.table import Table
+
+    from holdfast.environment.plan.options import what_fits
+
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
+    for name in ("largest batch", *facts.lines):
+        table.add_column(name, justify="left" if name == "largest batch" else "right")
+    cards: dict[str, list[str]] = {}
+    for fits in what_fits(facts, effective):
+        more = f" × {fits.accumulate}" if fits.accumulate and fits.accumulate > 1 else ""
+        size = min(fits.batch, effective) if effective and fits.batch else fits.batch
+        cards.setdefault(fits.card, []).append(f"{size:,}{more}" if fits.batch else "does not fit")
+    for card, cells in cards.items():
+        table.add_row(card, *cells)
+    console.print()
+    console.print(table)
+    if effective:
+        console.print(f"  for an effective batch of {effective}: batch × steps to accumulate")
+
+
+def _show_levers(console: Console, facts: Facts) -> None:
+    from rich.table import Table
+
+    from holdfast.environment.plan.options import levers
+
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
+    for name in (f"at your batch of {facts.own_batch}", "peak", "saves", ""):
+        table.add_column(name, justify="right" if name in ("peak", "saves") else "left")
+    now = facts.line.peak(facts.own_batch)
+    table.add_row("as it is", _size(now), "", "")
+    for lever in levers(facts):
+        table.add_row(lever.name, _size(lever.peak), f"{lever.saves / now:.0%}", lever.how)
+    console.print()
+    console.print(table)
+
+
+def _show_host(console: Console, facts: Facts) -> None:
+    from holdfast.environment.plan.options import host_need
+
+    needs = [f"{count}: {_size(host_need(facts, count, _PREFETCH, facts.own_batch))}" for count in _WORKERS]
+    console.print(f"\nhost memory by loader workers   {'   '.join(needs)}")
+
+
+def _size(count: float) -> str:
+    for unit, size in (("GB", _GIB), ("MB", 1 << 20), ("KB", 1 << 10)):
+        if abs(count) >= size:
+            return f"{count / size:,.1f} {unit}" if count < 100 * size else f"{count / size:,.0f} {unit}"
+    return f"{count:.0f} B"

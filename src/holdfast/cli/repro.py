@@ -1,0 +1,115 @@
+"""`holdfast repro`: run the first steps of a training twice and name the first thing that differs, and why."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import AsJson
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.environment.repro.compare import Difference
+    from holdfast.environment.repro.pair import Asked
+    from holdfast.environment.repro.reasons import Found
+
+_STAGES = {
+    "weights": "the weights before the first update",
+    "batch": "a batch",
+    "output": "the output of a module",
+    "loss": "the loss",
+    "gradient": "a gradient",
+    "updated": "the weights after the update",
+    "steps": "the number of steps",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb. Options end at the first word of the command: what follows is the command's own."""
+    app.command("repro", context_settings={"allow_interspersed_args": False})(repro)
+
+
+def repro(
+    command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND...", show_default=False)] = None,
+    steps: Annotated[int, typer.Option(min=1, help="How many steps to compare.")] = 10,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that one run may take.")] = 300.0,
+    cost: Annotated[bool, typer.Option("--cost", help="Measure what deterministic kernels cost, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the first steps of a training twice, and name the first step, module and tensor that differ, and why.
+
+    Nothing is compared by eye: every batch, module output, loss, gradient and weight is, bit by bit. If the two runs differ, more
+    pairs are run with one thing held still in each. Exit 1: they differ.
+    """
+    from holdfast.environment.repro.pair import Asked, run_pair
+    from holdfast.environment.repro.reasons import find_reasons
+
+    if not command:
+        raise UsageError("which training?", fix="holdfast repro -- python train.py")
+    asked = Asked(words=command, steps=steps, seconds=timeout)
+    _tell(f"running the first {steps} steps twice")
+    found = find_reasons(asked, run_pair(asked), _tell)
+    measured = _cost(asked) if cost else None
+    if as_json:
+        print(json.dumps(_row(found, measured)))
+    else:
+        _show(found, measured)
+    if found.pair.difference is not None:
+        raise typer.Exit(1)
+
+
+def _tell(text: str) -> None:
+    print(f"holdfast: {text}", file=sys.stderr)
+
+
+def _cost(asked: Asked) -> float:
+    """How much longer a step takes with deterministic kernels; alternating, so that both see the same machine."""
+    from statistics import median
+
+    from holdfast.environment.repro.pair import run_once
+
+    _tell("measuring what deterministic kernels cost")
+    times: dict[tuple[str, ...], list[float]] = {(): [], ("determinism",): []}
+    for steady in (*times, *times):
+        rows = run_once(asked, steady, digests=False)
+        times[steady] += [float(row["seconds"]) for row in rows[1:]] or [float(rows[0]["seconds"])]
+    return median(times["determinism",]) / median(times[()])
+
+
+def _row(found: Found, cost: float | None) -> dict[str, object]:
+    difference = found.pair.difference
+    reasons = [{"code": one.code, "because": one.because, "fix": one.fix} for one in found.reasons]
+    return {
+        "same": difference is None,
+        "steps": found.pair.steps,
+        "difference": difference.as_row() if difference is not None else None,
+        "reasons": reasons,
+        "left": found.left.as_row() if found.left is not None else None,
+        "cost": cost,
+    }
+
+
+def _show(found: Found, cost: float | None) -> None:
+    difference = found.pair.difference
+    if difference is None:
+        print(f"the same, bit for bit: {found.pair.steps} steps, run twice")
+    else:
+        print(f"not the same: {_where(difference)}")
+        for reason in found.reasons:
+            print(f"  because of {reason.because}\n    fix: {reason.fix}")
+        if found.left is not None:
+            also = "still different with that" if found.reasons else "no reason found: different with everything held still"
+            print(f"  {also}: {_where(found.left)}")
+    if cost is not None:
+        print(f"deterministic kernels: a step takes {cost:.2f} times as long")
+
+
+def _where(difference: Difference) -> str:
+    what = _STAGES[difference.stage]
+    name = "" if difference.stage in ("loss", "steps") else f" {difference.name}".rstrip()
+    order = {True: ", the same samples in another order", False: ", other samples or other values", None: ""}
+    drawn = f"; the generators of {' and '.join(difference.generators)} stood elsewhere" if difference.generators else ""
+    return f"at step {difference.step} {what}{name} differs{order[difference.same_samples]}{drawn}"

@@ -1,0 +1,120 @@
+"""`holdfast validate`: what is wrong with data, before a training is spent on it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from holdfast.data.report import Report
+    from holdfast.data.validate import Settings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("validate")(validate)
+
+
+def validate(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A folder, a data.yaml, a file, or package.module:factory.")],
+    format: Annotated[str | None, typer.Option("--format", help="The format, where it is not recognised by itself.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on warnings too.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Decode nothing: headers, structure and labels only.")] = False,
+    label: Annotated[str | None, typer.Option("--label", help="The column with the classes (tables, arrays, trees).")] = None,
+    tree: Annotated[str | None, typer.Option("--tree", help="The tree of a ROOT file, where it holds several.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option("--tokenizer", help="tokenizer.json or a vocabulary file, for text.", show_default=False)
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option("--embedding-rows", help="Rows of the model's embedding, for text and token ids.")
+    ] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="Write a cleaned list or data.yaml beside the original.")] = False,
+    fix_into: Annotated[
+        Path | None, typer.Option("--fix-into", help="Write it into this folder instead.", show_default=False)
+    ] = None,
+    quarantine: Annotated[
+        Path | None,
+        typer.Option("--quarantine", help="Write the samples that loaders should skip to this file.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write the report as a page to this file.", show_default=False)
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes; 0 means all cores.")] = 0,
+    also: Annotated[
+        list[Path] | None, typer.Option("--also", help="A folder outside that may be read as well.", show_default=False)
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Look at everything again, and remember nothing.")] = False,
+) -> None:
+    """Find what is wrong with data: broken images, bad labels, NaN, duplicates, leaks between splits.
+
+    Nothing of the data is changed. Exit 1 if something is critical, with --strict also on warnings.
+    """
+    from holdfast.cli.data_progress import Bar
+    from holdfast.cli.data_words import show
+    from holdfast.data.cache import cache_folder
+    from holdfast.data.validate import Settings
+    from holdfast.data.validate import validate as look
+
+    settings = Settings(
+        format=format, jobs=jobs, quick=quick, label=label, tree=tree, tokenizer=tokenizer, embedding_rows=rows,
+        also=tuple(also or ()), cache=None if no_cache else cache_folder(),
+    )  # fmt: skip
+    warnings.simplefilter("ignore")  # decoders warn about odd files in words of their own
+    with Bar() as bar:
+        try:
+            report = look(path, settings, bar.advance)
+        except KeyboardInterrupt:
+            bar.tell_stopped(kept=not no_cache)
+            raise
+    if as_json:
+        from holdfast.cli.show import for_json
+
+        print(json.dumps(for_json(report.as_row()), ensure_ascii=False))
+    else:
+        show(report)
+    _write(report, path, settings, fix=fix, fix_into=fix_into, quarantine=quarantine, html=html)
+    if report.count("critical") or (strict and report.count("warning")):
+        raise typer.Exit(1)
+
+
+def _write(
+    report: Report,
+    path: str,
+    settings: Settings,
+    *,
+    fix: bool,
+    fix_into: Path | None,
+    quarantine: Path | None,
+    html: Path | None,
+) -> None:
+    """Write what was asked for, and say what was written."""
+    from holdfast.data.cleaned import write_cleaned, write_quarantine
+
+    if html is not None:
+        from holdfast.data.report_html import page
+
+        _told(html, "the report", page(report))
+    if quarantine is not None:
+        count = write_quarantine(report, path, settings, quarantine)
+        print(f"wrote {quarantine}: {count:,} entries to skip", file=sys.stderr)
+    if fix or fix_into is not None:
+        for line in write_cleaned(report, path, settings, fix_into):
+            print(line, file=sys.stderr)
+
+
+def _told(path: Path, what: str, content: str) -> None:
+    from holdfast.errors import StorageError
+
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}", fix="name a place that can be written") from None
+    print(f"wrote {path}: {what}", file=sys.stderr)

@@ -1,0 +1,65 @@
+"""Boxes that are outside, have no area, an absurd shape, stand there twice, or are of a class that does not exist.
+
+A box is told once, under the first of these that it meets. BCCD justifies the limits: its 4,888 good boxes reach at most
+0.0003 pixels over an edge and are at most 3.0 times as long as wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from holdfast.data.problem import Fault, Kind
+from holdfast.data.samples import ClassKey, Corners, Entry, Label
+
+ZERO = Kind("box-zero-area", "critical", "boxes without area: {count}", "remove them from the labels, or draw them again")
+OUTSIDE = Kind(
+    "box-outside", "critical", "boxes that reach out of their image: {count}",
+    "clip them, after a look whether they were made for another image or in other units",
+)  # fmt: skip
+ASPECT = Kind(
+    "box-aspect", "warning", "boxes more than 50 times as long as wide: {count}", "look whether they are slips of the mouse"
+)
+TWICE = Kind(
+    "box-duplicate",
+    "warning",
+    "boxes that stand there twice: {count}",
+    "remove the second one: it counts twice in loss and metric",
+)
+UNKNOWN = Kind(
+    "class-out-of-range", "critical", "objects of a class that is not in the list of classes: {count}",
+    "add the class to the list, or mend the labels: such an id is an index error on the GPU in the first epoch",
+)  # fmt: skip
+KINDS = (ZERO, OUTSIDE, ASPECT, TWICE, UNKNOWN)
+
+_LEAST = 0.5  # pixels: a side below this is nothing
+_OVER = 1.0  # pixels by which a box may reach over an edge: tools round, and some count pixels from one
+_LONGEST = 50.0
+
+
+def box_faults(entry: Entry, label: Label, size: tuple[int, int], classes: Collection[ClassKey] | None) -> Iterator[Fault]:
+    """Judge all boxes of an image of this size. No `classes`: any is right."""
+    file = entry.label if entry.label is not None and entry.known is None else entry.image
+    met: set[tuple[ClassKey, Corners]] = set()
+    (across, down), (most_right, most_down) = size if label.shares else (1, 1), (size[0] + _OVER, size[1] + _OVER)
+    for kind, box, _, line in label.things:
+        left, top, right, bottom = box
+        left, top, right, bottom = left * across, top * down, right * across, bottom * down
+        width, height = right - left, bottom - top
+        code = ""
+        if width < _LEAST or height < _LEAST:
+            code = ZERO.code
+        elif left < -_OVER or top < -_OVER or right > most_right or bottom > most_down:
+            code = OUTSIDE.code
+        elif width > _LONGEST * height or height > _LONGEST * width:
+            code = ASPECT.code
+        elif (kind, box) in met:
+            code = TWICE.code
+        if code:
+            yield Fault(code, file, line, f"{kind} {_said(left, top, right, bottom)} of {size[0]} × {size[1]}")
+        if classes is not None and kind not in classes:
+            yield Fault(UNKNOWN.code, file, line, f"class {kind!r}")
+        met.add((kind, box))
+
+
+def _said(*corners: float) -> str:
+    return "[" + ", ".join(f"{corner:.4g}" for corner in corners) + "]"

@@ -1,0 +1,106 @@
+"""Columns with NaN or Inf, sentinels, one value only, values far from all others, or beyond what their type can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from holdfast.data.column_summary import ColumnSummary
+from holdfast.data.problem import Kind, Problem, problem
+
+NON_FINITE = Kind(
+    "non-finite-input", "critical", "columns with NaN or Inf: {count}",
+    "drop these rows or fill them in; one of them in a batch makes the loss NaN",
+)  # fmt: skip
+SENTINEL = Kind(
+    "column-sentinel", "warning", "columns with a number that stands for missing: {count}",
+    "replace it by a mean and a mask, or drop the rows: a model takes it for a measurement",
+)  # fmt: skip
+CONSTANT = Kind(
+    "column-constant", "warning", "columns with one value only: {count}", "drop them: nothing can be learnt from them"
+)
+EXTREME = Kind(
+    "column-extreme", "warning", "columns with values a thousand times as far out as the others: {count}",
+    "look at these rows; clip, transform (log) or drop them, or normalisation squeezes all others into nothing",
+)  # fmt: skip
+OVERFLOW = Kind(
+    "dtype-overflow", "critical", "columns with values that their type, or float32, cannot hold: {count}",
+    "store them in a wider type, or scale them: clipped values look like measurements, and in float32 they are Inf",
+)  # fmt: skip
+KINDS = (NON_FINITE, SENTINEL, CONSTANT, EXTREME, OVERFLOW)
+
+_FEWEST = 20  # rows, below which a column says little
+_FAR = 1000.0  # times the distance between the 1st and the 99th percentile
+_LIMITED = 3  # values at the edge of an integer type that are no chance
+
+
+def column_problems(columns: Mapping[str, ColumnSummary], file: str, label: str | None) -> Iterator[Problem]:
+    """Judge the columns of one part, each kind of fault once."""
+    features = {name: one for name, one in columns.items() if name != label}
+    for kind, judge in (
+        (NON_FINITE, _non_finite),
+        (OVERFLOW, _overflow),
+        (SENTINEL, _sentinel),
+        (CONSTANT, _constant),
+        (EXTREME, _extreme),
+    ):
+        found = [(name, said) for name, one in (columns if kind is NON_FINITE else features).items() if (said := judge(one))]
+        if found:
+            rows = sorted({row for name, _ in found for row in columns[name].bad_rows}) if kind is NON_FINITE else []
+            yield problem(
+                kind, count=len(found), files=[file], example=f"{file}: {found[0][0]} {found[0][1]}",
+                columns=[name for name, _ in found], rows=rows[:10_000],
+            )  # fmt: skip
+
+
+def _non_finite(one: ColumnSummary) -> str:
+    if not one.nan and not one.inf:
+        return ""
+    said = " and ".join(f"{count:,} {word}" for count, word in ((one.nan, "NaN"), (one.inf, "Inf")) if count)
+    return f"has {said} of {one.count:,}" + (f", first in row {one.bad_rows[0]:,}" if one.bad_rows else "")
+
+
+def _overflow(one: ColumnSummary) -> str:
+    if one.beyond_float32:
+        return f"has {one.beyond_float32:,} values that are Inf as float32"
+    if one.dtype.kind in "iu" and one.at_limits >= _LIMITED and _piled_up(one):
+        return f"has {one.at_limits:,} values at the limit of {one.dtype}"
+    return ""
+
+
+def _piled_up(one: ColumnSummary) -> bool:
+    """Whether the limit of the type is met more often than chance: images and masks in uint8 are full of 0 and 255."""
+    if one.dtype == np.uint8 or one.dtype == np.bool_:
+        return False
+    inner = one.sample[(one.sample > np.iinfo(one.dtype).min) & (one.sample < np.iinfo(one.dtype).max)]
+    return len(inner) > 0 and one.at_limits > 3 * max(1.0, one.count / max(len(np.unique(inner)), 1))
+
+
+def _sentinel(one: ColumnSummary) -> str:
+    """A usual sentinel that lies apart from all other values, by more than their whole range."""
+    span = one.high_without - one.low_without
+    for value, count in sorted(one.sentinels.items(), key=lambda item: -item[1]):
+        away = max(one.low_without - value, value - one.high_without)
+        if count >= 2 and span >= 0 and away > max(span, 1.0):
+            others = f"all others lie in {one.low_without:.4g} … {one.high_without:.4g}"
+            return f"is {value:g} in {count:,} of {one.count:,} values, {others}"
+    return ""
+
+
+def _constant(one: ColumnSummary) -> str:
+    if one.rows < _FEWEST or one.distinct is None or len(one.distinct) != 1 or one.nan or one.inf:
+        return ""
+    return f"is {next(iter(one.distinct))!r:.40} in all {one.rows:,} rows"
+
+
+def _extreme(one: ColumnSummary) -> str:
+    if one.rows < _FEWEST or not len(one.sample) or one.sentinels or one.beyond_float32:
+        return ""
+    low, middle, high = np.quantile(one.sample, (0.01, 0.5, 0.99))
+    usual = max(high - low, 1e-9 * abs(middle))
+    far = max(one.high - high, low - one.low)
+    if high == low or far <= _FAR * usual:
+        return ""
+    value = one.high if one.high - high >= low - one.low else one.low
+    return f"has {value:.4g}, while 98 % of it lie in {low:.4g} … {high:.4g}"

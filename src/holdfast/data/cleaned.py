@@ -1,0 +1,118 @@
+"""Cleaned lists beside the original, and lists of what loaders should skip. The data itself is never changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.data.left_out import bad_entries, bad_rows, image_set
+from holdfast.data.listing import stem
+from holdfast.data.report import Report
+from holdfast.data.samples import Entry, ImageSet
+from holdfast.data.validate import Settings
+from holdfast.errors import StorageError
+
+
+def skip_list(report: Report, path: str, settings: Settings) -> list[str]:
+    """What a loader should skip: paths of images relative to the set's folder, or `file:row` with rows counted from 0."""
+    data = image_set(path, settings, report.format)
+    if data is not None:
+        return list(dict.fromkeys(entry.image for entry in bad_entries(report, data)))
+    return [f"{file}:{row}" for file, rows in bad_rows(report).items() for row in rows]
+
+
+def write_quarantine(report: Report, path: str, settings: Settings, to: Path) -> int:
+    """Write the list of what to skip, one a line; how many there are."""
+    lines = skip_list(report, path, settings)
+    _write(to, "".join(f"{line}\n" for line in lines))
+    return len(lines)
+
+
+def read_quarantine(path: Path) -> frozenset[str]:
+    """The list again, for a loader: `skip = read_quarantine(Path("skip.txt"))`."""
+    return frozenset(line for line in path.read_text(encoding="utf-8").splitlines() if line)
+
+
+def write_cleaned(report: Report, path: str, settings: Settings, into: Path | None) -> Iterator[str]:
+    """Write what is left when bad samples are left out; a line for each file that was written."""
+    data = image_set(path, settings, report.format)
+    if data is None:
+        yield from _rows(report, path, into)
+        return
+    bad = set(bad_entries(report, data)) if data.format != "coco" else bad_entries(report, data)
+    gone = {(entry.split, entry.image) for entry in bad}
+    kept = [entry for entry in data.entries if (entry.split, entry.image) not in gone]
+    beside = into is None
+    folder = into if into is not None else data.root
+    if data.format == "coco":
+        yield from _coco(data, gone, folder)
+    else:
+        yield from _lists(data, kept, folder, beside=beside)
+    yield f"{len(kept):,} of {len(data.entries):,} samples are kept; the data itself is as it was"
+
+
+def _lists(data: ImageSet, kept: list[Entry], folder: Path, *, beside: bool) -> Iterator[str]:
+    """One list per split, and for YOLO a data.yaml that names them."""
+    names = {}
+    inner = folder / "ImageSets" / "Main" if data.format == "voc" and (folder / "ImageSets" / "Main").is_dir() else folder
+    for split in data.splits:
+        images = [entry.image for entry in kept if entry.split == split]
+        if data.format == "voc" and inner is not folder:
+            lines = [stem(image) for image in images]
+        else:
+            lines = [f"./{image}" if beside else (data.root / image).as_posix() for image in images]
+        names[split] = f"{split}.cleaned.txt"
+        _write(inner / names[split], "".join(f"{line}\n" for line in lines))
+        yield f"wrote {inner / names[split]}: {len(lines):,} samples"
+    if data.format == "yolo":
+        described = folder / "data.cleaned.yaml"
+        _write(described, _data_yaml(data, names))
+        yield f"wrote {described}"
+
+
+def _data_yaml(data: ImageSet, names: dict[str, str]) -> str:
+    import yaml
+
+    settings: dict[str, object] = {**names, "nc": len(data.classes), "names": dict(data.classes)}
+    if "val" not in settings and "train" in settings:
+        settings["val"] = names["train"]
+    return str(yaml.safe_dump({"path": ".", **settings}, sort_keys=False, allow_unicode=True))
+
+
+def _coco(data: ImageSet, gone: set[tuple[str, str]], folder: Path) -> Iterator[str]:
+    """Each JSON file without the images that are left out, and without their annotations."""
+    by_file: dict[str, dict[str, str]] = {}
+    for entry in data.entries:
+        by_file.setdefault(str(entry.label), {})[entry.image] = entry.split
+    for file, images in by_file.items():
+        content = json.loads((data.root / file).read_text(encoding="utf-8"))
+        left = {Path(image).name for image, split in images.items() if (split, image) in gone}
+        kept = [row for row in content["images"] if Path(str(row.get("file_name"))).name not in left]
+        numbers = {row.get("id") for row in kept}
+        annotations = [row for row in content.get("annotations", []) if row.get("image_id") in numbers]
+        to = folder / f"{stem(file)}.cleaned.json" if folder != data.root else data.root / Path(file).with_suffix(".cleaned.json")
+        _write(to, json.dumps({**content, "images": kept, "annotations": annotations}))
+        yield f"wrote {to}: {len(kept):,} images, {len(annotations):,} annotations"
+
+
+def _rows(report: Report, path: str, into: Path | None) -> Iterator[str]:
+    found = bad_rows(report)
+    if not found:
+        yield "nothing to clean: no row is to be left out"
+        return
+    folder = into or (Path(path) if Path(path).is_dir() else Path(path).parent)
+    for file, rows in found.items():
+        to = folder / f"{Path(file).name}.skip.txt"
+        _write(to, "".join(f"{row}\n" for row in rows))
+        yield f"wrote {to}: {len(rows):,} rows to leave out (counted from 0); the data itself is as it was"
+
+
+def _write(path: Path, content: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {path}: {error.strerror}", fix="name a folder that can be written: --fix-into FOLDER"
+        ) from None

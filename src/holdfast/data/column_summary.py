@@ -1,0 +1,126 @@
+"""What is known of a column after all its chunks went by: counts, range, moments, a sample of its values, its oddities."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.data.checks.split_statistics import Spread
+from holdfast.data.columns import Array, Column
+
+SENTINELS = (-99.0, 999.0, -999.0, 9999.0, -9999.0, 99999.0, -99999.0, 999999.0, -999999.0, 1e20, -1e20, 1e30, -1e30)
+MOST_DISTINCT = 4096
+_SAMPLE = 8192
+_END = 0.02
+_PLACES = 10_000  # rows with something wrong that are remembered
+_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+class ColumnSummary:
+    """Takes chunk after chunk of one column; its size does not depend on how many there are."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+        self.rows = self.count = self.nan = self.inf = self.beyond_float32 = self.at_limits = 0
+        self.low, self.high = math.inf, -math.inf
+        self.mean, self._squares, self._finite = 0.0, 0.0, 0
+        self.bad_rows: list[int] = []
+        self.sentinels: dict[float, int] = {}
+        self.low_without, self.high_without = math.inf, -math.inf  # the range without values that may be sentinels
+        self.sample: npt.NDArray[np.float64] = np.empty(0)
+        self.distinct: set[Any] | None = set()
+        self._chance = np.random.default_rng(0)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the column holds numbers."""
+        return self.dtype.kind in "iuf"
+
+    @property
+    def spread(self) -> Spread:
+        """Mean and deviation of the finite values."""
+        return Spread(self._finite, self.mean, math.sqrt(max(self._squares, 0.0) / max(self._finite, 1)))
+
+    @property
+    def usual_spread(self) -> Spread:
+        """The same without what a few odd values do to it: sentinels left out, the ends cut to where 96 % of a sample lie."""
+        some = self.sample[(self.sample >= self.low_without) & (self.sample <= self.high_without)]
+        if not len(some):
+            return Spread(0, 0.0, 0.0)
+        some = np.clip(some, *np.quantile(some, (_END, 1 - _END)))
+        return Spread(len(some), float(some.mean()), float(some.std()))
+
+    def add(self, column: Column) -> None:
+        """The next rows."""
+        values = column.values.ravel() if column.values.ndim > 1 else column.values
+        self._add_distinct(values)
+        if self.is_number and len(values):
+            self._add_numbers(column, values)
+        self.rows += column.rows
+        self.count += len(values)
+
+    def _add_distinct(self, values: Array) -> None:
+        if self.distinct is None or not len(values):
+            return
+        self.distinct.update(np.unique(values if values.dtype.kind != "O" else values.astype(str))[: MOST_DISTINCT + 1].tolist())
+        if len(self.distinct) > MOST_DISTINCT:
+            self.distinct = None
+
+    def _add_numbers(self, column: Column, values: Array) -> None:
+        if self.dtype.kind == "f":
+            good = np.isfinite(values)
+            if not good.all():
+                self._add_bad(column, good, values)
+                values = values[good]
+        elif self.dtype.itemsize < 8:
+            limits = np.iinfo(self.dtype)
+            self.at_limits += int((values == limits.max).sum() + (values == limits.min).sum() * (limits.min < 0))
+        if not len(values):
+            return
+        numbers = values.astype(np.float64)
+        self.low, self.high = min(self.low, float(numbers.min())), max(self.high, float(numbers.max()))
+        if self.dtype == np.float64:
+            self.beyond_float32 += int((np.abs(numbers) > _FLOAT32).sum())
+        self._add_moments(numbers)
+        self._add_sentinels(numbers)
+        some = numbers if len(numbers) <= _SAMPLE else self._chance.choice(numbers, _SAMPLE, replace=False)
+        both = np.concatenate([self.sample, some])
+        self.sample = both if len(both) <= _SAMPLE else self._chance.choice(both, _SAMPLE, replace=False)
+
+    def _add_bad(self, column: Column, good: npt.NDArray[np.bool_], values: Array) -> None:
+        nan = int(np.isnan(values).sum())
+        self.nan += nan
+        self.inf += int((~good).sum()) - nan
+        if len(self.bad_rows) >= _PLACES:
+            return
+        places = np.flatnonzero(~good)
+        if column.counts is not None:
+            places = np.searchsorted(np.cumsum(column.counts), places, side="right")
+        elif column.values.ndim > 1:
+            places = places // (column.values.size // max(len(column.values), 1))
+        self.bad_rows += (self.rows + np.unique(places)[: _PLACES - len(self.bad_rows)]).tolist()
+
+    def _add_moments(self, numbers: npt.NDArray[np.float64]) -> None:
+        """Join the moments of these numbers to those before (Chan); huge values are left out, as their squares are infinite."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = float(numbers.mean())
+            squares = float(((numbers - mean) ** 2).sum())
+        if not math.isfinite(squares):
+            return
+        total = self._finite + len(numbers)
+        apart = mean - self.mean
+        self._squares += squares + apart * apart * self._finite * len(numbers) / total
+        self.mean += apart * len(numbers) / total
+        self._finite = total
+
+    def _add_sentinels(self, numbers: npt.NDArray[np.float64]) -> None:
+        suspects = np.isin(numbers, SENTINELS)
+        rest = numbers[~suspects]
+        if len(rest):
+            self.low_without = min(self.low_without, float(rest.min()))
+            self.high_without = max(self.high_without, float(rest.max()))
+        for value, count in zip(*np.unique(numbers[suspects], return_counts=True), strict=True):
+            self.sentinels[float(value)] = self.sentinels.get(float(value), 0) + int(count)

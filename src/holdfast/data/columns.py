@@ -1,0 +1,111 @@
+"""The common model of tables, arrays and trees: parts of a set that are read in chunks of rows, never as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.data.listing import Listing
+from holdfast.data.problem import Fault
+from holdfast.data.samples import FormatName
+
+ROWS = 65_536  # of a chunk, at most
+BYTES = 32 << 20  # of a chunk, about
+Array = npt.NDArray[Any]
+
+
+class Column(NamedTuple):
+    """Some rows of a column: one value a row; a fixed number of them (2-D); or, with `counts`, so many of the flat values."""
+
+    values: Array
+    counts: npt.NDArray[np.int64] | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows these are."""
+        return len(self.counts if self.counts is not None else self.values)
+
+
+Chunk = dict[str, Column]
+
+
+class Unreadable(ValueError):
+    """A part that cannot be read on; what was read before counts."""
+
+
+@dataclass(slots=True)
+class Part:
+    """A piece of a set that is read from beginning to end: a file, or some arrays of the same length."""
+
+    split: str
+    file: str
+    chunks: Callable[[], Iterator[Chunk]]  # may raise Unreadable
+    rows: int | None = None  # where that is known before reading
+    whole: bool = True  # the chunks hold all that the file holds of these rows
+
+
+@dataclass(slots=True)
+class TableSet:
+    """Tables, arrays, trees or a torch data set. `label` is the column with the classes, where one is known."""
+
+    format: FormatName
+    root: Path
+    listing: Listing | None
+    parts: list[Part]
+    label: str | None = None
+    faults: list[Fault] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def rows_at_once(bytes_a_row: float) -> int:
+    """How many rows make a chunk of about 32 MB."""
+    return max(1, min(ROWS, int(BYTES / max(bytes_a_row, 1.0))))
+
+
+def taken(chunk: Chunk, rows: npt.NDArray[np.bool_]) -> Chunk:
+    """Only some rows of a chunk."""
+    return {name: _some(column, rows) for name, column in chunk.items()}
+
+
+def _some(column: Column, rows: npt.NDArray[np.bool_]) -> Column:
+    if column.counts is None:
+        return Column(column.values[rows])
+    return Column(column.values[np.repeat(rows, column.counts)], column.counts[rows])
+
+
+_LABELS = ("label", "labels", "target", "targets", "class", "y", "category", "class_id", "class_name")
+_TOGETHER = frozenset({"run", "runnumber", "event", "eventnumber", "evt", "lumi", "luminosityblock", "eventid", "runid"})
+_KEYS = frozenset(
+    {"id", "uid", "uuid", "key", "index", "subject",
+     "patient", "user", "session", "group", "study", "series", "participant", "recording", "filename", "path"}
+)  # fmt: skip
+
+
+def label_column(names: list[str], chosen: str | None) -> str | None:
+    """The column with the classes: the one that was named, or one with a usual name."""
+    if chosen is not None:
+        return chosen if chosen in names else None
+    found = {name.lower().rsplit(".", 1)[-1]: name for name in reversed(names)}
+    return next((found[word] for word in _LABELS if word in found), None)
+
+
+def is_key(name: str) -> bool:
+    """Whether a name says that its values tell which event, patient or recording a row belongs to."""
+    word = _word(name)
+    return word in _TOGETHER or word in _KEYS or (word.removesuffix("id") in _KEYS and word != "id")
+
+
+def _word(name: str) -> str:
+    return name.lower().rsplit(".", 1)[-1].replace("_", "").replace(" ", "")
+
+
+def key_sets(names: list[str]) -> list[tuple[str, ...]]:
+    """Columns that tell together what a row belongs to: run and event are one key, all others are keys of their own."""
+    together = tuple(name for name in names if _word(name) in _TOGETHER)
+    alone: list[tuple[str, ...]] = [(name,) for name in names if is_key(name) and name not in together]
+    return [together, *alone] if any(_word(name).startswith(("ev",)) for name in together) else alone

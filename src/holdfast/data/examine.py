@@ -1,0 +1,160 @@
+"""Look at one sample of image data: its file, its pixels, its label, its masks. What the processes of a scan do all day."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.data.checks.boxes import box_faults
+from holdfast.data.checks.image_extension import wrong_extension
+from holdfast.data.checks.image_size import is_a_bomb, odd_size
+from holdfast.data.checks.image_whole import EMPTY, UNREADABLE, from_decoder
+from holdfast.data.checks.labels import presence, stated_size
+from holdfast.data.checks.masks import OVERLAP, size_fault
+from holdfast.data.checks.masks import UNREADABLE as MASK_UNREADABLE
+from holdfast.data.checks.rotation import rotated
+from holdfast.data.facts import Facts, MaskFacts
+from holdfast.data.formats.masks import folder_of_masks
+from holdfast.data.image_header import Header, read_header
+from holdfast.data.listing import Stamp, read_bytes, read_ends
+from holdfast.data.mask_values import mask_facts, overlapping_pixels
+from holdfast.data.pixels import MOST_PIXELS, TooLarge, look_at, opened
+from holdfast.data.problem import Fault
+from holdfast.data.samples import ClassKey, Entry, Label, ReadLabel
+
+_LARGEST_FILE = 1 << 30
+_HEAD, _TAIL = 4096, 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """What is the same for all samples of a scan; it is sent to each process once. `quick` decodes nothing."""
+
+    root: Path
+    read_label: ReadLabel
+    classes: frozenset[ClassKey] | None
+    has_boxes: bool
+    quick: bool = False
+
+
+def examine(how: Examination, entry: Entry) -> Facts:
+    """Everything that can be said of one sample by itself. Never raises: what goes wrong is a fault of the sample."""
+    faults: list[Fault] = []
+    facts, header = _image(how, entry.image, faults)
+    label = _label(how, entry)
+    faults += label.faults
+    if how.has_boxes:
+        found = presence(entry, label)
+        faults += [found] if found else []
+    masks = tuple(_masks(how, entry, faults))
+    if facts.width and facts.height:
+        faults += _against_the_image(how, entry, label, masks, facts, header)
+    kinds: dict[ClassKey, int] = {} if entry.class_id is None else {entry.class_id: 1}
+    for thing in label.things:
+        kinds[thing.class_id] = kinds.get(thing.class_id, 0) + 1
+    return facts._replace(classes=tuple(kinds.items()), masks=masks, faults=tuple(faults))
+
+
+def _label(how: Examination, entry: Entry) -> Label:
+    return entry.known if entry.known is not None else how.read_label(how.root, entry)
+
+
+def _image(how: Examination, file: str, faults: list[Fault]) -> tuple[Facts, Header]:
+    """Header and pixels of an image."""
+    try:
+        content = _content(path_in(how.root, file), quick=how.quick)
+    except (OSError, ValueError) as error:
+        faults.append(Fault(UNREADABLE.code, file, 0, str(error)[:200]))
+        return Facts(), Header("")
+    if not content:
+        faults.append(Fault(EMPTY.code, file, 0, "0 bytes"))
+        return Facts(), Header("")
+    header = read_header(content)
+    wrong = wrong_extension(file, header.kind)
+    faults += [wrong] if wrong else []
+    if is_a_bomb(header.width, header.height, len(content)):
+        said = f"it claims {header.width} × {header.height} pixels in {len(content):,} bytes; not decoded"
+        faults.append(Fault(UNREADABLE.code, file, 0, said))
+        return Facts(), header
+    facts = _pixels(how, file, content, header, faults)
+    odd = odd_size(file, facts.width, facts.height)
+    faults += [odd] if odd else []
+    return facts, header
+
+
+def path_in(root: Path, file: str) -> str:
+    """Where a file lies, as a word: making a Path of it takes as long as reading a label."""
+    return file if file[0] == "/" else f"{root}/{file}"
+
+
+def _content(path: str, *, quick: bool) -> bytes:
+    """All bytes of a file; with `quick` only the beginning and the end of a JPEG, which is all that is looked at."""
+    if quick:
+        head, tail = read_ends(path, _HEAD, _TAIL)
+        if len(head) == _HEAD and head.startswith(b"\xff\xd8") and (b"\xff\xc0\0" in head or b"\xff\xc2\0" in head):
+            return head + tail
+    return read_bytes(path, limit=_LARGEST_FILE)
+
+
+def _pixels(how: Examination, file: str, content: bytes, header: Header, faults: list[Fault]) -> Facts:
+    """Decode, or with `quick` believe the header; where neither works, a fault and what the header says."""
+    stated = Facts(header.width, header.height, header.channels)
+    if header.width * header.height > MOST_PIXELS:
+        return stated
+    try:
+        if how.quick:
+            return _without_decoding(content, header)
+        look = look_at(content)
+    except TooLarge as error:
+        width, _, height = str(error).split()[:3]
+        return Facts(int(width), int(height))
+    except Exception as error:  # noqa: BLE001 - decoders raise anything on damaged files: struct.error, SyntaxError, …
+        faults.append(from_decoder(file, str(error) or type(error).__name__, header.cut))
+        return stated
+    return Facts(look.width, look.height, look.channels, *look[3:])
+
+
+def _without_decoding(content: bytes, header: Header) -> Facts:
+    if header.cut or header.broken:
+        raise ValueError(header.cut or header.broken)
+    if header.width and header.height:
+        return Facts(header.width, header.height, header.channels)
+    image = opened(content)
+    size = image.size
+    image.verify()
+    return Facts(*size, len(image.getbands()))
+
+
+def _masks(how: Examination, entry: Entry, faults: list[Fault]) -> Iterator[MaskFacts]:
+    for file in entry.masks if not how.quick else ():
+        try:
+            yield mask_facts(how.root, file)
+        except Exception as error:  # noqa: BLE001 - as above
+            faults.append(Fault(MASK_UNREADABLE.code, file, 0, str(error)[:200] or type(error).__name__))
+    folders = Counter(map(folder_of_masks, entry.masks))
+    if len(entry.masks) > 1 and max(folders.values()) > 1 and not faults and not how.quick:
+        pixels = overlapping_pixels(how.root, entry.masks)
+        faults += [Fault(OVERLAP.code, entry.image, 0, f"{pixels:,} pixels belong to more than one")] if pixels else []
+
+
+def _against_the_image(
+    how: Examination, entry: Entry, label: Label, masks: tuple[MaskFacts, ...], facts: Facts, header: Header
+) -> Iterator[Fault]:
+    """What shows only where label and image are seen together."""
+    turned = rotated(entry, label, header.orientation, facts.width, facts.height)
+    other = stated_size(entry, label, facts.width, facts.height, header.orientation)
+    yield from (fault for fault in (turned, other) if fault)
+    for mask in masks:
+        wrong = size_fault(mask, facts.width, facts.height)
+        if wrong:
+            yield wrong
+    size = label.size if label.size is not None and (turned or other) else (facts.width, facts.height)
+    yield from box_faults(entry, label, size, how.classes)
+
+
+def stamps(entry: Entry, files: dict[str, Stamp]) -> str:
+    """Sizes and times of all files of a sample, as one word: as long as it is the same, so are the facts."""
+    parts = (entry.image, entry.label, *entry.masks)
+    return "|".join("{0.size}.{0.time}".format(files[part]) if part in files else "-" for part in parts if part)

@@ -1,0 +1,1 @@
+"""One file per format: does it look like it, and what is in it."""

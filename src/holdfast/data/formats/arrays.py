@@ -1,0 +1,177 @@
+"""NumPy arrays: .npy and .npz, of any size. Arrays of objects are pickles: they are reported, and never opened.
+
+Arrays of one length that lie together (`x_train`, `y_train` in an .npz, or `x_train.npy` beside `y_train.npy`) are columns of
+one table. A header is believed only as far as the bytes behind it reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import posixpath
+import re
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy
+
+from holdfast.data.columns import Array, Chunk, Column, Part, TableSet, Unreadable, rows_at_once
+from holdfast.data.formats.splits import split_named
+from holdfast.data.listing import Listing, suffix
+from holdfast.data.problem import Fault
+
+ENDINGS = (".npy", ".npz")
+_MOST_COLUMNS = 512
+_LARGE, _BOMB = 1 << 30, 500  # an array above this size may have grown so many times when it was unpacked
+
+
+class Stored(NamedTuple):
+    """One array in a file: the member of an .npz, or empty for an .npy."""
+
+    file: str
+    member: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def name(self) -> str:
+        """What it is called: without folder, ending and split."""
+        word = posixpath.splitext(posixpath.basename(self.member or self.file))[0]
+        short = re.sub(r"(^|[_\-.])(train|training|val|valid|validation|test|testing)(?=$|[_\-.])", "", word, flags=re.IGNORECASE)
+        return short.strip("_-.") or word
+
+    @property
+    def split(self) -> str:
+        """The split that its name or that of its file tells."""
+        own = split_named(self.member) if self.member else "all"
+        return own if own != "all" else split_named(self.file)
+
+
+def recognise(listing: Listing, named: str | None) -> float | None:
+    """How sure it is that these are arrays."""
+    found = [named] if named and suffix(named) in ENDINGS else listing.with_suffix(*ENDINGS) if not named else []
+    return 0.5 if found and not listing.images() else 0.2 if found else None
+
+
+def read(listing: Listing, named: str | None) -> TableSet:
+    """Read the headers, and put arrays of one split and length together."""
+    files = [named] if named else listing.with_suffix(*ENDINGS)
+    data = TableSet("array", listing.root, listing, [])
+    groups: dict[tuple[str, str, int], list[Stored]] = {}
+    for file in files:
+        for stored in _stored(listing.root, file, data.faults):
+            folder = stored.file if stored.member else posixpath.dirname(file)
+            groups.setdefault((stored.split, folder, stored.shape[0] if stored.shape else 1), []).append(stored)
+    for (split, _, rows), some in groups.items():
+        data.parts.append(Part(split, some[0].file, partial(_chunks, listing.root, some), rows))
+    return data
+
+
+def _stored(root: Path, file: str, faults: list[Fault]) -> Iterator[Stored]:
+    try:
+        if suffix(file) == ".npy":
+            with (root / file).open("rb") as opened:
+                yield _header(opened, file, "", (root / file).stat().st_size)
+            return
+        with zipfile.ZipFile(root / file) as archive:
+            for info in archive.infolist()[:10_000]:
+                if not info.filename.endswith(".npy"):
+                    continue
+                if info.file_size > _LARGE and info.file_size > _BOMB * info.compress_size:
+                    raise ValueError(
+                        f"{info.filename} grows {info.file_size // max(info.compress_size, 1):,} times when unpacked"
+                    )
+                with archive.open(info) as opened:
+                    yield _header(opened, file, info.filename, info.file_size)
+    except _Pickled as error:
+        faults.append(Fault("array-pickled", file, 0, str(error)))
+    except Exception as error:  # noqa: BLE001 - a damaged header makes NumPy and zipfile raise a dozen kinds of error
+        faults.append(Fault("array-unreadable", file, 0, f"{type(error).__name__}: {error}"[:200]))
+
+
+class _Pickled(Exception):
+    """An array of Python objects."""
+
+
+def _header(opened: IO[bytes], file: str, member: str, size: int) -> Stored:
+    version = npy.read_magic(opened)
+    reader = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+    if reader is None:
+        raise ValueError(f"version {version} of the format is not known")
+    shape, fortran, dtype = reader(opened)
+    if dtype.hasobject:
+        raise _Pickled("an array of Python objects: reading it would run what is inside")
+    if fortran and len(shape) > 1:
+        raise ValueError("stored in Fortran order, which cannot be read row by row; save it with np.ascontiguousarray")
+    if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize > size:
+        raise ValueError(f"its header says {shape} of {dtype}, which is more than the {size:,} bytes there are")
+    return Stored(file, member, shape, dtype)
+
+
+def _chunks(root: Path, some: list[Stored]) -> Iterator[Chunk]:
+    """Rows of all arrays side by side."""
+    width = sum(math.prod(one.shape[1:]) * one.dtype.itemsize for one in some)
+    at_once, total = rows_at_once(width), some[0].shape[0] if some[0].shape else 1
+    try:
+        with contextlib.ExitStack() as stack:
+            files = [_at_values(stack, root, one) for one in some]
+            for start in range(0, total, at_once):
+                rows = min(at_once, total - start)
+                chunk: Chunk = {}
+                for one, opened in zip(some, files, strict=True):
+                    chunk.update(_columns(one, _rows(opened, one, rows)))
+                yield chunk
+    except Exception as error:  # noqa: BLE001 - as above, and zlib
+        raise Unreadable(str(error)[:200]) from None
+
+
+def _at_values(stack: contextlib.ExitStack, root: Path, one: Stored) -> IO[bytes]:
+    """The file or member, opened and standing behind its header."""
+    opened: IO[bytes]
+    if one.member:
+        archive = stack.enter_context(zipfile.ZipFile(root / one.file))
+        opened = stack.enter_context(archive.open(one.member))
+    else:
+        opened = stack.enter_context((root / one.file).open("rb"))
+    _header(opened, one.file, one.member, 1 << 62)
+    return opened
+
+
+def _rows(opened: IO[bytes], one: Stored, rows: int) -> Array:
+    inner = one.shape[1:]
+    wanted = rows * math.prod(inner) * one.dtype.itemsize
+    content = opened.read(wanted)
+    if len(content) < wanted:
+        raise ValueError(f"{one.member or one.file} ends before its last row")
+    return np.frombuffer(content, dtype=one.dtype).reshape(rows, *inner)
+
+
+def _columns(one: Stored, values: Array) -> Iterator[tuple[str, Column]]:
+    """A column for each feature where there are few, for each channel of images, and one for all otherwise."""
+    if values.dtype.fields:
+        for name in values.dtype.names or ():
+            yield f"{one.name}.{name}", Column(values[name])
+    elif values.ndim == 1:
+        yield one.name, Column(values)
+    elif values.ndim == 2 and values.shape[1] <= _MOST_COLUMNS:
+        for place in range(values.shape[1]):
+            yield f"{one.name}[{place}]", Column(values[:, place])
+    else:
+        yield from _by_channel(one.name, values)
+
+
+def _by_channel(name: str, values: Array) -> Iterator[tuple[str, Column]]:
+    """Images and series: the axis with at most 16 entries, directly behind the rows or at the end, is that of the channels."""
+    rows = len(values)
+    if values.ndim >= 3 and values.shape[1] <= 16:
+        for place in range(values.shape[1]):
+            yield f"{name}[{place}]", Column(values[:, place].reshape(rows, -1))
+    elif values.ndim >= 3 and values.shape[-1] <= 16:
+        for place in range(values.shape[-1]):
+            yield f"{name}[…, {place}]", Column(values[..., place].reshape(rows, -1))
+    else:
+        yield name, Column(values.reshape(rows, -1))

@@ -1,0 +1,99 @@
+"""CSV and Parquet tables, read with pyarrow in batches. Splits are told by the names of the files, or by a column `split`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.data.columns import ROWS, Chunk, Column, Part, TableSet, Unreadable
+from holdfast.data.formats.splits import split_named
+from holdfast.data.listing import Listing, suffix
+
+_TEXT = (".csv", ".tsv")
+_PARQUET = (".parquet", ".pq")
+ENDINGS = (*_TEXT, *_PARQUET)
+_BLOCK = 4 << 20
+
+
+def recognise(listing: Listing, named: str | None) -> float | None:
+    """How sure it is that these are tables; tables beside images describe those more often than they are the data."""
+    found = [named] if named and suffix(named) in ENDINGS else listing.with_suffix(*ENDINGS) if not named else []
+    if not found:
+        return None
+    return 0.5 if not listing.images() else 0.2
+
+
+def read(listing: Listing, named: str | None) -> TableSet:
+    """The tables of a folder, or the one that was named."""
+    files = [named] if named else listing.with_suffix(*ENDINGS)
+    parts = [Part(split_named(file), file, partial(_chunks, listing.root / file)) for file in files]
+    return TableSet("table", listing.root, listing, parts)
+
+
+def _chunks(path: Path) -> Iterator[Chunk]:
+    import pyarrow as pa
+
+    try:
+        batches = _parquet(path) if suffix(path.name) in _PARQUET else _csv(path)
+        for batch in batches:
+            yield {str(name): _column(batch.column(place)) for place, name in enumerate(batch.schema.names)}
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise Unreadable(" ".join(str(error).split())[:300]) from None
+
+
+def _parquet(path: Path) -> Iterator[Any]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        yield from file.iter_batches(batch_size=ROWS)
+
+
+def _csv(path: Path) -> Iterator[Any]:
+    from pyarrow import csv
+
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(path)
+    options = csv.ReadOptions(block_size=_BLOCK, use_threads=False)
+    with csv.open_csv(path, read_options=options, parse_options=csv.ParseOptions(delimiter=delimiter)) as reader:
+        yield from reader
+
+
+def _delimiter(path: Path) -> str:
+    with path.open("rb") as file:
+        head = file.readline(1 << 16)
+    return ";" if head.count(b";") > head.count(b",") else ","
+
+
+def _column(values: Any) -> Column:
+    """A column as numbers where it can be; missing values are NaN in numbers, and empty words elsewhere."""
+    import pyarrow as pa
+
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        values, kind = values.dictionary_decode(), kind.value_type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        counts = np.nan_to_num(values.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
+        return Column(_flat(values.flatten()), counts)
+    if pa.types.is_fixed_size_list(kind) and not values.null_count:
+        return Column(_flat(values.flatten()).reshape(len(values), -1))
+    return Column(_flat(values))
+
+
+def _flat(values: Any) -> Any:
+    import pyarrow as pa
+
+    kind = values.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return values.to_numpy(zero_copy_only=False)
+    if pa.types.is_boolean(kind):
+        return values.cast(pa.int8()).fill_null(-1).to_numpy(zero_copy_only=False)
+    if pa.types.is_decimal(kind):
+        return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if pa.types.is_null(kind):
+        return np.full(len(values), np.nan)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return values.fill_null("").to_numpy(zero_copy_only=False)
+    return np.array([str(value) for value in values.to_pylist()], dtype=object)

@@ -1,0 +1,194 @@
+"""The files of a data set, listed once. Only what is listed is ever opened, so a label cannot lead out of the folder.
+
+Links are followed where they stay inside the folder (or inside one that the user named); those that lead out are kept apart
+and reported, not read.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.errors import UsageError
+
+IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm", ".jp2", ".avif", ".mpo"})
+_MOST_FILES = 20_000_000
+_DEEPEST = 32
+
+
+class Stamp(NamedTuple):
+    """How a file is recognised as unchanged: its size and the time of its last change in nanoseconds."""
+
+    size: int
+    time: int
+
+
+@dataclass(slots=True)
+class Listing:
+    """All files under a folder: path relative to it (with `/`) to size and time."""
+
+    root: Path
+    files: dict[str, Stamp] = field(default_factory=dict)
+    outside: list[str] = field(default_factory=list)  # links that lead out of the folder
+    allowed: tuple[Path, ...] = ()
+    _by_ending: dict[str, list[str]] | None = None
+
+    def find(self, path: str, *, relative_to: str = "") -> str | None:
+        """The listed file that a path in a label means; None where there is none, or it lies outside."""
+        path = path.replace("\\", "/")
+        if path.startswith("/") or (len(path) > 1 and path[1] == ":"):
+            return self._absolute(path)
+        joined = posixpath.normpath(posixpath.join(relative_to, path))
+        return joined if joined in self.files else None
+
+    def leads_out(self, path: str, *, relative_to: str = "") -> bool:
+        """Whether a path in a label or list means a place outside the folder, whatever is there."""
+        path = path.replace("\\", "/")
+        if path.startswith("/") or path[1:2] == ":":
+            return self._absolute(path) is None
+        return posixpath.normpath(posixpath.join(relative_to, path)).startswith("..")
+
+    def _absolute(self, path: str) -> str | None:
+        try:
+            whole = Path(path).resolve()
+            inside = whole.relative_to(self.root).as_posix() if _is_within(whole, self.root) else whole.as_posix()
+        except (ValueError, OSError):
+            return None
+        return inside if inside in self.files else None
+
+    def below(self, folder: str) -> Iterator[str]:
+        """The files of a folder and its folders, sorted."""
+        start = "" if folder in ("", ".") else folder.rstrip("/") + "/"
+        return (path for path in self.files if path.startswith(start))
+
+    def images(self, folder: str = "") -> list[str]:
+        """The images of a folder and its folders, sorted."""
+        start = "" if folder in ("", ".") else folder.rstrip("/") + "/"
+        return [path for path in self.with_suffix(*IMAGES) if path.startswith(start)]
+
+    def with_suffix(self, *endings: str) -> list[str]:
+        """The files with one of these endings, sorted."""
+        if self._by_ending is None:
+            self._by_ending = {}
+            for path in self.files:
+                self._by_ending.setdefault(suffix(path), []).append(path)
+        found = [self._by_ending[ending] for ending in endings if ending in self._by_ending]
+        return found[0] if len(found) == 1 else sorted(path for some in found for path in some)
+
+
+def suffix(path: str) -> str:
+    """The ending of a path in small letters, with its dot."""
+    return "." + path.rpartition(".")[2].lower() if "." in path[path.rfind("/") + 1 :] else ""
+
+
+def stem(path: str) -> str:
+    """The name of a file without folder and ending."""
+    name = path[path.rfind("/") + 1 :]
+    return name.rpartition(".")[0] or name
+
+
+def listed(root: Path, also: Iterable[Path] = ()) -> Listing:
+    """List a folder, or the one file that was named."""
+    root = root.resolve()
+    listing = Listing(root, allowed=tuple(path.resolve() for path in also))
+    if root.is_file():
+        listing.root = root.parent
+        found = root.stat()
+        listing.files[root.name] = Stamp(found.st_size, found.st_mtime_ns)
+        return listing
+    found_files: list[tuple[str, Stamp]] = []
+    seen: set[tuple[int, int]] = set()
+    _walk(str(root), "", listing, found_files, seen, 0)
+    for folder in listing.allowed:
+        if folder.is_dir() and not _is_within(folder, root):
+            _walk(str(folder), f"{folder.as_posix()}/", listing, found_files, seen, 0)
+    listing.files = dict(sorted(found_files))
+    return listing
+
+
+def _walk(
+    folder: str, start: str, listing: Listing, files: list[tuple[str, Stamp]], seen: set[tuple[int, int]], depth: int
+) -> None:
+    """Add the files of a folder; a folder that was met before (a link in a circle) is left out."""
+    try:
+        own = Path(folder).stat()
+        if (own.st_dev, own.st_ino) in seen or depth > _DEEPEST:
+            return
+        seen.add((own.st_dev, own.st_ino))
+        entries = list(os.scandir(folder))
+    except OSError:
+        return
+    for entry in entries:
+        if entry.name[0] == "." or entry.name == "__MACOSX":
+            continue
+        try:
+            if entry.is_file(follow_symlinks=False):
+                found = entry.stat(follow_symlinks=False)
+                files.append((start + entry.name, Stamp(found.st_size, found.st_mtime_ns)))
+            else:
+                _add(entry, start, listing, files, seen, depth)
+        except OSError:
+            continue
+    if len(files) > _MOST_FILES:
+        raise UsageError(f"{listing.root} holds more than {_MOST_FILES:,} files", fix="validate one part of it at a time")
+
+
+def _add(
+    entry: os.DirEntry[str], start: str, listing: Listing, files: list[tuple[str, Stamp]], seen: set[tuple[int, int]], depth: int
+) -> None:
+    """A folder, or a link to something."""
+    name = start + entry.name
+    if entry.is_symlink() and not _may_follow(Path(entry.path), listing):
+        listing.outside.append(name)
+        return
+    if entry.is_dir():
+        _walk(entry.path, name + "/", listing, files, seen, depth + 1)
+    elif entry.is_file():
+        found = entry.stat()
+        files.append((name, Stamp(found.st_size, found.st_mtime_ns)))
+
+
+def _may_follow(link: Path, listing: Listing) -> bool:
+    target = link.resolve()
+    return any(_is_within(target, folder) for folder in (listing.root, *listing.allowed))
+
+
+def _is_within(path: Path, folder: Path) -> bool:
+    return path == folder or folder in path.parents
+
+
+def read_bytes(path: Path | str, *, limit: int) -> bytes:
+    """The bytes of a file; ValueError where those are more than `limit`.
+
+    By the system's own calls: a scan opens two files a sample, and Python's files take twice as long as these.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(file).st_size
+        if size > limit:
+            raise ValueError(f"larger than {limit:,} bytes")
+        content = os.read(file, size)
+        while len(content) < size and (more := os.read(file, size - len(content))):
+            content += more
+        return content
+    finally:
+        os.close(file)
+
+
+def read_ends(path: str, head: int, tail: int) -> tuple[bytes, bytes]:
+    """The first and the last bytes of a file; both may hold the same ones."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(file, head, 0), os.pread(file, tail, max(0, os.fstat(file).st_size - tail))
+    finally:
+        os.close(file)
+
+
+def read_text(path: Path | str, *, limit: int) -> str:
+    """A text file as UTF-8; bytes that are none become U+FFFD. Longer ones than `limit` are a ValueError."""
+    content = read_bytes(path, limit=limit)
+    return content.decode("utf-8", errors="replace").removeprefix("\ufeff")

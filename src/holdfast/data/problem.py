@@ -1,0 +1,74 @@
+"""What is wrong with data: a fault is one place, a problem is all faults of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple
+
+Severity = Literal["info", "warning", "critical"]
+WORST_FIRST: tuple[Severity, ...] = ("critical", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of fault: its stable code, how bad it is, what it is in words ("boxes without area: {count}"), and what to do."""
+
+    code: str
+    severity: Severity
+    words: str
+    fix: str
+
+
+class Fault(NamedTuple):
+    """One place where something is wrong. It travels between processes and through the cache, so it is plain text and numbers."""
+
+    code: str
+    file: str
+    line: int  # 0: the file as a whole
+    detail: str
+
+    @property
+    def place(self) -> str:
+        """`file`, or `file:line`."""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(slots=True)
+class Problem:
+    """All faults of one kind in a data set. `files` are relative to its folder, each once, in the order they were met."""
+
+    code: str
+    severity: Severity
+    words: str
+    count: int
+    files: list[str]
+    example: str
+    fix: str
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    def as_row(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def problem(kind: Kind, *, count: int, files: list[str], example: str, words: str | None = None, **numbers: Any) -> Problem:
+    """A problem of a kind; `words` where the usual ones are not exact enough."""
+    said = (words or kind.words).format(count=f"{count:,}")
+    return Problem(kind.code, kind.severity, said, count, files, example, kind.fix, numbers)
+
+
+def gathered(faults: Iterable[Fault], kinds: dict[str, Kind]) -> Iterator[Problem]:
+    """Faults, one problem for each kind."""
+    by_code: dict[str, list[Fault]] = {}
+    for fault in faults:
+        by_code.setdefault(fault.code, []).append(fault)
+    for code, some in by_code.items():
+        files = list(dict.fromkeys(fault.file for fault in some))
+        first = some[0]
+        yield problem(kinds[code], count=len(some), files=files, example=f"{first.place}: {first.detail}".rstrip(": "))
+
+
+def sorted_by_severity(problems: Iterable[Problem]) -> list[Problem]:
+    """The worst first; among equals, the most frequent."""
+    return sorted(problems, key=lambda one: (WORST_FIRST.index(one.severity), -one.count, one.code))

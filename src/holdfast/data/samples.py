@@ -1,0 +1,117 @@
+"""The common model of image data: whatever the format, a set is a list of entries, and a label is a list of things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from holdfast.data.listing import Listing
+from holdfast.data.problem import Fault
+
+Corners = tuple[float, float, float, float]
+ClassKey = int | str  # a class as the format writes it: its number, or its name
+FORMATS = (
+    "yolo",
+    "coco",
+    "voc",
+    "image-folder",
+    "masks",
+    "table",
+    "array",
+    "root",
+    "text",
+    "dataset",
+)
+FormatName = Literal["yolo", "coco", "voc", "image-folder", "masks", "table", "array", "root", "text", "dataset"]
+
+
+class Thing(NamedTuple):
+    """One labelled object: left, top, right, bottom; a polygon (x, y, x, y, …) where there is one; the line it stands on."""
+
+    class_id: ClassKey
+    box: Corners
+    polygon: tuple[float, ...] | None = None
+    line: int = 0
+
+
+class Label(NamedTuple):
+    """What is said of one image. With `shares`, coordinates are shares of the image's width and height, otherwise pixels."""
+
+    things: list[Thing]
+    shares: bool = False
+    size: tuple[int, int] | None = None  # width and height as the label states them
+    faults: tuple[Fault, ...] = ()
+
+
+class Entry(NamedTuple):
+    """One sample of image data, not read yet. Paths are relative to the set's folder; `label` is the file with its label."""
+
+    split: str
+    image: str
+    label: str | None = None
+    masks: tuple[str, ...] = ()
+    class_id: ClassKey | None = None  # of the image as a whole
+    known: Label | None = None  # where one file holds the labels of all images
+
+
+ReadLabel = Callable[[Path, Entry], Label]
+
+
+@dataclass(slots=True)
+class ImageSet:
+    """Image data in any format. `read_label` must be a module's function: it is sent to other processes."""
+
+    format: FormatName
+    root: Path
+    listing: Listing
+    entries: list[Entry]
+    classes: dict[ClassKey, str]
+    read_label: ReadLabel
+    classes_are_known: bool = True  # False: the classes are only those that were met
+    has_boxes: bool = False
+    described_by: str | None = None  # data.yaml, the JSON file
+    faults: list[Fault] = field(default_factory=list)  # what reading the description showed: orphans, paths outside, …
+
+    @property
+    def splits(self) -> list[str]:
+        """Names of the splits, in the order they were met."""
+        return list(dict.fromkeys(entry.split for entry in self.entries))
+
+    def label_of(self, entry: Entry) -> Label:
+        """What is said of an image."""
+        return entry.known if entry.known is not None else self.read_label(self.root, entry)
+
+    def path_of(self, entry: Entry) -> Path:
+        """Where the image lies."""
+        return self.root / entry.image
+
+
+NO_LABEL = Label([])
+
+
+def no_label(_: Path, __: Entry) -> Label:
+    """For formats whose images have no label file."""
+    return NO_LABEL
+
+
+def in_pixels(label: Label, size: tuple[int, int]) -> list[Thing]:
+    """The things of a label with coordinates in pixels of an image of this width and height."""
+    if not label.shares:
+        return label.things
+    return [_scaled(thing, *size) for thing in label.things]
+
+
+def _scaled(thing: Thing, width: int, height: int) -> Thing:
+    left, top, right, bottom = thing.box
+    polygon = thing.polygon
+    if polygon is not None:
+        polygon = tuple(value * (height if place % 2 else width) for place, value in enumerate(polygon))
+    return Thing(thing.class_id, (left * width, top * height, right * width, bottom * height), polygon, thing.line)
+
+
+def box_around(points: Sequence[float]) -> Corners:
+    """The corners of the box around a polygon x, y, x, y, …"""
+    across, down = points[0::2], points[1::2]
+    return min(across), min(down), max(across), max(down)

@@ -1,0 +1,182 @@
+"""Tables, arrays and trees as a whole: all their chunks go by once, and what is left is judged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.data.checks.classes import class_problems
+from holdfast.data.checks.columns import column_problems
+from holdfast.data.checks.rows import duplicate_problems, group_problems, order_problems, rows_are_distinctive
+from holdfast.data.checks.split_statistics import share_problems, statistics_problems
+from holdfast.data.column_summary import ColumnSummary
+from holdfast.data.columns import Chunk, is_key, key_sets, label_column, taken
+from holdfast.data.formats.splits import order_of, word_of_split
+from holdfast.data.problem import Problem
+from holdfast.data.row_hash import row_numbers
+
+_SPLIT_COLUMNS = ("split", "subset", "partition", "set")
+_MOST_ROWS = 50_000_000  # of which duplicates are looked for: eight bytes each
+_MOST_CLASSES = 1000
+_OWN = 0.8  # values over rows, above which a column is taken for a measurement that does not repeat
+
+
+class _Split:
+    """What is known of one split."""
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+        self.columns: dict[str, ColumnSummary] = {}
+        self.rows = 0
+        self.numbers: list[npt.NDArray[np.uint64]] = []
+        self.keys: dict[tuple[str, ...], list[npt.NDArray[np.uint64]]] = {}
+        self.classes: Counter[Any] = Counter()
+        self.changes = 0
+        self.last: Any = None
+
+
+class TableGathering:
+    """Takes one chunk after the other."""
+
+    def __init__(self, label: str | None) -> None:
+        self._chosen = label
+        self.label: str | None = None
+        self._splits: dict[str, _Split] = {}
+        self._too_many = False
+
+    def add(self, split: str, file: str, chunk: Chunk) -> None:
+        """Some rows. A column that names the split of each row comes before the name of the file."""
+        column = next((name for name in chunk if name.lower() in _SPLIT_COLUMNS and chunk[name].values.dtype.kind in "OUS"), None)
+        if column is None:
+            self._add(split, file, chunk)
+            return
+        words = chunk[column].values.astype(str)
+        for word in np.unique(words):
+            name = word_of_split(str(word)) or str(word)
+            self._add(name, file, {key: one for key, one in taken(chunk, words == word).items() if key != column})
+
+    def _add(self, name: str, file: str, chunk: Chunk) -> None:
+        split = self._splits.setdefault(name, _Split())
+        if file not in split.files:
+            split.files.append(file)
+        self.label = self.label or label_column(list(chunk), self._chosen)
+        for key, column in chunk.items():
+            split.columns.setdefault(key, ColumnSummary(column.values.dtype)).add(column)
+        rows = next(iter(chunk.values())).rows if chunk else 0
+        if sum(one.rows for one in self._splits.values()) + rows > _MOST_ROWS:
+            self._too_many = True
+        else:
+            self._remember(split, chunk)
+        split.rows += rows
+        if self.label in chunk:
+            self._classes(split, chunk[self.label].values)
+
+    def _remember(self, split: _Split, chunk: Chunk) -> None:
+        names = [name for name in sorted(chunk) if not is_key(name)]  # rows with other numbers may still be the same
+        split.numbers.append(row_numbers(chunk, names or sorted(chunk)))
+        for keys in key_sets(
+            [name for name in sorted(chunk) if chunk[name].counts is None and chunk[name].values.dtype.kind != "f"]
+        ):
+            split.keys.setdefault(keys, []).append(row_numbers(chunk, keys))
+
+    def _classes(self, split: _Split, values: npt.NDArray[Any]) -> None:
+        if values.ndim != 1 or len(split.classes) > _MOST_CLASSES or not len(values):
+            return
+        kinds, counts = np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_counts=True)
+        split.classes.update(dict(zip(kinds[: _MOST_CLASSES + 1].tolist(), counts[: _MOST_CLASSES + 1].tolist(), strict=True)))
+        split.changes += int((values[1:] != values[:-1]).sum()) + int(split.last is not None and split.last != values[0])
+        split.last = values[-1]
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Rows of each split."""
+        return {name: self._splits[name].rows for name in sorted(self._splits, key=order_of)}
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of all columns that were met."""
+        return list(dict.fromkeys(name for split in self._splits.values() for name in split.columns))
+
+    @property
+    def is_classified(self) -> bool:
+        """Whether the label is a class: a word, or a whole number of which there are few."""
+        some = [split.columns[self.label] for split in self._splits.values() if self.label in split.columns]
+        few = all(len(split.classes) <= min(_MOST_CLASSES, max(2, split.rows // 5)) for split in self._splits.values())
+        return bool(some) and few and all(map(_holds_classes, some))
+
+    def named_classes(self) -> dict[str, int]:
+        """Rows of each class."""
+        total: Counter[Any] = sum((split.classes for split in self._splits.values()), Counter())
+        return (
+            {str(kind): count for kind, count in sorted(total.items(), key=lambda item: str(item[0]))}
+            if self.is_classified
+            else {}
+        )
+
+    def notes(self) -> Iterator[str]:
+        """What was not looked at."""
+        if self._too_many:
+            yield f"duplicates were looked for in the first {_MOST_ROWS:,} rows only"
+
+    def problems(self) -> Iterator[Problem]:
+        """Everything that is wrong."""
+        order = {name: self._splits[name] for name in self.splits}
+        for split in order.values():
+            yield from column_problems(
+                split.columns, split.files[0] if len(split.files) == 1 else ", ".join(split.files[:3]), self.label
+            )
+        yield from self._about_splits(order)
+        yield from self._about_rows(order)
+        if self.is_classified:
+            yield from self._about_classes(order)
+
+    def _about_splits(self, order: dict[str, _Split]) -> Iterator[Problem]:
+        """Columns that number the rows have other means in each split, and should."""
+        spreads = {
+            name: {
+                key: one.usual_spread
+                for key, one in split.columns.items()
+                if one.is_number and key != self.label and not is_key(key)
+            }
+            for name, split in order.items()
+        }
+        yield from statistics_problems(spreads, {name: split.files for name, split in order.items()})
+
+    def _about_rows(self, order: dict[str, _Split]) -> Iterator[Problem]:
+        files = {name: split.files for name, split in order.items()}
+        distinct = [_most_distinct(order, key) for key in self.columns if not is_key(key)]
+        numbers = {name: np.concatenate(split.numbers) for name, split in order.items() if split.numbers}
+        if rows_are_distinctive(distinct, sum(map(len, numbers.values()))):
+            yield from duplicate_problems(numbers, files)
+        for names in next(iter(order.values())).keys if order else ():
+            keys = {name: np.concatenate(split.keys[names]) for name, split in order.items() if names in split.keys}
+            yield from group_problems(keys, names, files)
+
+    def _about_classes(self, order: dict[str, _Split]) -> Iterator[Problem]:
+        total: Counter[Any] = sum((split.classes for split in order.values()), Counter())
+        where = f"{next(iter(order.values())).files[0]}, column {self.label}"
+        yield from class_problems(total, {}, where, classification=True)
+        yield from share_problems({name: split.classes for name, split in order.items()}, {})
+        for split in order.values():
+            yield from order_problems(split.changes, len(split.classes), split.rows, split.files[0], str(self.label))
+
+
+def _holds_classes(column: ColumnSummary) -> bool:
+    """Words, or whole numbers."""
+    if column.dtype.kind == "f":
+        return column.distinct is not None and all(float(value).is_integer() for value in column.distinct if value == value)
+    return column.dtype.kind in "OUSiub"
+
+
+def _most_distinct(splits: dict[str, _Split], name: str) -> int | None:
+    """How many different values a column has; None where nearly every row has its own, or they are too many to be counted."""
+    most = 0
+    for column in (split.columns[name] for split in splits.values() if name in split.columns):
+        if column.distinct is None or len(column.distinct) > _OWN * max(column.rows, 1):
+            return None
+        most = max(most, len(column.distinct))
+    return most

@@ -1,0 +1,60 @@
+"""`loss-plateau`: the learning rate fell to almost nothing at once, and with it the loss stopped falling."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.detectors.finding import Finding
+from holdfast.signals.run_view import RunView
+
+
+def rate_dropped(
+    run: RunView, *, times: float = 50.0, rows: int = 48, before: int = 32, fell: float = 0.1, still: float = 0.5
+) -> Finding | None:
+    """Between two steps the rate fell by `times` or more, and stays there for `rows` steps.
+
+    Schedules fall by ten at once, at most, or do so again and again; and updates must have become smaller with the rate.
+    A warning where the loss was falling (by `fell` of itself in the second half of the steps before, or half as much of what
+    was learned) and now falls by less than `still` of that; else a remark: that training was done.
+    """
+    steps, rates = run.known("lr")
+    falls = np.flatnonzero((rates[1:] > 0) & (rates[1:] * times <= rates[:-1])) + 1
+    if len(falls) != 1 or falls[-1] < before or len(rates) - falls[-1] < rows:
+        return None
+    at = int(falls[-1])
+    if rates[at:].max() * times > 2.0 * float(np.median(rates[:at])):  # it came up again, or had only been up for a while
+        return None
+    onset = int(steps[at])
+    if not _updates_shrank(run, onset, by=0.4 * times):  # another optimizer, with a rate that fits it
+        return None
+    then, now = _fall(run, None, onset), _fall(run, onset, None)
+    falling = then is not None and now is not None and then[0] > _enough(run, fell, then[1]) and now[0] < still * then[0]
+    evidence = {"onset": onset, "lr": float(rates[-1]), "lr_before": float(rates[at - 1])}
+    evidence |= {} if now is None else {"loss": now[1]}
+    return Finding("loss-plateau", step=run.step, severity="warning" if falling else "info", evidence=evidence, series="loss")
+
+
+def _updates_shrank(run: RunView, onset: int, *, by: float) -> bool:
+    """Whether updates became smaller with the rate, as far as they were measured on both sides."""
+    steps, sizes = run.known("update_ratio")
+    before, after = sizes[steps < onset], sizes[steps >= onset]
+    return bool(len(before) and len(after) and by * float(np.median(after)) < float(np.median(before)))
+
+
+def _enough(run: RunView, fell: float, level: float) -> float:
+    """How much a loss must have fallen to be called falling: a part of itself, or half that part of all that was learned."""
+    learned = float(run.whole["loss"].means[0]) - level
+    return min(fell * abs(level), max(0.5 * fell * learned, 0.01 * abs(level)))
+
+
+def _fall(run: RunView, since: int | None, until: int | None) -> tuple[float, float] | None:
+    """By how much the loss fell over the second half of some steps (the whole, behind a fall), and its level then."""
+    steps, losses = run.known("loss")
+    chosen = (steps >= (since or 0)) & (steps < (until or run.step + 1))
+    part = losses[chosen]
+    part = part[len(part) // 2 :] if since is None else part
+    if len(part) < 16:
+        return None
+    third = len(part) // 3
+    first, last = float(np.median(part[:third])), float(np.median(part[-third:]))
+    return first - last, last

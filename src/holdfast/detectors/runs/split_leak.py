@@ -1,0 +1,52 @@
+"""`split-leak`: samples that are held out were learned from."""
+
+from __future__ import annotations
+
+from holdfast.detectors.finding import Finding
+from holdfast.detectors.runs.fields import fields_of, label_field, of_split
+from holdfast.signals.run_view import InputSample, RunView
+
+
+def split_leak(
+    run: RunView, *, least: int = 4, share: float = 0.3, alone: float = 0.2, twins: float = 0.01, evaluations: int = 2
+) -> Finding | None:
+    """Of the held-out samples that were looked at, as many were seen in training as if `share` of all had been.
+
+    Only some batches are looked at, so what is known of the training data is taken into account; where its size is not known,
+    `alone` of the samples must have been seen. Every data set that is evaluated must show it: many scripts evaluate on a part
+    of the training data beside what they hold out. Data in which samples repeat by themselves (`twins`) says nothing.
+    """
+    learned, held = fields_of(of_split(run, "train")), fields_of(of_split(run, "val"))
+    name = next((one for one in learned if one != label_field(learned) and learned[one][0].known >= 0), None)
+    if name is None or len(held.get(name, ())) < evaluations or _repeat(learned[name]) > twins:
+        return None
+    by_source: dict[int, list[InputSample]] = {}
+    for one in held[name]:
+        by_source.setdefault(one.source, []).append(one)
+    parts = [_leaked(rows, alone) for rows in by_source.values()]
+    known, looked_at = sum(one.known for one in held[name]), sum(one.samples for one in held[name])
+    if known < least or min(parts) < share:
+        return None
+    evidence = {
+        "onset": 0,
+        "field": name,
+        "known": known,
+        "samples": looked_at,
+        "share": min(1.0, min(parts)),
+        "same_samples": True,
+    }
+    return Finding("split-leak", step=run.step, evidence=evidence)
+
+
+def _repeat(rows: list[InputSample]) -> float:
+    """The share of samples that are there twice in one batch."""
+    return 1.0 - sum(one.distinct for one in rows) / max(1, sum(one.samples for one in rows))
+
+
+def _leaked(rows: list[InputSample], alone: float) -> float:
+    """The share of one data set that was learned from, as far as the samples tell; at most 1."""
+    known = sum(one.known for one in rows) / max(1, sum(one.samples for one in rows))
+    could = [one.known_share for one in rows if one.known_share == one.known_share]
+    if not could:
+        return float(known >= alone)
+    return known / max(sum(could) / len(could), 1e-9)

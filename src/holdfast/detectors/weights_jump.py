@@ -1,0 +1,74 @@
+"""`loss-divergence`, seen in the weights: they changed by more than updates can, and much of what was learned is lost with it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from holdfast.detectors.finding import Finding
+from holdfast.detectors.levels import middle, usual
+from holdfast.detectors.loss_divergence import learning_rates
+from holdfast.signals.view import Floats, SignalView, Steps
+
+_RECENT = 4  # samples of the weights' norm in which it is looked for
+_NEWEST = 8
+
+
+def weights_jump(
+    signals: SignalView, *, least: float = 0.3, times: float = 1.25, lost: float = 0.5, sustained: int = 16
+) -> Finding | None:
+    """Between two samples the logarithm of the norm moved by `least`, and `times` as far as all updates together can move it.
+
+    After that the loss stays `lost` of the way back to the beginning for `sustained` steps. It may be on its way down again:
+    where weights were overwritten, going back is shorter. A rate that jumped is `loss-divergence` of its own.
+    """
+    steps, norms = signals.last("weight_norm", 64)
+    if len(norms) < _RECENT or not np.isfinite(norms).all() or norms.min() <= 0.0:
+        return None
+    far = np.flatnonzero(np.abs(np.diff(np.log(norms))) > least)
+    if not len(far) or (at := int(far[-1])) < max(2, len(norms) - 1 - _RECENT):  # the common case
+        return None
+    if not beyond_updates(steps, norms, at, *signals.last("update_ratio", 64), times=times):
+        return None
+    return _with_loss(signals, steps[at : at + 2], norms[at : at + 2], lost, sustained)
+
+
+def beyond_updates(
+    steps: Steps, norms: Floats, at: int, sized: Steps, ratios: Floats, *, times: float = 1.25, together: float = 0.75
+) -> bool:
+    """Whether a norm changed from sample `at` to the next by more than updates do in the steps between, and `times` that.
+
+    `ratios` are sizes of updates against the weights, at the steps `sized`: those measured since count, or the last one before.
+    Updates do not all go one way: many of them go less far than their sum (by a power of `together`). Where the norm was on its
+    way there already, it may have gone on at the same pace.
+    """
+    moved, between = float(norms[at + 1] - norms[at]), float(steps[at + 1] - steps[at])
+    paces = np.diff(norms[: at + 1]) / np.diff(steps[: at + 1])
+    sizes = ratios * np.interp(sized, steps, norms)
+    since = sizes[sized >= steps[at + 1]] if np.any(sized >= steps[at + 1]) else sizes[sized < steps[at + 1]][-1:]
+    if not len(since) or not len(paces):
+        return False
+    drift = max(0.0, float(np.max(paces * np.sign(moved))))
+    return bool(abs(moved) > times * max(between**together * float(np.max(since)), between * drift))
+
+
+def _with_loss(signals: SignalView, steps: Steps, norms: Floats, lost: float, sustained: int) -> Finding | None:
+    loss_at, loss = signals.last("loss", 512)
+    split = steps[0] if np.sum(loss_at <= steps[0]) >= 64 else steps[1] - 1  # it came between the two
+    before, after = loss[loss_at <= split][-64:], loss[loss_at > split]
+    first = signals.first("loss", 10)[1]
+    if len(before) < 32 or len(after) < sustained or not all(np.isfinite(part).all() for part in (before, after, first)):
+        return None
+    normal, early, level = usual(before), middle(first), middle(after[-_NEWEST:])
+    high = after > normal.value + max(lost * (early - normal.value), 6 * normal.noise)
+    onset = int(loss_at[loss_at > split][int(np.argmax(high))])
+    rates = learning_rates(signals, onset)
+    if (
+        early < normal.value + 6 * normal.noise
+        or not high[-_NEWEST:].all()
+        or np.sum(high) < sustained
+        or "lr_jumped_at" in rates
+    ):
+        return None
+    weights = {"weight_norm_before": float(norms[0]), "weight_norm": float(norms[1])}
+    evidence = {"onset": onset, "loss": level, "usual": normal.value, "at_the_beginning": early, **weights, **rates}
+    return Finding("loss-divergence", step=int(loss_at[-1]), severity="critical", evidence=evidence)

@@ -1,0 +1,82 @@
+"""Signs in how something ended or broke: an exit code, an error's text, the memory that was held, a file that is left."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Sign = tuple[str, str]
+_CRASH_TOLD = re.compile(r"SIGSEGV|SIGABRT|SIGBUS|[Ss]ignal (?:6|7|11)\b|exitcode\W+-(?:6|7|11)\b")  # by a launcher, of a rank
+_KILL_TOLD = re.compile(r"SIGKILL|[Ss]ignal 9\b|exitcode\W+-9\b")
+_MISMATCH_TOLD = re.compile(r"mismatch|doesn't match expected size|preamble|monitoredBarrier")
+_PEER_TOLD = re.compile(r"closed by (?:remote )?peer|reset by peer|ncclRemoteError|remote process exited")
+_ALLOWED = re.compile(r"([\d.]+ [KMGT]iB) allowed")
+_EVEN, _ROOM = 1.1, 0.5  # times the memory at first; of the machine's memory
+_REFUSED = re.compile(r"\b40[13]\b|unauthori[sz]ed|forbidden|permission|api[_ ]?key|login", re.IGNORECASE)
+_CRASHES, _KILLED, _TERMINATED = (132, 134, 135, 136, 139), 137, 143  # exit codes: 128 and the number of a signal
+
+
+def of_death(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    """How a process died; of a rank, a launcher tells it in words."""
+    code, error = int(evidence.get("exit_code") or 0), str(evidence.get("error") or "")
+    if code in _CRASHES or _CRASH_TOLD.search(error):
+        yield "crashed", f"exit code {code}" if code in _CRASHES else error
+    elif code == _KILLED or _KILL_TOLD.search(error):
+        yield "killed", "exit code 137" if code == _KILLED else f"a rank was killed: {error}"
+    elif code == _TERMINATED:
+        yield "terminated", "exit code 143"
+    if int(evidence.get("ranks") or 1) > 1:
+        yield "several-ranks", f"{evidence['ranks']} ranks trained"
+
+
+def of_ranks(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    """What an error in a collective says about the other ranks."""
+    error = str(evidence.get("error") or "")
+    if _MISMATCH_TOLD.search(error):
+        yield "collectives-differ", "the ranks were in different collectives"
+    elif _PEER_TOLD.search(error):
+        yield "rank-is-gone", "the connection to another rank broke"
+
+
+def of_host_memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    """From how the memory of the largest process went, and how much the machine has, in bytes."""
+    first, last, machine = (float(evidence.get(name) or 0) for name in ("memory_first", "memory_last", "machine_memory"))
+    if evidence.get("workers") == 0:
+        yield "no-loader-workers", "the loader has no workers"
+    if 0 < last < _EVEN * first:
+        yield "memory-was-even", f"its memory had not grown: {size(first)} at first, {size(last)} at last"
+    if evidence.get("killed_for_memory") is None and 0 < last < _ROOM * machine:
+        yield "machine-had-room", f"it held {size(last)} of the machine's {size(machine)}"
+
+
+def of_gpu_limit(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    """Whether the process was allowed a part of the card only, as torch's error says."""
+    if (allowed := _ALLOWED.search(str(evidence.get("error") or ""))) is not None:
+        yield "part-of-the-card-allowed", f"torch allows it {allowed[1]}"
+
+
+def of_tracker(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    """Why a tracker could not be written to, from the error."""
+    error, server = str(evidence.get("error") or ""), str(evidence.get("server") or "")
+    if "locked" in error.lower() or (server.startswith("sqlite") and "held the training" in error):
+        yield "database-is-locked", "its database is locked by another process"
+    elif _REFUSED.search(error):
+        yield "key-refused", "the server refuses the key, or there is none"
+    elif error:
+        yield "server-silent", f"{server} does not answer as it did before" if server else "no answer came"
+
+
+def of_torn_file(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    """What is wrong with a file that a process left behind."""
+    if evidence.get("checksum"):
+        yield "checksum-differs", "its checksums are those of other bytes"
+    elif evidence.get("end") == "disk-full":
+        yield "was-no-room", "the disk was full"
+    else:
+        yield "left-by-a-dead-process", "the process that wrote it ended badly"
+
+
+def size(count: float) -> str:
+    """Bytes in words."""
+    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

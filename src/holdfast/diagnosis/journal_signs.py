@@ -1,0 +1,68 @@
+"""Signs in the journal of a run that speak for one cause or against another: what the guard or the witness wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Sign = tuple[str, str]
+_ORDINARY = 10.0  # times the usual gradient norm, that single steps reach without harm
+_SOON = 16  # steps: of bad updates that follow each other only some are told
+
+
+def signs_of_journal(around: Iterable[Mapping[str, Any]], onset: int) -> dict[str, str]:
+    """What the guard wrote down at the step where it began."""
+    around, found = list(around), dict[str, str]()
+    found |= dict(_of_clipping(around, onset))
+    for row in around:
+        evidence = row.get("evidence") or {}
+        norms, losses = (_floats(evidence.get(name)) for name in ("norm_before", "loss_before"))
+        if row.get("kind") != "finding" or not onset <= int(row.get("step") or 0) < onset + _SOON:
+            continue
+        found |= dict(_of_variables(evidence))
+        found |= dict(_of_first_bad(row)) if "weights-sound" not in found and "weights-unsound" not in found else {}
+        if evidence.get("input") == "finite" and norms and max(norms) < _ORDINARY * float(np.median(norms)):
+            loss = f"loss {losses[-1]:.3g}, " if losses else ""
+            found["was-as-usual"] = f"the batch was finite, and the step before as usual ({loss}gradient norm {norms[-1]:.3g})"
+    return found
+
+
+def _of_clipping(around: Sequence[Mapping[str, Any]], onset: int) -> Iterable[Sign]:
+    """One update that the guard clipped, and no other: the next batches gave the usual gradients."""
+    exploded = [row for row in around if row.get("kind") == "finding" and row.get("code") == "gradient-explosion"]
+    near = [row for row in exploded if onset <= int(row.get("step") or 0) < onset + 4 * _SOON]
+    if len(near) == 1 and "limit" in (near[0].get("evidence") or {}) and int(near[0].get("step") or 0) == onset:
+        norm, limit = (float(near[0]["evidence"].get(name) or 0) for name in ("norm", "limit"))
+        yield "one-update-only", f"one update had a norm of {norm:.3g} (clipped to {limit:.3g}), and no other near it"
+
+
+def _of_first_bad(row: Mapping[str, Any]) -> Iterable[Sign]:
+    """What the weights held before the first bad update, and whether only its gradients were bad."""
+    evidence = row.get("evidence") or {}
+    weights, loss = str(evidence.get("weights") or "unknown"), evidence.get("loss")
+    if weights == "finite":
+        yield "weights-sound", "the weights were finite before that update"
+    elif weights != "unknown":
+        yield "weights-unsound", f"before the update {weights}"
+    if row.get("code") == "non-finite-gradient" and isinstance(loss, (int, float)) and evidence.get("input") == "finite":
+        yield "only-the-gradient", f"the loss was finite ({loss:.3g}), the batch too, and the gradients were not"
+        if evidence.get("began_in"):
+            yield "began-in-a-layer", f"it began in the backward pass of {evidence['began_in']}"
+
+
+def _floats(values: Any) -> list[float]:
+    """The numbers of a history; none if one of them is none, or not finite."""
+    known = list(values) if isinstance(values, list) else []
+    return known if all(isinstance(value, (int, float)) and np.isfinite(value) for value in known) else []
+
+
+def _of_variables(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    """What the loop's own variables held at a bad update."""
+    if evidence.get("half"):
+        yield "half-precision", "parts of the model compute in float16, which ends at 65504"
+    if evidence.get("input_max"):
+        yield "beyond-half", f"a variable of the loop holds values up to {float(evidence['input_max']):.3g}"
+    if evidence.get("labels"):
+        yield "labels-beyond", str(evidence["labels"])

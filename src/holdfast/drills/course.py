@@ -1,0 +1,272 @@
+"""A course: controls first, then each fault that the training can have, in a run of its own or one after the other."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.drills.choosing import At, lacking, one_after_the_other, planned, unfit_for_sequence
+from holdfast.drills.plan import Planned
+from holdfast.drills.score import ControlScore, Score, score_control, score_each, spread
+from holdfast.drills.trial import Training, Trial, run_trial
+from holdfast.errors import ControlFailed, UsageError
+
+_TIMES, _SECONDS_MORE = 10, 120  # of the control: what a run with a fault may take
+_CONTROL_SECONDS = 24 * 3600
+_LINES = 12  # of a control that fails
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A fault that a training cannot have."""
+
+    training: str
+    fault: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What is to be run after the controls: how many runs, about how many seconds, and files that all of them save alike."""
+
+    runs: int
+    seconds: float
+    shared: tuple[str, ...]
+
+
+Result = ControlScore | Score | LeftOut
+
+
+@dataclass(slots=True)
+class CourseResult:
+    """All scores, and the faults that were left out with the reason."""
+
+    controls: list[ControlScore] = field(default_factory=list)
+    scores: list[Score] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    interrupted: bool = False
+
+
+def run_course(
+    trainings: Sequence[Training],
+    codes: Sequence[str],
+    *,
+    policies: Sequence[str | None],
+    seeds: Sequence[int],
+    at: At | None = None,
+    jobs: int = 1,
+    folder: Path,
+    on_result: Callable[[Result], None] | None = None,
+    on_plan: Callable[[Ahead], None] | None = None,
+    controls: int = 0,
+    sources: Mapping[str, str] | None = None,
+    sequence: bool = False,
+    keep: bool = True,
+) -> CourseResult:
+    """Run all faults over all trainings.
+
+    `controls`: seeds of runs without a fault at least. `sources`: the files of faults that are not the house's. `keep`: all
+    runs, else only those that went wrong. Ctrl-C ends what runs, and gives what there is.
+    """
+    course = _Course(policies, seeds, jobs, folder, on_result or (lambda _: None), keep=keep)
+    try:
+        course.run_controls(trainings, [*seeds, *range(max(seeds) + 1, max(seeds) + 1 + controls - len(seeds))])
+        ahead = list(course.plan(trainings, codes, sources or {}, at or At(), sequence=sequence))
+        if on_plan is not None:
+            on_plan(course.ahead(ahead))
+        course.run_faults(ahead)
+    except KeyboardInterrupt:
+        course.result.interrupted = True
+    finally:
+        course.stop.set()
+    return course.result
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    training: Training
+    faults: tuple[Planned, ...]
+    policy: str | None
+    seed: int
+
+    @property
+    def label(self) -> str:
+        """The name of its folder."""
+        what = "control" if not self.faults else self.faults[0].code if len(self.faults) == 1 else "sequence"
+        step = f"-{self.faults[0].step}" if len(self.faults) == 1 else ""
+        return f"{self.training.name}-{what}{step}-{self.policy or 'without'}-{self.seed}"
+
+
+class _Course:
+    def __init__(
+        self,
+        policies: Sequence[str | None],
+        seeds: Sequence[int],
+        jobs: int,
+        folder: Path,
+        on_result: Callable[[Result], None],
+        *,
+        keep: bool,
+    ) -> None:
+        self.result, self.stop = CourseResult(), threading.Event()
+        self._policies, self._seeds, self._jobs, self._folder = policies, seeds, jobs, folder
+        self._on_result, self._keep = on_result, keep
+        self._controls: dict[tuple[str, str | None, int], Trial] = {}
+
+    # Controls
+
+    def run_controls(self, trainings: Sequence[Training], seeds: Sequence[int]) -> None:
+        """Each training without a fault. One that fails by itself ends the course."""
+        jobs = [_Job(training, (), policy, seed) for training in trainings for policy in self._policies for seed in seeds]
+        with closing(self._run(jobs)) as trials:  # what still runs is ended when one fails
+            for job, trial in trials:
+                check_control(trial)
+                self._controls[job.training.name, job.policy, job.seed] = trial
+                found = score_control(trial)
+                self._tidy(trial, bad=bool(found.false_alarms))
+                self.result.controls.append(found if found.false_alarms or self._keep else replace(found, run=None))
+                self._on_result(self.result.controls[-1])
+
+    def _of_training(self, training: Training) -> list[Trial]:
+        return [trial for (name, _, _), trial in self._controls.items() if name == training.name]
+
+    # Faults
+
+    def plan(
+        self, trainings: Sequence[Training], codes: Sequence[str], sources: Mapping[str, str], at: At, *, sequence: bool
+    ) -> Iterator[_Job]:
+        """What is to be run; faults that a training cannot have are left out with a word."""
+        for training in trainings:
+            have, steps = self._facts(training)
+            check_step(at.latest, steps)
+            fitting = [code for code in codes if self._fits(training, code, sources.get(code, ""), have, sequence=sequence)]
+            for policy in self._policies:
+                for seed in self._seeds if fitting else ():
+                    if sequence:
+                        yield _Job(training, one_after_the_other(fitting, sources, steps, at), policy, seed)
+                        continue
+                    for code in fitting:
+                        for one in planned(code, sources.get(code, ""), seed, steps, at):
+                            yield _Job(training, (one,), policy, seed)
+
+    def _facts(self, training: Training) -> tuple[set[str], int]:
+        """What the training has, and how many steps it makes."""
+        controls = self._of_training(training)
+        have = {fact for trial in controls for fact in trial.facts.get("have", ())}
+        return have, min(trial.length for trial in controls)
+
+    def _fits(self, training: Training, code: str, source: str, have: set[str], *, sequence: bool) -> bool:
+        why = lacking(code, source, have) or (unfit_for_sequence(code, source) if sequence else "")
+        if why:
+            self.result.left_out.append(LeftOut(training.name, code, why))
+            self._on_result(self.result.left_out[-1])
+        return not why
+
+    def ahead(self, jobs: list[_Job]) -> Ahead:
+        """What the user should know before it goes on."""
+        seconds = sum(self._control_of(job).seconds for job in jobs) / self._jobs
+        apart = [str(trial.folder) for trial in self._controls.values()]
+        shared = (path for trial in self._controls.values() for path in trial.told.saved if not path.startswith(tuple(apart)))
+        return Ahead(len(jobs), seconds, tuple(dict.fromkeys(shared)))
+
+    def _control_of(self, job: _Job) -> Trial:
+        return self._controls[job.training.name, job.policy, job.seed]
+
+    def run_faults(self, jobs: list[_Job]) -> None:
+        """Each job, scored beside the control of its seed."""
+        for job, trial in self._run(jobs):
+            control = self._control_of(job)
+            alike = [trial for trial in self._of_training(job.training) if trial.policy == job.policy]
+            found = score_each(trial, control, noise=spread(alike))
+            bad = not all(one.good for one in found)
+            self._tidy(trial, bad=bad)
+            for one in found:
+                self.result.scores.append(one if bad or self._keep else replace(one, run=None))
+                self._on_result(self.result.scores[-1])
+
+    # Running
+
+    def _run(self, jobs: list[_Job]) -> Generator[tuple[_Job, Trial], None, None]:
+        """As many at a time as was asked for, handed out as they end."""
+        with ThreadPoolExecutor(self._jobs) as pool:
+            futures: dict[Future[Trial], _Job] = {pool.submit(self._trial, job): job for job in jobs}
+            try:
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
+            except BaseException:  # Ctrl-C, too
+                self.stop.set()
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _trial(self, job: _Job) -> Trial:
+        if self.stop.is_set():
+            raise CancelledError
+        control = self._control_of(job) if job.faults else None
+        trial = run_trial(
+            job.training if control is None else measured_alike(job.training, control),
+            job.faults,
+            policy=job.policy,
+            seed=job.seed,
+            folder=self._folder / job.label,
+            seconds=_CONTROL_SECONDS if control is None else time_limit(control),
+            stop=self.stop,
+        )
+        if self.stop.is_set():
+            self._tidy(trial, bad=False)
+            raise CancelledError
+        return trial
+
+    def _tidy(self, trial: Trial, *, bad: bool) -> None:
+        if not bad and not self._keep and trial.folder is not None:
+            shutil.rmtree(trial.folder, ignore_errors=True)
+
+
+def check_control(trial: Trial) -> None:
+    """A control must train, and end well."""
+    command = " ".join(trial.training.words)
+    lines = [line for line in trial.output.strip().splitlines() if not line.startswith("holdfast: run ")][-_LINES:]
+    said = "".join(f"\n  | {line}" for line in lines)
+    if trial.exit_code != 0:
+        raise ControlFailed(
+            f"without any fault, the training ends with exit code {trial.exit_code}:{said}", fix=f"make this work: {command}"
+        )
+    if not trial.steps:
+        raise ControlFailed(
+            f"the command makes no step of a torch optimizer, so that there is nothing to break.{said}",
+            fix=f"name the command that trains; `holdfast run -- {command}` and `holdfast tail` show what is seen of it",
+        )
+
+
+def check_step(step: int, steps: int) -> None:
+    """A step that was asked for must come."""
+    if step >= steps:
+        raise UsageError(
+            f"step {step:,} is beyond the end of the run, which has {steps:,} steps.",
+            fix=f"--at step={steps // 2}, or none at all",
+        )
+
+
+def measured_alike(training: Training, control: Trial) -> Training:
+    """The training, to be judged by the metric that was found in its control."""
+    return replace(training, metric=training.metric or control.metric_name or None)
+
+
+def time_limit(control: Trial) -> float:
+    """Seconds that a run with a fault may take."""
+    return _TIMES * control.seconds + _SECONDS_MORE
+
+
+def as_rows(result: CourseResult) -> dict[str, Any]:
+    """The whole course as `--json` gives it."""
+    return {
+        "controls": [one.as_row() for one in result.controls],
+        "faults": [one.as_row() for one in result.scores],
+        "left_out": [{"training": one.training, "fault": one.fault, "why": one.why} for one in result.left_out],
+        "interrupted": result.interrupted,
+    }

@@ -1,0 +1,41 @@
+"""A part of the model never learns: it runs under `no_grad`, or its output is detached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from holdfast.drills.fault import CannotHappen, Expected, Fault
+from holdfast.drills.injection.scene import Scene
+
+
+class FrozenParameters(Fault):
+    """Cut the graph behind the layer in the middle: neither it nor what lies before it gets a gradient."""
+
+    code = "frozen-parameters"
+    what = "the first half of the model gets no gradients"
+    expected = Expected(findings=("parameters-not-trained",), causes=("frozen-by-mistake", "parameters-without-gradients"))
+    needs = ("layers",)
+    lasting = True
+    from_start = True
+
+    def __init__(self, strength: float | None = None) -> None:
+        super().__init__(strength)
+        self._cut: Any = None
+
+    def update(self, scene: Scene) -> None:
+        """After the first update, once the model is known."""
+        if self._cut is not None:
+            return
+        layers = scene.layers(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding, nn.RNNBase)
+        if len(layers) < 2:
+            raise CannotHappen("the model has one layer only")
+        self._cut = layers[(len(layers) - 1) // 2][1].register_forward_hook(_detached)
+
+
+def _detached(_layer: nn.Module, _inputs: Any, output: Any) -> Any:
+    if isinstance(output, tuple):
+        return tuple(_detached(_layer, _inputs, part) for part in output)
+    return output.detach() if isinstance(output, torch.Tensor) else output

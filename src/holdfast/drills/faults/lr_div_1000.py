@@ -1,0 +1,31 @@
+"""The learning rate falls to a thousandth of itself: a schedule with a wrong unit, a typo. Nothing is learned from there on.
+
+It is seen and told, not repaired: a script may lower its rate as it likes, and no harm is done that could be undone.
+"""
+
+from __future__ import annotations
+
+from holdfast.drills.fault import Expected, Fault
+from holdfast.drills.injection.kept_rate import KeptRate
+from holdfast.drills.injection.scene import Scene
+
+
+class LearningRateThousandth(Fault):
+    """Divide every group's learning rate, and keep it there, whatever a schedule says."""
+
+    code = "lr-div-1000"
+    what = "the learning rate becomes a thousandth of what it was, and stays there"
+    expected = Expected(
+        findings=("loss-plateau", "not-learning", "underfitting"),
+        causes=("setting-changed", "learning-rate-too-low", "schedule-ended"),
+    )
+    lasting = True
+    strength = 1000.0
+
+    def __init__(self, strength: float | None = None) -> None:
+        super().__init__(strength)
+        self._rate = KeptRate(1.0 / self.strong)
+
+    def gradients(self, scene: Scene) -> None:
+        """Before each update, past any schedule."""
+        self._rate.put_on(scene)

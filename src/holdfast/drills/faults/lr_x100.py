@@ -1,0 +1,26 @@
+"""The learning rate jumps to a hundred times itself: a typo in a schedule, a restart with another setting."""
+
+from __future__ import annotations
+
+from holdfast.drills.fault import Expected, Fault
+from holdfast.drills.injection.scene import Scene
+
+
+class LearningRateTimes100(Fault):
+    """Multiply every group's learning rate once."""
+
+    code = "lr-x100"
+    what = "the learning rate becomes 100 times what it was"
+    expected = Expected(
+        findings=(
+            *("non-finite-loss", "non-finite-weights", "loss-divergence", "gradient-explosion", "metric-collapse"),
+            *("not-learning", "loss-spike"),
+        ),
+        causes=("setting-changed", "learning-rate-too-high"),
+        survivable=True,
+    )
+    strength = 100.0
+
+    def update(self, scene: Scene) -> None:
+        """Between two steps."""
+        scene.scale_rates(self.strong)

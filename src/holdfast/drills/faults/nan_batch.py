@@ -1,0 +1,25 @@
+"""One batch of NaN: a file that could not be read, a division by a zero deviation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.drills.fault import Expected, Fault
+from holdfast.drills.injection.scene import Scene
+
+
+class NanBatch(Fault):
+    """All numbers of one batch become NaN."""
+
+    code = "nan-batch"
+    what = "all numbers of one batch are NaN"
+    expected = Expected(
+        findings=("non-finite-loss", "non-finite-input", "non-finite-gradient", "non-finite-weights"),
+        causes=("data-non-finite",),
+        survivable=True,
+    )
+    needs = ("float-inputs",)
+
+    def batch(self, batch: Any, scene: Scene) -> Any:
+        """Fill them."""
+        return scene.change_inputs(batch, lambda numbers: numbers.fill_(float("nan")))

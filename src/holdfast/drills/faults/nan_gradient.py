@@ -1,0 +1,25 @@
+"""A layer's gradient is NaN though the loss is not: the derivative of a root at zero, a kernel with a fault."""
+
+from __future__ import annotations
+
+from holdfast.drills.fault import CannotHappen, Expected, Fault
+from holdfast.drills.injection.scene import Scene
+
+
+class NanGradient(Fault):
+    """All gradients of one layer become NaN, after a backward pass that went well."""
+
+    code = "nan-gradient"
+    what = "the gradients of one layer are NaN once"
+    expected = Expected(
+        findings=("non-finite-gradient", "non-finite-loss", "non-finite-weights"),
+        causes=("division-by-zero", "bad-batch"),
+        survivable=True,
+    )
+
+    def gradients(self, scene: Scene) -> None:
+        """Fill those of the layer in the middle."""
+        layers = [layer for _, layer in scene.layers() if layer.weight.grad is not None]
+        if not layers:
+            raise CannotHappen("no layer has a gradient")
+        layers[len(layers) // 2].weight.grad.fill_(float("nan"))

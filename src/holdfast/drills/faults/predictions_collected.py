@@ -1,0 +1,31 @@
+"""Evaluations collect what the model predicted, and never let it go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from holdfast.drills.fault import Expected, Fault
+from holdfast.drills.injection.scene import Scene
+
+
+class PredictionsCollected(Fault):
+    """Keep some memory for each batch that is evaluated."""
+
+    code = "predictions-collected"
+    what = "memory grows with every batch that is evaluated"
+    expected = Expected(findings=("host-memory-growth",), causes=("results-in-memory",))
+    needs = ("evaluation",)
+    lasting = True
+    from_start = True
+    strength = 8.0  # MB a batch
+
+    def __init__(self, strength: float | None = None) -> None:
+        super().__init__(strength)
+        self._kept: list[torch.Tensor] = []
+
+    def held_out_batch(self, batch: Any, scene: Scene) -> Any:
+        """Nothing changes but the memory."""
+        self._kept.append(torch.ones(int(self.strong * 2**18)))
+        return batch

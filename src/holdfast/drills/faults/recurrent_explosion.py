@@ -1,0 +1,31 @@
+"""Gradients explode on their way back through time: recurrent weights that have grown too large."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from holdfast.drills.fault import Expected, Fault
+from holdfast.drills.injection.scene import Scene
+
+
+class RecurrentExplosion(Fault):
+    """Multiply the recurrent weights."""
+
+    code = "recurrent-explosion"
+    what = "the recurrent weights become 5 times as large"
+    expected = Expected(
+        findings=("gradient-explosion", "loss-divergence", "metric-collapse", "non-finite-loss", "non-finite-gradient"),
+        causes=("no-clipping", "learning-rate-too-high", "weights-overwritten"),
+        survivable=True,
+    )
+    needs = ("recurrent",)
+    strength = 5.0
+
+    def update(self, scene: Scene) -> None:
+        """Between two steps, past the optimizer."""
+        with torch.no_grad():
+            for _, layer in scene.layers(nn.RNNBase, nn.RNNCellBase):
+                for name, weight in layer.named_parameters():
+                    if "weight_hh" in name:
+                        weight.mul_(self.strong)

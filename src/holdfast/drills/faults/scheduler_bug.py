@@ -1,0 +1,32 @@
+"""A schedule that jumps and stays there: a warm-up that begins again in the middle, steps counted as epochs."""
+
+from __future__ import annotations
+
+from holdfast.drills.fault import Expected, Fault
+from holdfast.drills.injection.kept_rate import KeptRate
+from holdfast.drills.injection.scene import Scene
+
+
+class SchedulerBug(Fault):
+    """Set the learning rate before every update, so that going back to an earlier state does not take it away."""
+
+    code = "scheduler-bug"
+    what = "from one step on the learning rate is 100 times too large"
+    expected = Expected(
+        findings=(
+            *("non-finite-loss", "non-finite-weights", "loss-divergence", "gradient-explosion", "metric-collapse"),
+            *("not-learning", "loss-spike"),
+        ),
+        causes=("setting-changed", "learning-rate-too-high"),
+        survivable=True,
+    )
+    lasting = True
+    strength = 100.0
+
+    def __init__(self, strength: float | None = None) -> None:
+        super().__init__(strength)
+        self._rate = KeptRate(self.strong)
+
+    def gradients(self, scene: Scene) -> None:
+        """Before each update, past any schedule."""
+        self._rate.put_on(scene)

@@ -1,0 +1,32 @@
+"""Inputs and labels do not belong together: one of the two was shuffled alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from holdfast.drills.fault import Expected, Fault
+from holdfast.drills.injection.scene import Scene
+
+
+class ShuffledLabels(Fault):
+    """Shuffle the labels of every batch to learn from; those that are held out stay right."""
+
+    code = "shuffled-labels"
+    what = "the labels of the training data are shuffled"
+    expected = Expected(
+        findings=("not-learning", "overfitting", "underfitting"), causes=("labels-wrong", "labels-unrelated"), survivable=False
+    )
+    needs = ("labels",)
+    lasting = True
+    from_start = True
+
+    def batch(self, batch: Any, scene: Scene) -> Any:
+        """In another order each time, without touching the generators of the script."""
+
+        def shuffle(labels: torch.Tensor) -> torch.Tensor:
+            order = scene.random.sample(range(labels.numel()), labels.numel())
+            return labels.view(-1)[order].view(labels.shape)
+
+        return scene.change_labels(batch, shuffle)

@@ -1,0 +1,27 @@
+"""One loader worker is slow: it reads from a slower place, or shares its core with something else."""
+
+from __future__ import annotations
+
+import time
+
+from torch.utils.data import get_worker_info
+
+from holdfast.drills.fault import Expected, Fault
+from holdfast.drills.injection.scene import Scene
+
+
+class SlowWorker(Fault):
+    """The last worker waits before each batch that it reads; `strength` is in seconds."""
+
+    code = "slow-worker"
+    what = "one loader worker takes 200 ms longer for each batch from here on"
+    expected = Expected(findings=("slow-loading",), causes=("one-slow-worker",), survivable=True)
+    needs = ("workers",)
+    lasting = True
+    strength = 0.2
+
+    def sample(self, indices: list[int], scene: Scene) -> None:
+        """The others read as before."""
+        worker = get_worker_info()
+        if worker is not None and worker.id == worker.num_workers - 1:
+            time.sleep(self.strong)

@@ -1,0 +1,57 @@
+"""The tracker's server does not answer any more: it was restarted, or the network of this node is away."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import time
+import weakref
+from typing import Any
+
+from holdfast.drills.fault import Expected, Fault
+from holdfast.drills.injection.scene import Scene
+from holdfast.drills.plan import VARIABLE
+
+_NETWORK = (socket.AF_INET, socket.AF_INET6)
+
+
+class TrackerGone(Fault):
+    """Connections of this process to servers break, and no new one comes about; `strength` is how many seconds an attempt takes.
+
+    The gate is in place from the start, closed only at the step: it lies under what watches connections. Ranks talk to each
+    other past Python, and are not touched.
+    """
+
+    code = "tracker-gone"
+    what = "servers that the script talks to, such as a tracker's, do not answer any more"
+    expected = Expected(findings=("tracker-unreachable",), causes=("server-does-not-answer",), survivable=True)
+    needs = ("tracker",)
+    strength = 0.2
+
+    def __init__(self, strength: float | None = None) -> None:
+        super().__init__(strength)
+        self._gone = False
+        self._open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        if os.environ.get(VARIABLE):
+            socket.socket.connect = self._gate(socket.socket.connect)  # type: ignore[method-assign]
+
+    def update(self, scene: Scene) -> None:
+        """Between two steps."""
+        self._gone = True
+        for one in list(self._open):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def _gate(self, original: Any) -> Any:
+        def connect(one: socket.socket, address: Any) -> Any:
+            if one.family not in _NETWORK:
+                return original(one, address)
+            if self._gone:
+                time.sleep(self.strong)
+                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+            self._open.add(one)
+            return original(one, address)
+
+        return connect

@@ -1,0 +1,60 @@
+"""Training data is not shuffled, and lies there class after class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import RandomSampler, Subset, TensorDataset
+
+from holdfast.drills.fault import Expected, Fault
+from holdfast.drills.injection.scene import Scene
+
+_READ_AT_MOST = 20_000  # samples that are read only to know their labels
+
+
+class Unshuffled(Fault):
+    """Take the shuffling out of the loader that has it; where the data set gives labels, its samples come sorted by them."""
+
+    code = "unshuffled"
+    what = "the training data is not shuffled, and sorted by its labels"
+    expected = Expected(findings=("unshuffled-data",), causes=("not-shuffled",), remark=True)
+    needs = ("loader",)
+    lasting = True
+    from_start = True
+
+    def loader(self, arguments: dict[str, Any], scene: Scene) -> None:
+        """Loaders that do not shuffle stay as they are."""
+        if arguments.get("shuffle"):
+            arguments["shuffle"] = False
+        elif isinstance(arguments.get("sampler"), RandomSampler):
+            arguments["sampler"] = None
+        else:
+            return
+        labels = _labels(arguments["dataset"])
+        if labels is not None:
+            arguments["sampler"] = sorted(range(len(labels)), key=labels.__getitem__)
+
+
+def _labels(dataset: Any) -> list[int] | None:
+    """One whole number for each sample, if the data set has such."""
+    if isinstance(dataset, Subset):
+        under = _labels(dataset.dataset)
+        return None if under is None else [under[index] for index in dataset.indices]
+    if isinstance(dataset, TensorDataset):
+        return _whole(dataset.tensors[-1])
+    for name in ("targets", "labels"):
+        if (given := getattr(dataset, name, None)) is not None and (found := _whole(given)) is not None:
+            return found
+    try:
+        return _whole([dataset[index][-1] for index in range(len(dataset))]) if len(dataset) <= _READ_AT_MOST else None
+    except (TypeError, KeyError, IndexError):
+        return None
+
+
+def _whole(given: Any) -> list[int] | None:
+    try:
+        labels = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return None if labels.dim() != 1 or labels.is_floating_point() else [int(label) for label in labels.tolist()]

@@ -1,0 +1,29 @@
+"""All weights shrink at once: a weight decay with a wrong sign, an average that took in zeros. Signals and gradients vanish."""
+
+from __future__ import annotations
+
+import torch
+
+from holdfast.drills.fault import Expected, Fault
+from holdfast.drills.injection.scene import Scene
+
+
+class Vanishing(Fault):
+    """Scale down all parameters that are matrices: weights, not biases and not what normalisation layers have."""
+
+    code = "vanishing"
+    what = "the weights of all layers become a hundredth of what they were"
+    expected = Expected(
+        findings=("loss-divergence", "gradient-vanishing", "metric-collapse", "not-learning"),
+        causes=("weights-overwritten", "bad-initialisation"),
+        survivable=True,
+    )
+    needs = ("layers",)
+    strength = 0.01
+
+    def update(self, scene: Scene) -> None:
+        """Between two steps, past the optimizer."""
+        with torch.no_grad():
+            for parameter in scene.model.parameters():
+                if parameter.dim() > 1:
+                    parameter.mul_(self.strong)

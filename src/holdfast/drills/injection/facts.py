@@ -1,0 +1,86 @@
+"""What a training has that a fault may need, noted while a control runs: faults that find nothing to get hold of are left out."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from holdfast.drills.fault import CannotHappen
+from holdfast.drills.injection.scene import Scene
+
+FACTS = {
+    "loader": "a DataLoader",
+    "workers": "loader workers",
+    "float-inputs": "inputs of floating-point numbers",
+    "labels": "labels of whole numbers in its batches",
+    "evaluation": "an evaluation with a DataLoader",
+    "saves": "files saved with torch.save",
+    "ranks": "several ranks",
+    "gpu": "a GPU",
+    "relu": "a ReLU",
+    "recurrent": "a recurrent layer",
+    "layers": "linear or convolution layers",
+    "half": "layers that compute in float16",
+    "tracker": "a server that it talks to over the network, such as a tracker's",
+    "database": "an SQLite file, such as a tracker's",
+}
+
+
+class Facts:
+    """Gathers the facts; `have` names those that are true."""
+
+    def __init__(self) -> None:
+        self.have: set[str] = set()
+        self.steps = 0
+
+    def listen(self) -> None:
+        """Note what the process does beside torch: for the rest of its life, for there is no way to stop listening."""
+        sys.addaudithook(self._heard)
+
+    def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "socket.connect" and isinstance(arguments[1], tuple):
+            self.have.add("tracker")
+        elif event == "sqlite3.connect" and str(arguments[0]) not in (":memory:", ""):
+            self.have.add("database")
+
+    def loader_made(self, arguments: dict[str, Any]) -> None:
+        """A DataLoader was made."""
+        self.have.add("loader")
+        if arguments.get("num_workers"):
+            self.have.add("workers")
+
+    def precision_chosen(self, dtype: torch.dtype | None) -> None:
+        """An `autocast` was entered."""
+        if dtype is torch.float16:
+            self.have.add("half")
+
+    def batch_seen(self, batch: Any, scene: Scene, *, training: bool) -> None:
+        """A batch was handed out."""
+        if not training:
+            self.have.add("evaluation")
+            return
+        for fact, change in (("float-inputs", scene.change_inputs), ("labels", scene.change_labels)):
+            try:
+                change(batch, lambda tensor: tensor)
+                self.have.add(fact)
+            except CannotHappen:
+                continue
+
+    def look_at(self, scene: Scene) -> None:
+        """Look at the model and its surroundings, once."""
+        kinds = {type(module) for module in scene.model.modules()}
+        if any(issubclass(kind, nn.ReLU) for kind in kinds):
+            self.have.add("relu")
+        if any(issubclass(kind, nn.RNNBase | nn.RNNCellBase) for kind in kinds):
+            self.have.add("recurrent")
+        if any(issubclass(kind, nn.Linear | nn.Conv1d | nn.Conv2d) for kind in kinds):
+            self.have.add("layers")
+        if any(parameter.dtype is torch.float16 for parameter in scene.model.parameters()):
+            self.have.add("half")
+        if any(parameter.is_cuda for parameter in scene.model.parameters()):
+            self.have.add("gpu")
+        if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+            self.have.add("ranks")

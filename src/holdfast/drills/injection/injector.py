@@ -1,0 +1,223 @@
+"""Puts the planned faults into this process: where torch hands out batches, computes gradients, updates and saves.
+
+It is in place before Holdfast's own hooks, so that these see a fault as they would see one of the script's own. A training
+without the fault's places is not touched: only what a fault uses is hung in, and what a control notes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from holdfast.drills.fault import places_of
+from holdfast.drills.faults import find
+from holdfast.drills.injection.facts import Facts
+from holdfast.drills.injection.live import Live
+from holdfast.drills.injection.notes import Notes
+from holdfast.drills.injection.scene import Scene
+from holdfast.drills.plan import Plan
+from holdfast.inside.patches import Patches
+
+_COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "barrier", "reduce")
+_LOADER = inspect.signature(DataLoader.__init__)
+
+
+def begin() -> None:
+    """Called when torch is imported, before Holdfast is armed: put in what the environment asks for."""
+    plan = Plan.from_environment(os.environ)
+    if plan is not None:
+        _seed_all(plan.seed)
+        Injector(plan).install()
+
+
+def _seed_all(seed: int) -> None:
+    """Runs of one seed begin alike; a script that seeds by itself goes on to do so."""
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
+    torch.manual_seed(seed)
+
+
+class Injector:
+    """The faults of this process and the places where they get in."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.scene = Scene(plan.folder, plan.seed)
+        self.notes = Notes(plan.folder)
+        self.facts = Facts()
+        self._control = not plan.faults
+        self._patches = Patches()
+        self._drawn = False  # whether a loader has handed out a batch to learn from
+        self._hooked: list[Any] = []
+        self._live: list[Live] = []
+        for number, planned in enumerate(plan.faults):
+            fault = find(planned.code, planned.source)(planned.strength)
+            if fault.rank in (None, self.scene.rank):
+                self._live.append(Live(fault, planned, number, self.notes))
+        self._uses = frozenset().union(*(places_of(live.fault) for live in self._live))
+
+    def install(self) -> None:
+        """Hang everything in."""
+        self.scene.begin()
+        self._handle = register_optimizer_step_post_hook(self._after_step)
+        replace, uses = self._patches.replace, self._uses
+        if "loader" in uses or self._control:
+            replace(DataLoader, "__init__", self._make_loader)
+        if uses & {"batch", "held_out_batch"} or self._control:
+            replace(_BaseDataLoaderIter, "__next__", self._next_batch)
+        if "sample" in uses:
+            for fetcher in (_MapDatasetFetcher, _IterableDatasetFetcher):
+                replace(fetcher, "fetch", self._fetch)
+        if "gradients" in uses:
+            replace(torch.autograd, "backward", self._backward)
+        if uses & {"saving", "saved"} or self._control:
+            replace(torch, "save", self._save)
+        if "collective" in uses and torch.distributed.is_available():
+            for name in _COLLECTIVES:
+                replace(torch.distributed, name, self._collective(name))
+        if self._control:
+            replace(torch.autocast, "__enter__", self._autocast)
+            self.facts.listen()
+            atexit.register(self._note_facts, os.getpid())
+
+    def remove(self) -> None:
+        """Take everything out."""
+        self._handle.remove()
+        self._patches.restore()
+        while self._hooked:
+            self._hooked.pop().remove()
+
+    def _note_facts(self, pid: int) -> None:
+        if self.scene.step and os.getpid() == pid:
+            self.notes.write("facts", rank=self.scene.rank, have=sorted(self.facts.have), steps=self.scene.step)
+
+    # Where torch passes by
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        if not self.scene.is_main(optimizer):
+            return
+        self.scene.begin(self.scene.step + 1)
+        if self._control and self.scene.step == 1:
+            self.facts.look_at(self.scene)
+        for live in self._due("update"):
+            live.happen(self.scene, live.fault.update, self.scene)
+        self._listen_to_model()
+
+    def _listen_to_model(self) -> None:
+        """Hang into the model for the next forward pass, where a fault is due there."""
+        while self._hooked:
+            self._hooked.pop().remove()
+        if not self._drawn and self._due("batch"):
+            self._hooked.append(self.scene.model.register_forward_pre_hook(self._inputs, prepend=True))
+        if self._due("output"):
+            self._hooked.append(self.scene.model.register_forward_hook(self._output))
+
+    def _inputs(self, model: nn.Module, inputs: tuple[Any, ...]) -> Any:
+        return self._through("batch", inputs) if model.training and torch.is_grad_enabled() else None
+
+    def _output(self, model: nn.Module, _inputs: Any, output: Any) -> Any:
+        return self._through("output", output) if model.training and torch.is_grad_enabled() else None
+
+    def _through(self, place: str, thing: Any) -> Any:
+        for live in self._due(place):
+            thing = live.happen(self.scene, getattr(live.fault, place), thing, self.scene, otherwise=thing)
+        return thing
+
+    def _due(self, place: str) -> list[Live]:
+        return [live for live in self._live if place in live.places and live.due(self.scene.step)]
+
+    def _make_loader(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                arguments = dict(_LOADER.bind(loader, *args, **kwargs).arguments)
+            except TypeError:  # the script's own mistake: let torch say it
+                original(loader, *args, **kwargs)
+                return
+            del arguments["self"]
+            self.facts.loader_made(arguments)
+            for live in self._due("loader"):
+                live.happen(self.scene, live.fault.loader, arguments, self.scene)
+            original(loader, **arguments)
+
+        return __init__
+
+    def _autocast(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __enter__(autocast: Any) -> Any:
+            self.facts.precision_chosen(getattr(autocast, "fast_dtype", None))
+            return original(autocast)
+
+        return __enter__
+
+    def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __next__(iterator: Any) -> Any:
+            batch = original(iterator)
+            training = self._is_training()
+            if self._control:
+                self.facts.batch_seen(batch, self.scene, training=training)
+            self._drawn = self._drawn or training
+            return self._through("batch" if training else "held_out_batch", batch)
+
+        return __next__
+
+    def _is_training(self) -> bool:
+        """Whether a batch that is drawn now is one to learn from."""
+        if not torch.is_grad_enabled():
+            return False
+        return self.scene.step == 0 or self.scene.model.training
+
+    def _fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
+            several = isinstance(possibly_batched_index, list)
+            indices = possibly_batched_index if several else [possibly_batched_index]
+            for live in self._due("sample"):
+                live.happen(self.scene, live.fault.sample, indices, self.scene)
+            return original(fetcher, possibly_batched_index)
+
+        return fetch
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            for live in self._due("gradients"):
+                live.happen(self.scene, live.fault.gradients, self.scene)
+            return result
+
+        return backward
+
+    def _save(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(f, str | os.PathLike):
+                self.facts.have.add("saves")
+                for live in self._due("saving"):
+                    live.happen(self.scene, live.fault.saving, Path(f), self.scene)
+            result = original(obj, f, *args, **kwargs)
+            if isinstance(f, str | os.PathLike):
+                for live in self._due("saved"):
+                    live.happen(self.scene, live.fault.saved, Path(f), self.scene)
+            return result
+
+        return save
+
+    def _collective(self, name: str) -> Callable[..., Any]:
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def collective(*args: Any, **kwargs: Any) -> Any:
+                for live in self._due("collective"):
+                    if live.happen(self.scene, live.fault.collective, name, self.scene):
+                        return None
+                return original(*args, **kwargs)
+
+            return collective
+
+        return make

@@ -1,0 +1,45 @@
+"""One planned fault in one process: whether it is due, and that it happens once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.drills.fault import CannotHappen, Fault, places_of
+from holdfast.drills.injection.notes import Notes
+from holdfast.drills.injection.scene import Scene
+from holdfast.drills.plan import Planned
+
+
+class Live:
+    """A fault and its mark; a mark of an earlier process of this run counts too."""
+
+    def __init__(self, fault: Fault, planned: Planned, number: int, notes: Notes) -> None:
+        self.fault, self.places = fault, places_of(fault)
+        self._planned, self._number, self._notes = planned, number, notes
+        self._mark = f"put-in-{number}"
+        self._over = False
+        self._met_before = notes.marked(self._mark)
+        self._step = 0 if fault.from_start or self._met_before else planned.step
+
+    def due(self, step: int) -> bool:
+        """Whether it should happen at a step, or a later one if its place was not passed in time."""
+        if self._over or step < self._step:
+            return False
+        return self.fault.lasting or not self._met_before
+
+    def happen(self, scene: Scene, place: Callable[..., Any], *arguments: Any, otherwise: Any = None) -> Any:
+        """Let it happen. It is noted before: nothing may come back from there."""
+        first = self._notes.mark(self._mark)
+        if not first and not self.fault.lasting:
+            self._over = True
+            return otherwise
+        if first:
+            self._notes.write("put-in", fault=self.fault.code, number=self._number, step=scene.step, rank=scene.rank)
+        self._over = not self.fault.lasting
+        try:
+            return place(*arguments)
+        except CannotHappen as why:
+            self._over = True
+            self._notes.write("cannot-happen", fault=self.fault.code, number=self._number, why=str(why))
+            return otherwise

@@ -1,0 +1,154 @@
+"""What a fault can get hold of: the training as it is at this moment."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from holdfast.drills.fault import CannotHappen
+from holdfast.inside.discovery import find_living, find_roots
+
+_COUNT = struct.Struct("<q")
+_TARGETS = ("labels", "label", "targets", "target", "y")
+
+
+class Scene:
+    """The training's parts, found when they are asked for; and the number of updates so far, also in loader workers."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self.random = random.Random(seed)
+        self.rank = int(os.environ.get("RANK", "0"))
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._model: nn.Module | None = None
+        self._step = _shared_count(folder / f"step-{self.rank}")
+
+    @property
+    def step(self) -> int:
+        """Updates that the main optimizer of this process has made."""
+        return int(_COUNT.unpack_from(self._step)[0])
+
+    def begin(self, step: int = 0) -> None:
+        """The training process says where it is; workers only read."""
+        _COUNT.pack_into(self._step, 0, step)
+
+    def is_main(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether this is the optimizer whose updates are the steps: the one with most parameters."""
+        known = self._optimizer
+        if known is optimizer:
+            return True
+        if known is None or _size(optimizer) > _size(known):
+            self._optimizer, self._model = optimizer, None
+            return True
+        return False
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The main optimizer."""
+        if self._optimizer is None:
+            raise CannotHappen("no optimizer has made a step yet")
+        return self._optimizer
+
+    @property
+    def model(self) -> nn.Module:
+        """The outermost module that holds the main optimizer's parameters."""
+        if self._model is None:
+            parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            roots = find_roots(find_living().modules, parameters)
+            if not roots:
+                raise CannotHappen("no module holds the optimizer's parameters")
+            self._model = roots[0]
+        return self._model
+
+    def layers(self, *kinds: type[nn.Module]) -> list[tuple[str, Any]]:
+        """The model's modules of these kinds that have a weight, in the order they are named."""
+        wanted = kinds or (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
+        found = [(name, one) for name, one in self.model.named_modules() if isinstance(one, wanted)]
+        if not found:
+            raise CannotHappen(f"the model has no {' or '.join(kind.__name__ for kind in wanted)}")
+        return found
+
+    def scale_rates(self, factor: float) -> None:
+        """Multiply the learning rate of every group, and what its schedulers reckon with."""
+        for group in self.optimizer.param_groups:
+            for name in ("lr", "initial_lr", "max_lr", "min_lr"):
+                if name in group:
+                    group[name] *= factor
+        for one in gc.get_objects():
+            if issubclass(type(one), LRScheduler) and getattr(one, "optimizer", None) is self.optimizer:
+                one.base_lrs = [factor * rate for rate in one.base_lrs]
+
+    def change_inputs(self, batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+        """The batch, with a changed copy of each floating-point tensor that the model is fed; labels and targets stay."""
+        if isinstance(batch, dict):
+            inputs = {name: value for name, value in batch.items() if name not in _TARGETS}
+            return type(batch)({**batch, **_change_floats(inputs, change)})
+        if isinstance(batch, list | tuple) and not hasattr(batch, "_fields") and len(batch) > 1:
+            return type(batch)([_change_floats(batch[0], change), *batch[1:]])
+        return _change_floats(batch, change)
+
+    def change_labels(self, batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+        """The batch, with a changed copy of its labels: whole numbers, called so or last in the batch."""
+        if isinstance(batch, dict):
+            names = [name for name in _TARGETS if isinstance(batch.get(name), torch.Tensor)]
+            if names:
+                return type(batch)({**batch, names[0]: _changed(batch[names[0]], change)})
+        if isinstance(batch, list | tuple) and len(batch) > 1:
+            last = batch[-1]
+            if isinstance(last, torch.Tensor) and not last.is_floating_point():
+                return type(batch)([*batch[:-1], _changed(last, change)])
+        raise CannotHappen("the batches hold no labels")
+
+
+def _change_floats(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    done = 0
+
+    def visit(part: Any) -> Any:
+        nonlocal done
+        if isinstance(part, torch.Tensor) and part.is_floating_point():
+            done += 1
+            return _changed(part, change)
+        if isinstance(part, dict):
+            return type(part)({name: visit(value) for name, value in part.items()})
+        if isinstance(part, tuple) and hasattr(part, "_fields"):
+            return type(part)(*map(visit, part))
+        if isinstance(part, list | tuple):
+            return type(part)(map(visit, part))
+        return part
+
+    result = visit(batch)
+    if not done:
+        raise CannotHappen("the batches hold no floating-point numbers")
+    return result
+
+
+def _changed(tensor: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> torch.Tensor:
+    """A copy after `change`, which works in place or returns another."""
+    copy = tensor.detach().clone()
+    result = change(copy)
+    return result if isinstance(result, torch.Tensor) else copy
+
+
+def _size(optimizer: torch.optim.Optimizer) -> int:
+    return sum(parameter.numel() for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _shared_count(path: Path) -> mmap.mmap:
+    """Eight bytes that all processes of a rank share."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if os.fstat(handle).st_size < _COUNT.size:
+            os.ftruncate(handle, _COUNT.size)
+        return mmap.mmap(handle, _COUNT.size)
+    finally:
+        os.close(handle)

@@ -1,0 +1,104 @@
+"""The number that says how good a training became: what it measured on held-out data, what it printed, or its last losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from holdfast.logs.roles import role_of, words_of
+from holdfast.logs.text_file import read_text
+from holdfast.probe.follow import Follower
+from holdfast.signals.curves import HELD_OUT
+from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.signals.view import measured
+
+LAST_LOSSES = "train loss"
+_ALL = 1 << 40
+_LAST = 20  # losses, or as many as a twentieth of the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A number, whether more of it is better, and how far it is from what it would be without chance (where that is known)."""
+
+    name: str
+    value: float
+    higher: bool
+    noise: float = 0.0
+
+
+def metric_of(run: RunFolder | None, output: str, name: str | None = None) -> Measured | None:
+    """The last value of the metric of that name; without a name, of the best that there is.
+
+    What is better when it is high (an accuracy) says most: evaluated, or else printed. Then a held-out loss, then what was
+    learned from.
+    """
+    recording = _last(run)
+    evaluated = list(_evaluated(recording)) if recording is not None else []
+    printed = list(_printed(output))
+    if name == LAST_LOSSES and recording is not None:
+        return _last_losses(recording)
+    if name is not None:
+        wanted = set(words_of(name))
+        named = [one for one in (*printed, *evaluated) if wanted <= set(words_of(one.name))]
+        exactly = [one for one in named if one.name == name]
+        return next(reversed(exactly or named), None)
+    for found in (
+        [one for one in evaluated if one.higher and _held_out(one)],
+        [one for one in printed if one.higher],
+        [one for one in evaluated if one.higher],
+        [one for one in (*printed, *evaluated) if _held_out(one)],
+    ):
+        if found:
+            return found[-1]
+    return _last_losses(recording) if recording is not None else next(iter(printed[::-1]), None)
+
+
+def _last(run: RunFolder | None) -> Recording | None:
+    """The newest training of the first rank."""
+    recordings = run.recordings() if run is not None else []
+    return max((one for one in recordings if one.rank == recordings[0].rank), key=lambda one: one.part, default=None)
+
+
+def _held_out(one: Measured) -> bool:
+    return role_of(one.name).split in HELD_OUT
+
+
+def _evaluated(recording: Recording) -> Iterator[Measured]:
+    """The last value of each metric of each split that the run's tables hold, `val accuracy`, in the order of their steps."""
+    rows = Follower(recording.path, "evaluations", ("split", "name", "value")).new_rows(_ALL)
+    last: dict[str, float] = {}
+    for split, name, value in zip(rows["split"], rows["name"], rows["value"], strict=True):
+        shown = str(name) if str(split) in str(name) else f"{split} {name}"
+        last.pop(shown, None)
+        last[shown] = float(value)
+    for shown, value in last.items():
+        role = role_of(shown)
+        if role.better is not None:
+            yield Measured(name=shown, value=value, higher=role.better == "higher")
+
+
+def _printed(output: str) -> Iterator[Measured]:
+    """The last number printed under each name that is a loss or a metric."""
+    last: dict[str, float] = {}
+    for row in read_text(output.splitlines()):
+        for name, value in row.items():
+            last.pop(name, None)
+            last[name] = value
+    for name, value in last.items():
+        role = role_of(name)
+        if role.role in ("loss", "metric") and role.better is not None:
+            yield Measured(name=name, value=value, higher=role.better == "higher")
+
+
+def _last_losses(recording: Recording) -> Measured | None:
+    """The mean of the last losses that were learned from."""
+    losses = Follower(recording.path, "steps", ("loss",)).new_rows(_ALL)["loss"]
+    known = losses[measured(losses)].astype(np.float64)
+    if not len(known):
+        return None
+    last = known[-max(_LAST, len(known) // 20) :]
+    with np.errstate(invalid="ignore", over="ignore"):
+        return Measured(name=LAST_LOSSES, value=float(last.mean()), higher=False, noise=float(last.std() / np.sqrt(len(last))))

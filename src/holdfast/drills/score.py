@@ -1,0 +1,272 @@
+"""What a trial came to, beside its control: seen or not, the right cause or not, survived or not, and what it cost. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from holdfast.detectors.finding import plain
+from holdfast.drills.fault import Expected
+from holdfast.drills.faults import find
+from holdfast.drills.plan import Planned
+from holdfast.drills.told import Raised
+from holdfast.drills.trial import Trial
+
+_WORSE = 0.02  # of the control's metric, which a survivor may be: of a share such as an accuracy, two points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """One fault of one trial."""
+
+    training: str
+    fault: str
+    policy: str | None
+    seed: int
+    at: int | None
+    put_in: bool
+    why_not: str = ""
+    seen: str | None = None  # the finding
+    after_steps: int | None = None
+    after_seconds: float | None = None  # None: in the check-up after the end
+    cause: str | None = None  # the first that was named
+    cause_right: bool = False
+    actions: tuple[str, ...] = ()
+    survived: bool | None = None  # None: it was not put in
+    why_not_survived: str = ""
+    metric_name: str = ""
+    metric: float | None = None
+    control_metric: float | None = None
+    lost_steps: int | None = None
+    lost_seconds: float | None = None
+    unexpected: tuple[str, ...] = ()  # findings above a remark that this fault does not explain
+    to_see: bool = True  # whether a watcher can see it
+    to_explain: bool = False  # whether a cause was to be named: not for a remark
+    to_survive: bool = False  # whether this policy can survive it
+    unseen: str = ""  # why nobody can see it
+    run: str | None = None  # the folder of the run, where it was kept
+    first_of_run: bool = True  # of several faults in one run, the first: what the run lost is counted there
+
+    @property
+    def missed(self) -> bool:
+        """It was there to be seen, and was not; or it is harmless, and something was raised."""
+        return self.put_in and self.to_see and self.seen is None
+
+    @property
+    def lost(self) -> bool:
+        """It could have been survived, and was not."""
+        return self.put_in and self.to_survive and not self.survived
+
+    @property
+    def alarmed(self) -> bool:
+        """It is harmless, and something was raised all the same."""
+        return self.put_in and not self.to_see and not self.unseen and self.policy is not None and bool(self.unexpected)
+
+    @property
+    def good(self) -> bool:
+        """Nothing of it is missing."""
+        return not (self.missed or self.lost or self.alarmed)
+
+    def as_row(self) -> dict[str, Any]:
+        """The score as `--json` gives it."""
+        return {name: plain(value) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlScore:
+    """A run without a fault: what it raised all the same."""
+
+    training: str
+    policy: str | None
+    seed: int
+    false_alarms: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
+    steps: int = 0
+    seconds: float = 0.0
+    metric_name: str = ""
+    metric: float | None = None
+    run: str | None = None
+
+    def as_row(self) -> dict[str, Any]:
+        """The control as `--json` gives it."""
+        return {name: plain(value) for name, value in asdict(self).items()}
+
+
+def score_control(trial: Trial) -> ControlScore:
+    """Findings above `info` are false alarms."""
+    return ControlScore(
+        training=trial.training.name,
+        policy=trial.policy,
+        seed=trial.seed,
+        false_alarms=_codes(one for one in trial.told.raised if one.severity != "info"),
+        actions=_actions(trial, 0.0),
+        steps=trial.steps,
+        seconds=round(trial.seconds, 2),
+        metric_name=trial.metric_name,
+        metric=trial.metric,
+        run=_kept(trial),
+    )
+
+
+def score(trial: Trial, control: Trial, *, noise: float = 0.0) -> Score:
+    """The score of a trial's first fault. `noise` is how much the metric of the controls differs by chance."""
+    return score_each(trial, control, noise=noise)[0]
+
+
+def score_each(trial: Trial, control: Trial, *, noise: float = 0.0) -> list[Score]:
+    """The scores of all faults of a trial; how it ended is the same for each."""
+    expected = [find(fault.code, fault.source).expected for fault in trial.faults]
+    return [_score(number, trial, control, expected, noise) for number in range(len(trial.faults))]
+
+
+def _score(number: int, trial: Trial, control: Trial, every: list[Expected], noise: float) -> Score:
+    planned, expected = trial.faults[number], every[number]
+    note, why_not = _put_in(trial, number, planned)
+    same: dict[str, Any] = {
+        "training": trial.training.name,
+        "fault": planned.code,
+        "policy": trial.policy,
+        "seed": trial.seed,
+        "to_see": bool(expected.findings) and not expected.unseen and trial.policy is not None,
+        "to_survive": expected.survivable and trial.policy == "heal",
+        "unseen": expected.unseen,
+        "metric_name": control.metric_name or trial.metric_name,
+        "control_metric": control.metric,
+        "run": _kept(trial),
+        "first_of_run": number == 0,
+    }
+    if note is None:
+        return Score(at=planned.step, put_in=False, why_not=why_not, **same)
+    until = _until(trial, number, every)
+    raised = [one for one in trial.told.raised if _after(one, note) and not (one.time is not None and one.time >= until)]
+    counting = [one for one in raised if one.severity != "info" or expected.remark]
+    seen = next((one for one in counting if one.code in expected.findings), None)
+    trouble = why_not_survived(trial, control, noise)
+    return Score(
+        at=int(note["step"]),
+        put_in=True,
+        **(_sighting(seen, note, expected) if seen is not None else {}),
+        actions=_actions(trial, float(note["time"]), _next(trial, number)),
+        survived=not trouble,
+        why_not_survived=trouble,
+        metric=_comparable(trial, control),
+        lost_steps=_lost_steps(trial, control),
+        lost_seconds=round(max(0.0, trial.seconds - control.seconds), 2),
+        unexpected=_codes(
+            one for one in raised if one.severity != "info" and not any(one.code in fault.findings for fault in every)
+        ),
+        **same,
+    )
+
+
+def _put_in(trial: Trial, number: int, planned: Planned) -> tuple[dict[str, Any] | None, str]:
+    """The note that says when it was put in; or why it was not."""
+    mine = [note for note in trial.notes if note.get("number") == number]
+    for note in mine:
+        if note["event"] == "cannot-happen":
+            return None, str(note.get("why") or "nothing to get hold of")
+    found = next((note for note in mine if note["event"] == "put-in"), None)
+    if found is not None:
+        return found, ""
+    if trial.ended:
+        return None, f"the run {trial.ended}"
+    if trial.steps >= planned.step and trial.exit_code == 0:
+        return None, "the run never came by its place"
+    code = f" with exit code {trial.exit_code}" if trial.exit_code else ""
+    return None, f"the run ended{code} after {trial.steps:,} steps"
+
+
+def _until(trial: Trial, number: int, every: list[Expected]) -> float:
+    """When the next fault of the same run is put in that would raise the same."""
+    later = [note for note in trial.notes if note.get("event") == "put-in" and int(note["number"]) > number]
+    alike = [note for note in later if set(every[int(note["number"])].findings) & set(every[number].findings)]
+    return min((float(note["time"]) for note in alike), default=math.inf)
+
+
+def _after(one: Raised, note: dict[str, Any]) -> bool:
+    """Whether it was raised after the fault was put in. A restart counts its steps from where it goes on."""
+    if one.time is not None:
+        return one.time >= float(note["time"]) - 0.01
+    return one.step is None or one.step >= int(note["step"]) - 1
+
+
+def _sighting(seen: Raised, note: dict[str, Any], expected: Expected) -> dict[str, Any]:
+    steps = None if seen.step is None else max(0, seen.step - int(note["step"]))
+    return {
+        "seen": seen.code,
+        "after_steps": steps,
+        "after_seconds": None if seen.time is None else round(max(0.0, seen.time - float(note["time"])), 2),
+        "cause": seen.cause,
+        "cause_right": seen.cause in expected.causes if expected.causes else True,
+        "to_explain": bool(expected.causes) and (seen.severity != "info" or seen.cause is not None),
+    }
+
+
+def why_not_survived(trial: Trial, control: Trial, noise: float = 0.0) -> str:
+    """In words; nothing if it ended as the control did: code 0, as many steps, and as good."""
+    if trial.ended:
+        return f"it {trial.ended}"
+    if trial.exit_code != 0:
+        return f"exit {trial.exit_code}"
+    if trial.steps < control.steps:
+        return f"{trial.steps:,} of {control.steps:,} steps"
+    if control.metric is None or not math.isfinite(control.metric):
+        return ""
+    name, metric = control.metric_name, _comparable(trial, control)
+    if metric is None or not math.isfinite(metric):
+        return f"{name} is {'not known' if metric is None else metric}"
+    worse = control.metric - metric if control.metric_is_higher else metric - control.metric
+    return f"{name} {metric:.4g}, not {control.metric:.4g}" if worse > _allowed(control, noise) else ""
+
+
+def _comparable(trial: Trial, control: Trial) -> float | None:
+    """The trial's metric, if it is the same as the control's: a run that ends early may have another to show."""
+    return trial.metric if trial.metric_name == control.metric_name or control.metric is None else None
+
+
+def _allowed(control: Trial, noise: float) -> float:
+    """How much worse a survivor may be: two points of a share, two percent of anything else, or what chance makes."""
+    assert control.metric is not None
+    share = control.metric_is_higher and 0 <= control.metric <= 1
+    return max(_WORSE if share else _WORSE * abs(control.metric), 2 * noise, 2 * control.metric_noise)
+
+
+def spread(controls: Iterable[Trial]) -> float:
+    """How much the metric of controls differs between seeds, as a deviation."""
+    values = [one.metric for one in controls if one.metric is not None and math.isfinite(one.metric)]
+    if len(values) < 2:
+        return 0.0
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def _lost_steps(trial: Trial, control: Trial) -> int:
+    """Updates left out or undone, steps made twice, and steps that were never made."""
+    twice = max(0, trial.told.made - control.told.made)
+    return trial.told.undone + twice + max(0, control.steps - trial.steps)
+
+
+def _next(trial: Trial, number: int) -> float:
+    """When the next fault of the same run is put in."""
+    later = [note for note in trial.notes if note.get("event") == "put-in" and int(note["number"]) > number]
+    return min((float(note["time"]) for note in later), default=math.inf)
+
+
+def _actions(trial: Trial, since: float, until: float = math.inf) -> tuple[str, ...]:
+    """What Holdfast did, in the order of its first times."""
+    counts: dict[str, int] = {}
+    for one in trial.told.done:
+        if since - 0.01 <= (one.event.time or 0.0) < until:
+            words = one.event.code if one.event.state == "done" else f"{one.event.code} {one.event.state}".strip()
+            counts[words] = counts.get(words, 0) + one.times
+    return tuple(words if times == 1 else f"{words} x{times}" for words, times in counts.items())
+
+
+def _codes(raised: Iterable[Raised]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.code for one in raised))
+
+
+def _kept(trial: Trial) -> str | None:
+    return None if trial.run is None else str(trial.run.path)

@@ -1,0 +1,113 @@
+"""What a run told of itself, while it lived and in its check-up: findings with their first cause, actions, how far it came."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.diagnosis.done import Done, all_done
+from holdfast.diagnosis.of_run import check_up_run
+from holdfast.errors import HoldfastError
+from holdfast.probe.follow import Follower
+from holdfast.signals.run_folder import Recording, RunFolder
+
+_ALL = 1 << 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """A finding; without a time it is of the check-up after the end. `cause` is the first that the check-up names."""
+
+    code: str
+    severity: str
+    step: int | None
+    time: float | None = None
+    cause: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Everything that a score needs of a run."""
+
+    raised: tuple[Raised, ...] = ()  # in the order in which they were told
+    done: tuple[Done, ...] = ()
+    reached: int = 0  # steps of the training, as if nothing had been made twice
+    made: int = 0  # steps in all attempts together
+    undone: int = 0  # updates that were left out, or lost by going back
+    saved: tuple[str, ...] = ()  # files
+
+
+def read_told(run: RunFolder) -> Told:
+    """Read it from a run folder, whatever state it was left in."""
+    rows = list(run.journal)
+    recordings = run.recordings()
+    first = [one for one in recordings if one.rank == recordings[0].rank]
+    made = [_steps_of(one) for one in first]
+    done = tuple(all_done(rows))
+    return Told(
+        raised=tuple(_with_causes(run, rows)),
+        done=done,
+        reached=_reached(first, made, rows),
+        made=sum(count for count, _, _ in made),
+        undone=len(_undone(rows)),
+        saved=tuple(dict.fromkeys(str(row["path"]) for row in rows if row.get("event") == "saved" and row.get("path"))),
+    )
+
+
+def _with_causes(run: RunFolder, rows: Iterable[Mapping[str, Any]]) -> list[Raised]:
+    """The journal's findings first, then those that only the check-up has."""
+    live = [_raised(row) for row in rows if row.get("kind") == "finding" and row.get("code")]
+    causes: dict[str, str] = {}
+    later: list[Raised] = []
+    known = {one.code for one in live}
+    with contextlib.suppress(HoldfastError, OSError):
+        for episode in check_up_run(run).episodes:
+            for finding in episode.findings:
+                if episode.diagnoses:
+                    causes[finding.code] = episode.diagnoses[0].cause.code
+                if finding.code not in known:
+                    later.append(Raised(code=finding.code, severity=finding.severity, step=finding.step))
+    return [replace(one, cause=causes.get(one.code)) for one in (*live, *later)]
+
+
+def _raised(row: Mapping[str, Any]) -> Raised:
+    step, at = row.get("step"), row.get("time")
+    return Raised(
+        code=str(row["code"]),
+        severity=str(row.get("severity") or "warning"),
+        step=step if isinstance(step, int) else None,
+        time=float(at) if isinstance(at, (int, float)) else None,
+    )
+
+
+def _steps_of(recording: Recording) -> tuple[int, int, int]:
+    """How many rows it has, the first step and the one after the last."""
+    steps = Follower(recording.path, "steps", ("step",)).new_rows(_ALL)["step"]
+    return (len(steps), int(steps[0]), int(steps.max()) + 1) if len(steps) else (0, 0, 0)
+
+
+def _reached(recordings: list[Recording], made: list[tuple[int, int, int]], rows: Iterable[Mapping[str, Any]]) -> int:
+    """Where the last training ended. One that went on from a checkpoint by itself counts from zero: then that is added."""
+    if not recordings:
+        return 0
+    _, first, end = made[-1]
+    if first > 0:
+        return end
+    mine = [row for row in rows if row.get("event") == "resumed" and row.get("recording") == recordings[-1].name]
+    before = (mine[-1].get("before") or {}).get("step") if mine else None
+    return end + (before if isinstance(before, int) else 0)
+
+
+def _undone(rows: Iterable[Mapping[str, Any]]) -> set[int]:
+    steps: set[int] = set()
+    for row in rows:
+        if row.get("kind") != "action" or row.get("state") != "done":
+            continue
+        step, to = row.get("at", row.get("step")), (row.get("settings") or {}).get("to")
+        if row.get("action") == "skip-batch" and isinstance(step, int):
+            steps.add(step)
+        if row.get("action") == "roll-back" and isinstance(step, int) and isinstance(to, int):
+            steps.update(range(to, step))
+    return steps

@@ -1,0 +1,61 @@
+"""Which packages are installed in which versions, by their metadata alone: nothing is imported, so nothing can fail."""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+TRAINING = (
+    "torch", "torchvision", "torchaudio", "triton", "numpy", "lightning", "pytorch-lightning", "torchmetrics", "transformers",
+    "tokenizers", "huggingface-hub", "accelerate", "safetensors", "datasets", "peft", "timm", "ultralytics", "bitsandbytes",
+    "flash-attn", "xformers", "deepspeed", "mlflow", "wandb", "tensorboard", "nvidia-ml-py",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One installed package. `also` has the other versions, if its metadata is there more than once."""
+
+    name: str
+    version: str
+    requires: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+
+    @property
+    def release(self) -> tuple[int, ...]:
+        """The numbers of the version: 2.13.0+cpu is (2, 13, 0)."""
+        return tuple(int(part) for part in re.findall(r"\d+", re.split(r"[+a-z]", self.version, maxsplit=1)[0]))
+
+    @property
+    def build(self) -> str:
+        """What stands behind the plus: cpu, cu126."""
+        return self.version.partition("+")[2]
+
+
+def installed(folders: list[str] | None = None) -> dict[str, Package]:
+    """All packages by their name in small letters with hyphens; the first on the path counts. `folders`: not `sys.path`."""
+    found: dict[str, list[metadata.Distribution]] = defaultdict(list)
+    for one in metadata.distributions(path=folders) if folders is not None else metadata.distributions():
+        name = one.metadata["Name"] if one.metadata is not None else None
+        if name:
+            found[plain(name)].append(one)
+    return {name: _package(name, several) for name, several in found.items()}
+
+
+def plain(name: str) -> str:
+    """A package's name as it is compared: small letters, hyphens."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def of_training(packages: dict[str, Package]) -> dict[str, str]:
+    """Versions of the packages that trainings are made of."""
+    return {name: packages[name].version for name in TRAINING if name in packages}
+
+
+def _package(name: str, several: Iterable[metadata.Distribution]) -> Package:
+    first, *others = several
+    versions = dict.fromkeys(str(one.version) for one in others if str(one.version) != str(first.version))
+    return Package(name, str(first.version), tuple(first.requires or ()), tuple(versions))

@@ -1,0 +1,1 @@
+"""How much a training needs and what fits: measured at a few small batches, predicted for all others."""

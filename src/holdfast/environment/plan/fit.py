@@ -1,0 +1,59 @@
+"""From a few measured batches to any other: a fixed part, and a part for each sample. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_BENT = 0.05  # two slopes that differ by more are not on one line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A measured batch: its size, and bytes at the peak of a step."""
+
+    batch: int
+    peak: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Bytes = fixed + per_sample * batch; `floor` is what even the smallest batch needs (the update itself)."""
+
+    fixed: float
+    per_sample: float
+    floor: float = 0.0
+    bent: bool = False  # the measured points are not on one line: predictions far beyond them are a guess
+
+    def peak(self, batch: int) -> float:
+        """Bytes for a batch."""
+        return max(self.floor, self.fixed + self.per_sample * batch)
+
+    def largest(self, memory: float) -> int:
+        """The largest batch that fits; 0 if none does."""
+        if self.floor > memory or self.fixed + self.per_sample > memory:
+            return 0
+        return int((memory - self.fixed) / self.per_sample) if self.per_sample > 0 else 1 << 30
+
+
+def fit(points: Sequence[Point]) -> Line:
+    """The line through the two largest batches: smaller ones may be ruled by the update, not by the samples."""
+    ordered = sorted(points, key=lambda point: point.batch)
+    *_, one, other = ordered
+    slope = (other.peak - one.peak) / (other.batch - one.batch)
+    return Line(
+        fixed=other.peak - slope * other.batch,
+        per_sample=max(slope, 0.0),
+        floor=float(min(point.peak for point in ordered)),
+        bent=is_bent(ordered),
+    )
+
+
+def is_bent(points: Sequence[Point]) -> bool:
+    """Whether the last three points are clearly not on one line."""
+    if len(points) < 3:
+        return False
+    one, two, three = sorted(points, key=lambda point: point.batch)[-3:]
+    before = (two.peak - one.peak) / (two.batch - one.batch)
+    after = (three.peak - two.peak) / (three.batch - two.batch)
+    return abs(after - before) > _BENT * max(abs(after), abs(before), 1.0)

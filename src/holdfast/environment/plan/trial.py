@@ -1,0 +1,110 @@
+"""Run a few steps of a training in a process of its own with another batch size, and read what was measured.
+
+Running out of memory there ends that process and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import UsageError
+
+_SITE = Path(__file__).resolve().parents[2] / "inside" / "site"
+_BEGIN = "holdfast.inside.plan.measure:begin"
+_MEASURED_FROM = 2  # steps: the first makes the optimizer's state, the second is the first with it
+_LAST_LINES = 8
+_GIVE_BACK = {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed leaves the process at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The training, and how to run it."""
+
+    words: Sequence[str]
+    seconds: float = 300.0
+    steps: int = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What one short run needed; `row` is its last step."""
+
+    row: Mapping[str, Any]
+    peak: int
+    reserved: int
+    out_of_memory: bool = False
+    said: str = ""
+
+    @property
+    def batch(self) -> int:
+        """Samples of a step."""
+        return int(self.row["samples"])
+
+
+def measure(
+    asked: Asked, *, batch: int | None = None, precision: str = "", activations: bool = False, workers: int | None = 0
+) -> Measured | None:
+    """Measure it; None if it ran out of memory before it had made enough steps."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as folder:
+        file = Path(folder) / "steps.jsonl"
+        told = {
+            "file": str(file), "steps": asked.steps, "batch": batch, "precision": precision,
+            "activations": activations, "workers": workers,
+        }  # fmt: skip
+        done = _run(asked, _environment(os.environ, {"HOLDFAST_PLAN": json.dumps(told), **_GIVE_BACK}))
+        rows = _read(file)
+    if len(rows) > _MEASURED_FROM:
+        steady = rows[_MEASURED_FROM:]
+        peak, reserved = (max(int(row.get(name, 0)) for row in steady) for name in ("peak", "reserved"))
+        return Measured(row=steady[-1], peak=peak, reserved=reserved)
+    said = "" if done is None else (done.stderr or done.stdout).decode(errors="replace")
+    if "out of memory" in said.lower() or "MemoryError" in said:
+        return None
+    raise UsageError(
+        _no_steps(done, said, len(rows)), fix="it must import torch and make at least 3 optimizer steps; try it alone first"
+    )
+
+
+def words_for(command: Sequence[str]) -> list[str]:
+    """A command as it is, or the program that trains what `package.module:factory` makes."""
+    if len(command) == 1 and ":" in command[0] and not Path(command[0]).exists():
+        return [sys.executable, "-m", "holdfast.environment.plan.factory", command[0]]
+    return list(command)
+
+
+def _run(asked: Asked, environment: dict[str, str]) -> subprocess.CompletedProcess[bytes] | None:
+    try:
+        return subprocess.run(
+            asked.words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=asked.seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    except OSError as error:
+        raise UsageError(f"{asked.words[0]} cannot be started: {error.strerror}.", fix="name a command after --") from None
+
+
+def _environment(given: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: value for name, value in given.items() if not name.startswith("HOLDFAST_")}
+    path = os.pathsep.join(filter(None, (str(_SITE), kept.get("PYTHONPATH", ""))))
+    return {**kept, "PYTHONPATH": path, "HOLDFAST_ALSO": _BEGIN, **more}
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+
+
+def _no_steps(done: subprocess.CompletedProcess[bytes] | None, said: str, steps: int) -> str:
+    if done is None:
+        return f"the command made {steps} steps within its time; that is too few to measure (--timeout gives it more)."
+    lines = said.strip().splitlines()[-_LAST_LINES:]
+    return "\n".join([f"the command ended (exit {done.returncode}) after {steps} steps.", *(f"  {line}" for line in lines)])

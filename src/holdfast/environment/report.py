@@ -1,0 +1,75 @@
+"""The answers of all checks: as rows for JSON, as commands that mend, and as a plain text to be pasted without secrets."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from holdfast import __version__
+from holdfast.environment.check import OK, PROBLEM, SKIPPED, WARNING, Verdict
+from holdfast.environment.examine import Answer
+from holdfast.environment.masking import mask, secret
+from holdfast.environment.packages import installed, of_training
+
+_VARIABLES = (
+    "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "OMP_", "MKL_", "SLURM_JOB", "SLURM_CPUS", "SLURM_NTASKS",
+    "MLFLOW_", "WANDB_", "HF_", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "HOLDFAST_", "MASTER_", "WORLD_SIZE", "RANK",
+)  # fmt: skip
+
+
+def as_rows(answers: Iterable[Answer]) -> list[dict[str, Any]]:
+    """One row for each check."""
+    return [
+        {
+            "check": one.check.name,
+            "verdict": one.verdict.level,
+            "says": one.verdict.says,
+            "evidence": dict(one.verdict.evidence),
+            "fixes": [{"say": fix.words, "commands": list(fix.commands)} for fix in one.verdict.fixes],
+            "seconds": round(one.seconds, 3),
+        }
+        for one in answers
+    ]
+
+
+def to_mend(answers: Iterable[Answer]) -> list[Answer]:
+    """Problems first, then warnings."""
+    wrong = [one for one in answers if one.verdict.level in (PROBLEM, WARNING)]
+    return sorted(wrong, key=lambda one: one.verdict.level != PROBLEM)
+
+
+def count(answers: Iterable[Answer], level: str) -> int:
+    """How many checks came out so."""
+    return sum(one.verdict.level == level for one in answers)
+
+
+def text_report(answers: Sequence[Answer], environment: Mapping[str, str] = os.environ) -> str:
+    """All of it as plain text, masked."""
+    lines = [
+        f"holdfast {__version__} doctor, {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}",
+        f"{platform.platform()}, Python {platform.python_version()}",
+        "packages: " + ", ".join(f"{name} {version}" for name, version in of_training(installed()).items()),
+        *_variables(environment),
+        "",
+    ]
+    for one in answers:
+        lines += [f"{one.verdict.level:<8} {one.check.name:<14} {one.verdict.says}", *_below(one.verdict)]
+    return mask("\n".join(lines) + "\n", environment)
+
+
+def _variables(environment: Mapping[str, str]) -> list[str]:
+    """Variables that decide about a training; of those that may be secret only that they are set."""
+    told = {name: value for name, value in environment.items() if name.startswith(_VARIABLES)}
+    return [f"{name}={'<hidden>' if secret(name) else value}" for name, value in sorted(told.items())]
+
+
+def _below(verdict: Verdict) -> list[str]:
+    """The evidence, of everything that is not simply in order."""
+    if verdict.level in (OK, SKIPPED):
+        return []
+    evidence = [f"           {name}: {value}" for name, value in verdict.evidence.items() if value not in (None, [], {})]
+    fixes = [f"           fix: {fix.words}{' | ' if fix.commands else ''}{' ; '.join(fix.commands)}" for fix in verdict.fixes]
+    return [*evidence, *fixes]

@@ -1,0 +1,99 @@
+"""Why two runs differ: hold still one thing at a time, in a pair of its own, until they are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from holdfast.environment.repro.compare import Difference
+from holdfast.environment.repro.pair import Asked, Pair, run_pair
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Something that was held still, what it means that it helped, and what to do."""
+
+    steady: str
+    code: str
+    because: str
+    fix: str
+
+
+REASONS = {
+    "hash": Reason(
+        steady="hash",
+        code="order-of-a-set",
+        because="the order of a set or of hashes of text: it is the same when Python's hash seed is fixed",
+        fix="sort before you iterate (sorted(names)), or start with PYTHONHASHSEED=0",
+    ),
+    "seed": Reason(
+        steady="seed",
+        code="not-seeded",
+        because="a generator that nobody seeds: it is the same when all are seeded at the start",
+        fix="call holdfast.seed(42) before the model and the loaders are made",
+    ),
+    "workers": Reason(
+        steady="workers",
+        code="unseeded-worker",
+        because="what the loader workers do: it is the same without workers",
+        fix="give the loader generator= and a worker_init_fn that seeds what your data set draws from",
+    ),
+    "time": Reason(
+        steady="time",
+        code="time-in-the-data",
+        because="the time of day: it is the same with a clock that stands still",
+        fix="take the time out of the data and out of the seed",
+    ),
+    "kernels": Reason(
+        steady="kernels",
+        code="non-deterministic-kernel",
+        because="kernels or threads that add in another order each time: it is the same with deterministic kernels",
+        fix="call holdfast.seed(42), or torch.use_deterministic_algorithms(True)",
+    ),
+}
+_COMPUTED = ("output", "loss", "gradient", "updated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The first difference, the reasons that were shown, and what is left when all of them are held still."""
+
+    pair: Pair
+    reasons: tuple[Reason, ...] = ()
+    left: Difference | None = None
+
+
+def find_reasons(asked: Asked, pair: Pair, tell: Callable[[str], None] = lambda _text: None) -> Found:
+    """Keep each thing that moves the first difference to a later place, until there is none."""
+    steady: tuple[str, ...] = ()
+    shown: list[Reason] = []
+    left = pair.difference
+    for name in _order(pair.difference):
+        if left is None:
+            break
+        tell(f"once more, holding still: {', '.join((*steady, name))}")
+        again = _steadied(asked, (*steady, name))
+        if again is None or again.place > left.place:
+            steady, left = (*steady, name), again
+            shown.append(REASONS[name])
+    return Found(pair=pair, reasons=tuple(shown), left=left)
+
+
+def _steadied(asked: Asked, steady: tuple[str, ...]) -> Difference | None:
+    """The difference that is left; two runs may be equal by chance, so that is looked at twice."""
+    first = run_pair(asked, steady).difference
+    return first if first is not None else run_pair(asked, steady).difference
+
+
+def _order(difference: Difference | None) -> Iterator[str]:
+    """The likeliest first: what computes differs by kernels, what is drawn by seeds."""
+    if difference is None:
+        return
+    likely = ["seed", "hash", "workers", "time"]
+    if difference.same_random and difference.stage == "batch":
+        likely = ["hash", "time", "workers", "seed"]
+    first = ["kernels"] if difference.stage in _COMPUTED and difference.same_random is not False else []
+    yield from first
+    yield from likely
+    if not first:
+        yield "kernels"

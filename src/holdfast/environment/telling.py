@@ -1,0 +1,11 @@
+"""How a child tells its parent what it found: a line of JSON for each stage that is done."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def tell(stage: str, **facts: Any) -> None:
+    """Say that a stage is done, and what was found in it."""
+    print(json.dumps({"stage": stage, **facts}), flush=True)

@@ -1,0 +1,100 @@
+"""The optimizers of one training: which of them is the main one, whose steps are its rows.
+
+Part of a training, and not an object beside it: every step asks for these attributes.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from holdfast.inside import step_row as at
+from holdfast.inside.capture.loader import Loader
+from holdfast.inside.capture.modules import ModuleTime
+from holdfast.inside.gathering import Gathering
+from holdfast.inside.member import Member, parameters_of
+from holdfast.inside.models import Models
+
+_BEGINNING_STEPS, _BEGINNING_SECONDS = 16, 30.0  # in which a second optimizer may show that it works beside the first
+Optimizer = torch.optim.Optimizer
+
+
+class Members:
+    """Who belongs to a training. As long as the main optimizer may still be another, the rows of its steps are held back."""
+
+    def __init__(self, loader: Loader, models: Models, first: int) -> None:
+        self.loader, self.models = loader, models
+        self.members: dict[int, Member] = {}
+        self.main: Member | None = None
+        self.step = self._first = first
+        self.names_of, self._trained = models.names_of, models.trained  # at hand: they are used in a step
+        self._unwritten: deque[tuple[list[float | int], Gathering, list[ModuleTime] | None]] = deque()
+        self._began_at = time.perf_counter()
+        self._expected: list[weakref.ref[Optimizer]] = []
+        self._holding, self._beginning = False, 0
+        self._held = (0.0, 0)  # seconds waited and samples drawn in the steps that are held back
+
+    def join(self, optimizer: Optimizer) -> Member:
+        """Take an optimizer in. The largest is the main one, as long as no row was written of another's steps."""
+        member = self.members[id(optimizer)] = Member(optimizer)
+        self.models.add(parameters_of(optimizer))
+        main = self.main
+        if main is None or main.optimizer() is None:
+            self.main = member
+        elif self._holding and member.size > main.size:
+            self.main, self.step, self._holding = member, self._first, False
+            self._unwritten.clear()
+            self._beginning += 1
+            self.loader.give_back(*self._held)
+        return member
+
+    def expect(self, others: Iterable[Optimizer]) -> None:
+        """Learn which optimizers were there when the training began: one that steps soon works beside the first.
+
+        While one of them is larger, and so may be the main one, the rows of the first steps are held back.
+        """
+        others = list(others)
+        self._expected = [weakref.ref(other) for other in others]
+        self._holding = self.main is not None and any(Member(other).size > self.main.size for other in others)
+
+    @property
+    def expects_others(self) -> bool:
+        """Whether other optimizers were there when the training began."""
+        return any(reference() is not None for reference in self._expected)
+
+    def expects(self, optimizer: Optimizer) -> bool:
+        """Whether this optimizer was there when the training began, and the training is still at its beginning."""
+        early = self.main is not None and self.main.steps < _BEGINNING_STEPS
+        return early and any(reference() is optimizer for reference in self._expected)
+
+    def begin_at(self, step: int) -> None:
+        """Count from this step on: the training goes on from there."""
+        self.step = self._first = step
+
+    def main_optimizer(self) -> Optimizer | None:
+        """The main optimizer, as long as it lives."""
+        return self.main.optimizer() if self.main is not None else None
+
+    def roots(self) -> list[nn.Module]:
+        """The models, as far as they are alive."""
+        return self.models.roots()
+
+    def trains(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Whether any of these parameters is trained here."""
+        known = self._trained  # by reference: a dead parameter's id is soon another one's
+        return any((found := known.get(id(parameter))) is not None and found() is parameter for parameter in parameters)
+
+    def _number_of(self, member: Member) -> int:
+        """Number of an optimizer; 0 is the main one."""
+        return 1 + [other for other in self.members.values() if other is not self.main].index(member)
+
+    def _hold(self, member: Member, row: list[float | int], now: float) -> None:
+        """Keep a row back, or not any longer; what it took from the loader may have to be given back."""
+        self._holding = member.steps < _BEGINNING_STEPS and now - self._began_at < _BEGINNING_SECONDS
+        if self.loader.epoch is not None:
+            self._held = (self._held[0] + row[at.DATA_SECONDS], self._held[1] + int(row[at.SAMPLES]))

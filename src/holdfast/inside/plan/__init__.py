@@ -1,0 +1,1 @@
+"""What runs in a training process while `holdfast plan` measures what it needs."""

@@ -1,0 +1,43 @@
+"""Tells the first bad update of a training that nobody guards: what its batch, its variables and its weights held then.
+
+An update that is not finite spoils the weights, and afterwards nobody can say what began it. Loaded when it happens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.inside.gathering import Gathering
+    from holdfast.inside.training import Training
+
+
+class Witness:
+    """Looks once, at the first bad update."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def saw(self, training: Training, step: int, numbers: Gathering, *, at_once: bool) -> None:
+        """An update, before it is made, or when its numbers have come from a device."""
+        loss, reading, norm = numbers.loss, numbers.reading, numbers.norm
+        loss_is_bad = loss is not None and not math.isfinite(loss)
+        is_bad = reading.non_finite > 0 if reading is not None else norm is not None and not math.isfinite(norm)
+        if self._told or numbers.scale is not None or not (loss_is_bad or is_bad):
+            return
+        self._told = True
+        self._tell(training, step, numbers, "non-finite-loss" if loss_is_bad else "non-finite-gradient", at_once=at_once)
+
+    def _tell(self, training: Training, step: int, numbers: Gathering, code: str, *, at_once: bool) -> None:
+        from holdfast.inside.capture.batches import Batches
+        from holdfast.inside.reflexes.blame import Blame
+        from holdfast.inside.reflexes.report import Report
+
+        recorder = training.recorder
+        folder = recorder.recording.path / "batches"  # batches are not kept: what the loop's variables hold is looked at
+        blame = Blame(Batches(), folder=folder, models=training.roots, run_later=recorder.run_later)
+        report = Report(
+            recorder.run.journal, recorder.recording.rank, training.models.name_of, blame, lambda: training.sampler.half
+        )
+        report.bad_update(step, code, numbers, [], left_out=False, at_once=at_once)

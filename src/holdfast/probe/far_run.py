@@ -1,0 +1,54 @@
+"""A run of a server as a screen follows it: read anew there at each look, while its journal is read on here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.errors import NoSuchRun, UsageError
+from holdfast.probe.cluster import find
+from holdfast.probe.glance import Glance
+from holdfast.probe.journal import Event
+from holdfast.probe.remote import Remote
+
+_ROWS = 512  # of the curves: a screen is no wider
+
+
+class FarRun:
+    """One run of a server."""
+
+    def __init__(self, target: str) -> None:
+        (one,) = find([target]).there
+        if len(one.runs) > 1:
+            names = ", ".join(one.runs)
+            raise UsageError(f"{one} serves several runs: {names}.", fix=f"name one: -t {one}/{next(iter(one.runs))}")
+        self._remote, self.name = one.remote, next(iter(one.runs))
+        self.reader = FarJournal(one.remote, self.name)
+
+    def look(self, events: Sequence[Event], *, rows: int = _ROWS) -> Glance:
+        """As `probe.glance.look`, by whoever serves it."""
+        answers = self._remote.get("/v1/glance", run=self.name, rows=str(min(rows, _ROWS)))
+        return Glance.from_dict(only(answers, self.name), events)
+
+
+class FarJournal:
+    """The rows of a journal there, as `JournalReader` has those of a file."""
+
+    def __init__(self, remote: Remote, run: str) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._remote, self._run = remote, run
+
+    def new_rows(self) -> list[dict[str, Any]]:
+        """The rows that have come."""
+        found = only(self._remote.get("/v1/journal", run=self._run, after=str(len(self.rows))), self._run)
+        new = [dict(row) for row in found["rows"]]
+        self.rows += new
+        return new
+
+
+def only(answers: Sequence[Mapping[str, Any]], run: str) -> Mapping[str, Any]:
+    """What a server said of one run."""
+    found = next((one for one in answers if one.get("run") == run), None)
+    if found is None:
+        raise NoSuchRun(f"run {run} is not served there any more.", fix="holdfast ps -t HOST:PORT lists what is")
+    return found

@@ -1,0 +1,56 @@
+"""After a bad end: whether the newest files that the script has saved are whole, so that nobody goes on from one that is not.
+
+A process that is killed in the middle of a save leaves the first part of a file under its final name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from holdfast.detectors.finding import Finding
+from holdfast.errors import HoldfastError
+from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor.resume import changed, saved_by_the_script
+
+_LOOKED_AT = 3  # files, the newest ones
+_BYTES = 8 << 30  # that are read at most: every byte of a file is
+_ARCHIVE = b"PK\x03\x04"
+_TORN = ("torn", "unreadable")
+
+
+def damaged_files(run: RunFolder, *, since: float, end: Finding) -> Iterator[Finding]:
+    """One finding for each of the newest files that an attempt, begun at `since`, has left damaged; `end` is how it ended."""
+    left = _BYTES
+    newest = [path for path in saved_by_the_script(run) if changed(path) >= since and _is_torchs(path)]
+    for path in newest[:_LOOKED_AT]:
+        left -= path.stat().st_size
+        if left < 0:
+            return
+        if (trouble := _trouble(path)) is not None:
+            evidence: dict[str, Any] = {"path": str(path), **trouble, "end": end.code}
+            yield Finding("checkpoint-torn", step=end.step, severity="critical", evidence=evidence)
+
+
+def _is_torchs(path: Path) -> bool:
+    """Whether it is a file that `torch.save` has begun to write: an archive, or nothing yet."""
+    try:
+        with path.open("rb") as file:
+            return _ARCHIVE.startswith(file.read(len(_ARCHIVE)))
+    except OSError:  # a folder, or gone
+        return False
+
+
+def _trouble(path: Path) -> dict[str, Any] | None:
+    from holdfast.checkpoints.formats.open import open_checkpoint
+    from holdfast.checkpoints.verify import verify
+
+    try:
+        verdict = verify(open_checkpoint(path))
+    except (HoldfastError, OSError):  # gone, or of another kind: nothing is known
+        return None
+    if verdict.state not in _TORN:
+        return None
+    words = next(one.words for one in verdict.troubles if one.state in _TORN)
+    return {"why": words, "checksum": "differs"} if "do not match" in words else {"why": words}

@@ -1,0 +1,41 @@
+"""Trials that were never run, for the score."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.drills.plan import Planned
+from holdfast.drills.told import Raised, Told
+from holdfast.drills.trial import Training, Trial
+
+TRAINING = Training(words=("python", "train.py"), name="train")
+
+
+def made_trial(*codes: str, raised: tuple[Raised, ...] = (), **more: Any) -> Trial:
+    """One that went well: 500 steps, accuracy 0.9, faults put in at step 200, 10 s after the start, one second apart."""
+    notes = [
+        {"event": "put-in", "fault": code, "number": number, "step": 200 + number, "time": 10.0 + number, "rank": 0}
+        for number, code in enumerate(codes)
+    ]
+    usual: dict[str, Any] = {
+        "training": TRAINING,
+        "faults": tuple(Planned(code=code, step=200 + number) for number, code in enumerate(codes)),
+        "policy": "heal",
+        "seed": 0,
+        "exit_code": 0,
+        "seconds": 20.0,
+        "run": None,
+        "notes": notes,
+        "steps": 500,
+        "metric": 0.9,
+        "metric_name": "accuracy",
+        "metric_is_higher": True,
+        "output": "",
+        "told": Told(raised=raised, reached=500, made=500),
+    }
+    return Trial(**{**usual, **more})
+
+
+def raised(code: str, step: int = 200, time: float | None = 10.5, cause: str | None = None, severity: str = "critical") -> Raised:
+    """A finding of such a trial."""
+    return Raised(code=code, severity=severity, step=step, time=time, cause=cause)

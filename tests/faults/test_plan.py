@@ -1,0 +1,83 @@
+"""`holdfast plan` on real small trainings: what it predicts is what a larger batch then needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from holdfast_run import HOLDFAST, PYTHON, environment
+
+FACTORY = """
+import torch
+from torch import nn
+
+def wide(batch):
+    layers = [nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(6)]
+    return nn.Sequential(*layers), torch.randn(batch, 64, 256)
+"""
+HAND_MADE = """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(20):
+    model(torch.randn(8, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def plan(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*HOLDFAST, "plan", *words], cwd=folder, env=environment(folder), text=True, capture_output=True, timeout=160, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plan")
+    (folder / "made.py").write_text(FACTORY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def planned(folder: Path) -> dict[str, Any]:
+    done = plan(folder, "--json", "--effective", "4096", "--rows", "12000000", "made:wide")
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def test_a_sample_needs_what_its_activations_take(planned: dict[str, Any]) -> None:
+    activations = 6 * 2 * 64 * 256 * 4  # kept by each Linear and each ReLU; some are the same
+    assert 0.5 * activations < planned["per_sample"] < 2.5 * activations
+
+
+def test_weights_gradients_and_the_state_of_the_optimizer_are_told(planned: dict[str, Any]) -> None:
+    parameters = 6 * (256 * 256 + 256) * 4
+    assert planned["parameters"] == planned["gradients"] == parameters
+    assert planned["optimizer"] == pytest.approx(2 * parameters, rel=0.01)
+
+
+def test_levers_cards_host_and_predictions_are_told(planned: dict[str, Any]) -> None:
+    assert {lever["lever"] for lever in planned["levers"]} >= {"activation checkpointing", "half the batch, accumulate 2"}
+    assert planned["fits"][0]["card"] == "8 GB"
+    assert planned["fits"][0]["batch"] > 100
+    assert planned["host"]["8"] > planned["host"]["0"]
+    assert planned["predictions"] == 2_400_000_000
+
+
+def test_a_script_without_a_loader_is_told_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(HAND_MADE)
+    done = plan(tmp_path, "--", PYTHON, "t.py")
+    assert done.returncode == 2
+    assert "no DataLoader" in done.stderr
+    assert "package.module:make" in done.stderr
+
+
+def test_a_command_that_fails_shows_its_last_lines_and_no_traceback_of_ours(tmp_path: Path) -> None:
+    done = plan(tmp_path, "nowhere:make")
+    assert done.returncode == 2
+    assert "No module named 'nowhere'" in done.stderr
+    assert "holdfast/cli" not in done.stderr

@@ -1,0 +1,188 @@
+"""Data from strangers: nothing outside the folder is read, nothing grows without end, nothing inside is run."""
+
+from __future__ import annotations
+
+import os
+import resource
+import struct
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import made_data as made
+import numpy as np
+import pytest
+
+from holdfast.data.report import Report
+from holdfast.data.validate import Settings, validate
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """All files that are opened, as the interpreter itself tells (an audit hook cannot be removed, so it is switched off)."""
+    seen: list[str] = []
+    on = [True]
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if on[0] and event in ("open", "socket.connect", "subprocess.Popen", "os.system"):
+            seen.append(str(arguments[0]))
+
+    sys.addaudithook(hook)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield seen
+    on[0] = False
+
+
+def found(path: Path, **settings: object) -> Report:
+    return validate(path, Settings(jobs=1, **settings))  # type: ignore[arg-type]
+
+
+def codes(report: Report) -> set[str]:
+    return {problem.code for problem in report.problems}
+
+
+def a_voc_file(folder: Path, head: str, name: str) -> None:
+    made.voc(folder)
+    made.write(folder / "Annotations/train03.xml", f"{head}\n<annotation><object><name>{name}</name></object></annotation>")
+
+
+def test_entities_that_multiply_are_refused(tmp_path: Path) -> None:
+    laughs = "".join(f'<!ENTITY l{number} "{f"&l{number - 1};" * 10}">' for number in range(1, 12))
+    a_voc_file(tmp_path, f'<!DOCTYPE a [<!ENTITY l0 "ha">{laughs}]>', "&l11;")
+    report = found(tmp_path)
+    assert codes(report) == {"label-unreadable"} and "entity" in report.problems[0].example
+
+
+def test_entities_that_name_a_file_are_refused_and_the_file_stays_closed(tmp_path: Path, opened: list[str]) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    opened.clear()
+    folder = tmp_path / "set"
+    a_voc_file(folder, f'<!DOCTYPE a [<!ENTITY x SYSTEM "file://{secret}">]>', "&x;")
+    assert codes(found(folder)) == {"label-unreadable"}
+    a_voc_file(folder, f'<!DOCTYPE annotation SYSTEM "file://{secret}">', "cat")
+    assert codes(found(folder)) == {"label-unreadable"}
+    assert str(secret) not in opened
+
+
+@pytest.mark.parametrize("way", ["../outside/a.jpg", "/{}/outside/a.jpg", "images/../../outside/a.jpg"])
+def test_lists_and_labels_cannot_lead_out_of_the_folder(way: str, tmp_path: Path, opened: list[str]) -> None:
+    outside = tmp_path / "outside/a.jpg"
+    made.write(outside, made.encoded(900))
+    way = way.format(str(tmp_path).lstrip("/"))
+    folder = tmp_path / "set"
+    made.yolo(folder)
+    made.write(folder / "train.txt", f"./images/train/train00.jpg\n{way}\n")
+    made.write(folder / "data.yaml", "train: train.txt\nval: images/val\nnames: [cat, dog, owl]\n")
+    coco = tmp_path / "coco"
+    made.coco(coco)
+    listed = coco / "annotations/instances_train.json"
+    listed.write_text(listed.read_text().replace("train03.jpg", way))
+    opened.clear()
+    assert "path-outside" in codes(found(folder))
+    assert "path-outside" in codes(found(coco))
+    assert not [path for path in opened if "outside" in path]
+
+
+def test_a_link_out_is_followed_only_into_a_folder_that_was_named(tmp_path: Path, opened: list[str]) -> None:
+    for number in range(4):
+        made.write(tmp_path / f"store/images/test/t{number}.jpg", made.encoded(900 + number))
+        made.write(tmp_path / f"store/labels/test/t{number}.txt", made.yolo_line(0, 2, 3, 20, 30))
+    folder = tmp_path / "set"
+    made.yolo(folder)
+    (folder / "images/test").symlink_to(tmp_path / "store/images/test")
+    (folder / "labels/test").symlink_to(tmp_path / "store/labels/test")
+    made.write(folder / "data.yaml", (folder / "data.yaml").read_text() + "test: images/test\n")
+    opened.clear()
+    assert "path-outside" in codes(found(folder))
+    assert not [path for path in opened if "store" in path]
+    allowed = found(folder, also=(tmp_path / "store",))
+    assert allowed.problems == [] and allowed.splits["test"] == 4
+
+
+def test_an_absolute_path_in_data_yaml_is_read_only_where_it_was_named(tmp_path: Path) -> None:
+    made.yolo(tmp_path / "a")
+    other = tmp_path / "b"
+    for number in range(4):
+        made.write(other / f"images/test/t{number}.jpg", made.encoded(900 + number))
+        made.write(other / f"labels/test/t{number}.txt", made.yolo_line(0, 2, 3, 20, 30))
+    described = tmp_path / "a/data.yaml"
+    described.write_text(described.read_text() + f"test: {other}/images/test\n")
+    assert codes(found(tmp_path / "a")) == {"path-outside"}
+    report = found(tmp_path / "a", also=(other,))
+    assert report.problems == [] and report.splits["test"] == 4
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    made.yolo(tmp_path)
+    (tmp_path / "images/train/again").symlink_to(tmp_path / "images")
+    assert found(tmp_path).splits == made.MANY
+
+
+def test_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    made.yolo(tmp_path)
+    os.mkfifo(tmp_path / "images/train/pipe.jpg")
+    assert found(tmp_path).problems == []
+
+
+def png(width: int, height: int, pixels: bytes) -> bytes:
+    def part(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", header) + part(b"IDAT", pixels) + part(b"IEND", b"")
+
+
+@pytest.mark.parametrize(("side", "code"), [(60_000, "image-unreadable"), (9_000, "image-huge")])
+def test_a_picture_that_would_fill_the_memory_is_not_decoded(side: int, code: str, tmp_path: Path) -> None:
+    made.yolo(tmp_path)
+    pixels = zlib.compress(b"\0" * 1000) if code == "image-unreadable" else os.urandom(side * side // 1500)
+    made.write(tmp_path / "images/train/train03.jpg", b"")
+    made.write(tmp_path / "images/train/train03.png", png(side, side, pixels))
+    (tmp_path / "images/train/train03.jpg").unlink()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    report = found(tmp_path)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert codes(report) == {code}
+    assert grown < 100_000, f"{grown} KB more"
+
+
+def test_an_archive_that_grows_without_end_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.data.formats.arrays._LARGE", 1 << 24)  # as if a gigabyte were 16 MB: quicker to make
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros(1 << 22))
+    report = found(tmp_path / "x.npz")
+    assert codes(report) == {"array-unreadable"} and "grows" in report.problems[0].example
+
+
+def test_a_yaml_file_that_would_make_objects_makes_none(tmp_path: Path) -> None:
+    made.yolo(tmp_path)
+    sprung = tmp_path / "sprung"
+    evil = f"train: images/train\nval: images/val\nnames: !!python/object/apply:os.system ['touch {sprung}']\n"
+    made.write(tmp_path / "data.yaml", evil)
+    found(tmp_path, format="yolo")
+    assert not sprung.exists()
+
+
+def test_a_yaml_file_that_multiplies_is_harmless(tmp_path: Path) -> None:
+    made.yolo(tmp_path)
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 10)}]" for number in range(1, 12)]
+    made.write(tmp_path / "data.yaml", "\n".join([*lines, "train: images/train", "val: images/val", "names: *a11"]))
+    assert found(tmp_path).splits == made.MANY
+
+
+def test_json_nested_without_end_is_a_fault_not_a_crash(tmp_path: Path) -> None:
+    made.coco(tmp_path)
+    made.write(tmp_path / "annotations/instances_train.json", '{"images": ' + "[" * 200_000 + '"annotations" "categories"')
+    assert "label-unreadable" in codes(found(tmp_path))
+
+
+def test_words_in_labels_cannot_steer_the_terminal_or_the_page(tmp_path: Path) -> None:
+    from holdfast.data.report_html import page
+
+    made.yolo(tmp_path)
+    made.write(tmp_path / "labels/train/train03.txt", "<script>alert(1)</script> \x1b[2J 0 0 0\n")
+    report = found(tmp_path)
+    assert codes(report) == {"label-unreadable"}
+    assert "<script>alert" not in page(report)

@@ -1,0 +1,54 @@
+"""Weights that something else than the optimizer wrote into: seen in their norm together with the loss, and never without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.detectors.weights_jump import weights_jump
+from holdfast.signals.schema import MISSING
+from holdfast.signals.view import SignalView
+
+STEPS = np.arange(240)
+NOISE = np.random.default_rng(0).normal(0, 0.03, 240)
+
+
+def view(*, loss: np.ndarray, norm: np.ndarray, ratio: float = 2e-3, lr: Any = 1e-3, every: int = 20) -> SignalView:
+    sampled = np.where(STEPS % every == 1, norm, MISSING)
+    ratios = np.where(STEPS % every == 2, ratio, MISSING)
+    columns = {"step": STEPS, "loss": loss, "weight_norm": sampled, "update_ratio": ratios, "lr": np.full(240, lr)}
+    return SignalView({name: np.asarray(values) for name, values in columns.items()})
+
+
+FALLING = 2.5 + 1.6 * np.exp(-STEPS / 30) + NOISE
+SPOILT = np.where(STEPS < 150, FALLING, 3.9 - 0.003 * (STEPS - 150) + NOISE)
+GROWING = 10.0 + 0.02 * STEPS
+
+
+@pytest.mark.parametrize("times", [0.3, 0.01, 5.0])
+def test_weights_that_jump_while_the_loss_is_lost_are_told(times: float) -> None:
+    found = weights_jump(view(loss=SPOILT, norm=np.where(STEPS < 150, GROWING, times * GROWING)))
+    assert found is not None and (found.code, found.severity) == ("loss-divergence", "critical")
+    assert 150 <= found.onset <= 152
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "ratio"),
+    [
+        (SPOILT, GROWING, 2e-3),
+        (FALLING, np.where(STEPS < 150, GROWING, 0.3 * GROWING), 2e-3),
+        (SPOILT, np.where(STEPS < 150, GROWING, 1.2 * GROWING), 2e-3),
+        (SPOILT, np.where(STEPS < 150, GROWING, 2.0 * GROWING), 5e-2),
+        (np.where((STEPS >= 150) & (STEPS < 155), 4.0, FALLING), np.where(STEPS < 150, GROWING, 0.3 * GROWING), 2e-3),
+    ],
+    ids=["the loss alone", "the weights alone", "a small move", "updates that large", "a spike that recovers"],
+)
+def test_anything_less_is_left_alone(loss: np.ndarray, norm: np.ndarray, ratio: float) -> None:
+    assert weights_jump(view(loss=loss, norm=norm, ratio=ratio)) is None
+
+
+def test_a_rate_that_jumped_is_another_story() -> None:
+    rate = np.where(STEPS < 150, 1e-3, 1e-1)
+    assert weights_jump(view(loss=SPOILT, norm=np.where(STEPS < 150, GROWING, 3 * GROWING), lr=rate)) is None

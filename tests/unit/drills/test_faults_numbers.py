@@ -1,0 +1,282 @@
+"""The faults of numbers and learning do what they say, once or to the end, and nothing else: a drill scores what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from holdfast.drills.injection.injector import Injector
+from holdfast.drills.plan import Plan, Planned
+
+AT, PASSES, STEPS = 8, 3, 18
+RATE = 0.01
+
+
+@dataclass
+class Trained:
+    """What a training saw and did, step by step."""
+
+    inputs: list[torch.Tensor] = field(default_factory=list)
+    labels: list[torch.Tensor] = field(default_factory=list)
+    held_out: list[torch.Tensor] = field(default_factory=list)
+    before: list[dict[str, torch.Tensor]] = field(default_factory=list)  # weights at the beginning of a step
+    gradients: list[dict[str, torch.Tensor | None]] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    model: Any = None
+    optimizer: Any = None
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    fault: Any = None
+
+
+class Reader(nn.Module):
+    """A recurrent net that reads four numbers one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.head = nn.RNN(1, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        return self.head(self.net(numbers[..., None])[0][:, -1])
+
+
+def layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+@contextmanager
+def injected(folder: Path, code: str | None, strength: float | None) -> Iterator[Injector]:
+    faults = (Planned(code=code, step=AT, strength=strength),) if code else (Planned(code="nan-batch", step=10**6),)
+    injector = Injector(Plan(faults=faults, folder=folder))
+    injector.install()
+    try:
+        yield injector
+    finally:
+        injector.remove()
+
+
+def train(folder: Path, code: str | None, *, strength: float | None = None, make: Any = layers) -> Trained:
+    """Three passes of six steps, each with an evaluation after it. The loss takes no labels, so that any may come."""
+    folder.mkdir(exist_ok=True)
+    torch.manual_seed(0)
+    told = Trained()
+    with injected(folder, code, strength) as injector:
+        data, other = (TensorDataset(torch.rand(24, 4) + 0.1, torch.arange(24) % 3) for _ in range(2))
+        loader, held_out = DataLoader(data, batch_size=4, shuffle=True), DataLoader(other, batch_size=8)
+        model = told.model = make()
+        optimizer = told.optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        for _ in range(PASSES):
+            for inputs, labels in loader:
+                told.inputs.append(inputs.clone())
+                told.labels.append(labels.clone())
+                told.before.append({name: weight.detach().clone() for name, weight in model.named_parameters()})
+                optimizer.zero_grad()
+                model(inputs).square().mean().backward()
+                told.rates.append(optimizer.param_groups[0]["lr"])
+                told.gradients.append({name: weight.grad for name, weight in model.named_parameters()})
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                told.held_out += [inputs.clone() for inputs, _ in held_out]
+            model.train()
+        told.notes, told.fault = list(injector.notes.read()), injector._live[0].fault
+    return told
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The training without a fault."""
+    return train(tmp_path_factory.mktemp("usual"), None)
+
+
+def changed(one: list[torch.Tensor], other: list[torch.Tensor]) -> list[int]:
+    return [place for place, (a, b) in enumerate(zip(one, other, strict=True)) if not torch.equal(a, b)]
+
+
+def weights_changed(told: Trained, usual: Trained) -> int:
+    """The first step that begins with other weights."""
+    pairs = zip(told.before, usual.before, strict=True)
+    return next(step for step, (a, b) in enumerate(pairs) if any(not torch.equal(a[name], b[name]) for name in a))
+
+
+@pytest.mark.parametrize(
+    ("code", "is_right"),
+    [
+        ("nan-batch", lambda now, _: bool(now.isnan().all())),
+        ("inf-pixel", lambda now, then: int((now != then).sum()) == 1 and bool(now.isinf().any())),
+        ("loss-spike", lambda now, then: torch.equal(now, -5 * then)),
+        ("fp16-overflow", lambda now, then: torch.equal(now, 1e6 * then)),
+    ],
+)
+def test_one_batch_is_bad_and_no_other(tmp_path: Path, usual: Trained, code: str, is_right: Any) -> None:
+    told = train(tmp_path, code)
+    assert changed(told.inputs, usual.inputs) == [AT] and is_right(told.inputs[AT], usual.inputs[AT])
+    assert not changed(told.labels, usual.labels) and not changed(told.held_out, usual.held_out)
+
+
+@pytest.mark.parametrize("code", ["nan-batch", "label-out-of-range"])
+def test_a_bad_batch_does_not_come_again_after_a_restart(tmp_path: Path, usual: Trained, code: str) -> None:
+    train(tmp_path, code)
+    again = train(tmp_path, code)
+    assert not changed(again.inputs, usual.inputs) and not changed(again.labels, usual.labels)
+    assert [note["event"] for note in again.notes] == ["put-in"]
+
+
+def test_a_label_beyond_the_classes_is_one_of_one_batch(tmp_path: Path, usual: Trained) -> None:
+    told = train(tmp_path, "label-out-of-range")
+    assert changed(told.labels, usual.labels) == [AT] and not changed(told.inputs, usual.inputs)
+    assert told.labels[AT][0] == 3 and torch.equal(told.labels[AT][1:], usual.labels[AT][1:])
+
+
+def test_the_gradients_of_one_layer_are_nan_once(tmp_path: Path) -> None:
+    told = train(tmp_path, "nan-gradient", strength=1.0)
+    bad = {name for name, gradient in told.gradients[AT].items() if gradient is not None and gradient.isnan().any()}
+    assert bad == {"2.weight"}
+    assert not any(g.isnan().any() for step in told.gradients[:AT] for g in step.values() if g is not None)
+
+
+def test_a_bit_of_one_weight_flips_in_its_exponent(tmp_path: Path, usual: Trained) -> None:
+    told = train(tmp_path, "corrupted-weight")
+    assert weights_changed(told, usual) == AT
+    now, then = (one.before[AT]["2.weight"].view(torch.int32) for one in (told, usual))
+    assert [bin(int(difference)) for difference in (now ^ then)[now != then]] == [bin(1 << 30)]
+
+
+def test_the_weights_shrink_once(tmp_path: Path, usual: Trained) -> None:
+    told = train(tmp_path, "vanishing")
+    assert weights_changed(told, usual) == AT
+    assert all(torch.allclose(told.before[AT][name], 0.01 * usual.before[AT][name]) for name in ("0.weight", "4.weight"))
+
+
+def test_a_dead_layer_gives_zero_for_every_input(tmp_path: Path) -> None:
+    told = train(tmp_path, "dead-relu")
+    assert float(told.before[AT]["2.bias"].max()) <= -10
+    assert all(not told.gradients[step][name].any() for step in range(AT, STEPS) for name in ("0.weight", "2.weight"))
+
+
+def test_recurrent_weights_grow_once(tmp_path: Path) -> None:
+    told, before = train(tmp_path / "a", "recurrent-explosion", make=Reader), train(tmp_path / "b", None, make=Reader)
+    assert weights_changed(told, before) == AT
+    assert torch.allclose(told.before[AT]["net.weight_hh_l0"], 5 * before.before[AT]["net.weight_hh_l0"])
+    assert torch.equal(told.before[AT]["head.weight"], before.before[AT]["head.weight"])
+
+
+@pytest.mark.parametrize(("code", "times"), [("lr-x100", 100.0), ("lr-div-1000", 1e-3), ("scheduler-bug", 100.0)])
+def test_the_rate_jumps_between_two_steps(tmp_path: Path, code: str, times: float) -> None:
+    told = train(tmp_path, code)
+    assert told.rates == pytest.approx([RATE] * AT + [times * RATE] * (STEPS - AT))
+
+
+SCHEDULES = {
+    "by hand": lambda _: None,
+    "from its beginning": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step),
+    "from the last rate": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+    "one cycle": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("code", "times"), [("lr-x100", 100.0), ("lr-div-1000", 1e-3), ("scheduler-bug", 100.0)])
+def test_a_wrong_rate_holds_against_any_schedule(tmp_path: Path, code: str, times: float, schedule: str) -> None:
+    rates: dict[str, list[float]] = {}
+    for name in ("usual", code):
+        (tmp_path / name).mkdir()
+        with injected(tmp_path / name, None if name == "usual" else code, None):
+            model = layers()
+            optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+            steps = SCHEDULES[schedule](optimizer)
+            for _ in range(AT + 4):
+                model(torch.rand(2, 4)).sum().backward()
+                rates.setdefault(name, []).append(float(optimizer.param_groups[0]["lr"]))
+                optimizer.step()
+                if steps is not None:
+                    steps.step()
+    assert rates[code] == pytest.approx([rate * (times if step >= AT else 1) for step, rate in enumerate(rates["usual"])])
+
+
+def test_a_broken_schedule_breaks_a_rate_that_was_put_back(tmp_path: Path) -> None:
+    with injected(tmp_path, "scheduler-bug", None):
+        model = layers()
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        for _ in range(AT + 3):
+            optimizer.param_groups[0]["lr"] = RATE  # as one that was put back
+            model(torch.rand(2, 4)).sum().backward()
+            rate = optimizer.param_groups[0]["lr"]
+            optimizer.step()
+    assert rate == pytest.approx(100 * RATE)
+
+
+def test_data_that_is_not_shuffled_comes_class_after_class(tmp_path: Path) -> None:
+    told = train(tmp_path, "unshuffled")
+    labels = torch.cat(told.labels[: STEPS // PASSES]).tolist()
+    assert labels == sorted(labels) and not changed(told.inputs[:6], told.inputs[6:12])
+
+
+def test_shuffled_labels_are_the_same_ones_at_other_inputs(tmp_path: Path, usual: Trained) -> None:
+    told = train(tmp_path, "shuffled-labels")
+    assert len(changed(told.labels, usual.labels)) > STEPS // 2 and not changed(told.inputs, usual.inputs)
+    assert all(sorted(a.tolist()) == sorted(b.tolist()) for a, b in zip(told.labels, usual.labels, strict=True))
+
+
+def test_constant_inputs_are_one_sample_everywhere(tmp_path: Path, usual: Trained) -> None:
+    told = train(tmp_path, "constant-inputs")
+    assert all(bool((batch == told.inputs[0][0]).all()) for batch in (*told.inputs, *told.held_out))
+    assert not changed(told.labels, usual.labels)
+
+
+def test_only_held_out_inputs_lose_their_normalisation(tmp_path: Path, usual: Trained) -> None:
+    told = train(tmp_path, "normalisation-dropped")
+    assert not changed(told.inputs, usual.inputs)
+    assert all(torch.allclose(a, 57 * b + 117) for a, b in zip(told.held_out, usual.held_out, strict=True))
+
+
+def test_a_duplicated_split_evaluates_what_was_learned_from(tmp_path: Path, usual: Trained) -> None:
+    told = train(tmp_path, "duplicated-split")
+    assert not changed(told.inputs, usual.inputs)
+    assert all(any(torch.equal(held_out, batch) for batch in usual.inputs) for held_out in told.held_out)
+
+
+def test_frozen_parameters_get_no_gradient(tmp_path: Path) -> None:
+    told = train(tmp_path, "frozen-parameters")
+    last = told.gradients[-1]
+    assert [name for name, gradient in last.items() if gradient is None] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def test_a_stale_optimizer_holds_parameters_that_the_model_does_not(tmp_path: Path) -> None:
+    told = train(tmp_path, "stale-optimizer")
+    held = {id(parameter) for group in told.optimizer.param_groups for parameter in group["params"]}
+    assert [name for name, parameter in told.model.named_parameters() if id(parameter) not in held] == ["4.weight", "4.bias"]
+    assert torch.equal(told.before[-1]["4.weight"], told.before[1]["4.weight"])
+
+
+@pytest.mark.parametrize(("code", "times"), [("memory-leak", STEPS - AT), ("predictions-collected", 3 * PASSES)])
+def test_what_leaks_is_held_to_the_end_and_changes_nothing(tmp_path: Path, usual: Trained, code: str, times: int) -> None:
+    told = train(tmp_path, code, strength=0.1)
+    assert len(told.fault._kept) == times
+    assert not changed([step["4.weight"] for step in told.before], [step["4.weight"] for step in usual.before])
+
+
+def test_tensors_are_kept_on_the_device_of_the_model(tmp_path: Path) -> None:
+    told = train(tmp_path, "device-leak", strength=0.1)
+    assert len(told.fault._kept) == STEPS - AT + 1 and told.fault._kept[0].device == next(told.model.parameters()).device
+
+
+@pytest.mark.parametrize("code", ["scheduler-bug", "shuffled-labels", "unshuffled"])
+def test_what_lasts_is_there_again_after_a_restart(tmp_path: Path, usual: Trained, code: str) -> None:
+    train(tmp_path, code)
+    again = train(tmp_path, code)
+    assert again.rates != usual.rates or changed(again.labels, usual.labels)
+
+
+def test_a_fault_that_finds_nothing_says_what_is_missing(tmp_path: Path) -> None:
+    told = train(tmp_path, "recurrent-explosion")
+    assert [note.get("why") for note in told.notes if note["event"] == "cannot-happen"] == [
+        "the model has no RNNBase or RNNCellBase"
+    ]

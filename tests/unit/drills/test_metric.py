@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from holdfast.drills.metric import metric_of
+from holdfast.signals.recorder import Recorder
+from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.schema import TABLES
+
+
+@pytest.mark.parametrize(
+    ("output", "name", "value"),
+    [
+        ("epoch 1 loss 0.5 accuracy 0.80\nepoch 2 loss 0.4 accuracy 0.91\n", "accuracy", 0.91),
+        ('{"accuracy": 0.97}\n', "accuracy", 0.97),
+        ("validation loss 0.315, accuracy 0.922\n", "accuracy", 0.922),
+        ("train loss 0.3\nval loss 0.4\ntrain loss 0.2\n", "val loss", 0.4),
+    ],
+)
+def test_of_what_was_printed_the_last_number_that_says_most_is_taken(output: str, name: str, value: float) -> None:
+    found = metric_of(None, output)
+    assert found is not None and found.name.endswith(name) and found.value == value
+    assert found.higher is ("accuracy" in name)
+
+
+def test_the_name_that_was_asked_for_wins() -> None:
+    output = "accuracy: 0.9 f1: 0.7\ntest_f1: 0.6\n"
+    found = metric_of(None, output, "f1")
+    assert found is not None and (found.name, found.value) == ("f1", 0.7)
+    assert metric_of(None, output, "bleu") is None
+
+
+def test_a_loss_that_became_nan_is_not_passed_over_for_an_older_one() -> None:
+    found = metric_of(None, "val loss 0.4\nval loss nan\n")
+    assert found is not None and math.isnan(found.value)
+
+
+def test_a_training_that_says_nothing_has_no_metric() -> None:
+    assert metric_of(None, "hello\ntook 3.2 seconds\n") is None
+
+
+def recorded(folder: Path, evaluations: list[tuple[str, str, float]], losses: list[float]) -> RunFolder:
+    run = RunFolder.create(folder, "run")
+    recorder = Recorder.start(run, 0)
+    for step, loss in enumerate(losses):
+        recorder.table("steps").append(row("steps", step=step, loss=loss))
+    for split, name, value in evaluations:
+        said = {"split": recorder.strings.code(split), "name": recorder.strings.code(name)}
+        recorder.table("evaluations").append(row("evaluations", step=len(losses), value=value, **said))
+    recorder.close()
+    return run
+
+
+def row(table: str, **given: float) -> list[float]:
+    return [given.get(column.name, column.kind.missing) for column in TABLES[table].columns]
+
+
+def test_what_was_evaluated_says_more_than_what_was_printed(tmp_path: Path) -> None:
+    run = recorded(tmp_path, [("val", "loss", 0.5), ("val", "accuracy", 0.7), ("val", "accuracy", 0.8)], [1.0, 0.9])
+    found = metric_of(run, "accuracy: 0.99\n")
+    assert found is not None and (found.name, found.value, found.higher) == ("val accuracy", 0.8, True)
+
+
+def test_a_printed_accuracy_says_more_than_a_loss_that_was_seen(tmp_path: Path) -> None:
+    run = recorded(tmp_path, [("val", "loss", 0.5)], [1.0, 0.9])
+    assert getattr(metric_of(run, "accuracy: 0.99\n"), "value", None) == 0.99
+    assert getattr(metric_of(run, ""), "name", None) == "val loss"
+
+
+def test_without_anything_else_the_last_losses_are_the_metric_with_their_noise(tmp_path: Path) -> None:
+    run = recorded(tmp_path, [], [5.0] * 80 + [1.0, 1.2] * 10)
+    found = metric_of(run, "")
+    assert found is not None and found.name == "train loss" and not found.higher
+    assert found.value == pytest.approx(1.1) and found.noise == pytest.approx(0.1 / math.sqrt(20), rel=0.01)

@@ -1,0 +1,118 @@
+"""What is noted of inputs: their scale, which samples they are, and that noting them changes nothing of the training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from watched_training import Recorded
+
+from holdfast.inside.arm import armed
+from holdfast.signals.run_folder import RunFolder
+
+Run = Callable[..., RunFolder]
+
+
+def data(count: int = 96, *, seed: int = 0, scale: float = 1.0) -> TensorDataset:
+    numbers = torch.Generator().manual_seed(seed)
+    return TensorDataset(scale * torch.randn(count, 6, generator=numbers), torch.arange(count) % 3)
+
+
+def train(
+    train_set: Any, held_out: Any = None, *, passes: int = 3, shuffle: bool = True, batch: int = 8, spoil: Any = None
+) -> dict[str, torch.Tensor]:
+    """A training as users write it; `spoil(step, model, inputs)` is called before each step."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = 0
+    for _ in range(passes):
+        for inputs, labels in DataLoader(train_set, batch_size=batch, shuffle=shuffle):
+            if spoil is not None:
+                spoil(step, model, inputs)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+            step += 1
+        model.eval()
+        with torch.no_grad():
+            for inputs, _ in DataLoader(held_out, batch_size=8) if held_out is not None else ():
+                model(inputs)
+        model.train()
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def rows_of(run: RunFolder, split: str, field: str = "0") -> list[dict[str, Any]]:
+    armed().close_all()
+    return Recorded(run).table("inputs").where(split=split, field=field)
+
+
+def test_the_scale_of_held_out_inputs_is_noted_beside_that_of_the_training(run: Run) -> None:
+    folder = run()
+    train(data(), data(seed=1, scale=50.0))
+    learned, held_out = rows_of(folder, "train"), rows_of(folder, "val")
+    assert len(learned) >= 3 and all(0.5 < row["deviation"] < 2 and row["source"] == 0 for row in learned)
+    assert held_out and all(25 < row["deviation"] < 100 and row["source"] == 1 for row in held_out)
+
+
+def test_samples_that_come_again_are_known(run: Run) -> None:
+    folder, both = run(), data()
+    train(both, TensorDataset(*(part.clone() for part in both.tensors)), passes=4)
+    assert sum(row["known"] for row in rows_of(folder, "val")) > 4
+
+
+def test_samples_that_are_held_out_are_not_known(run: Run) -> None:
+    folder = run()
+    train(data(), data(seed=1), passes=4)
+    held_out = rows_of(folder, "val")
+    assert held_out and all(row["known"] == 0 for row in held_out)
+
+
+@pytest.mark.parametrize(("shuffle", "repeats"), [(True, 0), (False, 3)])
+def test_passes_that_begin_with_the_same_batch_are_counted(run: Run, shuffle: bool, repeats: int) -> None:
+    folder = run()
+    train(data(), passes=5, shuffle=shuffle)
+    assert max(row["repeats"] or 0 for row in rows_of(folder, "train")) == repeats
+
+
+def test_the_entropy_of_labels_is_that_of_all_batches_together(run: Run) -> None:
+    folder = run()
+    train(data(), passes=6)
+    assert rows_of(folder, "train", "1")[-1]["entropy"] == pytest.approx(1.0986, abs=0.05)
+
+
+def test_a_training_that_is_looked_at_computes_the_same_bits(run: Run) -> None:
+    alone = train(data(), data(seed=1))
+    run()
+    watched = train(data(), data(seed=1))
+    assert all(torch.equal(alone[name], watched[name]) for name in alone)
+
+
+def _nan_input(step: int, _model: nn.Module, inputs: torch.Tensor) -> None:
+    if step == 5:
+        inputs[2] = torch.nan
+
+
+def _huge_weight(step: int, model: nn.Module, _inputs: torch.Tensor) -> None:
+    if step == 5:
+        with torch.no_grad():
+            model[2].weight[1, 1] = 1e38
+
+
+@pytest.mark.parametrize(
+    ("spoil", "input_says", "weights_say"),
+    [(_nan_input, "NaN, in sample 2", "finite"), (_huge_weight, "finite", "2.weight: a weight of 1e+38")],
+)
+def test_whoever_only_observes_is_told_what_the_first_bad_update_held(
+    run: Run, spoil: Any, input_says: str, weights_say: str
+) -> None:
+    folder = run()
+    train(data(), spoil=spoil, passes=1)
+    armed().close_all()
+    found = [row for row in folder.journal if row.get("code") in ("non-finite-loss", "non-finite-gradient")]
+    assert len(found) == 1 and found[0]["step"] == 5, "told once, however many follow"
+    assert input_says in found[0]["evidence"]["input"] and found[0]["evidence"]["weights"].startswith(weights_say)

@@ -1,0 +1,52 @@
+"""After a bad end, files that are not whole are told: who goes on from one of them loses the run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast.detectors.finding import Finding
+from holdfast.diagnosis.diagnosis import diagnose
+from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor.damaged import damaged_files
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    run = RunFolder.create(tmp_path / "runs", "a", started=time.time() - 10)
+    for name in ("last.pt", "best.pt"):
+        torch.save({"model": {"weight": torch.randn(64, 64)}, "step": 3}, tmp_path / name)
+        run.journal.write("checkpoint", event="saved", path=str(tmp_path / name), step=3)
+    return run
+
+
+def found_in(run: RunFolder, since: float = 0.0, end: str = "process-died") -> dict[str, str]:
+    found = list(damaged_files(run, since=since, end=Finding(end, step=7, severity="critical")))
+    assert all(one.code == "checkpoint-torn" and one.severity == "critical" and one.step == 7 for one in found)
+    return {Path(one.evidence["path"]).name: diagnose([one]).causes[0] for one in found}
+
+
+def test_a_save_that_was_interrupted_is_told_with_its_cause(run: RunFolder, tmp_path: Path) -> None:
+    whole = (tmp_path / "last.pt").read_bytes()
+    for size in (len(whole) // 2, 4, 0):
+        (tmp_path / "last.pt").write_bytes(whole[:size])
+        assert found_in(run) == {"last.pt": "save-interrupted"}, size
+        assert found_in(run, end="disk-full") == {"last.pt": "no-room-for-a-save"}, size
+
+
+def test_a_byte_that_changed_on_the_disk_is_told_from_an_interrupted_save(run: RunFolder, tmp_path: Path) -> None:
+    content = bytearray((tmp_path / "best.pt").read_bytes())
+    content[len(content) // 2] ^= 0x40
+    (tmp_path / "best.pt").write_bytes(content)
+    assert found_in(run) == {"best.pt": "file-changed-on-disk"}
+
+
+def test_whole_files_files_of_another_kind_and_those_of_an_earlier_attempt_are_left_alone(run: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "tokens.bin").write_bytes(bytes(range(256)) * 40)
+    (tmp_path / "notes.pt").write_text("no checkpoint at all")
+    assert found_in(run) == {}
+    (tmp_path / "last.pt").write_bytes(b"PK")
+    assert found_in(run, since=time.time() + 60) == {}
