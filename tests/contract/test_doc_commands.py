@@ -13,6 +13,8 @@ def has_commands(page: Path) -> bool:
 
 
 SLOW = (
+    "plan",
+    "repro",
     "compare",
     "data",
     "resume_watch",

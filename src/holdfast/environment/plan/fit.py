@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _BENT = 0.05  # two slopes that differ by more are not on one line
 
@@ -41,12 +41,10 @@ def fit(points: Sequence[Point]) -> Line:
     ordered = sorted(points, key=lambda point: point.batch)
     *_, one, other = ordered
     slope = (other.peak - one.peak) / (other.batch - one.batch)
-    return Line(
-        fixed=other.peak - slope * other.batch,
-        per_sample=max(slope, 0.0),
-        floor=float(min(point.peak for point in ordered)),
-        bent=is_bent(ordered),
-    )
+    line = Line(fixed=other.peak - slope * other.batch, per_sample=max(slope, 0.0), bent=is_bent(ordered))
+    least = ordered[0]
+    ruled = least.peak > (1 + _BENT) * line.peak(least.batch)  # by the update: the smallest batch needs more than its samples
+    return replace(line, floor=float(least.peak)) if ruled else line
 
 
 def is_bent(points: Sequence[Point]) -> bool:

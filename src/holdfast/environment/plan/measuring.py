@@ -10,7 +10,7 @@ from holdfast.environment.plan.fit import Line, Point, fit, is_bent
 from holdfast.environment.plan.trial import Asked, Measured, measure
 from holdfast.errors import UsageError
 
-_POINTS, _MOST_POINTS = 3, 6
+_POINTS, _MOST_POINTS, _ON_CPU = 3, 6, 4  # resident memory is never quite on a line, and large batches take long there
 _SAFE_SHARE = 0.6  # of the card: larger batches are predicted, not tried
 Tell = Callable[[str], None]
 
@@ -44,8 +44,7 @@ def measure_training(asked: Asked, tell: Tell) -> Facts:
     points, last = _points(asked, first, tell, "")
     half = _in_bf16(asked, first, tell)
     tell("measuring what is kept for the backward pass, and a loader worker")
-    kept = measure(asked, batch=first.batch, activations=True)
-    helped = measure(asked, batch=first.batch, workers=1)
+    kept = measure(asked, batch=first.batch, activations=True, workers=1)
     line = fit(points)
     return Facts(
         line=line,
@@ -57,7 +56,7 @@ def measure_training(asked: Asked, tell: Tell) -> Facts:
         activations_batch=kept.batch if kept is not None else 1,
         overhead=max(1.0, last.reserved / last.peak) if last.reserved else 1.0,
         context=max(0, int(last.row.get("used", 0)) - int(last.row.get("reserved_now", 0))),
-        worker=max(helped.row["workers"], default=0) if helped is not None else 0,
+        worker=max(kept.row["workers"], default=0) if kept is not None else 0,
         batch_bytes=last.row["batch_bytes"] / max(last.batch, 1),
     )
 
@@ -91,7 +90,8 @@ def _first(asked: Asked, tell: Tell) -> Measured:
 def _points(asked: Asked, first: Measured, tell: Tell, precision: str, *, quiet: bool = False) -> tuple[list[Point], Measured]:
     """Twice as many each time, until the peak grows on a line, or the card would be more than half full."""
     points, last = [Point(batch=first.batch, peak=first.peak)], first
-    while len(points) < _MOST_POINTS and (len(points) < _POINTS or is_bent(points) or _flat(points)):
+    most = _MOST_POINTS if "total" in first.row else _ON_CPU
+    while len(points) < most and (len(points) < _POINTS or is_bent(points) or _flat(points)):
         batch = 2 * points[-1].batch
         if not quiet:
             tell(f"measuring a batch of {batch}")

@@ -41,9 +41,7 @@ class SavedForBackward:
         self._of_block: dict[int, int] = {}
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
-        if isinstance(module, nn.ModuleList | nn.Sequential) or not torch.is_grad_enabled():
-            return
-        if not self._inside and _is_block(module):
+        if not self._inside and torch.is_grad_enabled() and _is_block(module):
             self._inside.append(module)
             self._of_block.setdefault(id(module), 0)
             self._inputs += sum(one.numel() * one.element_size() for one in inputs if isinstance(one, torch.Tensor))
