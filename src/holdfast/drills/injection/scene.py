@@ -85,7 +85,8 @@ class Scene:
                 if name in group:
                     group[name] *= factor
         for one in gc.get_objects():
-            if issubclass(type(one), LRScheduler) and getattr(one, "optimizer", None) is self.optimizer:
+            theirs = getattr(one, "optimizer", None) if issubclass(type(one), LRScheduler) else None
+            if getattr(theirs, "param_groups", None) is self.optimizer.param_groups:  # it may know it by a wrapper
                 one.base_lrs = [factor * rate for rate in one.base_lrs]
 
     def change_inputs(self, batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
