@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stand_in import compile_library
 
 from holdfast.environment.torch_facts import TorchFacts, read_torch
 
@@ -19,11 +18,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], P
     """Makes a shared library from a C file beside this one."""
 
     def make(source: str, name: str) -> Path:
-        if shutil.which("gcc") is None:
-            pytest.skip("no C compiler to make a stand-in with")
-        target = tmp_path_factory.mktemp("library") / name
-        subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(target), str(HERE / source)], check=True)
-        return target
+        return compile_library(source, tmp_path_factory.mktemp("library") / name)
 
     return make
 

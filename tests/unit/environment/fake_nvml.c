@@ -1,6 +1,7 @@
 /* Stands in for NVIDIA's libnvidia-ml.so.1. What it answers is read from the file that FAKE_NVML names, a line each:
  *   init CODE | driver TEXT | cuda NUMBER | hang 1 | card MAJOR MINOR TOTAL_MB USED_MB MODE EVENTS NAME
- *   process CARD PID MB | link A B STATUS */
+ *   process CARD PID MB | link A B STATUS
+ * With FAKE_NVML_AGAIN the file is read again whenever the memory is asked for: it may change meanwhile. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned i, struct card **c) { *c = &cards[i];
 int nvmlDeviceGetName(struct card *c, char *text, unsigned n) { snprintf(text, n, "%s", c->name); return 0; }
 int nvmlDeviceGetUUID(struct card *c, char *text, unsigned n) { snprintf(text, n, "GPU-%08x-0000", (unsigned)(c - cards) + 0xabc0); return 0; }
 int nvmlDeviceGetMemoryInfo(struct card *c, struct memory *m) {
+    if (getenv("FAKE_NVML_AGAIN")) { memset(cards, 0, sizeof cards); count = 0; read_all(); }
     *m = (struct memory){c->total << 20, (c->total - c->used) << 20, c->used << 20};
     return 0;
 }
