@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from holdfast_run import wait_until
 
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import MISSING_BITS, MISSING_INT
@@ -40,6 +41,11 @@ def test_a_command_that_never_trains_leaves_no_host_folder(run: RunFolder) -> No
     assert not (run.path / "host").exists()
 
 
+def _processors_of(pid: int, run: RunFolder) -> Any:
+    table = Segment(run.path / "host/processes/000000.seg")
+    return table.column("cpu")[table.column("pid") == pid]
+
+
 def test_the_process_tree_is_sampled_with_memory_and_processors_in_use(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_EVERY_SECONDS", 0.3)
     run.claim(0)
@@ -49,13 +55,14 @@ def test_the_process_tree_is_sampled_with_memory_and_processors_in_use(run: RunF
         sampler = host.HostSampler(run, os.getpid(), Trouble(run))
         sampler.start()
         _wait_for_rows_of(busy.pid, run.path / "host/processes/000000.seg", 3)
+        wait_until(lambda: bool(np.nanmax(_processors_of(busy.pid, run)) > 0.1))  # it may have to share them
         sampler.stop()
         busy.kill()
     table = Segment(run.path / "host/processes/000000.seg")
     mine = table.column("pid") == busy.pid
     assert (table.column("parent")[mine] == os.getpid()).all()
     assert (table.column("rss")[mine] > 1_000_000).all()
-    assert 0.1 < table.column("cpu")[mine][-1] < 1.5
+    assert np.nanmax(_processors_of(busy.pid, run)) < 1.5
     names = read_strings(run.path / "host")
     assert "while True" in names[table.column("command")[mine][0]]
     assert names[table.column("state")[mine][0]] == "running"

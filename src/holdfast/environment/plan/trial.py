@@ -30,7 +30,7 @@ class Asked:
 
     words: Sequence[str]
     seconds: float = 300.0
-    steps: int = 5
+    steps: int = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +59,16 @@ def measure(
             "file": str(file), "steps": asked.steps, "batch": batch, "precision": precision,
             "activations": activations, "workers": workers,
         }  # fmt: skip
-        done = _run(asked, _environment(os.environ, {"HOLDFAST_PLAN": json.dumps(told), **_GIVE_BACK}))
+        code, said = _run(asked, _environment(os.environ, {"HOLDFAST_PLAN": json.dumps(told), **_GIVE_BACK}))
         rows = _read(file)
     if len(rows) > _MEASURED_FROM:
         steady = rows[_MEASURED_FROM:]
         peak, reserved = (max(int(row.get(name, 0)) for row in steady) for name in ("peak", "reserved"))
         return Measured(row=steady[-1], peak=peak, reserved=reserved)
-    said = "" if done is None else (done.stderr or done.stdout).decode(errors="replace")
     if "out of memory" in said.lower() or "MemoryError" in said:
         return None
     raise UsageError(
-        _no_steps(done, said, len(rows)), fix="it must import torch and make at least 3 optimizer steps; try it alone first"
+        _no_steps(code, said, len(rows)), fix="it must import torch and make at least 3 optimizer steps; try it alone first"
     )
 
 
@@ -80,15 +79,25 @@ def words_for(command: Sequence[str]) -> list[str]:
     return list(command)
 
 
-def _run(asked: Asked, environment: dict[str, str]) -> subprocess.CompletedProcess[bytes] | None:
-    try:
-        return subprocess.run(
-            asked.words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=asked.seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    except OSError as error:
-        raise UsageError(f"{asked.words[0]} cannot be started: {error.strerror}.", fix="name a command after --") from None
+def _run(asked: Asked, environment: dict[str, str]) -> tuple[int | None, str]:
+    """The exit code, None after its time was up, and what it printed; into a file, for loader workers hold a pipe open longer."""
+    with tempfile.TemporaryFile() as printed:
+        try:
+            code: int | None = subprocess.run(
+                asked.words,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+                timeout=asked.seconds,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = None
+        except OSError as error:
+            raise UsageError(f"{asked.words[0]} cannot be started: {error.strerror}.", fix="name a command after --") from None
+        printed.seek(0)
+        return code, printed.read().decode(errors="replace")
 
 
 def _environment(given: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
@@ -103,8 +112,8 @@ def _read(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
 
 
-def _no_steps(done: subprocess.CompletedProcess[bytes] | None, said: str, steps: int) -> str:
-    if done is None:
+def _no_steps(code: int | None, said: str, steps: int) -> str:
+    if code is None:
         return f"the command made {steps} steps within its time; that is too few to measure (--timeout gives it more)."
     lines = said.strip().splitlines()[-_LAST_LINES:]
-    return "\n".join([f"the command ended (exit {done.returncode}) after {steps} steps.", *(f"  {line}" for line in lines)])
+    return "\n".join([f"the command ended (exit {code}) after {steps} steps.", *(f"  {line}" for line in lines)])
