@@ -45,7 +45,10 @@ def find(name: str) -> Callable[..., Any]:
     """`package.module:factory`, looked for here first."""
     module, _, attribute = name.partition(":")
     sys.path.insert(0, str(Path.cwd()))
-    made: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    try:
+        made: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SystemExit(f"{name} cannot be found: {error}") from None
     return made
 
 
