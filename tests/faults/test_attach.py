@@ -17,7 +17,8 @@ from holdfast.errors import HoldfastError
 from holdfast.probe.attach.checks import check
 from holdfast.probe.attach.enter import enter
 
-pytest.importorskip("pyinjector")
+if not hasattr(sys, "remote_exec"):  # Python 3.14 lets itself be entered
+    pytest.importorskip("pyinjector")
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs the right to trace a process")
 
 
@@ -114,15 +115,17 @@ def test_what_is_no_python_or_another_users_or_gone_is_told_in_words_and_left_al
         other.wait()
 
 
-def test_a_process_that_has_not_imported_torch_waits_for_it(folder: Path) -> None:
+def test_a_process_that_waits_for_input_and_has_not_imported_torch_waits_for_it(folder: Path) -> None:
+    pytest.importorskip("pyinjector")  # a Python that is asked gets to it when its own code moves on
     then = "sys.stdin.readline(); print(type(sys.meta_path[0]).__name__, 'torch' in sys.modules)"
     code = f"import sys; print('up', flush=True); {then}"
-    process = subprocess.Popen([PYTHON, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([PYTHON, "-c", code], text=True, **pipes)
     assert process.stdout is not None and process.stdout.readline() == "up\n"
     done = attach(folder, str(process.pid), "--name", "early")
     assert "has not imported torch" in done.stderr, done.stderr
-    printed, _ = process.communicate("\n", timeout=60)
-    assert printed == "TorchFinder False\n"
+    printed = process.communicate("\n", timeout=60)
+    assert printed == ("TorchFinder False\n", "")
 
 
 def test_a_process_that_allocates_all_the_time_survives_being_entered_again_and_again(tmp_path: Path) -> None:
@@ -139,7 +142,8 @@ def test_a_process_that_allocates_all_the_time_survives_being_entered_again_and_
 
 
 def test_zz_a_local_of_a_method_that_is_assigned_ends_the_loop(attached: AskedRun, process: subprocess.Popen[str]) -> None:
-    assert "between two steps" in attached.eval("patience = 0", now=True)["error"] or sys.version_info >= (3, 13)
+    if sys.version_info < (3, 13):  # since then a frame's locals can be assigned from anywhere
+        assert "between two steps" in attached.eval("patience = 0", now=True)["error"]
     attached.value("patience = 0")
     assert process.stdout is not None
     printed = process.stdout.read()

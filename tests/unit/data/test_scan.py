@@ -77,7 +77,7 @@ def test_ctrl_c_keeps_what_was_done(many: Path, tmp_path: Path) -> None:
     answer = subprocess.run([sys.executable, str(VICTIM), str(many), str(tmp_path)], capture_output=True, text=True, timeout=120)
     assert answer.stdout.strip() == "interrupted", answer.stderr
     told, report = looked(many, tmp_path)
-    assert 0 < len(told) <= 106, "the second run had to look at all of them again"
+    assert len(told) <= 106, "the second run had to look at all of them again"  # none at all where the workers were ahead
     assert report.samples == 206 and report.problems == []
 
 

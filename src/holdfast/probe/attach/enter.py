@@ -1,7 +1,8 @@
 """Have a running Python execute a little code of ours: through `sys.remote_exec` where it has that (3.14), else by loading a
 library into it with ptrace (pyinjector).
 
-What it executes makes `holdfast` importable there, arms it, and writes down what came of it.
+A Python that is asked gets to it when its own code moves on. One that waits in a system call does not: there the library is
+the way for every version. What it executes makes `holdfast` importable there, arms it, and writes down what came of it.
 """
 
 from __future__ import annotations
@@ -25,13 +26,19 @@ from holdfast.probe.attach.checks import refused
 from holdfast.probe.attach.moment import Place, is_good, threads
 
 _SECONDS = 20.0  # that the process has to get to our code
+_ASKED = 4.0  # of them, before a library is loaded into a Python that was asked and does not come to it
 _PATIENCE = 4.0  # seconds in which a thread that cannot be stopped is tried again
 _TRIED = 8  # threads that are stopped in turn
 _ASK_VERSION = "import sys; print(hasattr(sys, 'remote_exec'))"
 _REMOTE = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
+_NOTHING = "pass\n"  # for a process that was asked and may get to it when we are gone: a missing file would be an error there
 _CODE = """\
 def _holdfast():
     import json, os, sys
+    try:
+        os.close(os.open({answer!r} + ".taken", os.O_CREAT | os.O_EXCL))
+    except OSError:
+        return  # asked for in two ways, or given up since
     answer = {{"state": "failed", "error": "Python %d.%d is older than 3.10" % sys.version_info[:2]}}
     if sys.version_info >= (3, 10):
         try:
@@ -70,19 +77,34 @@ def enter(process: psutil.Process, folder: Path, *, policy: str, budget: float) 
             _CODE.format(package=package, folder=str(folder), policy=policy, budget=budget, answer=str(answer)), encoding="utf-8"
         )
         _give_to(process, place, script)
-        if _has_remote_exec(process):
-            _through_python(process, script)
-        else:
-            _through_library(process, place)
-        found = _wait(process, answer)
+        found, may_come_again = _executed(process, place, script, answer)
     except _NotYet:
-        script.write_text("pass\n", encoding="utf-8")  # if it ever gets there
+        script.write_text(_NOTHING, encoding="utf-8")
         raise
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
-    shutil.rmtree(place, ignore_errors=True)
+    if may_come_again:
+        script.write_text(_NOTHING, encoding="utf-8")
+    else:
+        shutil.rmtree(place, ignore_errors=True)
     return found
+
+
+def _executed(process: psutil.Process, place: Path, script: Path, answer: Path) -> tuple[dict[str, Any], bool]:
+    """Have it execute the script, in the gentlest way that it takes; what it answered, and whether it may open it once more."""
+    asked = _has_remote_exec(process)
+    if asked:
+        _through_python(process, script)
+        with contextlib.suppress(*([_NotYet] if _has_library() else [])):
+            return _wait(process, answer, _ASKED if _has_library() else _SECONDS), False
+    _through_library(process, place)
+    return _wait(process, answer), asked
+
+
+def _has_library() -> bool:
+    """Whether a library could be loaded."""
+    return all(importlib.util.find_spec(name) is not None for name in ("pyinjector", "holdfast.probe.attach._enter"))
 
 
 def _give_to(process: psutil.Process, *paths: Path) -> None:
@@ -180,8 +202,8 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def _wait(process: psutil.Process, answer: Path) -> dict[str, Any]:
-    until = time.monotonic() + _SECONDS
+def _wait(process: psutil.Process, answer: Path, seconds: float = _SECONDS) -> dict[str, Any]:
+    until = time.monotonic() + seconds
     while time.monotonic() < until and _lives(process):
         if answer.exists():
             content: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
@@ -189,7 +211,8 @@ def _wait(process: psutil.Process, answer: Path) -> dict[str, Any]:
         time.sleep(0.02)
     if not _lives(process):
         raise CannotAttach(f"process {process.pid} has ended.", fix="start it with: holdfast run -- …")
+    more = "" if _has_library() else "; pip install 'holdfast[attach]' gets into one that waits in a system call, too"
     raise _NotYet(
-        f"process {process.pid} has not got to our code in {_SECONDS:.0f} s: it hangs, or holds the interpreter lock.",
-        fix=f"see where it is: py-spy dump --pid {process.pid}; it runs on as it was",
+        f"process {process.pid} has not got to our code in {seconds:.0f} s: it hangs, or holds the interpreter lock.",
+        fix=f"see where it is: py-spy dump --pid {process.pid}; it runs on as it was{more}",
     )
