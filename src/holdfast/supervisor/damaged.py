@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.detectors.finding import Finding
 from holdfast.errors import HoldfastError
 from holdfast.signals.run_folder import RunFolder
-from holdfast.supervisor.resume import changed, saved_by_the_script
+from holdfast.supervisor.resume import changed, is_of_trainer, saved_by_the_script
 
 _LOOKED_AT = 3  # files, the newest ones
 _BYTES = 8 << 30  # that are read at most: every byte of a file is
@@ -23,9 +23,9 @@ _TORN = ("torn", "unreadable")
 def damaged_files(run: RunFolder, *, since: float, end: Finding) -> Iterator[Finding]:
     """One finding for each of the newest files that an attempt, begun at `since`, has left damaged; `end` is how it ended."""
     left = _BYTES
-    newest = [path for path in saved_by_the_script(run) if changed(path) >= since and _is_torchs(path)]
+    newest = [path for path in saved_by_the_script(run) if changed(path) >= since and _can_be_told(path)]
     for path in newest[:_LOOKED_AT]:
-        left -= path.stat().st_size
+        left -= _size(path)
         if left < 0:
             return
         if (trouble := _trouble(path)) is not None:
@@ -33,13 +33,23 @@ def damaged_files(run: RunFolder, *, since: float, end: Finding) -> Iterator[Fin
             yield Finding("checkpoint-torn", step=end.step, severity="critical", evidence=evidence)
 
 
-def _is_torchs(path: Path) -> bool:
-    """Whether it is a file that `torch.save` has begun to write: an archive, or nothing yet."""
+def _can_be_told(path: Path) -> bool:
+    """Whether damage would show: in a file that `torch.save` has begun to write (an archive, or nothing yet), in one of
+    safetensors, in the folder of a trainer."""
+    if path.suffix == ".safetensors" or is_of_trainer(path):
+        return True
     try:
         with path.open("rb") as file:
             return _ARCHIVE.startswith(file.read(len(_ARCHIVE)))
-    except OSError:  # a folder, or gone
+    except OSError:  # another folder, or gone
         return False
+
+
+def _size(path: Path) -> int:
+    try:
+        return sum(one.stat().st_size for one in path.rglob("*")) if path.is_dir() else path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _trouble(path: Path) -> dict[str, Any] | None:

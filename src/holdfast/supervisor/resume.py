@@ -73,7 +73,7 @@ def _is_alike(one: Path, path: Path) -> bool:
     """Whether something may be a checkpoint, by its name, where `path` is one."""
     if one.suffix in _SUFFIXES or (path.suffix and one.suffix == path.suffix):
         return True
-    return not path.suffix and bool(_OF_TRAINER.fullmatch(one.name))
+    return not path.suffix and is_of_trainer(one)
 
 
 def changed(path: Path) -> float:
@@ -86,7 +86,12 @@ def changed(path: Path) -> float:
 
 def _whole(path: Path) -> Path:
     """The folder `checkpoint-500` of the Hugging Face trainer, of which one file was saved; else the file itself."""
-    return path.parent if _OF_TRAINER.fullmatch(path.parent.name) else path
+    return path.parent if is_of_trainer(path.parent) else path
+
+
+def is_of_trainer(path: Path) -> bool:
+    """Whether it is named as the Hugging Face trainer names the folders of its checkpoints."""
+    return _OF_TRAINER.fullmatch(path.name) is not None
 
 
 def _kept_by_holdfast(run: RunFolder) -> list[Path]:

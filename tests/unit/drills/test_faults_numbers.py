@@ -240,7 +240,23 @@ def test_only_held_out_inputs_lose_their_normalisation(tmp_path: Path, usual: Tr
 def test_a_duplicated_split_evaluates_what_was_learned_from(tmp_path: Path, usual: Trained) -> None:
     told = train(tmp_path, "duplicated-split")
     assert not changed(told.inputs, usual.inputs)
-    assert all(any(torch.equal(held_out, batch) for batch in usual.inputs) for held_out in told.held_out)
+    learned = {tuple(sample.tolist()) for batch in usual.inputs for sample in batch}
+    assert {tuple(sample.tolist()) for batch in told.held_out for sample in batch} <= learned
+    assert [len(batch) for batch in told.held_out] == [len(batch) for batch in usual.held_out]
+
+
+def test_batches_that_are_drawn_before_the_model_is_told_to_train_are_not_held_out(tmp_path: Path) -> None:
+    with injected(tmp_path, "normalisation-dropped", None):
+        data, other = (TensorDataset(torch.rand(8, 4), torch.zeros(8)) for _ in range(2))
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for batch, _ in DataLoader(data, batch_size=4):
+            model(batch).sum().backward()
+            optimizer.step()
+        model.eval()
+        (held_out, _), (ahead, _) = (next(iter(DataLoader(one, batch_size=8))) for one in (other, data))  # as accelerate does
+    assert held_out.min() > 100
+    assert torch.equal(ahead, data.tensors[0])
 
 
 def test_frozen_parameters_get_no_gradient(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from saving_script import SAVE, checkpoints, findings, made, spoil, train
 
@@ -33,6 +34,19 @@ def test_a_good_file_is_never_overwritten_by_one_with_nan(run: Any, policy: str)
     assert (evidence["path"], evidence["diverted_to"]) == (str(Path("best.pt").absolute()), str(beside.absolute()))
     assert evidence["tensors"] == [{"name": "model.0.weight", "nan": 1, "inf": 0, "of": 32}]
     assert [row["event"] for row in checkpoints(folder)] == ["saved", "diverted"]
+
+
+@pytest.mark.parametrize("policy", ["observe", "guard"])
+def test_weights_that_go_into_a_safetensors_file_are_watched_alike(run: Any, policy: str) -> None:
+    folder, (model, optimizer) = run(policy), made()
+    train(model, optimizer, 2)
+    safetensors.torch.save_file(model.state_dict(), "model.safetensors", metadata={"format": "pt"})
+    spoil(model)
+    safetensors.torch.save_file(tensors=model.state_dict(), filename="model.safetensors")
+    assert [one["code"] for one in findings(folder)] == ["checkpoint-non-finite"]
+    lies_there = safetensors.torch.load_file("model.safetensors")["0.weight"]
+    assert bool(torch.isnan(lies_there).any()) == (policy == "observe")
+    assert [row["event"] for row in checkpoints(folder)] == ["saved", "saved" if policy == "observe" else "diverted"]
 
 
 @pytest.mark.parametrize(("policy", "rules"), [("observe", ""), ("guard", "checkpoint-non-finite=observe")])

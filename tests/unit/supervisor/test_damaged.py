@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.diagnosis import diagnose
@@ -50,3 +52,25 @@ def test_whole_files_files_of_another_kind_and_those_of_an_earlier_attempt_are_l
     assert found_in(run) == {}
     (tmp_path / "last.pt").write_bytes(b"PK")
     assert found_in(run, since=time.time() + 60) == {}
+
+
+def trainers_folder(folder: Path, step: int) -> Path:
+    place = folder / f"checkpoint-{step}"
+    place.mkdir()
+    weights = {"fc.weight": torch.randn(64, 64)}
+    save_file(weights, place / "model.safetensors", metadata={"format": "pt"})
+    torch.save({"state": {}, "param_groups": []}, place / "optimizer.pt")
+    (place / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return place
+
+
+def test_a_trainers_folder_whose_save_was_interrupted_is_told_as_a_whole(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "runs", "a", started=time.time() - 10)
+    earlier, last = (trainers_folder(tmp_path, step) for step in (37, 74))
+    run.journal.write("checkpoint", event="saved", path=str(earlier / "optimizer.pt"), step=37)
+    assert found_in(run) == {}
+    (last / "trainer_state.json").unlink()  # it is written last
+    assert found_in(run) == {"checkpoint-74": "save-interrupted"}
+    weights = earlier / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert set(found_in(run)) == {"checkpoint-37", "checkpoint-74"}

@@ -46,7 +46,7 @@ METRIC_WRONG = Cause(
 )
 NORMALISATION_MISMATCH = Cause(
     code="normalisation-mismatch",
-    seen_by=("preprocessing-mismatch", "underfitting", "metric-collapse"),
+    seen_by=("preprocessing-mismatch", "overfitting", "underfitting", "metric-collapse", "metric-decline"),
     signs=("statistics-differ",),
     because="Inputs are scaled in another way than those that the weights were trained on.",
     likely=0.1,

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
 from holdfast.drills.fault import Expected, Fault
 from holdfast.drills.injection.scene import Scene
 
 _KEPT = 32  # batches
+_APART = 7919  # a prime: samples of one held-out batch come from many
 
 
 class DuplicatedSplit(Fault):
@@ -32,8 +36,20 @@ class DuplicatedSplit(Fault):
         return batch
 
     def held_out_batch(self, batch: Any, scene: Scene) -> Any:
-        """One after the other, the same in each evaluation as far as they go."""
+        """Samples out of all that were kept, as many as the batch has; where they cannot be mixed, whole batches."""
         if not self._kept:
             return batch
         self._next += 1
-        return self._kept[self._next % len(self._kept)]
+        try:
+            return _mixed(self._kept, batch, self._next)
+        except (TypeError, ValueError, RuntimeError):
+            return self._kept[self._next % len(self._kept)]
+
+
+def _mixed(kept: list[Any], batch: Any, number: int) -> Any:
+    """A batch of the same build, each sample of it taken from one of those that were kept."""
+    wanted, build = tree_flatten(batch)
+    parts = zip(*(tree_flatten(one)[0] for one in kept), strict=True)
+    pools = [torch.cat(list(tensors)) for tensors in parts]
+    places = (torch.arange(len(wanted[0])) * _APART + number) % len(pools[0])
+    return tree_unflatten([pool[places] for pool in pools], build)

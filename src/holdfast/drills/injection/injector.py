@@ -29,6 +29,7 @@ from holdfast.drills.injection.live import Live
 from holdfast.drills.injection.notes import Notes
 from holdfast.drills.injection.scene import Scene
 from holdfast.drills.plan import Plan
+from holdfast.inside.capture.non_finite import is_state
 from holdfast.inside.patches import Patches
 
 _COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "barrier", "reduce")
@@ -60,6 +61,7 @@ class Injector:
         self._control = not plan.faults
         self._patches = Patches()
         self._drawn = False  # whether a loader has handed out a batch to learn from
+        self._learned_from = 0  # the data set of the first batches
         self._hooked: list[Any] = []
         self._live: list[Live] = []
         for number, planned in enumerate(plan.faults):
@@ -163,7 +165,7 @@ class Injector:
     def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __next__(iterator: Any) -> Any:
             batch = original(iterator)
-            training = self._is_training()
+            training = self._is_training(iterator)
             if self._control:
                 self.facts.batch_seen(batch, self.scene, training=training)
             self._drawn = self._drawn or training
@@ -171,11 +173,15 @@ class Injector:
 
         return __next__
 
-    def _is_training(self) -> bool:
-        """Whether a batch that is drawn now is one to learn from."""
+    def _is_training(self, iterator: Any) -> bool:
+        """Whether a batch that is drawn now is one to learn from; trainers draw some before they call `model.train()`."""
         if not torch.is_grad_enabled():
             return False
-        return self.scene.step == 0 or self.scene.model.training
+        dataset = id(getattr(iterator, "_dataset", None))
+        if self.scene.step == 0:
+            self._learned_from = dataset
+            return True
+        return dataset == self._learned_from or self.scene.model.training
 
     def _fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
@@ -203,7 +209,7 @@ class Injector:
                 for live in self._due("saving"):
                     live.happen(self.scene, live.fault.saving, Path(f), self.scene)
             result = original(obj, f, *args, **kwargs)
-            if isinstance(f, str | os.PathLike):
+            if isinstance(f, str | os.PathLike) and is_state(obj):
                 for live in self._due("saved"):
                     live.happen(self.scene, live.fault.saved, Path(f), self.scene)
             return result

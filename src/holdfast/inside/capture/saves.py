@@ -1,4 +1,4 @@
-"""Other people's `torch.save`: what was saved where, and whether it was fit to be saved.
+"""Other people's `torch.save`, and `save_file` of safetensors: what was saved where, and whether it was fit to be saved.
 
     torch.save(state, "last.pt")     a row in the journal: path, step, size, seconds
     … with NaN in it                 a finding; under `guard`, over a good file, saved beside it instead: see protected.py
@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +27,7 @@ from torch.utils.data import get_worker_info
 from holdfast.inside.capture.checkpoint_news import CheckpointNews
 from holdfast.inside.capture.non_finite import Bad, bad_tensors, is_state
 from holdfast.inside.capture.saved_rows import SavedRows
+from holdfast.inside.on_import import when_imported
 from holdfast.inside.patches import Patches
 from holdfast.inside.pulse import PULSE
 from holdfast.inside.shield import Shield
@@ -62,6 +64,7 @@ class Saves:
         self._protected: Protected | None = None
         self._patches: Patches | None = None
         self._shield: Shield | None = None
+        self._listens = False
 
     def install(self, patches: Patches, shield: Shield) -> None:
         """Hang it into torch."""
@@ -70,8 +73,27 @@ class Saves:
             self._protected.watch_again(patches, shield)
         patches.replace(torch, "save", self._save)
         patches.replace(torch.serialization, "save", lambda _: torch.save)  # the same one: it is pickled by this name
+        if (module := sys.modules.get("safetensors.torch")) is not None:
+            self._watch_safetensors(module)
+        elif not self._listens:
+            self._listens = True
+            when_imported({"safetensors.torch": self._watch_safetensors})
 
-    def _save(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _watch_safetensors(self, module: ModuleType) -> None:
+        """Before others take the function by its name."""
+
+        def watch(original: Callable[..., Any]) -> Callable[..., Any]:
+            save = self._save(original, callers=3)
+
+            def save_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
+                return save(tensors, filename, *args, **kwargs)
+
+            return save_file
+
+        if self._patches is not None:
+            self._patches.replace(module, "save_file", watch)
+
+    def _save(self, original: Callable[..., Any], callers: int = 2) -> Callable[..., Any]:
         begins, ended, failed = (self._shield_of(entry) for entry in (self.begins, self.ended, self.failed))
 
         def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
@@ -82,7 +104,7 @@ class Saves:
                 PULSE.leave(before)
 
         def watched(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            target = begins(obj, f, sys._getframe(2))
+            target = begins(obj, f, sys._getframe(callers))
             if target is None:
                 return original(obj, f, *args, **kwargs)
             begun = time.perf_counter()
