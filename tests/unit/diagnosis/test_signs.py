@@ -122,3 +122,11 @@ def test_the_journal_of_another_time_gives_no_sign() -> None:
     finding = Finding("non-finite-weights", step=355, evidence={"onset": 345})
     early = {"kind": "finding", "code": "non-finite-loss", "step": 3, "evidence": {"input": "field 0: 1 value is Inf"}}
     assert "input-non-finite" not in signs([finding], {}, [early], 345)
+
+
+def test_validation_on_inputs_of_another_scale_says_nothing_of_too_little_data() -> None:
+    both = curves(np.linspace(2.0, 0.02, 60), np.linspace(36.0, 45.0, 60))
+    overfits = Finding("overfitting", step=59, evidence={"onset": 5})
+    scaled = Finding("preprocessing-mismatch", step=50, evidence={"onset": 0, "deviation": 1.0, "held_out_deviation": 57.6})
+    assert rank([overfits], both)[0].cause.code in ("too-little-data", "labels-unrelated", "trained-too-long")
+    assert [one.cause.code for one in rank([overfits, scaled], both)][:1] == ["normalisation-mismatch"]
