@@ -33,7 +33,8 @@ def gradient_explosion(
     high = norm > times * np.exp(normal.value)
     if np.mean(high[-sustained:]) < 0.8 or normal.sigmas(float(np.log(level))) < 6 or coming_back(now, 0.0):
         return None
-    onset = int(steps[began(high)])
+    place = began(high)
+    onset = int(steps[place])
     ever = signals.highest("grad_norm", before=onset)
     if level < 2 * ever or not _loss_is_up(signals, onset):
         return None
@@ -43,9 +44,17 @@ def gradient_explosion(
         "usual": float(np.exp(normal.value)),
         "times": level / float(np.exp(normal.value)),
         "highest_before": ever,
+        **_first_step(norm[max(0, place - 1) : place + 1]),
         **learning_rates(signals, onset),
     }
     return Finding("gradient-explosion", step=int(steps[-1]), severity="critical", evidence=evidence)
+
+
+def _first_step(norms: Floats) -> dict[str, float]:
+    """How far the norm went from one step to the next where it began."""
+    if len(norms) < 2 or not (np.isfinite(norms) & (norms > 0)).all():
+        return {}
+    return {"step_before": float(norms[0]), "first": float(norms[1])}
 
 
 def _loss_is_up(signals: SignalView, since: int) -> bool:

@@ -130,3 +130,14 @@ def test_validation_on_inputs_of_another_scale_says_nothing_of_too_little_data()
     scaled = Finding("preprocessing-mismatch", step=50, evidence={"onset": 0, "deviation": 1.0, "held_out_deviation": 57.6})
     assert rank([overfits], both)[0].cause.code in ("too-little-data", "labels-unrelated", "trained-too-long")
     assert [one.cause.code for one in rank([overfits, scaled], both)][:1] == ["normalisation-mismatch"]
+
+
+def test_gradients_that_grow_beyond_measure_from_one_step_to_the_next_speak_for_damaged_weights() -> None:
+    def exploded(first: float, **more: float) -> Finding:
+        evidence = {"onset": 89, "norm": 1.6e37, "usual": 1.5, "times": 1e37, "step_before": 1.2, "first": first, **more}
+        return Finding("gradient-explosion", step=99, severity="critical", evidence=evidence)
+
+    calm = curves(np.full(100, 0.3))
+    assert rank([exploded(1.6e37)], calm)[0].cause.code == diagnose([exploded(1.6e37)]).causes[0] == "weights-overwritten"
+    assert diagnose([exploded(1.6e37, lr_jumped_at=88)]).causes[0] != "weights-overwritten"
+    assert rank([exploded(900.0)], calm)[0].cause.code == diagnose([exploded(900.0)]).causes[0] == "learning-rate-too-high"

@@ -30,9 +30,11 @@ from holdfast.drills.injection.notes import Notes
 from holdfast.drills.injection.scene import Scene
 from holdfast.drills.plan import Plan
 from holdfast.inside.capture.non_finite import is_state
+from holdfast.inside.on_import import when_imported
 from holdfast.inside.patches import Patches
 
 _COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "barrier", "reduce")
+_LIGHTNING = ("lightning.fabric.utilities.cloud_io", "lightning_fabric.utilities.cloud_io")  # saves into memory, then writes that
 _LOADER = inspect.signature(DataLoader.__init__)
 
 
@@ -62,6 +64,7 @@ class Injector:
         self._patches = Patches()
         self._drawn = False  # whether a loader has handed out a batch to learn from
         self._learned_from = 0  # the data set of the first batches
+        self._called: nn.Module | None = None  # the outermost module that computes right now
         self._hooked: list[Any] = []
         self._live: list[Live] = []
         for number, planned in enumerate(plan.faults):
@@ -86,6 +89,7 @@ class Injector:
             replace(torch.autograd, "backward", self._backward)
         if uses & {"saving", "saved"} or self._control:
             replace(torch, "save", self._save)
+            when_imported(dict.fromkeys(_LIGHTNING, lambda module: replace(module, "_atomic_save", self._save)))
         if "collective" in uses and torch.distributed.is_available():
             for name in _COLLECTIVES:
                 replace(torch.distributed, name, self._collective(name))
@@ -119,18 +123,29 @@ class Injector:
 
     def _listen_to_model(self) -> None:
         """Hang into the model for the next forward pass, where a fault is due there."""
+        self._called = None
         while self._hooked:
             self._hooked.pop().remove()
-        if not self._drawn and self._due("batch"):
-            self._hooked.append(self.scene.model.register_forward_pre_hook(self._inputs, prepend=True))
-        if self._due("output"):
-            self._hooked.append(self.scene.model.register_forward_hook(self._output))
+        takes_in, gives_out = not self._drawn and self._due("batch"), self._due("output")
+        if takes_in or gives_out:
+            for module in (self.scene.model, *self.scene.called_instead()):
+                self._hooked.append(module.register_forward_pre_hook(self._inputs, prepend=True))
+                self._hooked.append(module.register_forward_hook(self._output))
 
-    def _inputs(self, model: nn.Module, inputs: tuple[Any, ...]) -> Any:
-        return self._through("batch", inputs) if model.training and torch.is_grad_enabled() else None
+    def _inputs(self, module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+        outermost = self._called is None
+        if outermost:
+            self._called = module
+        return self._through("batch", inputs) if outermost and not self._drawn and self._learns() else None
 
-    def _output(self, model: nn.Module, _inputs: Any, output: Any) -> Any:
-        return self._through("output", output) if model.training and torch.is_grad_enabled() else None
+    def _output(self, module: nn.Module, _inputs: Any, output: Any) -> Any:
+        if self._called is not module:
+            return None
+        self._called = None
+        return self._through("output", output) if self._learns() else None
+
+    def _learns(self) -> bool:
+        return self.scene.model.training and torch.is_grad_enabled()
 
     def _through(self, place: str, thing: Any) -> Any:
         for live in self._due(place):

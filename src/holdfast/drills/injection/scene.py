@@ -70,6 +70,17 @@ class Scene:
             self._model = roots[0]
         return self._model
 
+    def called_instead(self) -> list[nn.Module]:
+        """Its parts, as far as they are called: Lightning calls methods of the outermost module, never the module itself."""
+        parts, found = list(self.model.children()), []
+        while parts:
+            part = parts.pop(0)
+            if isinstance(part, nn.ModuleList | nn.ModuleDict):
+                parts = [*part.children(), *parts]
+            else:
+                found.append(part)
+        return found
+
     def layers(self, *kinds: type[nn.Module]) -> list[tuple[str, Any]]:
         """The model's modules of these kinds that have a weight, in the order they are named."""
         wanted = kinds or (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
