@@ -153,8 +153,7 @@ def _scaled(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 def _at_once(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     before, first = (float(evidence.get(name) or 0.0) for name in ("step_before", "first"))
     if 0.0 < before * _BEYOND_UPDATES < first:
-        words = f"the gradient norm went from {before:.3g} to {first:.3g} from one step to the next, which no update of that size does"
-        yield "weights-jumped", words
+        yield "weights-jumped", f"the gradient norm went from {before:.3g} to {first:.3g} at once, which no update of that size does"
         yield "jumped-at-once", ""
 
 

@@ -70,6 +70,7 @@ COPY_DAMAGED = Cause(
     seen_by=("checkpoint-non-finite",),
     needs=("training-goes-on",),
     signs=("training-goes-on",),
+    ruled_out_by=("norm-exploded", "jumped-at-once"),
     because="The training goes on as before: only what is saved is bad, an average of the weights, a buffer, an old state.",
     likely=0.6,
     fixes=(
