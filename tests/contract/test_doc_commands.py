@@ -17,12 +17,14 @@ SLOW = (
     "repro",
     "compare",
     "data",
+    "loader_benchmark",
     "resume_watch",
     "replay",
     "choose",
     "resume",
     "journal",
     "drills",
+    "visualize",
 )  # their verbs have tests of their own
 WITH_COMMANDS = [
     pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.slow] if page.stem in SLOW else [])

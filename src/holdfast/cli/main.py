@@ -37,10 +37,12 @@ from holdfast.cli import (
     run,
     save,
     serve,
+    stats,
     tables,
     tail,
     undo,
     validate,
+    visualize,
 )
 from holdfast.cli import eval as eval_verb
 from holdfast.cli import set as set_verb
@@ -123,7 +125,7 @@ def holdfast(
     """Keeps PyTorch training alive: watch a run from outside, and ask it anything."""
 
 
-_BEFORE = (doctor, drill, plan, repro, validate)  # before a run
+_BEFORE = (doctor, drill, plan, repro, stats, validate, visualize)  # before a run
 _DURING = (run, ps, tail, backtrace, journal, diagnose, explain, tables, query, serve, replay, checkpoints, demo)
 _INSIDE = (eval_verb, repl, set_verb, undo, save, cleanup, pause, go_on, attach)
 for _verb in (*_DURING, *_INSIDE, *_BEFORE):

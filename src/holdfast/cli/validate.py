@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.options import AsJson
+from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.data.report import Report
@@ -51,12 +52,33 @@ def validate(
     also: Annotated[
         list[Path] | None, typer.Option("--also", help="A folder outside that may be read as well.", show_default=False)
     ] = None,
+    benchmark: Annotated[
+        bool, typer.Option("--benchmark", help="Measure instead how fast a loader is, by its settings.")
+    ] = False,
+    time_limit: Annotated[float, typer.Option("--time-limit", min=5, help="Seconds that --benchmark measures at most.")] = 60.0,
+    memory_limit: Annotated[
+        float | None,
+        typer.Option("--memory-limit", min=0, help="GB that the loader may take.", show_default="80 % of what is free"),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", min=1, help="Samples of a batch, where --benchmark is given no DataLoader.", show_default=False),
+    ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Look at everything again, and remember nothing.")] = False,
 ) -> None:
     """Find what is wrong with data: broken images, bad labels, NaN, duplicates, leaks between splits.
 
     Nothing of the data is changed. Exit 1 if something is critical, with --strict also on warnings.
     """
+    if benchmark:
+        if strict or quick or fix or fix_into or quarantine or html:
+            raise UsageError("--benchmark measures and checks nothing", fix="leave out the options of the checks, or --benchmark")
+        from holdfast.cli.validate_benchmark import measure_loader
+
+        measure_loader(
+            path, format=format, tree=tree, batch=batch, also=also or [], seconds=time_limit, memory=memory_limit, as_json=as_json
+        )
+        return
     from holdfast.cli.data_progress import Bar
     from holdfast.cli.data_words import show
     from holdfast.data.cache import cache_folder

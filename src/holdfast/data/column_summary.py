@@ -31,6 +31,7 @@ class ColumnSummary:
         self.sentinels: dict[float, int] = {}
         self.low_without, self.high_without = math.inf, -math.inf  # the range without values that may be sentinels
         self.sample: npt.NDArray[np.float64] = np.empty(0)
+        self._sampled = 0
         self.distinct: set[Any] | None = set()
         self._chance = np.random.default_rng(0)
 
@@ -86,9 +87,18 @@ class ColumnSummary:
             self.beyond_float32 += int((np.abs(numbers) > _FLOAT32).sum())
         self._add_moments(numbers)
         self._add_sentinels(numbers)
-        some = numbers if len(numbers) <= _SAMPLE else self._chance.choice(numbers, _SAMPLE, replace=False)
-        both = np.concatenate([self.sample, some])
-        self.sample = both if len(both) <= _SAMPLE else self._chance.choice(both, _SAMPLE, replace=False)
+        self._add_to_sample(numbers)
+
+    def _add_to_sample(self, numbers: npt.NDArray[np.float64]) -> None:
+        """Each value has the same chance to be in the sample, in whatever chunk it comes: rows may be sorted."""
+        before, self._sampled = self._sampled, self._sampled + len(numbers)
+        if self._sampled <= _SAMPLE:
+            self.sample = np.concatenate([self.sample, numbers])
+            return
+        new = int(self._chance.binomial(_SAMPLE, len(numbers) / self._sampled))
+        new = min(max(new, _SAMPLE - before), len(numbers), _SAMPLE)
+        old = self._chance.choice(self.sample, min(_SAMPLE - new, len(self.sample)), replace=False)
+        self.sample = np.concatenate([old, self._chance.choice(numbers, new, replace=False)])
 
     def _add_bad(self, column: Column, good: npt.NDArray[np.bool_], values: Array) -> None:
         nan = int(np.isnan(values).sum())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.data.formats.splits import word_of_split
 from holdfast.data.listing import Listing
 from holdfast.data.problem import Fault
 from holdfast.data.samples import FormatName
@@ -17,6 +20,7 @@ from holdfast.data.samples import FormatName
 ROWS = 65_536  # of a chunk, at most
 BYTES = 32 << 20  # of a chunk, about
 Array = npt.NDArray[Any]
+_wanted: ContextVar[int | None] = ContextVar("rows of a chunk", default=None)
 
 
 class Column(NamedTuple):
@@ -47,6 +51,7 @@ class Part:
     chunks: Callable[[], Iterator[Chunk]]  # may raise Unreadable
     rows: int | None = None  # where that is known before reading
     whole: bool = True  # the chunks hold all that the file holds of these rows
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of a row of arrays that are taken apart into columns
 
 
 @dataclass(slots=True)
@@ -62,9 +67,25 @@ class TableSet:
     notes: list[str] = field(default_factory=list)
 
 
+@contextlib.contextmanager
+def chunks_of(rows: int | None) -> Iterator[None]:
+    """Chunks that are read inside have so many rows, whatever their size; None leaves it at about 32 MB."""
+    before = _wanted.set(rows)
+    try:
+        yield
+    finally:
+        _wanted.reset(before)
+
+
 def rows_at_once(bytes_a_row: float) -> int:
-    """How many rows make a chunk of about 32 MB."""
-    return max(1, min(ROWS, int(BYTES / max(bytes_a_row, 1.0))))
+    """How many rows make a chunk of about 32 MB, or as many as are wanted."""
+    return _wanted.get() or max(1, min(ROWS, int(BYTES / max(bytes_a_row, 1.0))))
+
+
+def bytes_at_once(usual: int, bytes_a_row: float) -> int:
+    """The same for readers that count in bytes: `usual`, or what the wanted rows take."""
+    rows = _wanted.get()
+    return usual if rows is None else max(1024, int(rows * bytes_a_row))
 
 
 def taken(chunk: Chunk, rows: npt.NDArray[np.bool_]) -> Chunk:
@@ -76,6 +97,21 @@ def _some(column: Column, rows: npt.NDArray[np.bool_]) -> Column:
     if column.counts is None:
         return Column(column.values[rows])
     return Column(column.values[np.repeat(rows, column.counts)], column.counts[rows])
+
+
+_SPLIT_COLUMNS = ("split", "subset", "partition", "set")
+
+
+def by_split(split: str, chunk: Chunk) -> Iterator[tuple[str, Chunk]]:
+    """The rows of each split. A column that names the split of each row comes before the name of the file."""
+    column = next((name for name in chunk if name.lower() in _SPLIT_COLUMNS and chunk[name].values.dtype.kind in "OUS"), None)
+    if column is None:
+        yield split, chunk
+        return
+    words = chunk[column].values.astype(str)
+    for word in np.unique(words):
+        name = word_of_split(str(word)) or str(word)
+        yield name, {key: one for key, one in taken(chunk, words == word).items() if key != column}
 
 
 _LABELS = ("label", "labels", "target", "targets", "class", "y", "category", "class_id", "class_name")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from holdfast.data.checks.boxes import box_faults
 from holdfast.data.checks.image_extension import wrong_extension
@@ -15,7 +16,7 @@ from holdfast.data.checks.labels import presence, stated_size
 from holdfast.data.checks.masks import OVERLAP, size_fault
 from holdfast.data.checks.masks import UNREADABLE as MASK_UNREADABLE
 from holdfast.data.checks.rotation import rotated
-from holdfast.data.facts import Facts, MaskFacts
+from holdfast.data.facts import Facts, MaskFacts, facts_from
 from holdfast.data.formats.masks import folder_of_masks
 from holdfast.data.image_header import Header, read_header
 from holdfast.data.listing import Stamp, read_bytes, read_ends
@@ -37,6 +38,18 @@ class Examination:
     classes: frozenset[ClassKey] | None
     has_boxes: bool
     quick: bool = False
+
+    def look(self, entry: Entry) -> Facts:
+        """Look at one sample."""
+        return examine(self, entry)
+
+    def lost(self, fault: Fault) -> Facts:
+        """What is known of a sample on which a process was lost."""
+        return Facts(faults=(fault,))
+
+    def remembered(self, row: list[Any]) -> Facts:
+        """What the cache holds of a sample."""
+        return facts_from(row)
 
 
 def examine(how: Examination, entry: Entry) -> Facts:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MOST_PIXELS = 64_000_000
-_DECODERS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF", "MPO")
+_DECODERS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF")  # MPO is opened as JPEG
 _SIDE = 32
 _DRAFT = 48  # pixels: what a JPEG is decoded to at least, so that the way it is scaled does not show
 _FLAT = 2.0  # grey levels: with four times as much between dark and bright there is something to recognise
@@ -46,9 +46,12 @@ class Look(NamedTuple):
 
 def opened(content: bytes) -> Image.Image:
     """An image whose pixels are not decoded yet; ValueError or OSError where that cannot be done safely."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
-    image = Image.open(io.BytesIO(content), formats=_DECODERS)
+    try:
+        image = Image.open(io.BytesIO(content), formats=_DECODERS)
+    except (KeyError, UnidentifiedImageError):  # KeyError: a decoder that this Pillow was built without
+        raise ValueError("no image of a kind that is known") from None
     if image.width * image.height > MOST_PIXELS:
         raise TooLarge(f"{image.width} × {image.height} pixels")
     return image

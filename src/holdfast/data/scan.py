@@ -12,15 +12,14 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 from holdfast.data.cache import Cache
-from holdfast.data.examine import Examination, examine, stamps
-from holdfast.data.facts import Facts, facts_from
+from holdfast.data.examine import Examination, stamps
+from holdfast.data.facts import Facts
 from holdfast.data.samples import Entry, ImageSet
-from holdfast.data.workers import examined_by_many
+from holdfast.data.workers import Looking, Seen, examined_by_many
 
 _FEW = 48  # samples for which no process is started
 _KEEP_EVERY = 1.0  # seconds
 Progress = Callable[[int, int], None]
-Examined = Generator[tuple[int, Facts], None, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +41,24 @@ def scan(
     data: ImageSet, cache: Cache, settings: ScanSettings, progress: Progress | None = None
 ) -> Generator[tuple[Entry, Facts], None, None]:
     """Each sample with its facts, in the order of the set; those that are remembered are not looked at again."""
+    classes = frozenset(data.classes) if data.classes_are_known else None
+    how = Examination(root=data.root, read_label=data.read_label, classes=classes, has_boxes=data.has_boxes, quick=settings.quick)
+    return looked_at(data, cache, how, settings.processes, progress)
+
+
+def looked_at(
+    data: ImageSet, cache: Cache, how: Looking[Seen], processes: int, progress: Progress | None = None
+) -> Generator[tuple[Entry, Seen], None, None]:
+    """The same with any way to look; a cache belongs to one of them."""
     todo = _changed(data, cache) if cache.remembers else list(range(len(data.entries)))
-    examined = _examined(data, todo, settings)
+    examined = _examined(data, todo, how, processes)
     with contextlib.closing(_kept(data, cache, examined)) as kept:
-        yield from _all(data, cache, todo, _in_order(kept, todo), progress)
+        yield from _all(data, cache, how, todo, _in_order(kept, todo), progress)
 
 
 def _all(
-    data: ImageSet, cache: Cache, todo: list[int], fresh: Iterator[Facts], progress: Progress | None
-) -> Iterator[tuple[Entry, Facts]]:
+    data: ImageSet, cache: Cache, how: Looking[Seen], todo: list[int], fresh: Iterator[Seen], progress: Progress | None
+) -> Iterator[tuple[Entry, Seen]]:
     """Samples that are remembered and samples that are done just now, in one row."""
     coming = iter(todo)
     following, done, total = next(coming, -1), len(data.entries) - len(todo), len(data.entries)
@@ -62,7 +70,7 @@ def _all(
                 progress(done, total)
             continue
         row = cache.facts_of(_name(entry))
-        yield entry, facts_from(row) if row else Facts()
+        yield entry, how.remembered(row) if row else how.look(entry)
 
 
 def _changed(data: ImageSet, cache: Cache) -> list[int]:
@@ -79,31 +87,31 @@ def _stamp(data: ImageSet, entry: Entry) -> str:
     return stamps(entry, data.listing.files)
 
 
-def _in_order(examined: Iterator[tuple[int, Facts]], order: list[int]) -> Iterator[Facts]:
-    """Facts in the order of the set; what is done too early waits."""
-    early: dict[int, Facts] = {}
+def _in_order(examined: Iterator[tuple[int, Seen]], order: list[int]) -> Iterator[Seen]:
+    """What was seen, in the order of the set; what is done too early waits."""
+    early: dict[int, Seen] = {}
     for number in order:
         while number not in early:
-            done, facts = next(examined)
-            early[done] = facts
+            done, seen = next(examined)
+            early[done] = seen
         yield early.pop(number)
 
 
-def _examined(data: ImageSet, todo: list[int], settings: ScanSettings) -> Examined:
-    classes = frozenset(data.classes) if data.classes_are_known else None
-    how = Examination(root=data.root, read_label=data.read_label, classes=classes, has_boxes=data.has_boxes, quick=settings.quick)
-    if settings.processes == 1 or len(todo) <= _FEW:
-        return ((number, examine(how, data.entries[number])) for number in todo)
-    return examined_by_many(how, ((number, data.entries[number]) for number in todo), settings.processes)
+def _examined(data: ImageSet, todo: list[int], how: Looking[Seen], processes: int) -> Generator[tuple[int, Seen], None, None]:
+    if processes == 1 or len(todo) <= _FEW:
+        return ((number, how.look(data.entries[number])) for number in todo)
+    return examined_by_many(how, ((number, data.entries[number]) for number in todo), processes)
 
 
-def _kept(data: ImageSet, cache: Cache, examined: Examined) -> Examined:
-    """Pass facts on, and put them into the cache about once a second and at the end, however that comes."""
+def _kept(
+    data: ImageSet, cache: Cache, examined: Generator[tuple[int, Seen], None, None]
+) -> Generator[tuple[int, Seen], None, None]:
+    """Pass on what is seen, and put them into the cache about once a second and at the end, however that comes."""
     if not cache.remembers:
         with contextlib.closing(examined):
             yield from examined
         return
-    fresh: list[tuple[int, Facts]] = []
+    fresh: list[tuple[int, Seen]] = []
     last = time.monotonic()
     try:
         for one in examined:
@@ -117,6 +125,6 @@ def _kept(data: ImageSet, cache: Cache, examined: Examined) -> Examined:
         _keep(data, cache, fresh)
 
 
-def _keep(data: ImageSet, cache: Cache, fresh: list[tuple[int, Facts]]) -> None:
-    entries = ((data.entries[number], facts) for number, facts in fresh)
-    cache.keep_facts((_name(entry), _stamp(data, entry), facts) for entry, facts in entries)
+def _keep(data: ImageSet, cache: Cache, fresh: list[tuple[int, Seen]]) -> None:
+    entries = ((data.entries[number], seen) for number, seen in fresh)
+    cache.keep_facts((_name(entry), _stamp(data, entry), seen) for entry, seen in entries)

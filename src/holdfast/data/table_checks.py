@@ -14,12 +14,11 @@ from holdfast.data.checks.columns import column_problems
 from holdfast.data.checks.rows import duplicate_problems, group_problems, order_problems, rows_are_distinctive
 from holdfast.data.checks.split_statistics import share_problems, statistics_problems
 from holdfast.data.column_summary import ColumnSummary
-from holdfast.data.columns import Chunk, is_key, key_sets, label_column, taken
-from holdfast.data.formats.splits import order_of, word_of_split
+from holdfast.data.columns import Chunk, by_split, is_key, key_sets, label_column
+from holdfast.data.formats.splits import order_of
 from holdfast.data.problem import Problem
 from holdfast.data.row_hash import row_numbers
 
-_SPLIT_COLUMNS = ("split", "subset", "partition", "set")
 _MOST_ROWS = 50_000_000  # of which duplicates are looked for: eight bytes each
 _MOST_CLASSES = 1000
 _OWN = 0.8  # values over rows, above which a column is taken for a measurement that does not repeat
@@ -49,15 +48,9 @@ class TableGathering:
         self._too_many = False
 
     def add(self, split: str, file: str, chunk: Chunk) -> None:
-        """Some rows. A column that names the split of each row comes before the name of the file."""
-        column = next((name for name in chunk if name.lower() in _SPLIT_COLUMNS and chunk[name].values.dtype.kind in "OUS"), None)
-        if column is None:
-            self._add(split, file, chunk)
-            return
-        words = chunk[column].values.astype(str)
-        for word in np.unique(words):
-            name = word_of_split(str(word)) or str(word)
-            self._add(name, file, {key: one for key, one in taken(chunk, words == word).items() if key != column})
+        """Some rows, each to the split that it belongs to."""
+        for name, rows in by_split(split, chunk):
+            self._add(name, file, rows)
 
     def _add(self, name: str, file: str, chunk: Chunk) -> None:
         split = self._splits.setdefault(name, _Split())

@@ -15,15 +15,23 @@ from holdfast.errors import UsageError
 _LARGEST = 256 << 20
 _UNKNOWN = ("[UNK]", "<unk>", "<UNK>", "<|unk|>")
 _WORDS = re.compile(r"\w+|[^\w\s]")
+_LETTERS = re.compile(r".", re.DOTALL)
+
+
+Piece = tuple[int, int, int]  # an id, and where in the text its token begins and ends
 
 
 @dataclass(slots=True)
 class Tokenizer:
-    """Makes ids of text. `size` is one more than its largest id; `unknown` is the id of what it does not know."""
+    """Makes ids of text. `size` is one more than its largest id; `unknown` is the id of what it does not know.
+
+    `pieces` makes the same ids with their places in the text, which takes longer.
+    """
 
     encode: Callable[[str], list[int]]
     size: int
     unknown: int | None
+    pieces: Callable[[str], list[Piece]]
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
@@ -55,9 +63,16 @@ def _hugging_face(path: Path, content: dict[str, Any]) -> Tokenizer:
     vocabulary = theirs.get_vocab(with_added_tokens=True)
     word = content["model"].get("unk_token") if isinstance(content["model"], dict) else None
     unknown = vocabulary.get(word) if isinstance(word, str) else None
-    return Tokenizer(
-        lambda text: list(theirs.encode(text, add_special_tokens=False).ids), max(vocabulary.values(), default=-1) + 1, unknown
-    )
+    size = max(vocabulary.values(), default=-1) + 1
+    return Tokenizer(lambda text: list(_encoded(theirs, text).ids), size, unknown, lambda text: _placed(_encoded(theirs, text)))
+
+
+def _encoded(theirs: Any, text: str) -> Any:
+    return theirs.encode(text, add_special_tokens=False)
+
+
+def _placed(encoding: Any) -> list[Piece]:
+    return [(number, *place) for number, place in zip(encoding.ids, encoding.offsets, strict=True)]
 
 
 def _by_vocabulary(lines: list[str]) -> Tokenizer:
@@ -76,4 +91,10 @@ def _from_table(table: dict[str, int]) -> Tokenizer:
         words = parts if by_character else _WORDS.findall(parts)
         return [table.get(word, table.get(word.lower(), unknown)) for word in words]
 
-    return Tokenizer(encode, max(table.values(), default=-1) + 1, unknown)
+    def pieces(text: str) -> list[Piece]:
+        places = [found.span() for found in (_LETTERS if by_character else _WORDS).finditer(text)]
+        if by_character and "\n" not in table:
+            places = [place for place in places if text[place[0]] != "\n"]
+        return [(encode(text[start:end])[0], start, end) for start, end in places]
+
+    return Tokenizer(encode, max(table.values(), default=-1) + 1, unknown, pieces)

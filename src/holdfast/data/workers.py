@@ -13,20 +13,33 @@ import time
 import warnings
 from collections.abc import Generator, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from holdfast.data.checks.image_whole import UNREADABLE
-from holdfast.data.examine import Examination, examine
-from holdfast.data.facts import Facts
 from holdfast.data.problem import Fault
 from holdfast.data.samples import Entry
 
 _AT_ONCE = 32  # samples that are handed over together
 _PATIENCE = 60.0  # seconds for one sample
 Numbered = tuple[int, Entry]
+Seen = TypeVar("Seen")
+Seen_co = TypeVar("Seen_co", covariant=True)
 
 
-def _work(how: Examination, door: Connection, at: Any) -> None:
+class Looking(Protocol[Seen_co]):
+    """How every sample is looked at; it is sent to each process once."""
+
+    def look(self, entry: Entry) -> Seen_co:
+        """All that is wanted of one sample, as a tuple that JSON can hold. Never raises."""
+
+    def lost(self, fault: Fault) -> Seen_co:
+        """What is known of a sample on which a process was lost."""
+
+    def remembered(self, row: list[Any]) -> Seen_co:
+        """The same from what JSON made of it."""
+
+
+def _work(how: Looking[Any], door: Connection, at: Any) -> None:
     """What runs in each process. `at` is shared memory: it says which sample a death belongs to."""
     warnings.simplefilter("ignore")  # decoders warn about odd files in words of their own
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -36,7 +49,7 @@ def _work(how: Examination, door: Connection, at: Any) -> None:
             answers = []
             for number, entry in batch:
                 at.value = number
-                answers.append((number, examine(how, entry)))
+                answers.append((number, how.look(entry)))
             door.send(answers)
 
 
@@ -56,7 +69,7 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 class _Worker:
     """One process, what it was given, and which sample it is at."""
 
-    def __init__(self, how: Examination) -> None:
+    def __init__(self, how: Looking[Any]) -> None:
         context = multiprocessing.get_context("spawn")
         self.door, theirs = context.Pipe()
         self._at = context.RawValue("q", -1)
@@ -93,8 +106,8 @@ class _Worker:
             self.door.close()
 
 
-def examined_by_many(how: Examination, entries: Iterable[Numbered], jobs: int) -> Generator[tuple[int, Facts], None, None]:
-    """Samples with their facts, in the order in which they are done."""
+def examined_by_many(how: Looking[Seen], entries: Iterable[Numbered], jobs: int) -> Generator[tuple[int, Seen], None, None]:
+    """Samples with what was seen of them, in the order in which they are done."""
     waiting = _batches(entries)
     started = [_Worker(how) for _ in range(jobs)]
     busy = [worker for worker in started if _next(worker, waiting)]
@@ -113,7 +126,7 @@ def examined_by_many(how: Examination, entries: Iterable[Numbered], jobs: int) -
                         busy[-1].give(worker.batch)
             busy = [worker for worker in busy if worker.batch or _next(worker, waiting)]
         for batch in waiting:  # no process could be started
-            yield from ((number, examine(how, entry)) for number, entry in batch)
+            yield from ((number, how.look(entry)) for number, entry in batch)
     finally:
         for worker in started:
             worker.end()
@@ -137,11 +150,11 @@ def _next(worker: _Worker, waiting: Iterator[list[Numbered]]) -> bool:
     return bool(batch)
 
 
-def _heard(worker: _Worker) -> Iterator[tuple[int, Facts]]:
+def _heard(worker: _Worker) -> Iterator[tuple[int, Any]]:
     """The answers of a worker's batch, where they are there."""
     try:
         if worker.batch and worker.door.poll():
-            answers: list[tuple[int, Facts]] = worker.door.recv()
+            answers: list[tuple[int, Any]] = worker.door.recv()
             worker.batch = []
             yield from answers
     except (EOFError, OSError):
@@ -155,7 +168,7 @@ def _is_lost(worker: _Worker) -> bool:
     return worker.silent > _PATIENCE and not worker.door.poll()
 
 
-def _instead_of(worker: _Worker, how: Examination) -> Iterator[tuple[int, Facts]]:
+def _instead_of(worker: _Worker, how: Looking[Seen]) -> Iterator[tuple[int, Seen]]:
     """What a lost worker leaves behind: the sample that it was lost on. The rest stays in its batch, for another one.
 
     One that never began a sample was not ended by one: where processes cannot be started (a script from a pipe, some notebooks),
@@ -165,10 +178,10 @@ def _instead_of(worker: _Worker, how: Examination) -> Iterator[tuple[int, Facts]
     worker.end()
     if worker.at < 0:
         batch, worker.batch = worker.batch, []
-        yield from ((number, examine(how, entry)) for number, entry in batch)
+        yield from ((number, how.look(entry)) for number, entry in batch)
         return
     entry = dict(worker.batch).get(worker.at)
     if entry is not None:
         said = f"the decoder crashed on it (exit {worker.process.exitcode})" if crashed else f"no answer within {_PATIENCE:.0f} s"
         worker.batch = [one for one in worker.batch if one[0] != worker.at]
-        yield worker.at, Facts(faults=(Fault(UNREADABLE.code, entry.image, 0, said),))
+        yield worker.at, how.lost(Fault(UNREADABLE.code, entry.image, 0, said))

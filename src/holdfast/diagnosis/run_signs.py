@@ -153,7 +153,7 @@ def _scaled(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 def _at_once(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     before, first = (float(evidence.get(name) or 0.0) for name in ("step_before", "first"))
     if 0.0 < before * _BEYOND_UPDATES < first:
-        yield "weights-jumped", f"the gradient norm went from {before:.3g} to {first:.3g} at once, which no update of that size does"
+        yield "weights-jumped", f"the gradient norm went from {before:.3g} to {first:.3g} at once; no such update does that"
         yield "jumped-at-once", ""
 
 

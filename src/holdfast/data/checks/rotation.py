@@ -23,17 +23,21 @@ def rotated(entry: Entry, label: Label, orientation: int, width: int, height: in
 
 
 def _fits(label: Label, orientation: int, width: int, height: int) -> str:
-    """Which way of reading the labels fit, as far as that can be told."""
+    """Which way of reading the labels fit, in words."""
+    return {
+        "stored": "the boxes fit the image as it is stored, not as it is shown",
+        "shown": "the boxes fit the image as it is shown, not as it is stored",
+    }.get(way_of(label, orientation, width, height), "the labels do not say which way they fit")
+
+
+def way_of(label: Label, orientation: int, width: int, height: int) -> str:
+    """`stored` or `shown`: the way of reading the image that the labels fit; empty where that cannot be told."""
     if label.shares or orientation < 5 or width == height:
-        return "the labels do not say which way they fit"
+        return ""
     stored = label.size in (None, (width, height)) and all(
         one.box[2] <= width + 1 and one.box[3] <= height + 1 for one in label.things
     )
     turned = label.size in (None, (height, width)) and all(
         one.box[2] <= height + 1 and one.box[3] <= width + 1 for one in label.things
     )
-    if stored and not turned:
-        return "the boxes fit the image as it is stored, not as it is shown"
-    if turned and not stored:
-        return "the boxes fit the image as it is shown, not as it is stored"
-    return "the labels do not say which way they fit"
+    return "" if stored == turned else "stored" if stored else "shown"

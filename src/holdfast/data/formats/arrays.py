@@ -67,7 +67,8 @@ def read(listing: Listing, named: str | None) -> TableSet:
             folder = stored.file if stored.member else posixpath.dirname(file)
             groups.setdefault((stored.split, folder, stored.shape[0] if stored.shape else 1), []).append(stored)
     for (split, _, rows), some in groups.items():
-        data.parts.append(Part(split, some[0].file, partial(_chunks, listing.root, some), rows))
+        shapes = {one.name: one.shape[1:] for one in some if len(one.shape) > 1}
+        data.parts.append(Part(split, some[0].file, partial(_chunks, listing.root, some), rows, shapes=shapes))
     return data
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.data.columns import Chunk, Column, Part, TableSet, Unreadable, rows_at_once
+from holdfast.data.columns import BYTES, Chunk, Column, Part, TableSet, Unreadable, rows_at_once
 from holdfast.data.formats.splits import split_named
 from holdfast.data.listing import Listing, suffix
 from holdfast.data.problem import Fault
@@ -94,8 +94,9 @@ def _chunks(path: Path, tree: str) -> Iterator[Chunk]:
 
 def _of_ntuple(source: Any) -> Iterator[Chunk]:
     """The newer kind of tree; it does not say how large its rows are."""
-    for start in range(0, source.num_entries, _NTUPLE_ROWS):
-        stop = min(start + _NTUPLE_ROWS, source.num_entries)
+    at_once = rows_at_once(BYTES / _NTUPLE_ROWS)
+    for start in range(0, source.num_entries, at_once):
+        stop = min(start + at_once, source.num_entries)
         rows = source.arrays(entry_start=start, entry_stop=stop, library="ak")
         yield {key: column for name in rows.fields for key, column in _columns(name, rows[name])}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.data.columns import ROWS, Chunk, Column, Part, TableSet, Unreadable
+from holdfast.data.columns import Chunk, Column, Part, TableSet, Unreadable, bytes_at_once, rows_at_once
 from holdfast.data.formats.splits import split_named
 from holdfast.data.listing import Listing, suffix
 
@@ -49,14 +49,15 @@ def _parquet(path: Path) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        yield from file.iter_batches(batch_size=ROWS)
+        for group in range(file.num_row_groups):  # all groups at once keep the whole file in memory
+            yield from file.iter_batches(batch_size=rows_at_once(1.0), row_groups=[group])
 
 
 def _csv(path: Path) -> Iterator[Any]:
     from pyarrow import csv
 
     delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(path)
-    options = csv.ReadOptions(block_size=_BLOCK, use_threads=False)
+    options = csv.ReadOptions(block_size=bytes_at_once(_BLOCK, _line_bytes(path)), use_threads=False)
     with csv.open_csv(path, read_options=options, parse_options=csv.ParseOptions(delimiter=delimiter)) as reader:
         yield from reader
 
@@ -65,6 +66,12 @@ def _delimiter(path: Path) -> str:
     with path.open("rb") as file:
         head = file.readline(1 << 16)
     return ";" if head.count(b";") > head.count(b",") else ","
+
+
+def _line_bytes(path: Path) -> float:
+    with path.open("rb") as file:
+        head = file.read(1 << 16)
+    return len(head) / max(1, head.count(b"\n"))
 
 
 def _column(values: Any) -> Column:

@@ -33,7 +33,7 @@ def is_factory(path: str) -> bool:
     return bool(_NAMED.match(path))
 
 
-def read(path: str) -> TableSet:
+def made_by(path: str) -> Any:
     """Import the factory and call it."""
     module, _, name = path.partition(":")
     if str(Path.cwd()) not in sys.path:
@@ -42,26 +42,43 @@ def read(path: str) -> TableSet:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-        made = found() if callable(found) and not hasattr(found, "__getitem__") else found
+        return found() if callable(found) and not hasattr(found, "__getitem__") else found
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         said = f"{type(error).__name__}: {error}"
         raise UsageError(
             f"{path} cannot be made: {said}", fix="it must be a function without arguments that returns a data set"
         ) from None
+
+
+def read(path: str) -> TableSet:
+    """What the factory makes, as columns."""
+    return as_columns(made_by(path))
+
+
+def as_columns(made: Any) -> TableSet:
+    """Data sets as columns; each is gone through anew whenever they are read."""
     data = TableSet("dataset", Path.cwd(), None, [])
-    for split, one in _by_split(made):
+    for split, loaded in by_split(made):
+        one = _inside(loaded)
         data.parts.append(
             Part(split, split, partial(_chunks, split, one, data.faults), len(one) if hasattr(one, "__len__") else None)
         )
     return data
 
 
-def _by_split(made: Any) -> Iterator[tuple[str, Any]]:
+def by_split(made: Any) -> Iterator[tuple[str, Any]]:
+    """The data sets, or loaders, of a factory by their splits."""
     if isinstance(made, dict):
         return iter((str(split), one) for split, one in made.items())
     if isinstance(made, (tuple, list)):
         return iter(zip(("train", "val", "test"), made, strict=False))
     return iter([("all", made)])
+
+
+def _inside(made: Any) -> Any:
+    """The data set of a loader."""
+    is_loader = hasattr(made, "dataset") and hasattr(made, "collate_fn") and not hasattr(made, "__getitem__")
+    return made.dataset if is_loader else made
 
 
 def _chunks(split: str, data: Any, faults: list[Fault]) -> Iterator[Chunk]:

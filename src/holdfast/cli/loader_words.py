@@ -1,0 +1,206 @@
+"""How the answer of `holdfast validate --benchmark` looks in a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from holdfast.cli.checkpoints.telling import folded, page
+from holdfast.cli.show import DASH, duration, number, size
+from holdfast.data.loading.benchmark import LATE
+from holdfast.data.loading.choice import by_setting
+from holdfast.data.loading.clock import PHASES
+from holdfast.data.loading.measurer import OUTGREW
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from holdfast.data.loading.benchmark import Benchmark
+    from holdfast.data.loading.setting import Trial
+
+_BAR = 40
+_NEARLY = 1.05
+_ADVICE = {
+    "read": "reading takes the most: keep the data on a local disk, or in fewer and larger files",
+    "decode": "decoding takes the most: do it once and keep the result in a fast format (images: in the size of the training)",
+    "augment": "the transform takes the most: do on whole batches on the card, or once and before, what can be done there",
+    "sample": "the data set's own code takes the most: look at __getitem__ with a profiler",
+    "collate": "collating takes the most: return tensors of one shape and dtype from the data set, made once",
+    "transfer": "the way to the card takes the most: pin_memory, and smaller dtypes (uint8 images, made float on the card)",
+}
+_MEANS = {
+    "read": "open and read files",
+    "decode": "from bytes to pixels or numbers",
+    "augment": "transforms",
+    "sample": "the rest of __getitem__",
+    "collate": "samples into a batch",
+    "transfer": "to the card",
+    "other": "indices, and what is left",
+}
+
+
+def show(found: Benchmark) -> None:
+    """What it is, where the time goes, the settings, and the one to take."""
+    console = page()
+    _say(console, _headline(found), style="bold")
+    if found.phases:
+        _phases(console, found)
+    if found.trials:
+        _settings(console, found)
+    for trial in found.trials:
+        if trial.failed and trial.how not in (OUTGREW, LATE) and trial.failed not in (found.failed or ""):
+            _say(console, f"failed: {trial.setting.words}: {trial.failed}", style="red")
+    for note in [*found.notes, *found.limits.because, *_not_measured(found)]:
+        _say(console, f"note: {note}", style="dim")
+    _recommended(console, found)
+
+
+def say_failed(found: Benchmark) -> None:
+    """What is wrong with the loader, on stderr."""
+    print(f"error: {found.failed}", file=sys.stderr)
+    print(f"  fix: {found.fix}", file=sys.stderr)
+    if found.best is not None:
+        print(f"  until then: {found.best.setting.words} works", file=sys.stderr)
+
+
+def _headline(found: Benchmark) -> str:
+    loader = found.loader
+    parts = [loader.kind]
+    parts += [f"{loader.samples:,} samples"] if loader.samples is not None else []
+    parts += [f"batches of {loader.batch:,}"] if loader.batch is not None else []
+    return ", ".join([*parts, f"measured in {duration(found.seconds)}"])
+
+
+def _phases(console: Console, found: Benchmark) -> None:
+    from rich.text import Text
+
+    phases = found.phases
+    assert phases is not None
+    _say(console, f"\nwhere the time goes (one process, {_short(phases.total)} a sample)")
+    for name in PHASES:
+        spent = phases.seconds.get(name, 0.0)
+        part = spent / phases.total if phases.total else 0.0
+        if name == "transfer" and not found.loader.cuda:
+            continue
+        filled = int(part * _BAR + 0.5)
+        line = Text(f"  {name:<9}").append("█" * filled, "cyan").append("·" * (_BAR - filled), "dim")
+        console.print(line.append(f" {part:>4.0%}  {_short(spent):>9}  ").append(_MEANS[name], "dim"), soft_wrap=True)
+
+
+def _settings(console: Console, found: Benchmark) -> None:
+    from rich.table import Table
+
+    trials = sorted(by_setting(found.trials), key=_order)
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    chunks, cuda = any(trial.setting.chunk for trial in trials), bool(found.loader.cuda)
+    names = ["workers", "prefetch", "threads", *(["pin"] if cuda else []), *(["chunk rows"] if chunks else [])]
+    for name in [*names, "samples/s", "memory", "start-up"]:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    best = found.best
+    for trial in trials:
+        chosen = best is not None and trial.setting == best.setting
+        table.add_row(
+            *_cells(trial, found, chosen, cuda, chunks), style="bold green" if chosen else "red" if trial.failed else ""
+        )
+    console.print()
+    console.print(table)
+
+
+def _order(trial: Trial) -> tuple[int, ...]:
+    one = trial.setting
+    return (one.workers, one.threads or 0, one.prefetch or 0, one.chunk or 0, int(one.pin))
+
+
+def _cells(trial: Trial, found: Benchmark, chosen: bool, cuda: bool, chunks: bool) -> list[str]:
+    one = trial.setting
+    cells = [str(one.workers), number(one.prefetch), number(one.threads)]
+    cells += ["yes" if one.pin else "no"] if cuda else []
+    cells += [number(one.chunk)] if chunks else []
+    rate = DASH if trial.rate is None else f"{trial.rate:,.0f}" if trial.rate >= 10 else f"{trial.rate:.2g}"
+    said = [_whose(found)] if trial.own else []
+    said += ["best"] if chosen else []
+    said += ["no time left"] if trial.how == LATE else ["failed"] if trial.failed and trial.how != OUTGREW else []
+    said += ["too much memory"] if trial.how == OUTGREW or (trial.memory or 0) > found.limits.memory else []
+    return [*cells, rate, size(trial.memory), duration(trial.start_seconds), ", ".join(said)]
+
+
+def _not_measured(found: Benchmark) -> list[str]:
+    if found.loader.cuda or not found.trials:
+        return []
+    return ["no CUDA device here: pin_memory and the transfer were not measured; with one, pin_memory=True usually helps"]
+
+
+def _recommended(console: Console, found: Benchmark) -> None:
+    best, own, gain = found.best, found.own, found.gain
+    if best is None:
+        if found.trials and found.failed is None:
+            _say(console, f"\nno setting fits into {size(found.limits.memory)}: --memory-limit allows more", style="yellow")
+        return
+    console.print()
+    if own is not None and (
+        best.setting == own.setting or (gain is not None and gain < _NEARLY and best.setting.workers >= own.setting.workers)
+    ):
+        _say(console, f"{_whose(found)} is as good as any setting that was measured:", style="bold")
+    elif gain is not None:
+        _say(console, f"take ({_compared(found, gain)}):", style="bold")
+    else:
+        _say(console, "take:", style="bold")
+    from rich.text import Text
+
+    console.print(Text(f"  {best.setting.to_paste}", "bold green"), soft_wrap=True)
+    for line in _beside(found):
+        _say(console, line, indent="  ")
+
+
+def _whose(found: Benchmark) -> str:
+    return "the default" if found.loader.own_reading else "yours"
+
+
+def _compared(found: Benchmark, gain: float) -> str:
+    own, best = found.own, found.best
+    assert own is not None and best is not None
+    fast = f"{gain:.1f} × as fast as {_whose(found)}" if gain >= _NEARLY or gain < 0.95 else f"as fast as {_whose(found)}"
+    fewer = own.setting.workers - best.setting.workers
+    return fast + (f", with {fewer} fewer worker{'s' if fewer > 1 else ''}" if fewer > 0 else "")
+
+
+def _beside(found: Benchmark) -> list[str]:
+    best, phases = found.best, found.phases
+    assert best is not None
+    said = []
+    if best.setting.chunk:
+        how = "" if found.loader.own_reading else f" ({found.loader.chunk_name}={best.setting.chunk})"
+        said.append(f"read {best.setting.chunk:,} rows at once{how}")
+    if best.setting.threads and (found.loader.pool or not best.setting.workers):
+        how = (
+            "in `__getitems__` that read and decode a batch together"
+            if found.loader.pool
+            else f": torch.set_num_threads({best.setting.threads})"
+        )
+        said.append(f"{best.setting.threads} thread{'s' if best.setting.threads > 1 else ''} {how}".replace(" :", ":"))
+    if phases and phases.total:
+        most = max(phases.seconds, key=lambda name: phases.seconds[name])
+        advice = most in _ADVICE and (most in ("read", "decode") or not found.loader.own_reading)
+        if advice and phases.seconds[most] > 0.4 * phases.total:
+            said.append(_ADVICE[most])
+    said.append(
+        f"memory: {size(best.memory)} of the {size(found.limits.memory)} that it may take; the training itself is not in it"
+    )
+    return said
+
+
+def _short(seconds: float) -> str:
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.2g} µs" if seconds else DASH
+
+
+def _say(console: Console, words: str, *, indent: str = "", style: str = "") -> None:
+    from rich.text import Text
+
+    if words.startswith("\n"):
+        console.print()
+    for line in folded(words.strip("\n"), console.width, indent, hang="      " if words.startswith("note: ") else ""):
+        console.print(Text(line, style), soft_wrap=True)

@@ -1,0 +1,84 @@
+"""`holdfast stats`: what is in data: counts, classes, sizes, positions, values; as bars here and as plots on a page."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.options import AsJson
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("stats")(stats)
+
+
+def stats(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A folder, a data.yaml, a file, or package.module:factory.")],
+    format: Annotated[str | None, typer.Option("--format", help="The format, where it is not recognised by itself.")] = None,
+    classes: Annotated[
+        list[str] | None, typer.Option("--class", help="Only this class; may be given several times.", show_default=False)
+    ] = None,
+    pixels: Annotated[bool, typer.Option("--pixels", help="Decode the images, too: values by channel, mean, deviation.")] = False,
+    label: Annotated[str | None, typer.Option("--label", help="The column with the classes (tables, arrays, trees).")] = None,
+    tree: Annotated[str | None, typer.Option("--tree", help="The tree of a ROOT file, where it holds several.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option("--tokenizer", help="tokenizer.json or a vocabulary file, for text.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write the plots as a page to this file.", show_default=False)
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes; 0 means all cores.")] = 0,
+    also: Annotated[
+        list[Path] | None, typer.Option("--also", help="A folder outside that may be read as well.", show_default=False)
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Look at everything again, and remember nothing.")] = False,
+) -> None:
+    """Count what is in data: samples by split and class, sizes, positions, objects per image, values, what comes together.
+
+    Exit 1 if files could not be read; they are named, and the rest is counted. `holdfast validate` says what is wrong.
+    """
+    from holdfast.cli.data_progress import Bar
+    from holdfast.cli.stats_show import show
+    from holdfast.data.cache import cache_folder
+    from holdfast.data.stats.take import StatsSettings, take_statistics
+
+    settings = StatsSettings(
+        format=format, jobs=jobs, pixels=pixels, label=label, tree=tree, tokenizer=tokenizer,
+        classes=frozenset(classes or ()), also=tuple(also or ()), cache=None if no_cache else cache_folder(),
+    )  # fmt: skip
+    warnings.simplefilter("ignore")  # decoders warn about odd files in words of their own
+    with Bar() as bar:
+        try:
+            found = take_statistics(path, settings, bar.advance)
+        except KeyboardInterrupt:
+            bar.tell_stopped(kept=not no_cache)
+            raise
+    if as_json:
+        from holdfast.cli.show import for_json
+
+        print(json.dumps(for_json(found.as_row()), ensure_ascii=False))
+    else:
+        show(found)
+    if html is not None:
+        from holdfast.data.stats.page import page
+
+        _write(html, page(found))
+    if found.unreadable_count:
+        raise typer.Exit(1)
+
+
+def _write(path: Path, content: str) -> None:
+    from holdfast.errors import StorageError
+
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}", fix="name a place that can be written") from None
+    print(f"wrote {path}: the plots", file=sys.stderr)

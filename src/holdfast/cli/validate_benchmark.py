@@ -1,0 +1,118 @@
+"""`holdfast validate --benchmark`: how fast a loader is by its settings, where its time goes, and which setting to take."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from holdfast.data.loading.benchmark import Asked, Benchmark, benchmark
+from holdfast.data.loading.choice import Limits
+
+_GIB = 1 << 30
+_SHARE = 0.8  # of the memory that is free: the training itself needs some
+
+
+def measure_loader(
+    target: str,
+    *,
+    format: str | None,
+    tree: str | None,
+    batch: int | None,
+    also: list[Path],
+    seconds: float,
+    memory: float | None,
+    as_json: bool,
+) -> None:
+    """Measure and tell; exit 1 if the loader itself fails."""
+    options: dict[str, Any] = {"format": format, "tree": tree, "batch": batch, "also": [str(path) for path in also]}
+    platform = _platform()
+    asked = Asked(
+        target=target, options=options, seconds=seconds, cores=max(1, int(platform.usable)), limits=_limits(platform, memory),
+        free=_free(platform),
+    )  # fmt: skip
+    with _telling() as tell:
+        found = benchmark(asked, tell)
+    if as_json:
+        from holdfast.cli.show import for_json
+
+        print(json.dumps(for_json(as_row(found)), ensure_ascii=False))
+    else:
+        from holdfast.cli.loader_words import show
+
+        show(found)
+    sys.stdout.flush()
+    if found.failed is not None:
+        from holdfast.cli.loader_words import say_failed
+
+        say_failed(found)
+        raise typer.Exit(1)
+
+
+def as_row(found: Benchmark) -> dict[str, Any]:
+    """As JSON has it."""
+    from holdfast.data.loading.choice import by_setting
+
+    best = found.best
+    return {
+        "loader": found.loader.kind,
+        "batch": found.loader.batch,
+        "samples": found.loader.samples,
+        "cuda": found.loader.cuda or None,
+        "seconds_a_sample": found.phases.seconds if found.phases else None,
+        "settings": [trial.as_row() for trial in by_setting(found.trials)],
+        "memory_limit": found.limits.memory,
+        "recommended": {**best.as_row(), "line": best.setting.to_paste} if best else None,
+        "gain": found.gain,
+        "failed": found.failed,
+        "fix": found.fix or None,
+        "notes": [*found.notes, *found.limits.because],
+        "seconds": found.seconds,
+    }
+
+
+@contextlib.contextmanager
+def _telling() -> Iterator[Callable[[str], None]]:
+    """What is being done: one line that changes in a terminal, lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda words: print(words, file=sys.stderr, flush=True)
+        return
+    from rich.console import Console
+
+    with Console(stderr=True, highlight=False).status("starting …", spinner="dots") as status:
+        yield status.update
+
+
+def _platform() -> Any:
+    from holdfast.environment.platform import read_platform
+
+    return read_platform()
+
+
+def _limits(platform: Any, memory: float | None) -> Limits:
+    """Memory that is free here, in the container or on the machine, and what such a machine asks for."""
+    from holdfast.environment.nvidia import read_nvidia
+    from holdfast.environment.rules import rules_for
+
+    cards = tuple(card.name for card in read_nvidia().cards)
+    rules = rules_for(platform, card_names=cards)
+    free = int(memory * _GIB) if memory is not None else int(_SHARE * _free(platform))
+    if rules.threads is None:  # other machines have wishes to start from: here it is measured
+        return Limits(memory=free)
+    said = tuple(words for words in rules.because if "Triton" not in words)
+    return Limits(memory=free, workers=rules.workers, threads=rules.threads, chunk=rules.chunk_rows, because=said)
+
+
+def _free(platform: Any) -> int:
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    limits = platform.limits
+    if limits.memory is not None:
+        free = min(free, max(0, limits.memory - (limits.memory_used or 0)))
+    return free

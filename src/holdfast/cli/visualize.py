@@ -1,0 +1,116 @@
+"""`holdfast visualize`: look at data, the suspicious samples first."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from holdfast.data.scan import Progress
+    from holdfast.data.visualize.visualize import Drawn
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("visualize")(visualize)
+
+
+def visualize(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A folder, a data.yaml, a file, or package.module:factory.")],
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, max=5000, help="How many samples are drawn.")] = 50,
+    seed: Annotated[int, typer.Option("--seed", help="Another seed draws other samples; the same one, the same again.")] = 0,
+    classes: Annotated[
+        list[str] | None, typer.Option("--class", help="Only samples with this class; may be given several times.")
+    ] = None,
+    findings: Annotated[
+        list[str] | None, typer.Option("--finding", help="Only samples with this finding; may be given several times.")
+    ] = None,
+    format: Annotated[str | None, typer.Option("--format", help="The format, where it is not recognised by itself.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The folder to write to; NAME-sheets here without it.", show_default=False),
+    ] = None,
+    label: Annotated[str | None, typer.Option("--label", help="The column with the classes (tables, arrays, trees).")] = None,
+    tree: Annotated[str | None, typer.Option("--tree", help="The tree of a ROOT file, where it holds several.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option("--tokenizer", help="tokenizer.json or a vocabulary file, for text.", show_default=False)
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option("--embedding-rows", help="Rows of the model's embedding, for text and token ids.")
+    ] = None,
+    as_json: AsJson = False,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes; 0 means all cores.")] = 0,
+    also: Annotated[
+        list[Path] | None, typer.Option("--also", help="A folder outside that may be read as well.", show_default=False)
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Look at everything again, and remember nothing.")] = False,
+) -> None:
+    """Draw samples with their boxes, masks or values on contact sheets and one page, the suspicious ones first.
+
+    The data is looked at as `holdfast validate` does; what it finds is told beside each sample. Nothing of the data is changed.
+    """
+    from holdfast.cli.data_progress import Bar
+    from holdfast.data.cache import cache_folder
+    from holdfast.data.validate import Settings
+    from holdfast.data.visualize.sample import Wish
+    from holdfast.data.visualize.visualize import visualize as draw
+
+    settings = Settings(
+        format=format, jobs=jobs, label=label, tree=tree, tokenizer=tokenizer, embedding_rows=rows, also=tuple(also or ()),
+        cache=None if no_cache else cache_folder(),
+    )  # fmt: skip
+    wish = Wish(samples=samples, seed=seed, classes=tuple(classes or ()), findings=tuple(findings or ()))
+    warnings.simplefilter("ignore")  # decoders warn about odd files in words of their own
+    bars: list[Bar] = []
+    with contextlib.ExitStack() as stack:
+
+        def looks() -> Progress:
+            stack.close()
+            bars.append(stack.enter_context(Bar()))
+            return bars[-1].advance
+
+        try:
+            drawn = draw(path, settings, wish, output, looks)
+        except KeyboardInterrupt:
+            if bars:
+                bars[-1].tell_stopped(kept=not no_cache)
+            raise
+    if as_json:
+        from holdfast.cli.show import for_json
+
+        print(json.dumps(for_json(drawn.as_row()), ensure_ascii=False))
+    else:
+        _show(drawn)
+
+
+def _show(drawn: Drawn) -> None:
+    """What was drawn on stdout; where it is, in the last line on stderr."""
+    from rich.text import Text
+
+    from holdfast.cli.checkpoints.telling import name_of, page
+    from holdfast.data.visualize.visualize import PAGE
+
+    console = page()
+    severities = {mark.code: mark.severity for one in drawn.placed for mark in reversed(one.sample.marks)}
+    styles = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
+    width = max(map(len, drawn.by_finding), default=0)
+    for code, count in drawn.by_finding.items():
+        line = Text(severities[code].ljust(10), styles[severities[code]]).append(f"{code:{width}}  ", "bold")
+        console.print(line.append(f"{count:,} drawn", "not bold default"), soft_wrap=True)
+    others = sum(not one.sample.marks for one in drawn.placed)
+    if others:
+        console.print(Text(f"{'':10}{others:,} drawn without a finding, of all splits and classes (seed {drawn.wish.seed})"))
+    for note in drawn.notes:
+        console.print(Text(f"note: {note}", "dim"))
+    sys.stdout.flush()
+    count = len(drawn.sheets)
+    sheets = f"{count} sheet{'s' if count != 1 else ''} beside it"
+    print(f"wrote {name_of(drawn.folder / PAGE)}: {len(drawn.placed):,} samples, {sheets}", file=sys.stderr)

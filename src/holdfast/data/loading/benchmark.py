@@ -1,0 +1,248 @@
+"""Measure a loader within a time: where a sample's time goes, what each setting gives, and which one is the best that fits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from holdfast.data.loading.choice import COLD, Limits, by_setting, chosen
+from holdfast.data.loading.measurer import DIED, DONE, OUTGREW, SILENT, Answer, Measurer
+from holdfast.data.loading.search import Search
+from holdfast.data.loading.setting import Loader, Phases, Setting, Trial
+from holdfast.errors import UsageError
+
+_PHASES_SHARE, _WINDOW_SHARE = 0.1, 1 / 30
+_LEAST_WINDOW, _LONGEST_WINDOW = 0.4, 2.0
+_ENOUGH = 20.0  # seconds that are enough to keep some of them for measuring the best once more
+_TO_MAKE = 60.0  # seconds, at least, for imports and the factory
+_PATIENCE = 8.0  # seconds after which a setting that gives no batch is given up, or a quarter of the time
+_FIXES = {
+    "raised": "call the data set by itself at that line",
+    SILENT: "look at that line: a worker waits there for what never comes (a lock, file or connection from before its start)",
+    DIED: "too little memory or a crash in a library: look at the kernel's log (dmesg), and try fewer workers",
+}
+LATE = "late"
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What to measure and how long."""
+
+    target: str
+    options: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 60.0
+    cores: int = 1
+    limits: Limits
+    free: int = 1 << 60  # bytes that the machine has left: what takes them is ended, whatever it is doing
+
+
+@dataclass(slots=True)
+class Benchmark:
+    """What was found. `failed` is what is wrong with the loader itself; then there may be no trial."""
+
+    loader: Loader
+    limits: Limits
+    phases: Phases | None = None
+    trials: list[Trial] = field(default_factory=list)
+    failed: str | None = None
+    fix: str = ""
+    cut: int | None = None
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def own(self) -> Trial | None:
+        """The user's own setting."""
+        return next((trial for trial in by_setting(self.trials) if trial.own), None)
+
+    @property
+    def best(self) -> Trial | None:
+        """What to take."""
+        return chosen(self.trials, self.limits)
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast as the user's own setting that is."""
+        own, best = self.own, self.best
+        return best.rate / own.rate if own and best and own.rate and best.rate else None
+
+
+def benchmark(asked: Asked, tell: Tell = lambda _: None) -> Benchmark:
+    """Measure. Nothing of it happens in this process."""
+    return _Measuring(asked, tell).run()
+
+
+class _Measuring:
+    """One measurement; a process that was lost is started again for the next setting."""
+
+    def __init__(self, asked: Asked, tell: Tell) -> None:
+        self._asked, self._tell = asked, tell
+        self._begun = time.monotonic()
+        self._measurer: Measurer | None = None
+        self._times: dict[Setting, float] = {}
+        self._patience = max(min(_PATIENCE, asked.seconds / 2), asked.seconds / 4)
+        self._window = min(_LONGEST_WINDOW, max(_LEAST_WINDOW, asked.seconds * _WINDOW_SHARE))
+
+    def run(self) -> Benchmark:
+        try:
+            found = Benchmark(self._loader(), self._asked.limits)
+            found.notes += found.loader.notes
+            self._look(found)
+            if found.failed is None:
+                self._try_all(found)
+            found.seconds = time.monotonic() - self._begun
+            return found
+        finally:
+            if self._measurer is not None:
+                self._measurer.end()
+
+    @property
+    def _left(self) -> float:
+        return self._asked.seconds - (time.monotonic() - self._begun)
+
+    def _loader(self) -> Loader:
+        """Start the process and let it make the loader."""
+        self._tell(f"making {self._asked.target} …")
+        answer = self._make()
+        if answer.how == DONE and "loader" in answer.facts:
+            row = answer.facts["loader"]
+            return Loader(**{**row, "own": Setting(**row["own"]), "notes": tuple(row["notes"])})
+        if "problem" in answer.facts:
+            raise UsageError(answer.facts["problem"], fix=answer.facts["fix"])
+        raise UsageError(
+            f"{self._asked.target} cannot be made: {self._why(answer)}", fix="see whether it runs in a Python of its own"
+        )
+
+    def _make(self) -> Answer:
+        """Start the process; how long imports and factories take is no part of the time to measure in."""
+        begun = time.monotonic()
+        measurer = Measurer(self._asked.target, self._asked.options)
+        answer = measurer.made(max(_TO_MAKE, self._asked.seconds), self._asked.free)
+        if "loader" in answer.facts:
+            self._measurer = measurer
+        else:
+            measurer.end()
+        self._begun += time.monotonic() - begun
+        return answer
+
+    def _look(self, found: Benchmark) -> None:
+        """Where the time goes."""
+        self._tell("looking where the time goes …")
+        assert self._measurer is not None
+        measurer = self._measurer
+        limit = min(self._left, self._patience)
+        seconds = max(0.5, self._asked.seconds * _PHASES_SHARE)
+        answer = measurer.ask({"do": "phases", "seconds": seconds}, limit, self._asked.free)
+        facts = answer.facts
+        if "phases" in facts:
+            found.phases = Phases(**{**facts["phases"], "notes": tuple(facts["phases"]["notes"])})
+            found.notes += found.phases.notes
+            found.cut = self._cut(found)
+        elif "failed" in facts:
+            at = f"sample {facts['sample']} cannot be loaded: " if "sample" in facts else ""
+            found.failed = f"{at}{facts['failed']}"
+            found.fix = f"`holdfast validate {self._asked.target}` lists every such sample" if at else _FIXES["raised"]
+        else:
+            at = f"sample {answer.sample}" if answer.sample else "a sample"
+            found.failed = f"{at} cannot be loaded: {self._why(answer)}"
+            found.fix = "look at that sample by itself, and leave it out if it cannot be mended"
+        if answer.how != DONE:
+            self._measurer = None
+
+    def _cut(self, found: Benchmark) -> int | None:
+        """Samples of a batch, where the user's batches take too long to be measured often enough."""
+        batch, phases = found.loader.batch, found.phases
+        if batch is None or phases is None or not phases.total:
+            return None
+        most = max(1, int(self._window / 2 / phases.total))
+        if batch <= most:
+            return None
+        found.notes.append(f"batches of {batch} were cut to {most} for the measuring: one takes {phases.total * batch:.1f} s")
+        return most
+
+    def _try_all(self, found: Benchmark) -> None:
+        loader = found.loader
+        search = Search(loader.own, self._asked.cores, self._asked.limits, bool(loader.cuda), loader.pool, found.trials)
+        for setting in search.settings():
+            again = self._took(search.best) + self._took(search.own) if self._asked.seconds >= _ENOUGH else 0.0
+            if self._left < self._took(search.best) + again:
+                found.notes.append("the time was over before everything was tried: --time-limit gives it more")
+                break
+            self._try(found, setting)
+        for setting in search.again():
+            if self._left > self._took(setting):
+                self._try(found, setting)
+        found.notes += [*self._told_of_first(found), *self._told_of_many(found)]
+
+    def _try(self, found: Benchmark, setting: Setting) -> None:
+        begun = time.monotonic()
+        self._tell(f"measuring {setting.words} …")
+        trial = self._trial(found, setting)
+        found.trials.append(trial)
+        self._times[setting] = time.monotonic() - begun
+        if len(found.trials) == 1 and trial.failed and trial.how not in (OUTGREW, LATE):
+            found.failed, found.fix = (
+                f"your own setting ({setting.words}): {trial.failed}",
+                _FIXES.get(trial.how, _FIXES["raised"]),
+            )
+
+    def _took(self, setting: Setting) -> float:
+        """Seconds that a setting took to be measured, or one like it would."""
+        return max(self._window, self._times.get(setting, max(self._times.values(), default=0.0)))
+
+    @staticmethod
+    def _told_of_first(found: Benchmark) -> Iterator[str]:
+        """The first of all settings met files that were in no cache: how much that was can be seen when it is measured again."""
+        rates = [trial.rate for trial in found.trials if trial.own and trial.rate]
+        if len(rates) > 1 and rates[-1] > COLD * rates[0]:
+            yield f"{rates[0]:,.0f} samples/s at first, {rates[-1]:,.0f} measured again: the first time files came from the disk"
+
+    def _told_of_many(self, found: Benchmark) -> Iterator[str]:
+        best, cores = found.best, self._asked.cores
+        if best is not None and best.setting.workers > cores:
+            many = best.setting.workers
+            yield f"{many} workers on {cores} processors: they wait more than they work; the training needs processors too"
+
+    def _trial(self, found: Benchmark, setting: Setting) -> Trial:
+        limit = min(self._left, self._patience)
+        own = setting == found.loader.own
+        if self._measurer is None:
+            answer = self._make()
+            if "loader" not in answer.facts:
+                return Trial(setting=setting, own=own, failed=f"the loader could not be made again: {self._why(answer)}")
+        assert self._measurer is not None
+        row = {"do": "rate", "setting": asdict(setting), "seconds": self._window, "at_most": limit, "cut": found.cut}
+        answer = self._measurer.ask(row, limit + self._window, self._asked.limits.memory)
+        if answer.how == DONE and "failed" in answer.facts:
+            self._measurer.end()  # torch waits five seconds for each worker of a loader that failed
+        self._measurer = self._measurer if answer.how == DONE and "failed" not in answer.facts else None
+        return self._judged(found, Trial(setting=setting, own=own, memory=answer.peak), answer, limit)
+
+    def _judged(self, found: Benchmark, trial: Trial, answer: Answer, limit: float) -> Trial:
+        facts = answer.facts
+        if "rate" in facts:
+            more = self._not_measured(found, trial.setting)
+            numbers = {name: facts[name] for name in ("rate", "start_seconds", "batches")}
+            return replace(trial, memory=max(0, answer.peak) + more, **numbers)
+        if "failed" in facts:
+            at = f"sample {facts['sample']} cannot be loaded: " if "sample" in facts else ""
+            return replace(trial, failed=f"{at}{facts['failed']}", how=DIED if facts.get("died") else "raised")
+        if answer.how == SILENT and limit < self._patience:
+            return replace(trial, failed="the time was over before its first batch", how=LATE)
+        return replace(trial, failed=self._why(answer, limit), how=answer.how)
+
+    def _not_measured(self, found: Benchmark, setting: Setting) -> int:
+        """Bytes that whole batches would have taken beyond those that were cut."""
+        if found.cut is None or found.loader.batch is None or found.phases is None:
+            return 0
+        waiting = max(1, setting.workers * (setting.prefetch or 1))
+        return (found.loader.batch - found.cut) * found.phases.sample_bytes * waiting
+
+    def _why(self, answer: Answer, limit: float | None = None) -> str:
+        stands = f"; it stands at {answer.words}" if answer.words and answer.how == SILENT else ""
+        within = f"no batch within {limit:.0f} s" if limit is not None else "it did not come to an end in time"
+        words = {SILENT: f"{within}{stands}", OUTGREW: "it took more memory than it may", DIED: f"the process {answer.words}"}
+        return words.get(answer.how, answer.words or "it gave no answer")

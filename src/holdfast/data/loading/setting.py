@@ -1,0 +1,99 @@
+"""How a loader is set, and what was measured of it that way."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+PREFETCH = 2  # torch's own, for workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What can be changed about a loader. `prefetch` is None without workers; `threads` and `chunk` are where nothing is set."""
+
+    workers: int = 0
+    prefetch: int | None = None
+    threads: int | None = None  # of each worker, or of the process that loads by itself
+    pin: bool = False
+    chunk: int | None = None  # rows that are read at once
+
+    def with_workers(self, workers: int) -> Setting:
+        """The same with another number of workers."""
+        return replace(self, workers=workers, prefetch=(self.prefetch or PREFETCH) if workers else None)
+
+    def differences(self, other: Setting) -> int:
+        """How many things are set in another way."""
+        return sum(getattr(self, name) != getattr(other, name) for name in ("workers", "prefetch", "threads", "pin", "chunk"))
+
+    @property
+    def words(self) -> str:
+        """As one would say it."""
+        parts = [f"num_workers={self.workers}"]
+        parts += [f"prefetch_factor={self.prefetch}"] if self.prefetch is not None else []
+        parts += [f"threads={self.threads}"] if self.threads is not None else []
+        parts += [f"chunk={self.chunk:,} rows"] if self.chunk is not None else []
+        return ", ".join([*parts, "pin_memory=True"] if self.pin else parts)
+
+    @property
+    def to_paste(self) -> str:
+        """As it stands in a program."""
+        parts = [f"num_workers={self.workers}"]
+        if self.workers:
+            parts += [f"prefetch_factor={self.prefetch or PREFETCH}", "persistent_workers=True"]
+        parts.append(f"pin_memory={self.pin}")
+        if self.workers and self.threads is not None and self.threads > 1:
+            parts.append(f"worker_init_fn=lambda _: torch.set_num_threads({self.threads})")
+        return f"DataLoader(..., {', '.join(parts)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What was measured. `memory` is that of the loader and its workers at their peak, less what was there before it began.
+
+    `start_seconds` is the time until the first batch; it is no part of `rate`. `failed` says why there is no rate.
+    """
+
+    setting: Setting
+    rate: float | None = None  # samples a second
+    start_seconds: float | None = None
+    memory: int | None = None
+    batches: int = 0
+    own: bool = False
+    failed: str | None = None
+    how: str = "done"  # raised, died, silent, outgrew, late
+
+    def as_row(self) -> dict[str, Any]:
+        """As JSON has it."""
+        row = asdict(self)
+        return {**row.pop("setting"), **row}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loader:
+    """What the user gave: how it is set, and what it loads. `cuda` is the card's name, or empty."""
+
+    kind: str
+    own: Setting
+    batch: int | None
+    samples: int | None
+    own_reading: bool = False  # Holdfast reads the data by itself
+    chunk_name: str = ""  # the data set's attribute for rows that are read at once
+    pool: bool = False  # `threads` is a pool that reads a batch
+    cuda: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """Where the time of a sample goes in a process that loads by itself: seconds a sample by phase."""
+
+    seconds: dict[str, float]
+    samples: int
+    sample_bytes: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> float:
+        """Seconds that a sample takes."""
+        return sum(self.seconds.values())

@@ -1,0 +1,1 @@
+"""Contact sheets: samples of a data set drawn with what is said of them, the suspicious ones first."""

@@ -1,0 +1,134 @@
+"""Images of a set, chosen and ready to be drawn."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Hashable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.data.cache import Cache
+from holdfast.data.checks.masks import kind_of_masks
+from holdfast.data.facts import Facts, MaskFacts
+from holdfast.data.formats.detect import list_data, open_images
+from holdfast.data.formats.masks import folder_of_masks
+from holdfast.data.problem import Fault
+from holdfast.data.report import Report
+from holdfast.data.samples import ClassKey, ImageSet
+from holdfast.data.scan import Progress, ScanSettings, scan
+from holdfast.data.validate import Settings
+from holdfast.data.visualize.choose import Suspects, chosen, lot
+from holdfast.data.visualize.colours import colour_of, hexed
+from holdfast.data.visualize.image_drawing import ImageDrawing
+from holdfast.data.visualize.image_suspects import ImageSuspects
+from holdfast.data.visualize.pictures import words_instead
+from holdfast.data.visualize.sample import Group, Sample, Wish
+
+_IGNORED = 255
+
+
+class _Known(NamedTuple):
+    """What a scan said of an image: its classes with their numbers of objects, its size, its faults."""
+
+    classes: tuple[tuple[ClassKey, int], ...]
+    size: tuple[int, int]
+    faults: tuple[Fault, ...]
+    masks: tuple[MaskFacts, ...]
+
+
+def image_groups(path: str, settings: Settings, wish: Wish, report: Report, progress: Progress | None) -> list[Group]:
+    """The samples of image data to draw. The scan is that of validation, so what it remembered is not looked at again."""
+    listing, named = list_data(Path(path), settings.also)
+    data = open_images(listing, named, report.format)
+    with Cache(settings.cache, str(listing.root), named, settings.judged_by) as cache:
+        how = ScanSettings(jobs=settings.jobs, quick=settings.quick)
+        with contextlib.closing(scan(data, cache, how, progress)) as samples:
+            known = [_known(facts) for _, facts in samples]
+    return _Choice(data, known, report, wish).groups()
+
+
+def _known(facts: Facts) -> _Known:
+    return _Known(facts.classes, (facts.width, facts.height), facts.faults, facts.masks)
+
+
+class _Choice:
+    """What is drawn of a set, and how."""
+
+    def __init__(self, data: ImageSet, known: list[_Known], report: Report, wish: Wish) -> None:
+        self._data, self._known, self._report, self._wish = data, known, report, wish
+        self._kinds = _kinds_of_masks(known)
+        met = dict.fromkeys(kind for one in range(len(known)) for kind, _ in self._classes(one))
+        keys = {**dict.fromkeys(data.classes), **dict.fromkeys(sorted(met, key=str))}
+        self._places = {key: place for place, key in enumerate(keys)}
+        self._suspects = ImageSuspects(data, [*data.faults, *(fault for one in known for fault in one.faults)])
+        self._drawing = ImageDrawing(data, self._places, self._kinds)
+
+    def groups(self) -> list[Group]:
+        """The samples, those that belong together in one group."""
+        found = [self._suspects.of(problem) for problem in self._report.problems]
+        wanted = [
+            Suspects(one.code, one.severity, units)
+            for one, problem in zip(found, self._report.problems, strict=True)
+            if self._wish.wants(problem) and (units := [unit for unit in one.units if self._of_class(unit)])
+        ]
+        only = bool(self._wish.findings) and bool(wanted)
+        units = chosen(wanted, self._rest(), self._wish.samples, self._wish.seed, only_suspects=only)
+        return [[self._sample(one) if isinstance(one, int) else self._stranger(one) for one in unit] for unit in units]
+
+    def _of_class(self, unit: tuple[Hashable, ...]) -> bool:
+        return not self._wish.classes or any(self._wish.wants_class(self._names(one)) for one in unit if isinstance(one, int))
+
+    def _rest(self) -> dict[tuple[str, ...], list[Hashable]]:
+        """All images by split and class, in the order of their lots."""
+        buckets: dict[tuple[str, ...], list[Hashable]] = {}
+        entries = self._data.entries
+        for number in sorted(range(len(entries)), key=lambda one: lot(self._wish.seed, entries[one].split, entries[one].image)):
+            names = self._names(number)
+            if self._wish.wants_class(names):
+                for name in names or ("",):
+                    buckets.setdefault((name, entries[number].split), []).append(number)
+        return buckets
+
+    def _classes(self, number: int) -> list[tuple[ClassKey, int]]:
+        """Classes with the number of their objects; those of a mask of classes have none."""
+        one = self._known[number]
+        found = list(one.classes)
+        for mask in one.masks:
+            if self._kinds.get(folder_of_masks(mask.file)) == "classes":
+                found += [(value, 0) for value in mask.values if value not in (0, _IGNORED)]
+        return found
+
+    def _name(self, key: ClassKey) -> str:
+        return str(self._data.classes.get(key, key))
+
+    def _names(self, number: int) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._name(key) for key, _ in self._classes(number)))
+
+    def _sample(self, number: int) -> Sample:
+        entry, known = self._data.entries[number], self._known[number]
+        legend = tuple(
+            (f"{self._name(key)}: {count:,}" if count and self._data.has_boxes else self._name(key), self._colour(key))
+            for key, count in self._classes(number)
+        )
+        size = f"{known.size[0]} × {known.size[1]}" if known.size[0] else ""
+        draw = partial(self._drawing.draw, entry, known.faults)
+        marks = self._suspects.of_entry.get(number, [])
+        return Sample(entry.image, entry.split, draw, self._names(number), legend, size, marks)
+
+    def _colour(self, key: ClassKey) -> str:
+        return hexed(colour_of(self._places[key])) if self._data.format != "image-folder" else ""
+
+    def _stranger(self, file: Hashable) -> Sample:
+        """A label without an image: there is nothing to draw, but it is told."""
+        assert isinstance(file, str)
+        marks = self._suspects.of_file[file]
+        return Sample(file, "", partial(words_instead, "a label without an image", file), marks=marks)
+
+
+def _kinds_of_masks(known: list[_Known]) -> dict[str, str]:
+    folders: dict[str, list[MaskFacts]] = {}
+    for one in known:
+        for mask in one.masks:
+            folders.setdefault(folder_of_masks(mask.file), []).append(mask)
+    return {folder: kind_of_masks(some, folder) for folder, some in folders.items()}

@@ -1,0 +1,237 @@
+"""Rows, events, samples of code and passages of text: those that a report means are found again and drawn, not others."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import made_data as made
+import numpy as np
+import pytest
+
+from holdfast.data.validate import Settings
+from holdfast.data.visualize.array_pictures import as_planes, as_series, picture_of
+from holdfast.data.visualize.row_drawing import draw_row
+from holdfast.data.visualize.sample import PICTURE, Sample
+from holdfast.data.visualize.sample import Wish as Wanted
+from holdfast.data.visualize.visualize import Drawn, visualize
+
+DATA = Path(__file__).parents[4] / "shared" / "data"
+
+
+def drawn(path: Path | str, to: Path, samples: int = 12, findings: tuple[str, ...] = (), **settings: object) -> Drawn:
+    return visualize(str(path), Settings(jobs=1, **settings), Wanted(samples=samples, findings=findings), to)  # type: ignore[arg-type]
+
+
+def marked(answer: Drawn) -> dict[str, list[str]]:
+    """The names of the samples by the finding that they were drawn for."""
+    found: dict[str, list[str]] = {}
+    for one in answer.placed:
+        for mark in one.sample.marks:
+            found.setdefault(mark.code, []).append(one.sample.name)
+    return found
+
+
+def put_wrong(table: dict[str, dict[str, np.ndarray]]) -> None:
+    table["train"]["a"][17] = np.nan
+    table["train"]["b"][[5, 9, 44]] = -999
+    for name in table["train"]:
+        table["val"][name][3] = table["train"][name][11]
+        table["train"][name][100] = table["train"][name][99]
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz", "root"])
+def test_the_very_rows_that_are_wrong_are_drawn_and_equal_ones_side_by_side(tmp_path: Path, kind: str) -> None:
+    made.table(tmp_path / "set", kind, put_wrong)
+    answer = drawn(tmp_path / "set", tmp_path / "to")
+    train, val = f"train.{kind} row", f"val.{kind} row"
+    found = marked(answer)
+    assert found["non-finite-input"] == [f"{train} 17"]
+    assert found["split-leak"] == [f"{val} 3", f"{train} 11"]
+    assert found["duplicate-row"] == [f"{train} 100", f"{train} 99"]
+    assert found["column-sentinel"][0] in {f"{train} {row}" for row in (5, 9, 44)}
+    groups = {one.sample.name: one.group for one in answer.placed}
+    assert groups[f"{val} 3"] == groups[f"{train} 11"]
+    said = {mark.code: mark.words for one in answer.placed for mark in one.sample.marks}
+    assert said["non-finite-input"] == "a is nan" and said["column-sentinel"] == "b is -999"
+    assert len({one.sample.name for one in answer.placed}) == 12
+
+
+def test_rows_are_found_where_a_column_names_their_split(tmp_path: Path) -> None:
+    """A report counts the rows of each split for itself; row 20 of the file is row 10 of both."""
+    rows = [f"{number * 1.37 % 11},{number % 7},{('train', 'val')[number % 2]}" for number in range(200)]
+    rows[21] = f"nan,3,{('train', 'val')[1]}"
+    made.write(tmp_path / "all.csv", "a,n,split\n" + "\n".join(rows) + "\n")
+    assert marked(drawn(tmp_path / "all.csv", tmp_path / "to"))["non-finite-input"] == ["all.csv row 21"]
+
+
+def test_classes_share_the_sheet_and_can_be_asked_for(tmp_path: Path) -> None:
+    made.table(tmp_path / "set", "csv")
+    answer = drawn(tmp_path / "set", tmp_path / "to", samples=6)
+    assert sorted((*one.sample.classes, one.sample.split) for one in answer.placed) == [
+        (kind, split) for kind in "012" for split in ("train", "val")
+    ]
+    one = visualize(str(tmp_path / "set"), Settings(), Wanted(samples=9, classes=("2",)), tmp_path / "two")
+    assert [sample.sample.classes for sample in one.placed] == [("2",)] * 9
+
+
+def test_the_same_seed_draws_the_same_rows_whatever_the_chunks(tmp_path: Path) -> None:
+    from holdfast.data.columns import chunks_of
+
+    made.table(tmp_path / "set", "npz", put_wrong)
+    first = drawn(tmp_path / "set", tmp_path / "one")
+    with chunks_of(37):
+        other = drawn(tmp_path / "set", tmp_path / "two")
+    assert [one.sample.name for one in first.placed] == [one.sample.name for one in other.placed]
+
+
+def test_arrays_of_pictures_are_drawn_as_pictures_in_their_own_shape(tmp_path: Path) -> None:
+    down, across = np.mgrid[0:16, 0:24]
+    pictures = np.stack([np.stack([across + number, down, across * 0], axis=-1) for number in range(40)]).astype(np.uint8)
+    for place, values in enumerate((pictures, np.moveaxis(pictures, -1, 1))):
+        folder = tmp_path / f"set{place}"
+        folder.mkdir()
+        np.save(folder / "x_train.npy", values)
+        np.save(folder / "y_train.npy", np.random.default_rng(0).permutation(np.arange(40) % 4))
+        picture = drawn(folder, tmp_path / f"to{place}", samples=4).placed[0].sample.draw(PICTURE)
+        assert picture.width / picture.height == pytest.approx(24 / 16, rel=0.02)
+        pixels = np.asarray(picture).astype(int)
+        assert pixels[0, -1, 0] - pixels[0, 0, 0] >= 20 and pixels[-1, 0, 1] - pixels[0, 0, 1] >= 14 and pixels[..., 2].max() == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_picture", "is_series"),
+    [((28, 28), True, False), ((3, 8, 8), True, False), ((32, 32, 3), True, False), ((1, 1, 9, 9), True, False),
+     ((6, 100), False, True), ((100, 6), False, True), ((10,), False, False), ((2, 2), False, False)],
+)  # fmt: skip
+def test_pictures_and_series_are_told_from_other_arrays(shape: tuple[int, ...], is_picture: bool, is_series: bool) -> None:
+    values = np.random.default_rng(0).random(shape)
+    planes = as_planes(values)
+    assert (planes is not None) == is_picture
+    assert (planes is None and as_series(values) is not None) == is_series
+    if planes is not None:
+        assert np.ptp(np.asarray(picture_of(planes))) > 100
+
+
+def test_values_that_are_no_numbers_are_seen_in_a_picture() -> None:
+    values = np.random.default_rng(0).random((12, 12))
+    values[3, 4] = np.nan
+    assert tuple(np.asarray(picture_of(values[..., None]))[3, 4]) == (255, 0, 255)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"empty": np.empty(0)},
+        {"nothing": np.full(5, np.nan), "inf": np.inf, "nan": float("nan"), "word": "whale\n\0 ɸ"},
+        {"huge": np.array([1e308, -1e308]), "many": np.arange(5000.0), "whole": 2**62, "truth": np.bool_(True)},
+        {f"column {number}": float(number) for number in range(300)},
+        {**{f"array {number}": np.arange(number) for number in range(40)}, "picture": np.zeros((20, 20))},
+        {"zeros": np.zeros((9, 9)), "series": np.full((2, 50), np.inf)},
+    ],
+    ids=["nothing", "empty", "not finite", "huge", "wide", "many arrays", "flat"],
+)
+def test_any_row_can_be_drawn(row: dict[str, object]) -> None:
+    picture = draw_row(row, {"column 3": (0.0, 0.0)}, {"column 5"}, PICTURE)
+    assert picture.width <= PICTURE[0] and picture.height <= PICTURE[1]
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real data sets (../shared/data) are not here")
+def test_rows_of_one_collision_are_shown_side_by_side(tmp_path: Path) -> None:
+    import uproot
+
+    answer = drawn(DATA / "hep_root/uproot-Zmumu.root", tmp_path / "to", samples=8, findings=("split-leak",))
+    with uproot.open(DATA / "hep_root/uproot-Zmumu.root") as file:
+        events = file["events"].arrays(["Run", "Event"], library="np")
+    rows = [int(one.sample.name.rsplit(" ", 1)[1].replace(",", "")) for one in answer.placed]
+    assert len(rows) == 8 and len(set(rows)) == 8
+    for first, second in zip(rows[0::2], rows[1::2], strict=True):
+        assert events["Run"][first] == events["Run"][second] and events["Event"][first] == events["Event"][second]
+
+
+OWN_SETS = """
+import numpy as np
+
+class Set:
+    def __init__(self, seed):
+        self.images = np.random.default_rng(seed).random((60, 3, 12, 12)).astype(np.float32)
+    def __len__(self):
+        return len(self.images)
+    def __getitem__(self, place):
+        if place in (4, 7):
+            raise KeyError("lost")
+        return self.images[place], place % 3
+
+def some():
+    train, val = Set(0), Set(1)
+    train.images[30, 0, 2, 2] = np.nan
+    val.images[21] = train.images[12]
+    return train, val
+
+class Detection(Set):
+    def __getitem__(self, place):
+        boxes = [[1.0, 1.0, 9.0, 9.0], [2.0, 2.0, 7.0, 7.0 if place != 9 else 2.0]]
+        return self.images[place], {"boxes": np.array(boxes), "labels": np.array([1, 2])}
+
+def boxes():
+    return Detection(0)
+"""
+
+
+@pytest.fixture
+def own_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "drawn_sets.py").write_text(OWN_SETS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "drawn_sets", raising=False)
+    return "drawn_sets"
+
+
+def test_samples_of_a_data_set_keep_their_places_although_some_before_them_raise(own_sets: str, tmp_path: Path) -> None:
+    found = marked(drawn(f"{own_sets}:some", tmp_path / "to", samples=14))
+    assert found["non-finite-input"] == ["train[30]"]
+    assert sorted(found["sample-unreadable"]) == ["train[4]", "train[7]", "val[4]", "val[7]"]
+    assert found["split-leak"] == ["val[21]", "train[12]"]
+
+
+def test_boxes_of_a_detection_set_are_drawn_and_the_bad_one_in_red(own_sets: str, tmp_path: Path) -> None:
+    answer = drawn(f"{own_sets}:boxes", tmp_path / "to", samples=4)
+    tiles: dict[str, Sample] = {one.sample.name: one.sample for one in answer.placed}
+    red = {name: int((np.asarray(one.draw(PICTURE)) == (224, 36, 36)).all(axis=-1).sum()) for name, one in tiles.items()}
+    assert red["all[9]"] > 60 and sum(count for name, count in red.items() if name != "all[9]") == 0
+
+
+def test_unknown_words_and_lines_of_two_splits_are_marked_in_the_text(tmp_path: Path) -> None:
+    made.text(tmp_path / "set")
+    lines = (tmp_path / "set/train.txt").read_text().splitlines()
+    lines[31:37] = ["submarine " * 9] * 6
+    made.write(tmp_path / "set/train.txt", "\n".join(lines) + "\n")
+    val = (tmp_path / "set/val.txt").read_text().splitlines()
+    val[20:30] = lines[100:110]
+    made.write(tmp_path / "set/val.txt", "\n".join(val) + "\n")
+    answer = drawn(tmp_path / "set", tmp_path / "to")
+    unknown = [one.sample for one in answer.placed if any(mark.code == "unknown-tokens" for mark in one.sample.marks)]
+    assert unknown and {words for one in unknown for words, kind in one.tokens if kind == "unknown"} == {"submarine"}
+    pair = [one for one in answer.placed if any(mark.code == "split-leak" for mark in one.sample.marks)][:2]
+    shared = [{word for word, kind in one.sample.tokens if kind == "shared" and word.strip()} for one in pair]
+    assert {one.sample.split for one in pair} == {"train", "val"} and pair[0].group == pair[1].group and all(shared)
+
+
+def test_a_token_id_beyond_the_vocabulary_is_marked_among_the_others(tmp_path: Path) -> None:
+    made.text(tmp_path / "set")
+    (tmp_path / "set/val.txt").unlink()
+    (tmp_path / "set/train.txt").unlink()
+    ids = np.random.default_rng(0).integers(1, 11, 4000).astype("<u2")
+    ids[1234] = 500
+    ids.tofile(tmp_path / "set/train.bin")
+    answer = drawn(tmp_path / "set", tmp_path / "to", findings=("token-out-of-range",))
+    tokens = [token for one in answer.placed for token in one.sample.tokens]
+    assert len(answer.placed) == 1 and ("500", "unknown") in tokens and ("whale", "known") in tokens
+
+
+def test_a_file_that_cannot_be_read_gets_a_tile_that_says_so(tmp_path: Path) -> None:
+    made.table(tmp_path / "set", "npz")
+    made.write(tmp_path / "set/test.npz", b"no archive")
+    answer = drawn(tmp_path / "set", tmp_path / "to")
+    assert marked(answer) == {"array-unreadable": ["test.npz"]} and len(answer.placed) == 12
+    assert answer.placed[0].sample.draw(PICTURE).size == PICTURE
