@@ -247,8 +247,8 @@ def watch(
             raise UsageError(f"the rule for {code} names no policy: {rule!r}.", fix="use 'observe', 'guard' or 'heal'")
     if not 0.0 < budget <= 1.0:
         raise UsageError(f"budget {budget!r} is not a share of the step.", fix="use a number such as 0.01 for one per cent")
-    models = [model] if isinstance(model, nn.Module) else list(model)
-    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    models: list[nn.Module] = _all_of(nn.Module, model)
+    optimizers: list[torch.optim.Optimizer] = _all_of(torch.optim.Optimizer, optimizer)
     started = next((scope for scope in armed().session.scopes if scope.follows_children), None)
     if started is not None:
         return Run(started, owned=False, parts=(models, optimizers))
@@ -263,6 +263,17 @@ def watch(
     run = Run(scope, owned=True, parts=(models, optimizers))
     _open_runs.append(run)
     return run
+
+
+def _all_of(kind: type[Any], given: Any) -> list[Any]:
+    """One thing or several, as a list; everything else is a mistake in the call."""
+    if isinstance(given, kind):
+        return [given]
+    if isinstance(given, str | os.PathLike) or not isinstance(given, Iterable):
+        raise UsageError(
+            f"{given!r} is no {kind.__name__}.", fix="holdfast.watch(model, optimizer, name='my-run', folder='runs')"
+        )
+    return list(given)
 
 
 def _weakly(things: Iterable[Any]) -> list[Any]:

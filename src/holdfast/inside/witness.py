@@ -21,10 +21,12 @@ class Witness:
 
     def saw(self, training: Training, step: int, numbers: Gathering, *, at_once: bool) -> None:
         """An update, before it is made, or when its numbers have come from a device."""
+        if self._told:
+            return
         loss, reading, norm = numbers.loss, numbers.reading, numbers.norm
         loss_is_bad = loss is not None and not math.isfinite(loss)
         is_bad = reading.non_finite > 0 if reading is not None else norm is not None and not math.isfinite(norm)
-        if self._told or numbers.scale is not None or not (loss_is_bad or is_bad):
+        if numbers.scale is not None or not (loss_is_bad or is_bad):
             return
         self._told = True
         self._tell(training, step, numbers, "non-finite-loss" if loss_is_bad else "non-finite-gradient", at_once=at_once)

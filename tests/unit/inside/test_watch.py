@@ -249,6 +249,13 @@ def test_wrong_settings_are_refused_at_once(wrong: dict[str, Any]) -> None:
     assert hooks_are_out()
 
 
+@pytest.mark.parametrize("wrong", [("my-run",), (Path("runs"),), (None, 3)])
+def test_what_is_no_model_or_optimizer_is_refused_in_words(wrong: tuple[Any, ...]) -> None:
+    with pytest.raises(UsageError, match="is no (Module|Optimizer)"):
+        holdfast.watch(*wrong)
+    assert hooks_are_out()
+
+
 def test_under_holdfast_run_it_gives_that_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.inside.arm import arm_from_environment
 

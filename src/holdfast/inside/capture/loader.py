@@ -19,11 +19,15 @@ from holdfast.signals.schema import MISSING_INT
 class _Pass:
     """A pass over a loader, as far as it has come since the last step."""
 
-    __slots__ = ("iterator", "samples", "waited")
+    __slots__ = ("batches", "iterator", "samples", "waited")
 
     def __init__(self, iterator: Any) -> None:
         self.iterator = weakref.ref(iterator) if iterator is not None else None
-        self.samples, self.waited = 0, 0.0
+        self.batches, self.samples, self.waited = 0, 0, 0.0
+
+    def is_of(self, iterator: Any) -> bool:
+        """Whether it is a pass of this very iterator."""
+        return self.iterator is None if iterator is None else self.iterator is not None and self.iterator() is iterator
 
 
 class Loader:
@@ -51,6 +55,8 @@ class Loader:
         self._dataset, self._iterator, self.epoch, self._finished = None, None, self._said, self._said or 0
         self.waited, self.samples = 0.0, 0
         for dataset, under_way in self._drawn.values():
+            if not under_way.batches:
+                continue  # nothing since the last step
             self._dataset, self._iterator, self.epoch = dataset, under_way.iterator, self._finished
             self._length = _length(under_way.iterator() if under_way.iterator is not None else None)
             self.waited, self.samples = under_way.waited, under_way.samples
@@ -104,7 +110,11 @@ class Loader:
         """Seconds waited and samples drawn since the last call."""
         taken = self.waited, self.samples
         self.waited, self.samples, self._said = 0.0, 0, None
-        self._drawn.clear()
+        if len(self._drawn) == 1:  # the common case: it will be drawn from again
+            for _, under_way in self._drawn.values():
+                under_way.batches, under_way.samples, under_way.waited = 0, 0, 0.0
+        else:
+            self._drawn.clear()
         return taken
 
     def give_back(self, waited: float, samples: int) -> None:
@@ -140,8 +150,12 @@ class Loader:
     def _note_pass(self, iterator: Any, samples: int, seconds: float, is_first: bool) -> None:
         dataset = getattr(iterator, "_dataset", None)
         known = None if is_first else self._drawn.get(id(dataset))
-        if known is None:
+        if known is None or not known[1].is_of(iterator):
+            self._drawn.pop(id(dataset), None)  # to be the last in the row
             known = self._drawn[id(dataset)] = _reference(dataset), _Pass(iterator)
+        elif not known[1].batches and len(self._drawn) > 1:
+            self._drawn[id(dataset)] = self._drawn.pop(id(dataset))
+        known[1].batches += 1
         known[1].samples += samples
         known[1].waited += seconds
 
