@@ -24,6 +24,11 @@ SLOW = (
     "resume",
     "journal",
     "drills",
+    "supervisor",
+    "guard",
+    "backtrace",
+    "inside",
+    "cluster",
     "visualize",
 )  # their verbs have tests of their own
 WITH_COMMANDS = [

@@ -205,6 +205,7 @@ def test_a_folder_changed_at_random_never_raises(copy: Path, seed: int) -> None:
     chance = random.Random(seed)
     names = (".metadata", "__0_0.distcp")
     whole = {name: (copy / name).read_bytes() for name in names}
+    sound = open_distributed(copy).tensors
     for _ in range(120):
         name = chance.choice(names)
         data = bytearray(whole[name])
@@ -213,5 +214,6 @@ def test_a_folder_changed_at_random_never_raises(copy: Path, seed: int) -> None:
             data[at : at + chance.choice((0, 1, 4))] = chance.randbytes(chance.choice((0, 1, 4)))
         (copy / name).write_bytes(data)
         contents = open_distributed(copy)
-        assert contents.state != "clean" or len(data) == len(whole[name])
+        harmless = contents.tensors == sound  # a letter more in the number of a version
+        assert contents.state != "clean" or len(data) == len(whole[name]) or harmless
         (copy / name).write_bytes(whole[name])
