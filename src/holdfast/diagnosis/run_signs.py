@@ -210,6 +210,9 @@ def _hung(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     sign = _STANDS.get(str(evidence.get("kind")))
     if sign is not None:
         yield sign
+    missing = _STANDS.get(str(evidence.get("missing_kind")))
+    if missing is not None:
+        yield missing[0], f"the rank that did not come: {missing[1]}"
     yield from of_ranks(evidence)
     waits = _WAITS.get(str(evidence.get("waits_for")))
     if waits is not None:

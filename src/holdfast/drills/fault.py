@@ -50,6 +50,9 @@ class Fault:
     lasting: ClassVar[bool] = False  # goes on to the end, also after a restart
     from_start: ClassVar[bool] = False  # at step 0, whatever was asked: a mistake of the script, not an accident
     rank: ClassVar[int | None] = None  # the only rank where it happens
+    on_every_rank: ClassVar[bool] = (
+        False  # a setting that is wrong is wrong on all; other faults happen on the first that comes by
+    )
     strength: ClassVar[float] = 1.0  # how strong if nobody says; what it multiplies is the fault's own business
 
     def __init__(self, strength: float | None = None) -> None:

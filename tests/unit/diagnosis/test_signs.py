@@ -141,3 +141,12 @@ def test_gradients_that_grow_beyond_measure_from_one_step_to_the_next_speak_for_
     assert rank([exploded(1.6e37)], calm)[0].cause.code == diagnose([exploded(1.6e37)]).causes[0] == "weights-overwritten"
     assert diagnose([exploded(1.6e37, lr_jumped_at=88)]).causes[0] != "weights-overwritten"
     assert rank([exploded(900.0)], calm)[0].cause.code == diagnose([exploded(900.0)]).causes[0] == "learning-rate-too-high"
+
+
+def test_a_rank_that_is_missing_because_it_is_deadlocked_is_not_blamed_on_its_collectives() -> None:
+    def stalled(**more: str) -> Finding:
+        return Finding("collective-stall", step=140, severity="critical", evidence={"kind": "missing", "missing": [0], **more})
+
+    assert diagnose([stalled(missing_kind="deadlock")]).causes[0] == "deadlock"
+    assert diagnose([stalled(missing_kind="gil")]).causes[0] == "stuck-compute"
+    assert diagnose([stalled()]).causes[0] == "collective-mismatch"

@@ -296,3 +296,16 @@ def test_a_fault_that_finds_nothing_says_what_is_missing(tmp_path: Path) -> None
     assert [note.get("why") for note in told.notes if note["event"] == "cannot-happen"] == [
         "the model has no RNNBase or RNNCellBase"
     ]
+
+
+def test_a_wrong_setting_is_wrong_on_every_rank_and_a_bad_batch_is_one_ranks_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {}
+    for code in ("lr-x100", "nan-batch"):
+        for rank in ("0", "1"):
+            monkeypatch.setenv("RANK", rank)
+            made[code, rank] = train(tmp_path / code, code)
+    assert [max(made["lr-x100", rank].rates) for rank in "01"] == pytest.approx([100 * RATE] * 2)
+    bad = [any(bool(batch.isnan().any()) for batch in made["nan-batch", rank].inputs) for rank in "01"]
+    assert bad == [True, False]

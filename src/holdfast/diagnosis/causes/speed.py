@@ -68,7 +68,7 @@ DATA_NOT_SENT = Cause(
 )
 DEADLOCK = Cause(
     code="deadlock",
-    seen_by=("hang", "loader-stall"),
+    seen_by=("hang", "loader-stall", "collective-stall"),
     signs=("locks-wait",),
     ruled_out_by=("computes-on", "workers-fewer", "worker-waits", "waits-for-disk", "waits-for-network"),
     because="Two wait for each other: a worker was forked while a thread held a lock, or a queue is full and nobody reads.",
@@ -80,7 +80,7 @@ DEADLOCK = Cause(
 )
 STUCK_COMPUTE = Cause(
     code="stuck-compute",
-    seen_by=("hang", "slow-step"),
+    seen_by=("hang", "slow-step", "collective-stall"),
     signs=("computes-on",),
     ruled_out_by=("locks-wait", "waits-in-script", "workers-fewer"),
     because="A kernel or a Python loop does not come to an end: a while without exit, an autotuner, a card in trouble.",

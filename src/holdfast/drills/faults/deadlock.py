@@ -33,7 +33,7 @@ class Deadlock(Fault):
 
     code = "deadlock"
     what = "the training thread and another one wait for each other's lock"
-    expected = Expected(findings=("hang",), causes=("deadlock",), survivable=True)
+    expected = Expected(findings=("hang", "collective-stall"), causes=("deadlock",), survivable=True)
 
     def update(self, scene: Scene) -> None:
         """Between two steps."""

@@ -20,6 +20,7 @@ class LearningRateThousandth(Fault):
         causes=("setting-changed", "learning-rate-too-low", "schedule-ended"),
     )
     lasting = True
+    on_every_rank = True
     strength = 1000.0
 
     def __init__(self, strength: float | None = None) -> None:

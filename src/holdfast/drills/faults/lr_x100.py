@@ -19,6 +19,7 @@ class LearningRateTimes100(Fault):
         causes=("setting-changed", "learning-rate-too-high"),
         survivable=True,
     )
+    on_every_rank = True
     strength = 100.0
 
     def update(self, scene: Scene) -> None:

@@ -21,6 +21,7 @@ class SchedulerBug(Fault):
         survivable=True,
     )
     lasting = True
+    on_every_rank = True
     strength = 100.0
 
     def __init__(self, strength: float | None = None) -> None:

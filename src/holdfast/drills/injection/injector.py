@@ -70,7 +70,7 @@ class Injector:
         for number, planned in enumerate(plan.faults):
             fault = find(planned.code, planned.source)(planned.strength)
             if fault.rank in (None, self.scene.rank):
-                self._live.append(Live(fault, planned, number, self.notes))
+                self._live.append(Live(fault, planned, number, self.notes, self.scene.rank))
         self._uses = frozenset().union(*(places_of(live.fault) for live in self._live))
 
     def install(self) -> None:

@@ -14,10 +14,10 @@ from holdfast.drills.plan import Planned
 class Live:
     """A fault and its mark; a mark of an earlier process of this run counts too."""
 
-    def __init__(self, fault: Fault, planned: Planned, number: int, notes: Notes) -> None:
+    def __init__(self, fault: Fault, planned: Planned, number: int, notes: Notes, rank: int = 0) -> None:
         self.fault, self.places = fault, places_of(fault)
         self._planned, self._number, self._notes = planned, number, notes
-        self._mark = f"put-in-{number}"
+        self._mark = f"put-in-{number}-{rank}" if fault.on_every_rank and rank else f"put-in-{number}"
         self._over = False
         self._met_before = notes.marked(self._mark)
         self._step = 0 if fault.from_start or self._met_before else planned.step

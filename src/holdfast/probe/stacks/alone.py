@@ -40,6 +40,11 @@ def alone_verdict(look: Look) -> Verdict:
     return Verdict("unseen", "there is no Python function on any stack.")
 
 
+def locked(look: Look, one: ProcessStacks) -> Verdict | None:
+    """That a process waits for a lock, or compiled code in it holds the interpreter's; None if neither."""
+    return _locked(look, one) or _holds_gil(look, one)
+
+
 def whereabouts(one: ProcessStacks) -> str:
     """Where a process is, as the end of a sentence: `is in read() of a pipe in read_config() (train.py:13)`."""
     if one.state == "gone":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from holdfast.probe.stacks.alone import overdue, whereabouts
+from holdfast.probe.stacks.alone import locked, overdue, whereabouts
 from holdfast.probe.stacks.frames import ProcessStacks, Thread
 from holdfast.probe.stacks.verdict import Look, Verdict
 from holdfast.probe.stacks.whereabouts import native_part, place, user_frame
@@ -111,16 +111,20 @@ def _missing(look: Look, inside: Sequence[tuple[ProcessStacks, str]], missing: S
     waiting = [one for one, _ in inside]
     wait = f"{_who(waiting)} {'wait' if len(waiting) > 1 else 'waits'} in {name}{_line(first)}{look.since(first, 'collective')}"
     culprit = missing[0]
+    alone = locked(look, culprit) if culprit.main is not None else None
     elsewhere = "; ".join(f"{_role(one)} {whereabouts(one)}" for one in missing[:3])
     more = f"; and {len(missing) - 3} more" if len(missing) > 3 else ""
     after = " The others wait until it comes." if len(missing) == 1 else " The others wait until they come."
-    evidence = {
+    evidence: dict[str, object] = {
         "kind": "missing",
         "collective": name,
         "ranks": [one.rank for one in waiting],
         "missing": [one.rank for one in missing],
     }
-    return _verdict(culprit, f"{wait}, {elsewhere}{more}.{after}{look.silent(first)}", evidence)
+    if alone is None:
+        return _verdict(culprit, f"{wait}, {elsewhere}{more}.{after}{look.silent(first)}", evidence)
+    evidence |= {"missing_kind": alone.evidence.get("kind"), "missing_waits": alone.evidence.get("waits")}
+    return _verdict(culprit, f"{wait}, {elsewhere}{more}.{after} {alone.say[:1].upper()}{alone.say[1:]}", evidence)
 
 
 def _different(look: Look, inside: Sequence[tuple[ProcessStacks, str]]) -> Verdict:
