@@ -162,7 +162,8 @@ def in_words(row: Row) -> str:
         return f"{start}{'healthy':<22} {row['seconds']:.0f} s, {metric} {' '.join(row['false_alarms'])}"
     if not row["put_in"]:
         return f"{start}{row['fault']:<22} not put in: {row['why_not']}"
-    cause = f", {row['cause']}{'' if row['cause_right'] else ' (WRONG)'}" if row["seen"] else ""
+    wrong = row["to_explain"] and not row["cause_right"]
+    cause = f", {row['cause'] or 'no cause'}{' (WRONG)' if wrong else ''}" if row["seen"] else ""
     said = f"{row['seen'] or ('NOT SEEN' if row['to_see'] else 'nothing to see')}{cause}"
     if row["to_survive"]:
         worse = worse_by(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.utils.data import RandomSampler, Subset, TensorDataset
 from holdfast.drills.fault import Expected, Fault
 from holdfast.drills.injection.scene import Scene
 
+_NAMES = ("labels", "label", "targets", "target", "y")
 _READ_AT_MOST = 20_000  # samples that are read only to know their labels
 
 
@@ -43,13 +45,20 @@ def _labels(dataset: Any) -> list[int] | None:
         return None if under is None else [under[index] for index in dataset.indices]
     if isinstance(dataset, TensorDataset):
         return _whole(dataset.tensors[-1])
-    for name in ("targets", "labels"):
+    for name in _NAMES:
         if (given := getattr(dataset, name, None)) is not None and (found := _whole(given)) is not None:
             return found
     try:
-        return _whole([dataset[index][-1] for index in range(len(dataset))]) if len(dataset) <= _READ_AT_MOST else None
-    except (TypeError, KeyError, IndexError):
+        return _whole([_label(dataset[index]) for index in range(len(dataset))]) if len(dataset) <= _READ_AT_MOST else None
+    except (TypeError, KeyError, IndexError, StopIteration):
         return None
+
+
+def _label(sample: Any) -> Any:
+    """The last part of a sample; of one with names, the one that is called so."""
+    if isinstance(sample, Mapping):
+        return sample[next(name for name in _NAMES if name in sample)]
+    return sample[-1]
 
 
 def _whole(given: Any) -> list[int] | None:
