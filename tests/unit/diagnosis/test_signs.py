@@ -11,6 +11,7 @@ import pytest
 import holdfast
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.causes import CAUSES
+from holdfast.diagnosis.checkup import check_up
 from holdfast.diagnosis.curve_signs import signs_of
 from holdfast.diagnosis.diagnosis import diagnose, signs
 from holdfast.diagnosis.ranking import rank
@@ -150,3 +151,13 @@ def test_a_rank_that_is_missing_because_it_is_deadlocked_is_not_blamed_on_its_co
     assert diagnose([stalled(missing_kind="deadlock")]).causes[0] == "deadlock"
     assert diagnose([stalled(missing_kind="gil")]).causes[0] == "stuck-compute"
     assert diagnose([stalled()]).causes[0] == "collective-mismatch"
+
+
+def test_a_spike_that_came_back_is_a_remark_with_its_likely_cause_and_a_calm_run_has_neither() -> None:
+    calm = np.random.default_rng(0).normal(0.3, 0.02, 300)
+    spiked = calm.copy()
+    spiked[140] = 9.0
+    assert check_up(curves(calm)).episodes == ()
+    (episode,) = check_up(curves(spiked)).episodes
+    assert [(one.code, one.severity) for one in episode.findings] == [("loss-spike", "info")]
+    assert [one.cause.code for one in episode.diagnoses] == ["bad-batch"]
