@@ -57,7 +57,7 @@ def main(how: str) -> None:
                 continue
             optimizer.zero_grad()
             loss.backward()
-            norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
+            norm = torch.nn.utils.get_total_norm([one.grad for one in model.parameters() if one.grad is not None])
             optimizer.step()
             schedule.step()
             took, rate = time.perf_counter() - begun, schedule.get_last_lr()[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -80,3 +81,30 @@ def test_a_bad_update_of_the_guard_tells_the_variable(tmp_path: Any) -> None:
     found = [row for row in RunFolder.open(tmp_path / "run").journal if row.get("kind") == "finding"]
     assert {row["code"] for row in found} >= {"non-finite-input"}
     assert "`scaled` in" in found[0]["evidence"]["input"] and "are Inf" in found[0]["evidence"]["input"]
+
+
+@pytest.mark.parametrize("policy", ["observe", "guard"])
+def test_a_norm_a_summed_loss_and_gradients_that_the_loop_keeps_are_no_input(tmp_path: Any, policy: str) -> None:
+    import holdfast
+    from holdfast.signals.run_folder import RunFolder
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    total, spoiled = torch.zeros(()), []
+    with holdfast.watch(model, optimizer, policy=policy, folder=tmp_path, name="run"):
+        for number in range(5):
+            inputs = torch.ones(8, 4)
+            optimizer.zero_grad()
+            loss = model(inputs).sum()
+            loss.backward()
+            if number == 3 and not spoiled:
+                spoiled.append(number)
+                model.weight.grad[0, 0] = torch.nan
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # noqa: F841 - as many loops do, to print it
+            gradients = [one.grad for one in model.parameters()]  # noqa: F841 - it is only there
+            total += loss.detach()
+            optimizer.step()
+    found = [row for row in RunFolder.open(tmp_path / "run").journal if row.get("kind") == "finding"]
+    assert found[0]["code"] == "non-finite-gradient"
+    assert found[0]["evidence"]["input"] == "finite"
+    assert "non-finite-input" not in {row["code"] for row in found}

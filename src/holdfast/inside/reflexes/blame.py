@@ -32,7 +32,7 @@ class Blame:
         models: Callable[[], list[nn.Module]],
         run_later: Callable[[Callable[[], None]], None],
     ) -> None:
-        self._batches, self._folder, self._models, self._run_later = batches, folder, models, run_later
+        self._batches, self._folder, self.models, self._run_later = batches, folder, models, run_later
         self._under_way: deque[tuple[int, list[Drawn]]] = deque(maxlen=_UNDER_WAY)
 
     def step_sent(self, step: int) -> None:
@@ -41,7 +41,7 @@ class Blame:
 
     def about_weights(self) -> dict[str, Any]:
         """Whether the weights were sound before the update: `finite`, or what is wrong with which."""
-        return {"weights": look_at_weights(self._models())}
+        return {"weights": look_at_weights(self.models())}
 
     def about_batch(self, step: int, in_full: bool) -> dict[str, Any]:
         """Which batch it was; saved for a replay if it is one of the first."""
@@ -55,14 +55,14 @@ class Blame:
 
     def about_parameters(self, bad: list[str], loss_is_finite: bool) -> dict[str, Any]:
         """Where the bad gradients began, by the order in which the models use their parameters."""
-        order = [name for model in self._models() for name, _ in model.named_parameters()]
+        order = [name for model in self.models() for name, _ in model.named_parameters()]
         culprit = first_bad(order, dict.fromkeys(order, 0) | dict.fromkeys(bad, 1), loss_finite=loss_is_finite)
         if culprit is None:
             return {}
         return {"parameter": culprit.parameter, "module": culprit.module, "began_in": culprit.began_in, "words": culprit.words}
 
     def _save(self, step: int, drawn: list[Drawn]) -> SavedBatches:
-        state = {str(number): model.state_dict() for number, model in enumerate(self._models())}
+        state = {str(number): model.state_dict() for number, model in enumerate(self.models())}
         randomness = drawn[0].randomness
         return save_batches(self._folder, step, drawn, state=state, randomness=randomness, run_later=self._run_later)
 

@@ -58,12 +58,19 @@ class Report:
             evidence.update(self.blame.about_weights() if at_once else {})
         if at_once and evidence.get("input", "unknown") in ("finite", "unknown"):
             with contextlib.suppress(Exception):
-                evidence.update(about_variables())
+                evidence.update(self._variables(numbers))
         self._write("finding", code=code, severity="critical", step=step, evidence=evidence)
         if evidence.get("input", "unknown") not in ("finite", "unknown") and self._count("non-finite-input") == 1:
             self._write("finding", code="non-finite-input", severity="critical", step=step, evidence={"input": evidence["input"]})
         if left_out:
             self._write("action", action="skip-batch", step=step, because=code, settings={}, state="done")
+
+    def _variables(self, numbers: Gathering) -> dict[str, Any]:
+        """What the loop holds. Where the loss is finite, what went into it was: something bad that lies about came later."""
+        found = about_variables(self.blame.models())
+        if numbers.loss is not None and math.isfinite(numbers.loss) and found.get("input") != "finite":
+            found.pop("input", None)
+        return found
 
     def clipped(self, step: int, numbers: Gathering, *, norm: float, limit: float) -> None:
         """An update was clipped."""

@@ -1,18 +1,20 @@
 """What the loop's own variables hold at a bad update: data that a loader gave finite may have become bad on its way.
 
-Looked at only then, in the frames of the user's code, so it costs nothing before. Of tensors that are data: no parameter, no
-state of a model that was saved, and nothing that was computed with gradients.
+Looked at only then, in the frames of the user's code, so it costs nothing before. Of tensors that are data: no parameter and no
+gradient of one, no state of a model that was saved, nothing that was computed with gradients, and no single number such as the
+norm that `clip_grad_norm_` returned or a loss that was summed up.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+from torch import nn
 
 from holdfast.inside.capture.contents import bad_fields, leaves
 from holdfast.inside.capture.non_finite import is_state
@@ -23,11 +25,12 @@ _LARGEST_HALF = 65504.0
 _BATCH = ("batch", "inputs")
 
 
-def about_variables() -> dict[str, Any]:
+def about_variables(models: Iterable[nn.Module] = ()) -> dict[str, Any]:
     """Evidence: `input` if a variable is not finite, `labels` if some are beyond the classes, `half` and `input_max`."""
     found: dict[str, Any] = {}
     tensors = list(_tensors(sys._getframe(1))) or list(_of_trainer(sys._getframe(1)))
-    data = [(place, tensor) for place, tensor in tensors if tensor.grad_fn is None and not tensor.requires_grad]
+    gradients = {id(one.grad) for model in models for one in model.parameters() if one.grad is not None}
+    data = [(place, tensor) for place, tensor in tensors if _is_data(tensor) and id(tensor) not in gradients]
     for place, tensor in data:
         bad = bad_fields(tensor)
         if bad and not _is_mask(tensor):
@@ -69,6 +72,10 @@ def _of_trainer(frame: FrameType | None) -> Iterator[tuple[str, torch.Tensor]]:
             for part, tensor in leaves(one.f_locals.get(name), depth=3) if name in one.f_locals else ():
                 if isinstance(tensor, torch.Tensor) and tensor.numel() <= _NUMBERS and not tensor.is_meta:
                     yield f"`{name}{f'[{part}]' if part else ''}` in {one.f_code.co_name}()", tensor
+
+
+def _is_data(tensor: torch.Tensor) -> bool:
+    return tensor.grad_fn is None and not tensor.requires_grad and tensor.dim() > 0
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:
