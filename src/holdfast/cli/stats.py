@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.data_options import Also, DataPath, Format, Jobs, Label, NoCache, TokenizerFile, Tree
 from holdfast.cli.options import AsJson
 
 
@@ -19,26 +20,22 @@ def register(app: typer.Typer) -> None:
 
 
 def stats(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A folder, a data.yaml, a file, or package.module:factory.")],
-    format: Annotated[str | None, typer.Option("--format", help="The format, where it is not recognised by itself.")] = None,
+    path: DataPath,
+    format: Format = None,
     classes: Annotated[
         list[str] | None, typer.Option("--class", help="Only this class; may be given several times.", show_default=False)
     ] = None,
     pixels: Annotated[bool, typer.Option("--pixels", help="Decode the images, too: values by channel, mean, deviation.")] = False,
-    label: Annotated[str | None, typer.Option("--label", help="The column with the classes (tables, arrays, trees).")] = None,
-    tree: Annotated[str | None, typer.Option("--tree", help="The tree of a ROOT file, where it holds several.")] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="tokenizer.json or a vocabulary file, for text.", show_default=False)
-    ] = None,
+    label: Label = None,
+    tree: Tree = None,
+    tokenizer: TokenizerFile = None,
     as_json: AsJson = False,
     html: Annotated[
         Path | None, typer.Option("--html", help="Write the plots as a page to this file.", show_default=False)
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes; 0 means all cores.")] = 0,
-    also: Annotated[
-        list[Path] | None, typer.Option("--also", help="A folder outside that may be read as well.", show_default=False)
-    ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Look at everything again, and remember nothing.")] = False,
+    jobs: Jobs = 0,
+    also: Also = None,
+    no_cache: NoCache = False,
 ) -> None:
     """Count what is in data: samples by split and class, sizes, positions, objects per image, values, what comes together.
 

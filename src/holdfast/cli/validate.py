@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.data_options import Also, DataPath, EmbeddingRows, Format, Jobs, Label, NoCache, TokenizerFile, Tree
 from holdfast.cli.options import AsJson
 from holdfast.errors import UsageError
 
@@ -24,18 +25,14 @@ def register(app: typer.Typer) -> None:
 
 
 def validate(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A folder, a data.yaml, a file, or package.module:factory.")],
-    format: Annotated[str | None, typer.Option("--format", help="The format, where it is not recognised by itself.")] = None,
+    path: DataPath,
+    format: Format = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on warnings too.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Decode nothing: headers, structure and labels only.")] = False,
-    label: Annotated[str | None, typer.Option("--label", help="The column with the classes (tables, arrays, trees).")] = None,
-    tree: Annotated[str | None, typer.Option("--tree", help="The tree of a ROOT file, where it holds several.")] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="tokenizer.json or a vocabulary file, for text.", show_default=False)
-    ] = None,
-    rows: Annotated[
-        int | None, typer.Option("--embedding-rows", help="Rows of the model's embedding, for text and token ids.")
-    ] = None,
+    label: Label = None,
+    tree: Tree = None,
+    tokenizer: TokenizerFile = None,
+    rows: EmbeddingRows = None,
     fix: Annotated[bool, typer.Option("--fix", help="Write a cleaned list or data.yaml beside the original.")] = False,
     fix_into: Annotated[
         Path | None, typer.Option("--fix-into", help="Write it into this folder instead.", show_default=False)
@@ -48,10 +45,8 @@ def validate(
     html: Annotated[
         Path | None, typer.Option("--html", help="Write the report as a page to this file.", show_default=False)
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes; 0 means all cores.")] = 0,
-    also: Annotated[
-        list[Path] | None, typer.Option("--also", help="A folder outside that may be read as well.", show_default=False)
-    ] = None,
+    jobs: Jobs = 0,
+    also: Also = None,
     benchmark: Annotated[
         bool, typer.Option("--benchmark", help="Measure instead how fast a loader is, by its settings.")
     ] = False,
@@ -64,7 +59,7 @@ def validate(
         int | None,
         typer.Option("--batch", min=1, help="Samples of a batch, where --benchmark is given no DataLoader.", show_default=False),
     ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Look at everything again, and remember nothing.")] = False,
+    no_cache: NoCache = False,
 ) -> None:
     """Find what is wrong with data: broken images, bad labels, NaN, duplicates, leaks between splits.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.data_options import Also, DataPath, EmbeddingRows, Format, Jobs, Label, NoCache, TokenizerFile, Tree
 from holdfast.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def visualize(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A folder, a data.yaml, a file, or package.module:factory.")],
+    path: DataPath,
     samples: Annotated[int, typer.Option("--samples", "-n", min=1, max=5000, help="How many samples are drawn.")] = 50,
     seed: Annotated[int, typer.Option("--seed", help="Another seed draws other samples; the same one, the same again.")] = 0,
     classes: Annotated[
@@ -33,25 +34,19 @@ def visualize(
     findings: Annotated[
         list[str] | None, typer.Option("--finding", help="Only samples with this finding; may be given several times.")
     ] = None,
-    format: Annotated[str | None, typer.Option("--format", help="The format, where it is not recognised by itself.")] = None,
+    format: Format = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The folder to write to; NAME-sheets here without it.", show_default=False),
     ] = None,
-    label: Annotated[str | None, typer.Option("--label", help="The column with the classes (tables, arrays, trees).")] = None,
-    tree: Annotated[str | None, typer.Option("--tree", help="The tree of a ROOT file, where it holds several.")] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", help="tokenizer.json or a vocabulary file, for text.", show_default=False)
-    ] = None,
-    rows: Annotated[
-        int | None, typer.Option("--embedding-rows", help="Rows of the model's embedding, for text and token ids.")
-    ] = None,
+    label: Label = None,
+    tree: Tree = None,
+    tokenizer: TokenizerFile = None,
+    rows: EmbeddingRows = None,
     as_json: AsJson = False,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes; 0 means all cores.")] = 0,
-    also: Annotated[
-        list[Path] | None, typer.Option("--also", help="A folder outside that may be read as well.", show_default=False)
-    ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Look at everything again, and remember nothing.")] = False,
+    jobs: Jobs = 0,
+    also: Also = None,
+    no_cache: NoCache = False,
 ) -> None:
     """Draw samples with their boxes, masks or values on contact sheets and one page, the suspicious ones first.
 

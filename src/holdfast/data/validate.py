@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.data.cache import Cache, fingerprint_of_files
+from holdfast.data.cache import Cache, fingerprint_of_files, stamp_of
 from holdfast.data.checks.kinds import BY_CODE
 from holdfast.data.columns import TableSet, Unreadable
 from holdfast.data.formats import text, torch_dataset
@@ -68,21 +68,13 @@ def validate(path: str | Path, settings: Settings, progress: Progress | None = N
 def _of_files(path: Path, settings: Settings, progress: Progress | None) -> Report:
     listing, named = list_data(path, settings.also)
     with Cache(settings.cache, str(listing.root), named, settings.judged_by) as cache:
-        stamp = fingerprint_of_files(listing.files, listing.outside, _stamp(settings.tokenizer)) if settings.cache else ""
+        stamp = fingerprint_of_files(listing.files, listing.outside, stamp_of(settings.tokenizer)) if settings.cache else ""
         row = cache.report(stamp)
         if row is not None:
             return report_from({**row, "path": str(path), "remembered": True})
         report = _judged(path, listing, named, settings, cache, progress)
         cache.keep_report(stamp, report.as_row())
     return report
-
-
-def _stamp(path: Path | None) -> tuple[int, int] | None:
-    try:
-        found = path.stat() if path is not None else None
-    except OSError:
-        return None
-    return (found.st_size, found.st_mtime_ns) if found else None
 
 
 def _judged(

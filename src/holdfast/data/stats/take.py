@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.data.cache import Cache, fingerprint_of_files
+from holdfast.data.cache import Cache, fingerprint_of_files, stamp_of
 from holdfast.data.formats import text, torch_dataset
 from holdfast.data.formats.detect import is_image_format, list_data, open_images, open_table, recognised
 from holdfast.data.formats.torch_dataset import is_factory
@@ -55,7 +55,7 @@ def take_statistics(path: str | Path, settings: StatsSettings, progress: Progres
 def _of_files(path: Path, settings: StatsSettings, progress: Progress | None) -> Statistics:
     listing, named = list_data(path, settings.also)
     measured = ("stats", _VERSION, settings.format, settings.pixels, settings.also)
-    asked = (settings.label, settings.tree, sorted(settings.classes), settings.tokenizer, _stamp(settings.tokenizer))
+    asked = (settings.label, settings.tree, sorted(settings.classes), settings.tokenizer, stamp_of(settings.tokenizer))
     with Cache(settings.cache, str(listing.root), named, measured) as cache:
         stamp = fingerprint_of_files(listing.files, listing.outside, asked) if settings.cache else ""
         row = cache.report(stamp)
@@ -64,14 +64,6 @@ def _of_files(path: Path, settings: StatsSettings, progress: Progress | None) ->
         found = _taken(path, listing, named, settings, cache, progress)
         cache.keep_report(stamp, found.as_row())
     return found
-
-
-def _stamp(path: Path | None) -> tuple[int, int] | None:
-    try:
-        found = path.stat() if path is not None else None
-    except OSError:
-        return None
-    return (found.st_size, found.st_mtime_ns) if found else None
 
 
 def _taken(
