@@ -16,7 +16,7 @@ from holdfast.drills.trial import Training
 
 FOLDER = Path(__file__).parent
 ZOO = FOLDER.parent / "healthy_trainings/zoo.py"
-CHUNK = 9  # faults of a stretch: enough that its control costs little, few enough that no stretch is the last for long
+CHUNK = 12  # faults of a stretch: enough that its control costs little, few enough that no stretch is the last for long
 _SINGLE = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
 _QUICK = {**_SINGLE, "HOLDFAST_BACK_OFF": "0.2", "HOLDFAST_SAVE_EVERY": "0.3"}  # runs of seconds that stand for runs of days
 _VARIANTS = {  # what a fault may need that is a variant of a training here
