@@ -43,10 +43,11 @@ class Control:
         snapshots: Snapshots,
         scope: Scope,
         helper: Helper,
+        optimizers: Callable[[], list[Optimizer]],
     ) -> None:
         self.rate, self.snapshots = RateFactor(), snapshots
         self._run, self._journal, self._rank, self._guard = run, journal, rank, guard
-        self._scope, self._helper = scope, helper
+        self._scope, self._helper, self._optimizers = scope, helper, optimizers
         self._mailbox = Mailbox(run)
         self._waiting: list[Letter] = []
         self._clip_until = 0
@@ -132,6 +133,8 @@ class Control:
             raise Refused("no clean snapshot is that old" if to != "disk" else "no clean checkpoint is on disk")
         factor = float(action.settings.get("lr_factor", 1.0))
         self.rate.lower(factor, step, warm_up_steps=int(action.settings.get("warmup_steps", 0)))
+        if (limit := action.settings.get("lr_limit")) is not None:
+            self.rate.hold(self._optimizers(), float(limit))
         self._guard.start_again()
         self._clip_until = 0
         return f"restored the state of step {found}; learning rate x {self.rate.factor:g}"

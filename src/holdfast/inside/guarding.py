@@ -45,7 +45,14 @@ def guard_training(training: Training, scope: Scope, batches: Batches) -> None:
         say=partial(report.cannot, "snapshots"),
     )
     training.control = Control(
-        run=recorder.run.path, journal=journal, rank=rank, guard=training.guard, snapshots=snapshots, scope=scope, helper=helper
+        run=recorder.run.path,
+        journal=journal,
+        rank=rank,
+        guard=training.guard,
+        snapshots=snapshots,
+        scope=scope,
+        helper=helper,
+        optimizers=training.optimizers,
     )
     if (told := restarted()) is not None and told.lr_factor != 1.0:
         training.control.rate.lower(told.lr_factor, training.step)

@@ -1,29 +1,45 @@
-"""A factor on the learning rate that holds whatever the script does: put on around each update, taken off after it.
+"""A factor on the learning rate, and a limit to it, that hold whatever the script does: put on around each update only.
 
 Schedulers and scripts that set the rate by hand go on as they are; only the optimizer sees the smaller rate.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 Optimizer = torch.optim.Optimizer
+_CLIMBS = 1.5  # times the limit: a rate that is no higher is on its way up, and takes the limit along; one that jumps does not
+_LIFTED_AFTER = 50  # updates without a jump: it happened once, and a schedule that jumps on purpose later is left alone
 
 
 class RateFactor:
-    """The factor of one training, and a warm-up to it after a roll-back."""
+    """The factor of one training, a warm-up to it after a roll-back, and the rates beyond which it must not jump."""
 
     def __init__(self) -> None:
         self.factor = 1.0
         self._warm_up_from, self._warm_up_steps = 0, 0
+        self._limits: weakref.WeakKeyDictionary[Optimizer, list[torch.Tensor | float]] = weakref.WeakKeyDictionary()
+        self._without_a_jump = 0
         self._put_on: list[tuple[dict[str, Any], Any]] = []
 
     def lower(self, factor: float, step: int, *, warm_up_steps: int = 0) -> None:
         """Multiply the rate by another factor from this step on, slowly at first if steps of warm-up are given."""
         self.factor *= factor
         self._warm_up_from, self._warm_up_steps = step, warm_up_steps
+
+    def hold(self, optimizers: Iterable[Optimizer], limit: float) -> None:
+        """Keep all rates from jumping: the first may be `limit`, or what it is now; the others as much more as that one may."""
+        times, self._without_a_jump = None, 0
+        for optimizer in optimizers:
+            rates = [group["lr"] for group in optimizer.param_groups if group.get("lr") is not None]
+            if times is None:
+                first = float(rates[0]) if rates else 0.0
+                times = max(1.0, limit / first) if first > 0.0 else 1.0
+            self._limits[optimizer] = [rate * times for rate in rates]
 
     def at(self, step: int) -> float:
         """The factor for the update of a step."""
@@ -33,17 +49,26 @@ class RateFactor:
     def put_on(self, optimizer: Optimizer, step: int) -> None:
         """Before an update: let the optimizer see the smaller rate."""
         self.take_off()  # a step that raised has left it on
-        factor = self.at(step)
-        if factor == 1.0:
+        factor, limits = self.at(step), self._limits.get(optimizer) if self._limits else None
+        if factor == 1.0 and limits is None:
             return
-        for group in optimizer.param_groups:
-            rate = group.get("lr")
+        groups, held = [group for group in optimizer.param_groups if group.get("lr") is not None], False
+        for number, group in enumerate(groups):
+            rate = group["lr"]
+            seen = rate if limits is None or number >= len(limits) else _within(limits, number, rate)  # a group may come later
+            held = held or seen is not rate
             if isinstance(rate, torch.Tensor):
                 self._put_on.append((group, rate.clone()))
-                rate.mul_(factor)
-            elif rate is not None:
+                rate.copy_(seen * factor)
+            else:
                 self._put_on.append((group, rate))
-                group["lr"] = rate * factor
+                group["lr"] = seen * factor
+        self._lift(held)
+
+    def _lift(self, held: bool) -> None:
+        self._without_a_jump = 0 if held else self._without_a_jump + 1
+        if self._limits and self._without_a_jump >= _LIFTED_AFTER:
+            self._limits.clear()
 
     def take_off(self) -> None:
         """After an update: the script finds the rate it has set."""
@@ -53,3 +78,14 @@ class RateFactor:
             else:
                 group["lr"] = rate
         self._put_on.clear()
+
+
+def _within(limits: list[torch.Tensor | float], number: int, rate: Any) -> Any:
+    """The rate, or its limit where it has jumped. A rate in a tensor stays on its device."""
+    limit = limits[number]
+    if isinstance(rate, torch.Tensor):
+        limit = limits[number] = torch.where(rate <= _CLIMBS * limit, torch.maximum(rate, torch.as_tensor(limit).to(rate)), limit)
+        return torch.minimum(rate, limit)
+    if limit < rate <= _CLIMBS * limit:
+        limits[number] = rate
+    return rate if rate <= limits[number] else limits[number]

@@ -26,8 +26,7 @@ class LivingState:
 
     def __call__(self) -> TrainingState | None:
         """The state as it is now."""
-        members = self._training.members.values()
-        optimizers = [optimizer for member in members if (optimizer := member.optimizer()) is not None]
+        optimizers = self._training.optimizers()
         averages = self._averages.living()
         known = [len(optimizers), *_ids(averages)]
         if self._state is None or self._known != known:

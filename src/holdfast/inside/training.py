@@ -86,6 +86,11 @@ class Training(Members):
         if self.guard is not None:
             self.guard.learn_models(roots)
 
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those that live, the main one first."""
+        members = sorted(self.members.values(), key=lambda member: member is not self.main)
+        return [optimizer for member in members if (optimizer := member.optimizer()) is not None]
+
     # Around one step
 
     def before_clipping(self, parameters: list[torch.Tensor], norm_type: float) -> None:

@@ -72,7 +72,12 @@ ACTIONS = {
     "roll-back": ActionWords(
         "rolled back",
         "roll back",
-        {"to": " to step {}", "lr_factor": ", learning rate x {}", "warmup_steps": ", warm-up of {} steps"},
+        {
+            "to": " to step {}",
+            "lr_factor": ", learning rate x {}",
+            "lr_limit": ", learning rate kept under {}",
+            "warmup_steps": ", warm-up of {} steps",
+        },
     ),
     "lower-lr": ActionWords(
         "learning rate changed", "change the learning rate", {"factor": ", x {}", "warmup_steps": ", warm-up of {} steps"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -74,6 +75,10 @@ class Course:
         """The newest step of any rank, judged or not."""
         newest = (last_rows(one.path, "steps", ("step",), 1)["step"] for one in self.recordings)
         return max((int(steps[-1]) for steps in newest if len(steps)), default=-1)
+
+    def is_here(self) -> bool:
+        """Whether all ranks run on this machine."""
+        return {one.info().get("host") for one in self.recordings} == {socket.gethostname()}
 
     def step_seconds(self) -> float:
         """How long a step usually takes; 0 if that is not known."""

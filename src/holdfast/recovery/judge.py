@@ -22,7 +22,11 @@ from holdfast.recovery.table_watch import TableWatches
 from holdfast.signals.actions import Action
 from holdfast.signals.run_folder import RunFolder
 
-_AHEAD_SECONDS, _AHEAD_STEPS = 3.0, 4  # several ranks get a letter this long before they act on it
+_AHEAD_STEPS = 4  # several ranks get a letter this long before they act on it, and as many seconds as these:
+_AHEAD_SECONDS, _AHEAD_SECONDS_HERE = (
+    3.0,
+    1.0,
+)  # another machine may see a file late; a rank on this one reads it at its next step
 _ANSWER_SECONDS, _ANSWER_STEPS = 60.0, 50  # no answer after both: it was not heard
 _WAITED_FOR = ("roll-back", "save-checkpoint", "stop")  # the rest is judged on meanwhile: it may not be enough
 _ASK_AT_MOST = 6  # times about one diagnosis
@@ -193,8 +197,8 @@ class Judge:
         number = self._number = 1 + max(self._number, max(told, default=0))
         at = 0
         if len(course.recordings) > 1:
-            seconds = course.step_seconds()
-            ahead = math.ceil(_AHEAD_SECONDS / seconds) if seconds > 0 else _AHEAD_STEPS
+            seconds, before = course.step_seconds(), _AHEAD_SECONDS_HERE if course.is_here() else _AHEAD_SECONDS
+            ahead = math.ceil(before / seconds) if seconds > 0 else _AHEAD_STEPS
             at = course.newest_step() + max(_AHEAD_STEPS, ahead)
         self._run.journal.write("action", **action.as_row(), number=number, at=at, state="posted")
         post(self._run.path, number, at, action)

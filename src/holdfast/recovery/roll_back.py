@@ -14,7 +14,7 @@ CALLED_BY = ("loss-divergence", "metric-collapse", "non-finite-weights")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollBack:
-    """Restore the newest snapshot from before the trouble, and lower the learning rate.
+    """Restore the newest snapshot from before the trouble, and lower the learning rate, or keep it from jumping again.
 
     A failure within `watch_steps` of a roll-back goes one snapshot further back with a stronger cut, the next one to the
     newest checkpoint on disk, and the one after that stops the training with a report. `margin` steps before the onset are
@@ -42,6 +42,8 @@ class RollBack:
             return self._stop(diagnosis, finding.code, len(failed) or len(tried))
         to = self._target(diagnosis, failed)
         settings = {"to": to, "lr_factor": self._factor(diagnosis, len(failed)), "warmup_steps": self.warmup_steps}
+        if "lr_jumped_at" in diagnosis.evidence:
+            settings["lr_limit"] = float(f"{float(diagnosis.evidence['lr_before']):.4g}")
         return Action("roll-back", step=diagnosis.step, because=finding.code, settings=settings)
 
     def _failures(self, diagnosis: Diagnosis, past: ActionLog) -> list[Past]:
@@ -74,14 +76,12 @@ class RollBack:
         return "disk"
 
     def _factor(self, diagnosis: Diagnosis, failures: int) -> float:
-        """The cut. A learning rate that had jumped comes back with the snapshot; only if it jumps again is it undone here."""
-        evidence = diagnosis.evidence
-        jumped = "lr_jumped_at" in evidence
-        factor = self.after_explosion if evidence.get("exploded") and not jumped else self.lr_factor
-        factor *= self.again**failures
-        if failures and jumped and evidence.get("lr", 0) > 0:
-            factor = min(factor, float(evidence["lr_before"]) / float(evidence["lr"]))
-        return float(f"{factor:.4g}")
+        """The cut. A learning rate that had jumped was the trouble itself: it comes back with the snapshot, is kept from
+        jumping again, and is left as it was. Only if that was not enough is it cut here, too.
+        """
+        exploded = diagnosis.evidence.get("exploded")
+        factor = 1.0 if "lr_jumped_at" in diagnosis.evidence else self.after_explosion if exploded else self.lr_factor
+        return float(f"{factor * self.again**failures:.4g}")
 
     def _stop(self, diagnosis: Diagnosis, code: str, times: int) -> Action:
         why = (

@@ -79,6 +79,31 @@ def test_a_roll_back_restores_the_state_and_lowers_the_rate(run: RunFolder) -> N
     assert "step 50" in answer["detail"]
 
 
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_a_rate_that_jumps_again_after_a_roll_back_is_held_and_one_that_climbs_is_not(run: RunFolder, as_tensor: bool) -> None:
+    loop = Loop()
+    (group,) = loop.optimizer.param_groups
+    if as_tensor:
+        group["lr"], group["capturable"] = torch.tensor(0.1), True
+    loop.train(60)
+    wait_for_snapshots(run)
+    settings = {"to": 55, "lr_factor": 1.0, "lr_limit": 0.1}
+    post(run.path, 1, 0, Action("roll-back", step=60, because="loss-divergence", settings=settings))
+    loop.train(1)
+
+    def made(rate: float) -> float:
+        """One update with this rate as the script sets it: the rate that was used."""
+        group["lr"] = torch.tensor(rate) if as_tensor else rate
+        loop.train(1)
+        assert float(group["lr"]) == pytest.approx(rate), "the script finds the rate that it set"
+        return -((loop.model.weight - loop.before[-1]) / loop.model.weight.grad).mean().item()
+
+    assert [made(rate) for rate in (10.0, 0.05, 9.0)] == pytest.approx([0.1, 0.05, 0.1], rel=1e-3)
+    assert [made(rate) for rate in (0.12, 0.15, 0.2, 20.0)] == pytest.approx([0.12, 0.15, 0.2, 0.2], rel=1e-3)
+    if not as_tensor:  # nobody reads a rate on the device only to see that it did not jump
+        assert {made(0.1) for _ in range(50)} and made(0.5) == pytest.approx(0.5, rel=1e-3), "it jumped once, long ago"
+
+
 def test_a_roll_back_to_where_nothing_is_kept_is_refused_in_words(run: RunFolder) -> None:
     loop = Loop()
     loop.train(20)

@@ -49,21 +49,21 @@ def test_going_back_takes_the_newest_snapshot_that_is_surely_from_before() -> No
     assert action is not None and action.settings == {"to": 950, "lr_factor": 0.75, "warmup_steps": 0}
 
 
-def test_after_an_explosion_the_cut_is_deeper_unless_the_learning_rate_had_jumped() -> None:
+def test_after_an_explosion_the_cut_is_deeper_but_a_learning_rate_that_had_jumped_is_only_kept_from_it() -> None:
     both = ("loss-divergence", "gradient-explosion")
     action = RollBack().decide(diagnosis(*both, snapshots=(900,)), past())
     assert action is not None and action.settings["lr_factor"] == 0.25
     jumped = {"lr": 0.1, "lr_before": 0.001, "lr_jumped_at": 975}
     action = RollBack().decide(diagnosis(*both, snapshots=(900, 973), **jumped), past())
-    assert action is not None and action.settings == {"to": 900, "lr_factor": 0.75, "warmup_steps": 0}
+    assert action is not None and action.settings == {"to": 900, "lr_factor": 1.0, "warmup_steps": 0, "lr_limit": 0.001}
 
 
-def test_a_learning_rate_that_jumps_again_after_going_back_is_undone() -> None:
-    before = past(("roll-back", 900, {"to": 850}))
+def test_if_holding_the_learning_rate_was_not_enough_it_is_cut_too() -> None:
+    before = past(("roll-back", 900, {"to": 850, "lr_limit": 0.001}))
     jumped = {"lr": 0.1, "lr_before": 0.001, "lr_jumped_at": 975}
     action = RollBack().decide(diagnosis("loss-divergence", snapshots=(800, 850), **jumped), before)
     assert action is not None and action.settings["to"] == 800
-    assert action.settings["lr_factor"] == pytest.approx(0.01)
+    assert action.settings["lr_factor"] == 0.5 and action.settings["lr_limit"] == 0.001
 
 
 def test_trouble_long_after_a_roll_back_is_new_trouble() -> None:
