@@ -39,12 +39,12 @@ class Ended:
 
 
 def error_of(ended: Ended) -> tuple[str | None, str | None]:
-    """The class of the error that ended it, and its line."""
+    """The class of the error that ended it, and the line that tells most: a kernel prints its own before an error is raised."""
     found = [one.line for one in ended.said.found if one.text.kind >= FOLLOWS]
     unknown = ended.said.unknown[0] if ended.said.unknown is not None else None
     line = unknown if unknown is not None and is_told_first(ended.said) else next(iter(found), unknown)
-    match = _RAISED.match(line) if line else None
-    return (match[1].rpartition(".")[2] if match else None), line
+    raised = (match for one in (line, *found) if one and (match := _RAISED.match(one)))
+    return next((match[1].rpartition(".")[2] for match in raised), None), line
 
 
 def finding_of(ended: Ended, **more: Any) -> Finding:

@@ -11,6 +11,11 @@ from holdfast.diagnosis.error_search import search_text
 UNKNOWN = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: sample 4711 has no label\n'
 GPU = 'Traceback (most recent call last):\n  File "a.py", line 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate\n'
 WORKER = "Traceback (most recent call last):\nRuntimeError: DataLoader worker (pid 12) is killed by signal: Killed.\n"
+KERNEL = (
+    "Loss.cu:245: nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: [5,0,0] Assertion `t >= 0 && t < n_classes` failed.\n"
+    "Traceback (most recent call last):\ntorch.AcceleratorError: CUDA error: device-side assert triggered\n"
+    "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.\n"
+)
 LAUNCHER = "  traceback : Signal 9 (SIGKILL) received by PID 4711\n"
 
 
@@ -29,6 +34,7 @@ def died(code: int, text: str = "", **more: int) -> Ended:
         (died(1, WORKER, killed_for_memory=1), "host-out-of-memory", None),
         (died(1, WORKER), "loader-stall", None),
         (died(1, GPU), "gpu-out-of-memory", None),
+        (died(1, KERNEL), "token-out-of-range", "labels-out-of-range"),
         (died(1, UNKNOWN), "script-error", "mistake-in-the-script"),
         (died(1, LAUNCHER), "host-out-of-memory", None),
         (died(1, LAUNCHER, killed_for_memory=0), "process-died", None),
@@ -46,6 +52,8 @@ def test_the_error_is_named_with_its_class() -> None:
     assert error_of(died(1, UNKNOWN)) == ("ValueError", "ValueError: sample 4711 has no label")
     assert error_of(died(1, GPU))[0] == "OutOfMemoryError"
     assert error_of(died(137)) == (None, None)
+    name, line = error_of(died(1, KERNEL))
+    assert name == "AcceleratorError" and line is not None and "t < n_classes" in line, "what the kernel says tells more"
 
 
 def test_it_is_said_in_words() -> None:
