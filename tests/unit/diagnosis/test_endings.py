@@ -12,7 +12,7 @@ UNKNOWN = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError
 GPU = 'Traceback (most recent call last):\n  File "a.py", line 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate\n'
 WORKER = "Traceback (most recent call last):\nRuntimeError: DataLoader worker (pid 12) is killed by signal: Killed.\n"
 KERNEL = (
-    "Loss.cu:245: nll_loss_forward_reduce_cuda_kernel_2d: block: [0,0,0], thread: [5,0,0] Assertion `t >= 0 && t < n_classes` failed.\n"
+    "Loss.cu:245: nll_loss_forward_reduce_cuda_kernel_2d: thread: [5,0,0] Assertion `t >= 0 && t < n_classes` failed.\n"
     "Traceback (most recent call last):\ntorch.AcceleratorError: CUDA error: device-side assert triggered\n"
     "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.\n"
 )
