@@ -2,9 +2,9 @@
 
     silent too long?    no -> nothing      the larger of 10 s and 5 x the longest recent step;
                                            first steps, compiling, saving, loading and evaluating have longer limits
-         | yes
+         | yes                             an evaluation that waits for its loader: 5 x the longest evaluation so far
     what do the stacks say?                a debugger, a person's pause, a stopped process -> wait
-                                           compiling, saving -> the longer limit
+                                           compiling, saving, evaluating without a loader to wait for -> the longer limit
                                            else: hang, loader-stall or collective-stall
 
 Seconds are those in which the watcher was awake and the process was not stopped, so that a suspended machine is no hang.
@@ -59,10 +59,11 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A rank that has been silent for longer than its limit."""
+    """A rank that has been silent for longer than its limit; `early`, if it has a longer one unless it waits for a loader."""
 
     standing: Standing
     limit: float
+    early: bool = False
 
 
 def limit_of(standing: Standing, limits: Limits) -> float:
@@ -84,17 +85,25 @@ def suspects(standings: Sequence[Standing], limits: Limits) -> list[Suspect]:
 
     While one rank evaluates, saves or compiles within its limit, the others may wait for it. A stopped process is asleep.
     """
-    found = [Suspect(one, limit) for one in standings if one.silent > (limit := limit_of(one, limits))]
-    waited_for = any(one.phase in (*EXCUSED, "paused") and one.silent <= limit_of(one, limits) for one in standings)
-    if waited_for or any(one.state in STOPPED for one in standings):
+    if any(one.state in STOPPED for one in standings):
         return []
+    found = [Suspect(one, limit) for one in standings if one.silent > (limit := limit_of(one, limits))]
+    if any(one.phase in (*EXCUSED, "paused") and one.silent <= limit_of(one, limits) for one in standings):
+        found = [Suspect(one, limit, early=True) for one in standings if one.silent > (limit := _longer_than_ever(one, limits))]
     return sorted(found, key=lambda one: -one.standing.silent)
+
+
+def _longer_than_ever(standing: Standing, limits: Limits) -> float:
+    """Seconds without a batch after which an evaluation is odd: it was all over long before that the last times."""
+    if standing.phase != "evaluating" or not standing.longest_evaluation:
+        return math.inf
+    return max(limits.floor, limits.times * standing.longest_evaluation)
 
 
 def stands(suspect: Suspect, verdict: str, limits: Limits, *, on_disk: bool = False) -> bool:
     """Whether the suspicion stands, by what the stacks say; `on_disk` if some process of the run waits for a disk."""
     silent = suspect.standing.silent
-    if verdict in ("moving", "paused", "stopped"):
+    if verdict in ("moving", "paused", "stopped") or (suspect.early and verdict != "loader-stall"):
         return False
     if verdict in ("busy", "idle") and silent <= limits.patience:
         return False

@@ -76,12 +76,13 @@ class HangWatch:
             self._ask_the_stacks(found[0], standings)
 
     def _ask_the_stacks(self, suspect: Suspect, standings: Sequence[Standing]) -> None:
-        self._asked_at = suspect.standing.silent + max(1.0, suspect.limit / 2)  # next time, if this is no hang
+        silent = suspect.standing.silent
+        self._asked_at = silent + max(1.0, (silent if suspect.early else suspect.limit) / 2)  # next time, if this is no hang
         stacks, verdict = self._stacks(standings)
         on_disk = self._wait_for_storage(stacks)
         code = "stopped" if verdict.evidence.get("kind") == "stopped" else verdict.code
         if self._has_moved(suspect) or not stands(suspect, code, self._limits, on_disk=on_disk):
-            if code in ("paused", "busy", "stopped") or on_disk:
+            if not suspect.early and (code in ("paused", "busy", "stopped") or on_disk):
                 self._tell_once(verdict, suspect)
             return
         kept = self._keep(stacks)

@@ -58,6 +58,18 @@ def test_an_evaluation_may_take_five_times_the_longest_one_before() -> None:
     assert limit_of(Standing(**STEPPING, silent=0.0, phase="evaluating", longest_evaluation=400.0), LIMITS) == 2000.0
 
 
+def test_an_evaluation_that_waits_for_its_loader_is_suspected_once_it_is_far_longer_than_all_before() -> None:
+    known = {**STEPPING, "phase": "evaluating", "longest_evaluation": 4.0}
+    assert found(Standing(**known, silent=19.0)) == []
+    (suspect,) = suspects([Standing(**known, silent=21.0)], LIMITS)
+    assert [stands(suspect, verdict, LIMITS) for verdict in ("loader-stall", "hang", "busy", "unseen")] == [True] + 3 * [False]
+    assert not stands(suspect, "loader-stall", LIMITS, on_disk=True)
+    (late,) = suspects([Standing(**known, silent=601.0)], LIMITS)
+    assert stands(late, "hang", LIMITS)
+    waiting = Standing(**{**STEPPING, "rank": 1}, silent=30.0, phase="collective")
+    assert found(Standing(**known, silent=21.0), waiting) == [0], "the other one waits for it"
+
+
 def test_ranks_wait_for_one_that_evaluates_or_saves() -> None:
     waiting = Standing(**{**STEPPING, "rank": 1}, silent=200.0, phase="collective")
     assert found(Standing(**STEPPING, silent=200.0, phase="evaluating"), waiting) == []
