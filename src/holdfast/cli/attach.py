@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.options import AsJson
-from holdfast.errors import CannotAttach, NoSuchRun
+from holdfast.errors import CannotAttach, NoSuchRun, UsageError
 
 if TYPE_CHECKING:
     from holdfast.signals.run_folder import RunFolder
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def attach(
-    pids: Annotated[list[int], typer.Argument(metavar="PID...", help="The process that trains; of several ranks, all of them.")],
+    given: Annotated[list[str], typer.Argument(metavar="PID...", help="The process that trains; of several ranks, all of them.")],
     name: Annotated[str | None, typer.Option(help="Name of the run; attached-PID without it.", show_default=False)] = None,
     folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
     policy: Annotated[str, typer.Option(help="What Holdfast may do: observe, guard or heal.")] = "observe",
@@ -43,7 +43,7 @@ def attach(
     from holdfast.probe.attach.checks import check
     from holdfast.probe.attach.enter import enter
 
-    policy = read_policy(policy)
+    policy, pids = read_policy(policy), [_number(word) for word in given]
     processes = [check(pid) for pid in pids]
     for process in processes:
         _refuse_known(process.pid)
@@ -61,6 +61,16 @@ def attach(
         answers.append({"pid": process.pid, "run": run.name, "folder": str(run.path), **answer})
     _start_outside(run, pids[0])
     _tell(answers, as_json=as_json)
+
+
+def _number(word: str) -> int:
+    """A process by its number. One on another machine is entered there."""
+    if not word.isascii() or not word.isdigit():
+        raise UsageError(
+            f"{word!r} is no number of a process of this machine.",
+            fix="holdfast attach $(pgrep -n -f train.py); for a process on another machine, type it there",
+        )
+    return int(word)
 
 
 def _refuse_known(pid: int) -> None:

@@ -46,7 +46,7 @@ from holdfast.cli import (
 )
 from holdfast.cli import eval as eval_verb
 from holdfast.cli import set as set_verb
-from holdfast.errors import HoldfastError, QueryTimeout
+from holdfast.errors import HoldfastError, QueryTimeout, UsageError
 
 _INTERRUPTED = 130
 
@@ -57,6 +57,11 @@ class Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the verb."""
         return in_words(lambda: super(Verbs, self).invoke(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what stands before the verb."""
+        found: list[str] = in_words(lambda: super(Verbs, self).parse_args(ctx, args))
+        return found
 
 
 def in_words(verb: Callable[[], Any]) -> Any:
@@ -73,8 +78,11 @@ def in_words(verb: Callable[[], Any]) -> Any:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails once more
         leave(0)
     except Exception as error:
+        if is_wrong_use(error):
+            say_error(as_usage_error(error))
+            leave(HoldfastError.exit_code)
         if hasattr(error, "exit_code"):
-            raise  # typer's own: a wrong option, or a verb's exit code
+            raise  # typer's own: the help, or a verb's exit code
         say_unexpected(error)
         leave(HoldfastError.exit_code)
     return answer
@@ -83,6 +91,19 @@ def in_words(verb: Callable[[], Any]) -> Any:
 def say_error(error: HoldfastError) -> None:
     """The problem and the fix, on stderr."""
     print(f"error: {error.problem}\n  fix: {error.fix}", file=sys.stderr)
+
+
+def is_wrong_use(error: Exception) -> bool:
+    """Whether typer did not understand the command line. That there is nothing on it is no mistake: it prints the help."""
+    return hasattr(error, "format_message") and type(error).__name__ != "NoArgsIsHelpError"
+
+
+def as_usage_error(error: Any) -> UsageError:
+    """What typer says, said as everything else is."""
+    text = str(error.format_message()).strip().rstrip(".")
+    path = getattr(getattr(error, "ctx", None), "command_path", "holdfast")
+    end = "" if text.endswith("?") else "."
+    return UsageError(f"{text[:1].lower()}{text[1:]}{end}", fix=f"{path} -h shows what it takes")
 
 
 def say_unexpected(error: Exception) -> None:

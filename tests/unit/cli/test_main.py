@@ -1,0 +1,31 @@
+"""A command line that is off gets the problem and the fix in two lines, like every other error."""
+
+from __future__ import annotations
+
+import pytest
+from holdfast_run import typed
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "fix"),
+    [
+        (("tai",), "no such command 'tai'. Did you mean 'tail'?", "holdfast -h"),
+        (("tail", "--nope"), "no such option: --nope", "holdfast tail -h"),
+        (("--nope",), "no such option: --nope", "holdfast -h"),
+        (("query",), "missing argument 'SQL'.", "holdfast query -h"),
+        (("tail", "--once=x"), "does not take a value.", "-h shows what it takes"),
+        (("attach", "host:80"), "'host:80' is no number of a process of this machine.", "type it there"),
+    ],
+)
+def test_a_wrong_command_line_is_told_in_two_lines(words: tuple[str, ...], problem: str, fix: str) -> None:
+    done = typed(*words)
+    said = done.stderr.splitlines()
+    assert done.returncode == 2 and done.stdout == "" and len(said) == 2
+    assert said[0].startswith("error: ") and problem in said[0]
+    assert said[1].startswith("  fix: ") and fix in said[1]
+
+
+def test_help_and_version_are_no_errors() -> None:
+    assert typed("--version").stdout.startswith("holdfast ") and typed("--version").returncode == 0
+    assert "backtrace" in typed("--help").stdout and typed("tail", "-h").returncode == 0
+    assert "backtrace" in (typed().stdout + typed().stderr)
