@@ -157,6 +157,13 @@ def _at_once(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "jumped-at-once", ""
 
 
+def _oversized(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    if "weight_norm_before" in evidence:
+        before, now = (f"{float(evidence[name]):.3g}" for name in ("weight_norm_before", "weight_norm"))
+        yield "weights-jumped", f"the norm of {evidence.get('parameter')} went from {before} to {now}; no update does that"
+        yield "training-goes-on", "the loss is finite"
+
+
 def _leaked(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if evidence.get("same_samples"):
         yield (
@@ -269,6 +276,7 @@ _OF = {
     "slow-loading": _loading,
     "unshuffled-data": _order,
     "gradient-explosion": _at_once,
+    "non-finite-weights": _oversized,
     "preprocessing-mismatch": _scaled,
     "token-out-of-range": _out_of_range,
     "device-side-assert": _out_of_range,

@@ -140,6 +140,10 @@ def _seconds(value: float) -> str:
 
 def _weights(finding: Finding) -> str:
     found = finding.evidence
+    if "parameter" in found:
+        went = f"went from {found['weight_norm_before']:.3g} to {found['weight_norm']:.3g}"
+        between = f"between steps {found['onset'] - 1:,} and {found['seen_at']:,}"
+        return f"the norm of {found['parameter']} {went} {between}, and the loss does not show it"
     return f"from step {found['onset']:,} on no step gave finite numbers ({found['steps_in_a_row']} in a row), whatever the batch"
 
 

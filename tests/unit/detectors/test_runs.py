@@ -13,12 +13,14 @@ from holdfast.detectors.runs.constant_input import constant_input
 from holdfast.detectors.runs.dead_units import dead_units
 from holdfast.detectors.runs.gradient_vanishing import gradient_vanishing
 from holdfast.detectors.runs.memory_growth import gpu_memory_growth, host_memory_growth
+from holdfast.detectors.runs.oversized_weights import oversized_weights
 from holdfast.detectors.runs.schedule_ended import schedule_ended
 from holdfast.detectors.runs.slow_loading import slow_loading
 from holdfast.detectors.runs.tiny_updates import tiny_updates
 from holdfast.detectors.runs.unshuffled import unshuffled_data
 from holdfast.detectors.runs.untrained import parameters_not_trained
 from holdfast.detectors.runs.watch import RunWatch
+from holdfast.diagnosis.diagnosis import diagnose
 from holdfast.signals.run_view import BLOCKS, STEP_COLUMNS, Blocks, RunView
 from holdfast.signals.schema import TABLES
 
@@ -252,3 +254,35 @@ def test_a_machine_that_was_busy_for_a_while_is_no_slow_loading() -> None:
     assert slow_loading(view(data_seconds=busy, step_seconds=0.02 + busy, epoch=0)) is None
     assert slow_loading(view(data_seconds=busy[::-1], step_seconds=0.02 + busy[::-1], epoch=0)) is not None
     assert slow_loading(view(64, data_seconds=0.05, step_seconds=0.07, epoch=0)) is None, "too early to tell"
+
+
+def weighed(*norms: float, loss: Any = 0.3) -> RunView:
+    """A run with the weight norms of one layer, ten steps apart, beside one that is as usual."""
+    run = view(128, loss=loss)
+    for number, norm in enumerate(norms):
+        run.add_parameter(10 * number, "body.weight", 1.0, 0.5, 3.0)
+        run.add_parameter(10 * number, "head.weight", 1.0, 0.5, norm)
+    return run
+
+
+def test_a_weight_too_large_to_be_squared_is_found_though_the_loss_does_not_show_it() -> None:
+    found = oversized_weights(weighed(9.2, 9.6, np.inf, np.inf))
+    assert found is not None and (found.code, found.severity) == ("non-finite-weights", "critical")
+    named = {name: found.evidence[name] for name in ("parameter", "onset", "seen_at", "weight_norm_before")}
+    assert named == {"parameter": "head.weight", "onset": 11, "seen_at": 20, "weight_norm_before": 9.6}
+    assert diagnose([found]).causes[0] == "weights-overwritten"
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        weighed(9.2, 9.6, 1e30),
+        weighed(np.inf, np.inf, np.inf),  # it began like that
+        weighed(9.2, np.inf, 9.6),  # and is over
+        weighed(9.2, 9.6, np.inf, loss=np.inf),  # has findings of its own
+        weighed(9.2),
+    ],
+    ids=["large", "always", "over", "loss", "one"],
+)
+def test_no_weight_is_called_too_large_without_need(run: RunView) -> None:
+    assert oversized_weights(run) is None

@@ -13,6 +13,7 @@ from holdfast.detectors.runs.dead_units import dead_units
 from holdfast.detectors.runs.gradient_vanishing import gradient_vanishing
 from holdfast.detectors.runs.guessing import guessing
 from holdfast.detectors.runs.memory_growth import gpu_memory_growth, host_memory_growth
+from holdfast.detectors.runs.oversized_weights import oversized_weights
 from holdfast.detectors.runs.preprocessing import preprocessing_mismatch
 from holdfast.detectors.runs.rate_dropped import rate_dropped
 from holdfast.detectors.runs.schedule_ended import schedule_ended
@@ -28,6 +29,7 @@ from holdfast.signals.view import Column
 RunDetector = Callable[[RunView], "Finding | None"]
 OF_RUNS: tuple[RunDetector, ...] = (
     parameters_not_trained,
+    oversized_weights,
     dead_units,
     gradient_vanishing,
     constant_input,

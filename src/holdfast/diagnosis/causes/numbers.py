@@ -109,7 +109,7 @@ WEIGHTS_OVERWRITTEN = Cause(
     code="weights-overwritten",
     seen_by=(
         *("loss-divergence", "gradient-explosion", "gradient-vanishing", "metric-collapse", "dead-units", "loss-spike"),
-        *("non-finite-loss", "not-learning"),
+        *("non-finite-loss", "not-learning", "non-finite-weights"),
     ),
     needs=("weights-jumped",),
     signs=("weights-jumped", "jumped-at-once"),
