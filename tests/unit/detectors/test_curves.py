@@ -70,6 +70,13 @@ def test_noise_in_the_validation_is_no_overfitting(seed: int) -> None:
     assert "overfitting" not in codes(run(FALLING, val))
 
 
+def test_a_rise_that_is_next_to_nothing_of_what_was_learned_is_a_remark() -> None:
+    train = np.interp(np.arange(1200), [0, 200, 400, 1200], [2.3, 0.05, 0.004, 0.001])
+    val = np.interp(np.arange(20), [0, 5, 19], [0.2, 0.0314, 0.0363])
+    (finding,) = [finding for finding in look_at(run(train, val)) if finding.code == "overfitting"]
+    assert finding.severity == "info"
+
+
 def test_few_evaluations_that_rise_each_time_are_overfitting() -> None:
     assert "overfitting" in codes(run(np.linspace(0.3, 0.0, 200), np.interp(np.arange(5), [0, 4], [0.32, 0.42])))
 

@@ -173,6 +173,14 @@ def test_a_rate_that_falls_when_all_is_learned_is_a_remark() -> None:
     assert found is not None and found.severity == "info"
 
 
+def test_layers_that_are_trained_from_now_on_with_a_small_rate_still_learn() -> None:
+    steps = np.arange(600)
+    rate = np.where(steps < 200, 0.1, 5e-4)
+    loss = np.where(steps < 200, 2.3 - 0.008 * steps, 0.7 * np.exp(-(steps - 200) / 120))
+    found = rate_dropped(view(600, lr=rate, loss=loss, update_ratio=0.1 * rate))
+    assert found is not None and found.severity == "info", "the last layer alone, then all of them: 0.7 became 0.03"
+
+
 @pytest.mark.parametrize(
     "rate",
     [

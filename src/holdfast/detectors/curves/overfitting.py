@@ -21,11 +21,13 @@ def overfitting(
     by: float = 0.8,
     still: float = 0.05,
     clear: float = 0.15,
+    counts: float = 0.005,
 ) -> Iterator[Finding]:
     """The validation loss has risen since its best by `rise` of its size and clear of its noise, and stays up.
 
     Its best lies before `by` of the run; the training loss has fallen since then by `still` of its size, or where the
-    rise is `clear`, has at least not risen; four of five of the later values are on the upper side.
+    rise is `clear`, has at least not risen; four of five of the later values are on the upper side. A remark only, where the
+    rise is less than `counts` of all that was learned: a loss of 0.03 that became 0.04 is still as good as none.
     """
     val, train = curves.val_loss, curves.train_loss
     if val is None or train is None:
@@ -52,6 +54,7 @@ def overfitting(
         "overfitting",
         held.curve,
         len(held) - 1,
+        severity="warning" if risen > counts * max(held.learned, learned.learned) else "info",
         onset=int(held.curve.steps[at]),
         best=held.best,
         best_step=int(held.curve.steps[at]),

@@ -9,13 +9,21 @@ from holdfast.signals.run_view import RunView
 
 
 def rate_dropped(
-    run: RunView, *, times: float = 50.0, rows: int = 48, before: int = 32, fell: float = 0.1, still: float = 0.5
+    run: RunView,
+    *,
+    times: float = 50.0,
+    rows: int = 48,
+    before: int = 32,
+    fell: float = 0.1,
+    still: float = 0.5,
+    learns: float = 0.25,
 ) -> Finding | None:
     """Between two steps the rate fell by `times` or more, and stays there for `rows` steps.
 
     Schedules fall by ten at once, at most, or do so again and again; and updates must have become smaller with the rate.
     A warning where the loss was falling (by `fell` of itself in the second half of the steps before, or half as much of what
-    was learned) and now falls by less than `still` of that; else a remark: that training was done.
+    was learned) and now falls by less than `still` of that, and of `learns` of itself: layers that are trained from then on, with
+    a rate that fits them, still learn. Else a remark: that training was done.
     """
     steps, rates = run.known("lr")
     falls = np.flatnonzero((rates[1:] > 0) & (rates[1:] * times <= rates[:-1])) + 1
@@ -29,9 +37,12 @@ def rate_dropped(
         return None
     then, now = _fall(run, None, onset), _fall(run, onset, None)
     falling = then is not None and now is not None and then[0] > _enough(run, fell, then[1]) and now[0] < still * then[0]
+    stands = now is not None and now[0] < learns * abs(now[0] + now[1])
     evidence = {"onset": onset, "lr": float(rates[-1]), "lr_before": float(rates[at - 1])}
     evidence |= {} if now is None else {"loss": now[1]}
-    return Finding("loss-plateau", step=run.step, severity="warning" if falling else "info", evidence=evidence, series="loss")
+    return Finding(
+        "loss-plateau", step=run.step, severity="warning" if falling and stands else "info", evidence=evidence, series="loss"
+    )
 
 
 def _updates_shrank(run: RunView, onset: int, *, by: float) -> bool:
