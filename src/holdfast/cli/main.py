@@ -68,7 +68,8 @@ def in_words(verb: Callable[[], Any]) -> Any:
     """Call a verb; its errors are told in two lines, and end the process with their exit code."""
     try:
         answer = verb()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever started us
+            sys.stdout.flush()
     except HoldfastError as error:
         say_error(error)
         leave(error.exit_code, at_once=isinstance(error, QueryTimeout))

@@ -129,16 +129,17 @@ def _has_cause(signals: SignalView, rows: int) -> bool:
 
 
 def learning_rates(signals: SignalView, onset: int) -> dict[str, float | int]:
-    """The learning rate now and before the trouble, and where it jumped, if it did so by three or more."""
+    """The learning rate now and before the trouble; where it jumped, if it did so by three or more at once, that before the jump.
+
+    A warm-up climbs by more than that, in many steps.
+    """
     steps, lr = signals.last("lr", 4 * _ZONE)
     lr_steps = steps[np.isfinite(lr) & (lr > 0)]
     lr = lr[np.isfinite(lr) & (lr > 0)]
-    past = lr[lr_steps < onset - _ZONE // 2]
-    if not len(past):
-        return {"lr": float(lr[-1])} if len(lr) else {}
-    before = float(np.median(past[-_ZONE:]))
-    found: dict[str, float | int] = {"lr": float(lr[-1]), "lr_before": before}
-    jumped = np.flatnonzero((lr > 3 * before) & (lr_steps >= onset - _ZONE // 2) & (lr_steps <= onset))
+    found: dict[str, float | int] = {"lr": float(lr[-1])} if len(lr) else {}
+    if len(past := lr[lr_steps < onset - _ZONE // 2]):
+        found["lr_before"] = float(np.median(past[-_ZONE:]))
+    jumped = np.flatnonzero((lr[1:] > 3 * lr[:-1]) & (lr_steps[1:] >= onset - _ZONE // 2) & (lr_steps[1:] <= onset)) + 1
     if len(jumped):
-        found["lr_jumped_at"] = int(lr_steps[jumped[0]])
+        found["lr_jumped_at"], found["lr_before"] = int(lr_steps[jumped[0]]), float(lr[jumped[0] - 1])
     return found

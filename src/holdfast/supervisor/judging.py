@@ -39,8 +39,9 @@ class Judging:
         return self._thread.is_alive()
 
     def _work(self) -> None:
-        be_nice()
         try:
+            _get_ready()
+            be_nice()
             while not self._stop.is_set() and not self._has_begun():
                 self._stop.wait(_EVERY_SECONDS)
             if not self._has_begun():
@@ -54,6 +55,12 @@ class Judging:
 
     def _has_begun(self) -> bool:
         return self._run.path.is_dir() and bool(self._run.recordings())
+
+
+def _get_ready() -> None:
+    """Import what a judge needs while the training imports torch: later, on a machine with no core to spare, it takes seconds."""
+    import holdfast.recovery.judge
+    import holdfast.recovery.order  # noqa: F401
 
 
 def make_judge(run: RunFolder, trouble: Trouble) -> Any:

@@ -104,6 +104,16 @@ def test_a_jump_of_the_learning_rate_is_named(replay: Replay) -> None:
     assert (found.evidence["lr_before"], found.evidence["lr"]) == (1e-3, 0.1)
 
 
+def test_a_warm_up_shortly_before_is_not_taken_for_the_jump(replay: Replay) -> None:
+    steps = np.arange(1000)
+    loss, lr = 0.2 + 2.1 * np.exp(-steps / 12), 1e-3 * np.minimum(1.0, (1 + steps) / 40)
+    loss[91:], lr[90:] = 40.0, 0.1
+    found = the("loss-divergence", replay(loss=loss, lr=lr))
+    assert (found.evidence["lr_jumped_at"], found.evidence["lr_before"]) == (90, 1e-3)
+    lr[90:] = 1e-3
+    assert "lr_jumped_at" not in the("loss-divergence", replay(loss=loss, lr=lr)).evidence
+
+
 def test_a_run_that_learned_nothing_yet_needs_ten_times_its_loss(replay: Replay) -> None:
     random = np.random.default_rng(0)
     loss = 2.3 + 0.05 * random.standard_normal(1000)
