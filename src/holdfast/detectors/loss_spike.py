@@ -8,6 +8,8 @@ from holdfast.detectors.finding import Finding
 from holdfast.detectors.levels import usual
 from holdfast.signals.view import Floats, SignalView
 
+_TREND = 31  # losses whose median is where the run stands
+
 
 def loss_spike(
     signals: SignalView, *, window: int = 128, active_after: int = 64, sigmas: float = 6.0, settle: int = 32, newest: int = 4
@@ -47,9 +49,15 @@ def loss_spike(
 
 
 def _log_sigmas(past: Floats, value: float) -> float:
+    """Against what losses usually are beside their trend: while a run learns quickly, its fall is no noise."""
     if past.min() <= 0 or value <= 0:
         return np.inf
-    return usual(np.log(past)).sigmas(float(np.log(value)))
+    logs = np.log(past)
+    trend = np.median(np.lib.stride_tricks.sliding_window_view(np.pad(logs, _TREND // 2, mode="reflect"), _TREND), axis=1)
+    beside = usual(logs - trend)
+    if trend[0] - trend[-1] < 3 * beside.noise:
+        return usual(logs).sigmas(float(np.log(value)))
+    return beside.sigmas(float(np.log(value) - trend[-1]))
 
 
 def _first_of_three(calm: np.ndarray) -> int | None:

@@ -37,6 +37,15 @@ def test_a_spike_stays_silent_on_ordinary_noise_and_long_tails(replay: Replay, s
     assert replay(loss=noise(seed, 1000, spread=[0.05, 0.5, 1.5][seed % 3]), grad_norm=noise(seed + 99, 1000, spread=1.0)) == []
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_spike_while_the_run_still_learns_quickly_is_seen(replay: Replay, seed: int) -> None:
+    loss = (0.2 + 2.1 * np.exp(-np.arange(200) / 20)) * noise(seed, 200, 1.0, 0.3)
+    assert replay(loss=loss) == []
+    loss[74] = 10.3
+    (spike,) = replay(loss=loss)
+    assert (spike.code, spike.step) == ("loss-spike", 74)
+
+
 def test_a_spike_says_how_high_and_how_soon_it_was_over(replay: Replay) -> None:
     loss = noise(0, 300, 2.0, 0.1)
     loss[200:203] = 11.0
