@@ -82,7 +82,9 @@ def _against(
     since = loss[steps >= onset]
     if middle(since[:_ABRUPT]) < min(normal.value + 0.7 * (level - normal.value), early + 0.5 * fall):
         return None
-    if coming_back(since[-_ZONE // 2 :], normal.value) and middle(since[-_ABRUPT // 2 :]) < 2 * early:
+    rates = learning_rates(signals, onset)
+    too_high = "lr_jumped_at" in rates and rates["lr"] > 10 * rates["lr_before"]  # with that, it comes back to nothing good
+    if not too_high and coming_back(since[-_ZONE // 2 :], normal.value) and middle(since[-_ABRUPT // 2 :]) < 2 * early:
         return None
     evidence = {
         "onset": onset,
@@ -91,7 +93,7 @@ def _against(
         "at_the_beginning": early,
         "highest_level_before": top,
         "steps_high": int(np.sum(steps >= onset)),
-        **learning_rates(signals, onset),
+        **rates,
     }
     return Finding("loss-divergence", step=int(steps[-1]), severity="critical", evidence=evidence)
 

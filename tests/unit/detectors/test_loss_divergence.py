@@ -104,6 +104,14 @@ def test_a_jump_of_the_learning_rate_is_named(replay: Replay) -> None:
     assert (found.evidence["lr_before"], found.evidence["lr"]) == (1e-3, 0.1)
 
 
+def test_a_loss_that_comes_down_a_little_under_a_rate_far_too_high_is_still_found(replay: Replay) -> None:
+    loss, lr = learning(3), np.full(1000, 1e-3)
+    loss[601:] = 1.4 + 20.0 * np.exp(-np.arange(399) / 3)
+    assert "loss-divergence" not in acting(replay(loss=loss[:660], lr=lr[:660])), "it comes back by itself"
+    lr[600:] = 0.1
+    assert the("loss-divergence", replay(loss=loss[:660], lr=lr[:660])).evidence["lr_jumped_at"] == 600
+
+
 def test_a_warm_up_shortly_before_is_not_taken_for_the_jump(replay: Replay) -> None:
     steps = np.arange(1000)
     loss, lr = 0.2 + 2.1 * np.exp(-steps / 12), 1e-3 * np.minimum(1.0, (1 + steps) / 40)

@@ -74,6 +74,16 @@ def test_first_layers_without_any_gradient_are_dead() -> None:
     assert dead_units(sampled(layers(0.0, 0.0, 0.0))) is None, "nothing lives: another matter"
 
 
+@pytest.mark.parametrize(("newest", "dies"), [((0.0, 0.0, 1.0), True), ((0.0, 1.0, 1.0), False), ((0.0, 0.0, 0.0), False)])
+def test_several_layers_that_were_never_zero_have_died_in_one_sample(newest: tuple[float, ...], dies: bool) -> None:
+    run = sampled(layers(1.0, 1.0, 1.0))
+    for name, norm in zip(list(run.parameters), newest, strict=True):
+        run.add_parameter(1000, name, norm, norm, 1.0)
+    found = dead_units(run)
+    assert (found is not None) is dies
+    assert found is None or (found.evidence["onset"], found.evidence["layers"]) == (1000, 2)
+
+
 def _first_layer(ratio: Callable[[], float]) -> RunView:
     run = view(128)
     for step in range(6):

@@ -14,9 +14,14 @@ from holdfast.signals.run_view import RunView
 
 
 def dead_units(run: RunView, *, samples: int = 3) -> Finding | None:
-    """The first layers' gradients are zero to the last bit at each of the last samples; a later layer's are not."""
+    """The first layers' gradients are zero to the last bit at each of the last samples; a later layer's are not.
+
+    One sample will do for several layers together that were never zero before: they have died.
+    """
     layers = layers_of(run, samples=samples)
-    dead = [_dead(layer, samples) for layer in layers]
+    dead = [_dead(layer, samples) or _has_died(layer) for layer in layers]
+    if not any(_dead(layer, samples) for layer in layers) and not (len(dead) > 1 and dead[0] and dead[1]):
+        return None
     count = dead.index(False) if False in dead else len(dead)
     if count == 0 or count == len(dead):
         return None
@@ -26,6 +31,11 @@ def dead_units(run: RunView, *, samples: int = 3) -> Finding | None:
 
 def _dead(layer: Layer, samples: int) -> bool:
     return all(not one.norms()[-samples:].any() for one in layer.parameters.values())
+
+
+def _has_died(layer: Layer) -> bool:
+    """Whether all of it is zero in the newest sample, and nothing of it was zero in any before."""
+    return all(norms[-1] == 0.0 and norms[:-1].all() for norms in (one.norms() for one in layer.parameters.values()))
 
 
 def _since(layer: Layer) -> int:
