@@ -54,7 +54,7 @@ def beyond_updates(
 def _with_loss(signals: SignalView, steps: Steps, norms: Floats, lost: float, sustained: int) -> Finding | None:
     loss_at, loss = signals.last("loss", 512)
     split = steps[0] if np.sum(loss_at <= steps[0]) >= 64 else steps[1] - 1  # it came between the two
-    before, after = loss[loss_at <= split][-64:], loss[loss_at > split]
+    before, after = loss[loss_at <= split][-32:], loss[loss_at > split]  # while it learns quickly, its fall is no noise
     first = signals.first("loss", 10)[1]
     if len(before) < 32 or len(after) < sustained or not all(np.isfinite(part).all() for part in (before, after, first)):
         return None

@@ -52,3 +52,18 @@ def test_anything_less_is_left_alone(loss: np.ndarray, norm: np.ndarray, ratio: 
 def test_a_rate_that_jumped_is_another_story() -> None:
     rate = np.where(STEPS < 150, 1e-3, 1e-1)
     assert weights_jump(view(loss=SPOILT, norm=np.where(STEPS < 150, GROWING, 3 * GROWING), lr=rate)) is None
+
+
+def test_a_run_that_still_learns_quickly_is_not_too_noisy_for_it() -> None:
+    quick = 0.3 + 2.0 * np.exp(-STEPS / 25) + NOISE
+    loss = np.where(STEPS < 71, quick, 2.3 + NOISE)[:110]
+    norm = np.where(STEPS < 71, 22.0, 14.0)
+    columns = {
+        "step": STEPS[:110],
+        "loss": loss,
+        "weight_norm": np.where(np.isin(STEPS, (1, 11, 21, 72)), norm, MISSING)[:110],
+        "update_ratio": np.where(np.isin(STEPS, (2, 12, 22, 72)), 5e-3, MISSING)[:110],
+        "lr": np.full(110, 1e-3),
+    }
+    found = weights_jump(SignalView(columns))
+    assert found is not None and 71 <= found.onset <= 72
