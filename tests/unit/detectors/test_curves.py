@@ -70,6 +70,15 @@ def test_noise_in_the_validation_is_no_overfitting(seed: int) -> None:
     assert "overfitting" not in codes(run(FALLING, val))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_loss_of_a_game_that_rises_by_half_is_no_divergence_and_one_that_triples_is(seed: int) -> None:
+    game = np.interp(np.arange(1200), [0, 300, 900, 1199], [0.69, 0.74, 0.85, 1.05]) + noise(seed, 1200, 0.08)
+    assert "loss-divergence" not in codes(run(game))
+    assert "loss-divergence" in codes(
+        run(np.interp(np.arange(1200), [0, 300, 1199], [0.69, 0.74, 2.4]) + noise(seed, 1200, 0.08))
+    )
+
+
 def test_a_rise_that_is_next_to_nothing_of_what_was_learned_is_a_remark() -> None:
     train = np.interp(np.arange(1200), [0, 200, 400, 1200], [2.3, 0.05, 0.004, 0.001])
     val = np.interp(np.arange(20), [0, 5, 19], [0.2, 0.0314, 0.0363])

@@ -12,9 +12,13 @@ from holdfast.detectors.finding import Finding
 from holdfast.signals.curves import Curves
 
 
-def divergence(curves: Curves, *, lost: float = 0.8, above: float = 0.5, at_least: int = 5) -> Iterator[Finding]:
+def divergence(
+    curves: Curves, *, lost: float = 0.8, above: float = 0.5, untaught: float = 1.0, at_least: int = 5
+) -> Iterator[Finding]:
     """What was learned is lost (`lost` of it), and the level at the end is `above` of its size over the best.
 
+    Where nothing had been learned it must be `untaught` of its size: the losses of two networks that play against each other
+    rise by half in good health.
     Only the training loss speaks: a validation loss that rises while the training loss falls is `overfitting`.
     """
     curve = curves.train_loss
@@ -23,7 +27,8 @@ def divergence(curves: Curves, *, lost: float = 0.8, above: float = 0.5, at_leas
     best = min(shape.best, shape.start)
     rise = shape.end - best
     both = 0.5 if _held_out_rose_too(curves) else 1.0
-    wanted = both * max(above * max(abs(best), abs(shape.start)), 6 * shape.noise)
+    share = above if shape.start - best > 0.1 * abs(shape.start) else untaught
+    wanted = both * max(share * max(abs(best), abs(shape.start)), 6 * shape.noise)
     if rise < max(wanted, lost * (shape.start - best)):
         return
     high = shape.values > best + 0.5 * rise
