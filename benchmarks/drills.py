@@ -270,6 +270,7 @@ def main() -> int:
 def out_of_reach() -> Iterator[Row]:
     """Faults that none of the trainings of this machine is given."""
     import torch
+
     from holdfast.drills import faults
 
     for code in faults.every() if not torch.cuda.is_available() else ():
