@@ -150,7 +150,8 @@ from its first step.
 - **healthy runs**: the same trainings without a fault, more seeds, and `benchmarks/healthy_trainings`.
 
 The runs take seconds and stand for runs of days: restarts wait a fifth as long, snapshots go to disk every 0.3 s, and a hang is
-told after 4 s without progress. `make drills ARGS="--only-fault nan-batch --seeds 1"` runs a part.
+told after 4 s without progress. A run that was made again, after a repair of Holdfast's, counts as it came out last.
+`make drills ARGS="--only-fault nan-batch --seeds 1"` runs a part.
 """
 
 
