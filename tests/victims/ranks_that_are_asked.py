@@ -20,5 +20,6 @@ while True:
     if over > 0:
         break
     time.sleep(0.01)
-print(f"rank {dist.get_rank()} ended with {[parameter.detach().tolist() for parameter in net.parameters()]}", flush=True)
+ended = f"rank {dist.get_rank()} ended with {[parameter.detach().tolist() for parameter in net.parameters()]}\n"
+print(ended, end="", flush=True)  # in one piece: the other rank prints at the same moment
 dist.destroy_process_group()
