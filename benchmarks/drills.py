@@ -267,14 +267,15 @@ def main() -> int:
     return report(rows, left, given, time.monotonic() - begun)
 
 
-def out_of_reach() -> Iterator[Row]:
-    """Faults that none of the trainings of this machine is given."""
+def out_of_reach(rows: list[Row]) -> Iterator[Row]:
+    """Faults that none of the trainings of this machine is given, and none of `rows` from another has."""
     import torch
 
     from holdfast.drills import faults
 
+    given = {row.get("fault") for row in rows}
     for code in faults.every() if not torch.cuda.is_available() else ():
-        if "gpu" in faults.find(code).needs:
+        if "gpu" in faults.find(code).needs and code not in given:
             yield {"kind": "left-out", "training": "", "fault": code, "why": "needs a GPU, and the machine has none"}
 
 
@@ -283,7 +284,7 @@ def report(rows: list[Row], left: int, given: argparse.Namespace, seconds: float
     whole = not (given.only_training or given.only_fault or given.only_policy)
     where = given.write or (PAGE if whole else None)
     if where is not None:
-        where.write_text(page([*rows, *out_of_reach()], left), encoding="utf-8")
+        where.write_text(page([*rows, *out_of_reach(rows)], left), encoding="utf-8")
         print(f"written: {where.name}")
     bars = Course(rows).bars()
     for bar in bars:

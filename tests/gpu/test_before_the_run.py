@@ -31,7 +31,7 @@ def test_a_kernel_that_adds_in_another_order_is_named_as_the_reason(tmp_path: Pa
 
 
 def test_the_way_to_the_card_is_part_of_what_a_loader_costs(tmp_path: Path) -> None:
-    words = ("validate", "slow_loaders:waits", "--benchmark", "--json", "--time-limit", "20")
+    words = ("validate", "slow_loaders:waits", "--benchmark", "--json", "--time-limit", "60")
     code, answer = asked(tmp_path, *words, at=VICTIMS)
     assert code == 0 and answer["failed"] is None
     assert answer["seconds_a_sample"]["transfer"] > 0

@@ -10,12 +10,13 @@ from typing import Any
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.error_search import Answer, Found, is_told_first
-from holdfast.diagnosis.known_texts import FOLLOWS
+from holdfast.diagnosis.known_texts import ERROR, FOLLOWS
 
 _RAISED = re.compile(r"^(?:\[[^\]]{1,60}\]:?\s*)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?::|\s*$)")
 _KILL = re.compile(r"SIGKILL|[Ss]ignal 9|exitcode\W+-9|[Kk]illed")
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 _MANY_FILES = 0.9  # of the limit
+_LAST_WORDS = 200  # lines: an error, its traceback, and the frames that compiled code prints before it gives up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +64,21 @@ def _code(ended: Ended, name: str | None) -> str:
     known = [one.text.page for one in ended.said.found if one.text.kind >= FOLLOWS and not _disproved(one, ended)]
     if ended.killed_for_memory and (ended.number == signal.SIGKILL or "loader-stall" in known or "host-out-of-memory" in known):
         return "host-out-of-memory"
+    if ended.number == signal.SIGABRT and (told := _told_before_abort(ended.said)) is not None:
+        return told
     if ended.number in _CRASHES or ended.number == signal.SIGKILL:
         return "process-died"
     if known and not is_told_first(ended.said):
         return known[0]
     return "process-died" if ended.number is not None or name is None else "script-error"
+
+
+def _told_before_abort(said: Answer) -> str | None:
+    """The error that compiled code gave up over: after one of a kernel, freeing memory of the card ends in an abort."""
+    first = next(iter(said.found), None)
+    if first is None or first.text.kind != ERROR or first.number <= said.lines - _LAST_WORDS:
+        return None
+    return first.text.page
 
 
 def _disproved(one: Found, ended: Ended) -> bool:

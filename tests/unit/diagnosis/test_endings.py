@@ -16,6 +16,7 @@ KERNEL = (
     "Traceback (most recent call last):\ntorch.AcceleratorError: CUDA error: device-side assert triggered\n"
     "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.\n"
 )
+ABORT = "terminate called after throwing an instance of 'c10::AcceleratorError'\n  what():  CUDA error: an unknown one\n"
 LAUNCHER = "  traceback : Signal 9 (SIGKILL) received by PID 4711\n"
 
 
@@ -28,6 +29,9 @@ def died(code: int, text: str = "", **more: int) -> Ended:
     [
         (died(139), "process-died", "crash-in-a-library"),
         (died(134), "process-died", "crash-in-a-library"),
+        (died(134, KERNEL + ABORT), "token-out-of-range", "labels-out-of-range"),
+        (died(134, GPU + "step\n" * 300 + ABORT), "process-died", "crash-in-a-library"),  # it went on after that error
+        (died(139, KERNEL), "process-died", "crash-in-a-library"),
         (died(137), "process-died", "killed-from-outside"),
         (died(143), "process-died", "ended-by-the-scheduler"),
         (died(137, killed_for_memory=1), "host-out-of-memory", None),

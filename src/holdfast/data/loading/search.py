@@ -29,11 +29,11 @@ class Search:
         """What to try, one after the other; each is to be added to `trials` before the next is asked for."""
         yield self.own
         yield from self._new(self._workers())
+        yield from self._new(self._pin())
         yield from self._new(self._between())
         yield from self._new(self._threads())
         yield from self._new(self._prefetch())
         yield from self._new(self._chunks())
-        yield from self._new(self._pin())
 
     def _new(self, some: Iterator[Setting]) -> Iterator[Setting]:
         """Those of them that were not measured yet."""

@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from holdfast.inside.pinned import pinned_zeros
+
 _SLOTS = 32
 Arrived = Callable[[npt.NDArray[Any] | None], None]
 
@@ -82,4 +84,4 @@ class Courier:
         if self._made >= _SLOTS:
             return None
         self._made += 1
-        return torch.empty(size, dtype=torch.float32, device="cpu", pin_memory=True)
+        return pinned_zeros(size, torch.float32)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from holdfast.inside.capture.gradients import is_plain
+from holdfast.inside.pinned import pinned_zeros
 
 _CHUNK = 65536
 _THREADS = 512
@@ -111,7 +112,7 @@ class GradientKernel:
         self._kinds = torch.tensor(kinds, dtype=torch.int32, device="cpu").pin_memory().to(device, non_blocking=True)
         self._tables = [
             (
-                torch.zeros(self.count, dtype=torch.int64, device="cpu", pin_memory=True),
+                pinned_zeros(self.count, torch.int64),
                 torch.empty(self.count, dtype=torch.int64, device=device),
                 torch.cuda.Event(),  # type: ignore[no-untyped-call]
             )

@@ -7,7 +7,6 @@ in the training's own stream. The host never waits.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from holdfast.checkpoints.finite import count_non_finite
+from holdfast.inside import pinned
 
 _ALIGNED = 64  # bytes; where a kind of values begins in the block
 
@@ -65,7 +65,7 @@ class Block:
     def __init__(self, size: int, *, pin: bool) -> None:
         self.memory: npt.NDArray[np.uint8] = np.empty(max(size, 1), np.uint8)
         self.memory.fill(0)  # so that the pages are there before the training has to wait for them
-        self.size, self.pinned = size, pin and _pin(self.memory)
+        self.size, self.pinned = size, pin and pinned.pin(self.memory)
         self.views: list[torch.Tensor] = []
         self.layout: Layout | None = None
 
@@ -93,8 +93,7 @@ class Block:
         """Give the memory back. Nothing may be copying from or to it any more."""
         if self.pinned:
             self.pinned = False
-            with contextlib.suppress(Exception):  # at the end of the process the driver may be gone before us
-                _runtime().cudaHostUnregister(self.memory.ctypes.data)
+            pinned.unpin(self.memory.ctypes.data)
         self.views, self.layout = [], None
 
     def __del__(self) -> None:
@@ -109,7 +108,11 @@ class Copier:
         self._streams: dict[torch.device, Any] = {}
 
     def copy_out(self, sources: Sequence[Source], hosts: Sequence[torch.Tensor]) -> list[Underway]:
-        """Copy the training's tensors to the host tensors; what is still under way is returned, one for each GPU."""
+        """Copy the training's tensors to the host tensors; what is still under way is returned, one for each GPU.
+
+        Steady tensors must be kept until then (`Pending`): their memory would be given to others while it is copied. Not
+        with `record_stream`: after a kernel has failed, freeing memory that has it aborts the process.
+        """
         underway: list[Underway] = []
         for device, numbers in _by_device(sources):
             if device.type != "cuda":
@@ -128,8 +131,6 @@ class Copier:
             if later:
                 with torch.cuda.stream(stream):
                     torch._foreach_copy_([hosts[n] for n in later], [sources[n].tensor for n in later], non_blocking=True)
-            for number in later:
-                sources[number].tensor.record_stream(stream)  # its memory is not given to others before the copy is done
             end.record(stream)
             underway.append(Underway(device, begin, end))
         return underway
@@ -183,14 +184,3 @@ def _is_dense(size: torch.Size, stride: tuple[int, ...]) -> bool:
                 return False
             expected *= length
     return True
-
-
-def _pin(memory: npt.NDArray[np.uint8]) -> bool:
-    try:
-        return int(_runtime().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)) == 0
-    except Exception:  # noqa: BLE001 - without pinned memory the copies are slower, and that is all
-        return False
-
-
-def _runtime() -> Any:
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -49,15 +49,18 @@ class Snapshot:
 
 
 class Pending:
-    """Copies that still read the training's tensors: nothing but an update may change those, and it waits."""
+    """Copies that still read the training's tensors: nothing but an update may change those, and it waits.
+
+    Their memory is held meanwhile, also where the training gives a tensor other memory or drops it.
+    """
 
     def __init__(self, snapshot: Snapshot, sources: list[Source]) -> None:
         self.snapshot = snapshot
-        self._tensors = [source.tensor for source in sources if source.steady and source.tensor.is_cuda]
+        self._tensors = [source.tensor.detach() for source in sources if source.steady and source.tensor.is_cuda]
         self._versions = [tensor._version for tensor in self._tensors]
 
     def finish(self) -> None:
         """Before an update, or when the copies are there: what changed since then may have been copied half old, half new."""
         if any(tensor._version != version for tensor, version in zip(self._tensors, self._versions, strict=True)):
             self.snapshot.verified = False
-        self._tensors = []
+        self._tensors, self._versions = [], []

@@ -113,11 +113,11 @@ class Snapshots:
         """Before any update: have the device finish the copies of what it will change. The host does not wait."""
         pending = self._pending
         if pending is not None:
+            for copies in pending.snapshot.underway:
+                copies.hold_back()
             with self._lock:
                 self._pending = None
                 pending.finish()
-            for copies in pending.snapshot.underway:
-                copies.hold_back()
 
     # Asking and restoring
 
@@ -154,12 +154,13 @@ class Snapshots:
         """Forget all snapshots and give their memory back."""
         self._blocks.off = True
         with self._lock:
-            snapshots, self._snapshots, self._pending = self._snapshots, [], None
+            snapshots, self._snapshots = self._snapshots, []
         for snapshot in snapshots:
             if snapshot.underway:
                 torch.cuda.synchronize()  # copies to it, and from it into the training
             if not snapshot.users:
                 snapshot.block.release()
+        self._pending = None
         self._blocks.release_all()
         self._tell()
 
