@@ -10,6 +10,7 @@ from typing import Any
 
 Row = dict[str, Any]
 _PATH = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+")  # of the machine that it was run on
+_AT_A_TIME = re.compile(r" \(\d+ runs at a time\)")
 SEEN, CAUSE_RIGHT, CONTROLS, SURVIVED = 0.98, 0.90, 100, 0.95
 
 
@@ -102,7 +103,7 @@ def _count(rows: list[Row], name: str) -> int:
 def page(rows: list[Row], missing_runs: int = 0) -> str:
     """The whole page."""
     course = Course(rows)
-    machines = sorted({row["machine"] for row in rows if row["kind"] == "machine"})
+    machines = sorted({_AT_A_TIME.sub("", row["machine"]) for row in rows if row["kind"] == "machine"})
     dates = sorted({row["date"] for row in rows if row["kind"] == "machine"})
     parts = [
         "# Scoreboard\n",
@@ -207,7 +208,7 @@ def _misses(course: Course) -> list[str]:
     rows = [
         *((row, "not seen", _instead(row)) for row in course.to_see if row["seen"] is None),
         *((row, "another cause", f"{row['seen']}: {row['cause'] or 'none'}") for row in wrong),
-        *((row, "not survived", row["why_not_survived"]) for row in course.to_survive if not row["survived"]),
+        *((row, "not survived", _lost(row, course)) for row in course.to_survive if not row["survived"]),
         *((row, "harmless, but something was raised", _words(row["unexpected"])) for row in course.faults if _alarmed(row)),
     ]
     failed = (
@@ -219,6 +220,13 @@ def _misses(course: Course) -> list[str]:
     if not lines:
         return ["None.\n"]
     return [_table(("training", "policy", "seed", "fault", "miss", "reason"), sorted(lines, key=lambda line: (line[3], *line)))]
+
+
+def _lost(row: Row, course: Course) -> str:
+    """What became of it, what was done, and how much of the run that cost."""
+    steps = max((one["steps"] for one in course.controls if one["training"] == row["training"] and one.get("steps")), default=0)
+    undone = f"; {row['lost_steps']} of {steps} steps were undone" if row.get("lost_steps") and steps else ""
+    return f"{row['why_not_survived']} (done: {_words(row.get('actions', ()))}{undone})"
 
 
 def _alarmed(row: Row) -> bool:

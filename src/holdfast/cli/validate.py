@@ -74,32 +74,43 @@ def validate(
             path, format=format, tree=tree, batch=batch, also=also or [], seconds=time_limit, memory=memory_limit, as_json=as_json
         )
         return
-    from holdfast.cli.data_progress import Bar
-    from holdfast.cli.data_words import show
     from holdfast.data.cache import cache_folder
     from holdfast.data.validate import Settings
-    from holdfast.data.validate import validate as look
 
     settings = Settings(
         format=format, jobs=jobs, quick=quick, label=label, tree=tree, tokenizer=tokenizer, embedding_rows=rows,
         also=tuple(also or ()), cache=None if no_cache else cache_folder(),
     )  # fmt: skip
+    report = _look(path, settings)
+    _show(report, as_json=as_json)
+    _write(report, path, settings, fix=fix, fix_into=fix_into, quarantine=quarantine, html=html)
+    if report.count("critical") or (strict and report.count("warning")):
+        raise typer.Exit(1)
+
+
+def _look(path: str, settings: Settings) -> Report:
+    """Look at the data, with a bar."""
+    from holdfast.cli.data_progress import Bar
+    from holdfast.data.validate import validate as look
+
     warnings.simplefilter("ignore")  # decoders warn about odd files in words of their own
     with Bar() as bar:
         try:
-            report = look(path, settings, bar.advance)
+            return look(path, settings, bar.advance)
         except KeyboardInterrupt:
-            bar.tell_stopped(kept=not no_cache)
+            bar.tell_stopped(kept=settings.cache is not None)
             raise
+
+
+def _show(report: Report, *, as_json: bool) -> None:
     if as_json:
         from holdfast.cli.show import for_json
 
         print(json.dumps(for_json(report.as_row()), ensure_ascii=False))
     else:
+        from holdfast.cli.data_words import show
+
         show(report)
-    _write(report, path, settings, fix=fix, fix_into=fix_into, quarantine=quarantine, html=html)
-    if report.count("critical") or (strict and report.count("warning")):
-        raise typer.Exit(1)
 
 
 def _write(

@@ -15,6 +15,7 @@ SENTINELS = (-99.0, 999.0, -999.0, 9999.0, -9999.0, 99999.0, -99999.0, 999999.0,
 MOST_DISTINCT = 4096
 _SAMPLE = 8192
 _END = 0.02
+_SPARSE = 0.2  # of the values: where fewer differ from the most frequent one, they alone say how sure its statistics are
 _PLACES = 10_000  # rows with something wrong that are remembered
 _FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -51,8 +52,10 @@ class ColumnSummary:
         some = self.sample[(self.sample >= self.low_without) & (self.sample <= self.high_without)]
         if not len(some):
             return Spread(0, 0.0, 0.0)
+        telling = int(np.count_nonzero(some != np.median(some)))
+        number = telling if 0 < telling < _SPARSE * len(some) else len(some)
         some = np.clip(some, *np.quantile(some, (_END, 1 - _END)))
-        return Spread(len(some), float(some.mean()), float(some.std()))
+        return Spread(number, float(some.mean()), float(some.std()))
 
     def add(self, column: Column) -> None:
         """The next rows."""

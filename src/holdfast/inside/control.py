@@ -131,8 +131,9 @@ class Control:
                 self.snapshots.drop_after(found)
         if found is None:
             raise Refused("no clean snapshot is that old" if to != "disk" else "no clean checkpoint is on disk")
-        factor = float(action.settings.get("lr_factor", 1.0))
-        self.rate.lower(factor, step, warm_up_steps=int(action.settings.get("warmup_steps", 0)))
+        factor, given = float(action.settings.get("lr_factor", 1.0)), action.settings
+        warm_up, regain = int(given.get("warmup_steps", 0)), int(given.get("regain_steps", 0))
+        self.rate.lower(factor, step, warm_up_steps=warm_up, regain_steps=regain)
         if (limit := action.settings.get("lr_limit")) is not None:
             self.rate.hold(self._optimizers(), float(limit))
         self._guard.start_again()

@@ -17,19 +17,26 @@ _LIFTED_AFTER = 50  # updates without a jump: it happened once, and a schedule t
 
 
 class RateFactor:
-    """The factor of one training, a warm-up to it after a roll-back, and the rates beyond which it must not jump."""
+    """The factor of one training, a warm-up to it after a roll-back, and the rates beyond which it must not jump.
+
+    A part of the factor may be there for a while only: it climbs back to one.
+    """
 
     def __init__(self) -> None:
-        self.factor = 1.0
-        self._warm_up_from, self._warm_up_steps = 0, 0
+        self._lasting, self._passing = 1.0, 1.0
+        self._since, self._warm_up_steps, self._regain_steps = 0, 0, 0
         self._limits: weakref.WeakKeyDictionary[Optimizer, list[torch.Tensor | float]] = weakref.WeakKeyDictionary()
         self._without_a_jump = 0
         self._put_on: list[tuple[dict[str, Any], Any]] = []
 
-    def lower(self, factor: float, step: int, *, warm_up_steps: int = 0) -> None:
-        """Multiply the rate by another factor from this step on, slowly at first if steps of warm-up are given."""
-        self.factor *= factor
-        self._warm_up_from, self._warm_up_steps = step, warm_up_steps
+    def lower(self, factor: float, step: int, *, warm_up_steps: int = 0, regain_steps: int = 0) -> None:
+        """Multiply the rate by another factor from this step on, slowly at first if steps of warm-up are given.
+
+        With `regain_steps` it stays for as many steps, and is taken back within as many more.
+        """
+        self._lasting *= self._passing_at(step) * (1.0 if regain_steps else factor)
+        self._passing = factor if regain_steps else 1.0
+        self._since, self._warm_up_steps, self._regain_steps = step, warm_up_steps, regain_steps
 
     def hold(self, optimizers: Iterable[Optimizer], limit: float) -> None:
         """Keep all rates from jumping: the first may be `limit`, or what it is now; the others as much more as that one may."""
@@ -41,10 +48,22 @@ class RateFactor:
                 times = max(1.0, limit / first) if first > 0.0 else 1.0
             self._limits[optimizer] = [rate * times for rate in rates]
 
+    @property
+    def factor(self) -> float:
+        """The factor without what a warm-up takes and what was regained."""
+        return self._lasting * self._passing
+
     def at(self, step: int) -> float:
         """The factor for the update of a step."""
-        done = step - self._warm_up_from + 1
-        return self.factor if done >= self._warm_up_steps else self.factor * done / self._warm_up_steps
+        factor, done = self._lasting * self._passing_at(step), step - self._since + 1
+        return factor if done >= self._warm_up_steps else factor * done / self._warm_up_steps
+
+    def _passing_at(self, step: int) -> float:
+        """Evenly from one step to the next, so that no update is much larger than the one before."""
+        if self._passing == 1.0:
+            return 1.0
+        regained = (step - self._since - self._regain_steps) / self._regain_steps
+        return float(self._passing ** (1.0 - min(1.0, max(0.0, regained))))
 
     def put_on(self, optimizer: Optimizer, step: int) -> None:
         """Before an update: let the optimizer see the smaller rate."""

@@ -75,6 +75,7 @@ ACTIONS = {
         {
             "to": " to step {}",
             "lr_factor": ", learning rate x {}",
+            "regain_steps": " for {} steps",
             "lr_limit": ", learning rate kept under {}",
             "warmup_steps": ", warm-up of {} steps",
         },

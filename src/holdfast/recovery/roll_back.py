@@ -19,6 +19,9 @@ class RollBack:
     A failure within `watch_steps` of a roll-back goes one snapshot further back with a stronger cut, the next one to the
     newest checkpoint on disk, and the one after that stops the training with a report. `margin` steps before the onset are
     not trusted. `at_most` bounds all roll-backs within `within_steps`, related or not.
+
+    The first cut is not for good: most trouble has other reasons, and a rate that stays low costs what the run could have
+    learned. Once `regain_steps` went well, it climbs back within as many. If it was the rate, the next cut stays.
     """
 
     lr_factor: float = 0.75
@@ -29,6 +32,7 @@ class RollBack:
     at_most: int = 6
     within_steps: int = 5000
     warmup_steps: int = 0
+    regain_steps: int = 50
     called_by: tuple[str, ...] = CALLED_BY
 
     def decide(self, diagnosis: Diagnosis, past: ActionLog) -> Action | None:
@@ -41,7 +45,10 @@ class RollBack:
         if len(failed) >= 3 or len(tried) >= self.at_most or any(one.action.settings.get("to") == "disk" for one in failed):
             return self._stop(diagnosis, finding.code, len(failed) or len(tried))
         to = self._target(diagnosis, failed)
-        settings = {"to": to, "lr_factor": self._factor(diagnosis, len(failed)), "warmup_steps": self.warmup_steps}
+        factor = self._factor(diagnosis, len(failed))
+        settings = {"to": to, "lr_factor": factor, "warmup_steps": self.warmup_steps}
+        if factor < 1.0 and not tried and self._went_well(diagnosis):
+            settings["regain_steps"] = self.regain_steps
         if "lr_jumped_at" in diagnosis.evidence:
             settings["lr_limit"] = float(f"{float(diagnosis.evidence['lr_before']):.4g}")
         return Action("roll-back", step=diagnosis.step, because=finding.code, settings=settings)
@@ -77,11 +84,17 @@ class RollBack:
 
     def _factor(self, diagnosis: Diagnosis, failures: int) -> float:
         """The cut. A learning rate that had jumped was the trouble itself: it comes back with the snapshot, is kept from
-        jumping again, and is left as it was. Only if that was not enough is it cut here, too.
+        jumping again, and is left as it was; so it is where the weights were overwritten, which no rate does. Only if that
+        was not enough is it cut here, too.
         """
         exploded = diagnosis.evidence.get("exploded")
-        factor = 1.0 if "lr_jumped_at" in diagnosis.evidence else self.after_explosion if exploded else self.lr_factor
+        not_the_rate = "lr_jumped_at" in diagnosis.evidence or diagnosis.causes[:1] == ("weights-overwritten",)
+        factor = 1.0 if not_the_rate else self.after_explosion if exploded else self.lr_factor
         return float(f"{factor * self.again**failures:.4g}")
+
+    def _went_well(self, diagnosis: Diagnosis) -> bool:
+        """Whether the rate had been good for a while: one that is too high from the start is not gone back to."""
+        return self._onset(diagnosis) >= 2 * self.regain_steps > 0
 
     def _stop(self, diagnosis: Diagnosis, code: str, times: int) -> Action:
         why = (

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 KINDS = {
     "skip-batch": "leave out the update of one step",
     "clip": "keep the gradient norm under `max_norm` from now on",
-    "roll-back": "restore the snapshot of step `to`, and go on with the learning rate times `lr_factor`, up to `lr_limit`",
+    "roll-back": "restore the snapshot of step `to`, and go on with the learning rate times `lr_factor`, up to `lr_limit`;"
+    " after `regain_steps`, if given, it climbs back within as many",
     "lower-lr": "multiply the learning rate by `factor`",
     "shrink-micro-batch": "split every batch into `parts`, with the same gradient",
     "save-checkpoint": "save a checkpoint now",

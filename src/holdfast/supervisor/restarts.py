@@ -253,12 +253,13 @@ def stopped(run: RunFolder, since: float) -> bool:
 
 
 def lowered(run: RunFolder, since: float) -> float:
-    """By how much the learning rate was lowered in an attempt: the factor is Holdfast's, and in no checkpoint."""
+    """By how much the learning rate was lowered for good in an attempt: the factor is Holdfast's, and in no checkpoint."""
     factor, seen = 1.0, set()
     for row in run.journal:
         if row.get("kind") == "action" and row.get("state") == "done" and float(row.get("time") or 0) >= since:
             settings = row.get("settings") or {}
-            if row.get("action") in ("lower-lr", "roll-back") and row.get("number") not in seen:
+            lasting = row.get("action") in ("lower-lr", "roll-back") and not settings.get("regain_steps")
+            if lasting and row.get("number") not in seen:
                 seen.add(row.get("number"))
                 factor *= float(settings.get("factor", settings.get("lr_factor", 1.0)))
     return factor

@@ -23,7 +23,7 @@ NAN = {
     "input": "field 0 holds 3 NaN", "batch": BATCH, "loss_before": [0.54, 0.53, 0.52], "norm_before": [1.2, 1.1],
 }  # fmt: skip
 BACK = {"action": "roll-back", "step": 900, "because": "loss-divergence", "number": 1}
-SETTINGS = {"to": 850, "lr_factor": 0.75, "warmup_steps": 0}
+SETTINGS = {"to": 850, "lr_factor": 0.75, "warmup_steps": 0, "regain_steps": 50}
 
 
 def bad_update(run: Any, step: int = 412, rank: int = 0, **evidence: Any) -> None:
@@ -76,8 +76,8 @@ def test_a_hundred_columns_hold_every_entry_folded_under_its_own_words(training:
         "                                      usual 0.48",
         "step 900  diagnosis  likely cause: learning-rate-too-high (or no-warmup); seen by",
         "                                      loss-divergence, since step 871",
-        "step 900  done       rolled back to step 850, learning rate x 0.75, because",
-        "                                      loss-divergence (restored the snapshot in 0.31 s)",
+        "step 900  done       rolled back to step 850, learning rate x 0.75 for 50 steps,",
+        "                                      because loss-divergence (restored the snapshot in 0.31 s)",
         "step 950  change     deep supervision",
     ]
     assert shown.splitlines()[0][10:15] == "+2:05"
@@ -162,13 +162,13 @@ def test_the_same_step_after_a_roll_back_is_told_again(training: Any) -> None:
 def test_an_action_is_posted_then_done_or_refused_and_ranks_may_disagree(training: Any) -> None:
     run = training().run
     roll_back(run, ("posted", None))
-    assert "posted     will roll back to step 850, learning rate x 0.75" in told(run)
+    assert "posted     will roll back to step 850, learning rate x 0.75 for 50 steps" in told(run)
     roll_back(run, ("done", 0), ("refused", 1))
     run.journal.path.write_text(run.journal.path.read_text().replace("restored the snapshot in 0.31 s", "no snapshot"))
     (event,) = Folding(run.journal).events
     assert event.state == "refused"
-    said = "could not roll back to step 850, learning rate x 0.75, because loss-divergence: no snapshot; done on rank 0"
-    assert sentence(event) == said
+    said = "could not roll back to step 850, learning rate x 0.75 for 50 steps, because loss-divergence: no snapshot;"
+    assert sentence(event) == f"{said} done on rank 0"
 
 
 def test_what_was_done_before_it_was_said_to_be_posted_is_still_one_action(training: Any) -> None:

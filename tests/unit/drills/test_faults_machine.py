@@ -81,7 +81,8 @@ def test_a_slow_worker_is_the_only_slow_one(drilled: Drilled) -> None:
 
 def test_a_killed_worker_leaves_its_training_without_it(drilled: Drilled) -> None:
     code, _ = drilled("worker-killed", workers=2)
-    assert code == 1 and "is killed by signal: Killed" in drilled.printed
+    said = ("is killed by signal: Killed", "exited unexpectedly")  # torch has two ways of noticing it, whichever is first
+    assert code == 1 and any(one in drilled.printed for one in said), drilled.printed
 
 
 @pytest.mark.parametrize(("code", "workers"), [("worker-hung", 2), ("deadlock", 0), ("infinite-loop", 0), ("lock-held-in-c", 0)])

@@ -104,6 +104,25 @@ def test_a_rate_that_jumps_again_after_a_roll_back_is_held_and_one_that_climbs_i
         assert {made(0.1) for _ in range(50)} and made(0.5) == pytest.approx(0.5, rel=1e-3), "it jumped once, long ago"
 
 
+def test_a_rate_that_was_cut_for_a_while_climbs_back_evenly_and_the_next_cut_stays(run: RunFolder) -> None:
+    loop = Loop()
+    loop.train(60)
+    wait_for_snapshots(run)
+    settings = {"to": 55, "lr_factor": 0.25, "regain_steps": 4}
+    post(run.path, 1, 0, Action("roll-back", step=60, because="loss-divergence", settings=settings))
+    loop.train(1)
+
+    def made() -> float:
+        loop.train(1)
+        return -((loop.model.weight - loop.before[-1]) / loop.model.weight.grad).mean().item()
+
+    climb = [0.025 * 4 ** (n / 4) for n in range(1, 4)]
+    assert [made() for _ in range(10)] == pytest.approx([*[0.025] * 5, *climb, 0.1, 0.1], rel=1e-2)
+    post(run.path, 2, 0, Action("lower-lr", step=71, because="loss-divergence", settings={"factor": 0.5}))
+    loop.train(1)
+    assert [made() for _ in range(10)] == pytest.approx([0.05] * 10, rel=1e-2)
+
+
 def test_a_roll_back_to_where_nothing_is_kept_is_refused_in_words(run: RunFolder) -> None:
     loop = Loop()
     loop.train(20)

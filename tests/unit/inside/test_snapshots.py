@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from torch import nn
 from holdfast.errors import CannotRestore
 from holdfast.inside.helper import Helper
 from holdfast.inside.snapshots import host_memory
-from holdfast.inside.snapshots.host_copy import Block, Layout, Source
+from holdfast.inside.snapshots.host_copy import Block, Copier, Layout, Source
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -165,6 +167,19 @@ def test_a_costly_snapshot_is_taken_less_often_but_not_with_several_ranks(loop: 
     loop.run(0, 220, between)
     assert alone.every == 5000 and alone.taken == 2
     assert several.every == 50 and taken == [1, 10, 50, 100, 150, 200]
+
+
+def test_one_snapshot_that_a_busy_machine_held_up_does_not_make_them_rare(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshots, copy_out = snapshots_of(loop, budget=1.0), Copier.copy_out
+
+    def held_up(self: Copier, *words: Any) -> Any:
+        time.sleep(0.5 if snapshots.taken == 3 else 0.0)
+        return copy_out(self, *words)
+
+    monkeypatch.setattr(Copier, "copy_out", held_up)
+    taken: list[int] = []
+    loop.run(0, 220, lambda step: taken.append(step) if snapshots.due(step) and snapshots.take(step) else None)
+    assert taken == [1, 10, 50, 100, 150, 200]
 
 
 def test_newer_ones_are_dropped_after_a_roll_back(loop: Loop) -> None:

@@ -37,7 +37,7 @@ def test_a_diverged_loss_is_rolled_back_to_the_newest_snapshot_before_it(
     judge.look()
     (letter,) = letters()
     assert (letter["action"], letter["at"], letter["because"]) == ("roll-back", 0, "loss-divergence")
-    assert letter["settings"] == {"to": 550, "lr_factor": 0.75, "warmup_steps": 0}
+    assert letter["settings"] == {"to": 550, "lr_factor": 0.75, "warmup_steps": 0, "regain_steps": 50}
     assert codes(run) == ["loss-divergence"]
     (diagnosis,) = kinds(run, "diagnosis")
     assert 598 <= diagnosis["onset"] <= 601 and "learning-rate-too-high" in diagnosis["causes"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,21 @@ def past(*rows: tuple[str, int, dict[str, Any]], state: str = "done") -> ActionL
 
 def test_going_back_takes_the_newest_snapshot_that_is_surely_from_before() -> None:
     action = RollBack().decide(diagnosis("loss-divergence", snapshots=(900, 950, 978, 990)), past())
-    assert action is not None and action.settings == {"to": 950, "lr_factor": 0.75, "warmup_steps": 0}
+    assert action is not None
+    assert action.settings == {"to": 950, "lr_factor": 0.75, "warmup_steps": 0, "regain_steps": 50}
+
+
+def test_only_the_first_cut_in_a_run_that_went_well_is_given_back() -> None:
+    again = RollBack().decide(diagnosis("loss-divergence", snapshots=(800, 950)), past(("roll-back", 500, {"to": 450})))
+    assert again is not None and again.settings["lr_factor"] == 0.75 and "regain_steps" not in again.settings
+    early = RollBack().decide(diagnose([Finding("loss-divergence", step=80, severity="critical")], snapshots=(10,)), past())
+    assert early is not None and early.settings["lr_factor"] == 0.75 and "regain_steps" not in early.settings
+
+
+def test_weights_that_something_else_wrote_are_no_reason_to_learn_more_slowly() -> None:
+    found = replace(diagnosis("loss-divergence", snapshots=(900,)), causes=("weights-overwritten",))
+    action = RollBack().decide(found, past())
+    assert action is not None and action.settings == {"to": 900, "lr_factor": 1.0, "warmup_steps": 0}
 
 
 def test_after_an_explosion_the_cut_is_deeper_but_a_learning_rate_that_had_jumped_is_only_kept_from_it() -> None:

@@ -15,6 +15,7 @@ import json
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -65,6 +66,7 @@ class Snapshots:
         self._structure: Any = None
         self._next = _FIRST_STEPS[0]
         self._asked_at, self._step_seconds, self._copy_seconds = 0.0, 0.0, 0.0
+        self._costs: deque[float] = deque(maxlen=3)  # seconds of the last snapshots
         self._lock = threading.RLock()
         self._blocks = Blocks(keep, memory_limit, run_later=run_later, say=say, lock=self._lock)
 
@@ -236,7 +238,9 @@ class Snapshots:
         """When the next one is due, by what this one cost; a copy that outlasts half a step holds the next update back."""
         if self._alone and self.taken > 1:  # the first also warms up
             stall = max(0.0, self._copy_seconds - 0.5 * self._step_seconds)
-            self.every = fitting_interval(self.take_seconds + stall, self._step_seconds, share=self._budget, at_least=self._least)
+            self._costs.append(self.take_seconds + stall)
+            cost = min(self._costs)  # what it took beyond that was the machine's, busy with something else
+            self.every = fitting_interval(cost, self._step_seconds, share=self._budget, at_least=self._least)
         later = step + self.every - step % self.every
         self._next = next((first for first in _FIRST_STEPS if first > step), later)
 
