@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import __version__
+from holdfast.drills.faults import every
 from holdfast.signals.describe import schema_page
 from holdfast.signals.schema import TABLES
 
@@ -49,6 +50,14 @@ def test_the_tree_in_the_readme_names_every_unit_and_no_other() -> None:
     source = ROOT / "src" / "holdfast"
     units = {path.name for path in source.iterdir() if (path / "__init__.py").exists()} | {"errors"}
     assert named == units
+
+
+def test_the_numbers_in_the_readme_are_those_of_the_scoreboard() -> None:
+    board = (ROOT / "docs" / "scoreboard.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("## How good it is")[2].partition("\n## ")[0]
+    measured = re.findall(r"^\| (?!runs that)[^|]+ \| (\d+ of \d+)[^|]* \| ok \|$", board, re.MULTILINE)
+    assert len(measured) == 4 and sorted(measured) == sorted(re.findall(r"\| (\d+ of \d+) \|", readme))
+    assert f"{len(every())} kinds of fault" in readme
 
 
 def test_the_changelog_has_this_version() -> None:

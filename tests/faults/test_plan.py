@@ -27,6 +27,19 @@ for _ in range(20):
     optimizer.step()
 """
 
+SAMPLED = """
+import torch
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+data = TensorDataset(torch.randn(400, 4), torch.randn(400, 1))
+loader = DataLoader(data, batch_sampler=BatchSampler(RandomSampler(data), 8, drop_last=True))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in loader:
+    optimizer.zero_grad()
+    (model(x) - y).square().mean().backward()
+    optimizer.step()
+"""
+
 
 def plan(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -74,6 +87,13 @@ def test_a_script_without_a_loader_is_told_what_to_do(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "no DataLoader" in done.stderr
     assert "package.module:make" in done.stderr
+
+
+def test_a_loader_whose_batches_cannot_be_changed_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "t.py").write_text(SAMPLED)
+    done = plan(tmp_path, "--", PYTHON, "t.py")
+    assert done.returncode == 2
+    assert "batches of one size" in done.stderr and "package.module:make" in done.stderr, done.stderr
 
 
 def test_a_command_that_fails_shows_its_last_lines_and_no_traceback_of_ours(tmp_path: Path) -> None:

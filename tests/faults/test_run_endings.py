@@ -29,6 +29,15 @@ def test_ctrl_c_once_saves_a_checkpoint_and_stops_and_nothing_is_started_again(s
     assert list((tmp_path / "runs/a/checkpoints").glob("step-*"))
 
 
+def test_ctrl_c_while_it_waits_for_a_batch_saves_and_the_script_gets_its_own_error(sit: Sit, tmp_path: Path) -> None:
+    terminal = sit([*HOLDFAST, "run", "--policy", "guard", "--name", "a", PYTHON, str(VICTIMS / "interrupted_loader.py")])
+    wait_until(lambda: has_stepped(tmp_path / "runs/a"), 60)
+    terminal.type(b"\x03")
+    seen = terminal.rest()
+    assert b"saved " in seen and b"the script has caught it" in seen and b"exited unexpectedly" not in seen
+    assert terminal.process.wait() == 0
+
+
 def test_ctrl_c_twice_stops_at_once_in_the_middle_of_a_step(sit: Sit, tmp_path: Path) -> None:
     terminal = sit([*HOLDFAST, "run", "--policy", "guard", "--name", "a", PYTHON, FALTERS, "hang", "30"])
     terminal.until(b"fault: hang", 60)

@@ -6,12 +6,16 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.data.formats.coco_images import ImagePaths
+from holdfast.data.formats.yolo import settings_of
 from holdfast.data.left_out import bad_entries, bad_rows, image_set
 from holdfast.data.listing import stem
 from holdfast.data.report import Report
 from holdfast.data.samples import Entry, ImageSet
 from holdfast.data.validate import Settings
 from holdfast.errors import StorageError
+
+_OF_KEYPOINTS = ("kpt_shape", "flip_idx", "kpt_names")  # without them the labels of a pose set cannot be read
 
 
 def skip_list(report: Report, path: str, settings: Settings) -> list[str]:
@@ -74,7 +78,9 @@ def _lists(data: ImageSet, kept: list[Entry], folder: Path, *, beside: bool) -> 
 def _data_yaml(data: ImageSet, names: dict[str, str]) -> str:
     import yaml
 
-    settings: dict[str, object] = {**names, "nc": len(data.classes), "names": dict(data.classes)}
+    before = settings_of(data.root / data.described_by) if data.described_by else {}
+    kept = {key: before[key] for key in _OF_KEYPOINTS if key in before}
+    settings: dict[str, object] = {**names, "nc": len(data.classes), "names": dict(data.classes), **kept}
     if "val" not in settings and "train" in settings:
         settings["val"] = names["train"]
     return str(yaml.safe_dump({"path": ".", **settings}, sort_keys=False, allow_unicode=True))
@@ -82,16 +88,15 @@ def _data_yaml(data: ImageSet, names: dict[str, str]) -> str:
 
 def _coco(data: ImageSet, gone: set[tuple[str, str]], folder: Path) -> Iterator[str]:
     """Each JSON file without the images that are left out, and without their annotations."""
-    by_file: dict[str, dict[str, str]] = {}
-    for entry in data.entries:
-        by_file.setdefault(str(entry.label), {})[entry.image] = entry.split
-    for file, images in by_file.items():
+    splits = {str(entry.label): entry.split for entry in data.entries}
+    paths = ImagePaths(data.listing)
+    for file, split in splits.items():
         content = json.loads((data.root / file).read_text(encoding="utf-8"))
-        left = {Path(image).name for image, split in images.items() if (split, image) in gone}
-        kept = [row for row in content["images"] if Path(str(row.get("file_name"))).name not in left]
+        kept = [row for row in content["images"] if (split, paths.find(row.get("file_name"), split)) not in gone]
         numbers = {row.get("id") for row in kept}
         annotations = [row for row in content.get("annotations", []) if row.get("image_id") in numbers]
-        to = folder / f"{stem(file)}.cleaned.json" if folder != data.root else data.root / Path(file).with_suffix(".cleaned.json")
+        beside = folder == data.root or sum(stem(other) == stem(file) for other in splits) > 1  # as train/a.json and val/a.json
+        to = folder / (Path(file).with_suffix(".cleaned.json") if beside else f"{stem(file)}.cleaned.json")
         _write(to, json.dumps({**content, "images": kept, "annotations": annotations}))
         yield f"wrote {to}: {len(kept):,} images, {len(annotations):,} annotations"
 
@@ -102,8 +107,10 @@ def _rows(report: Report, path: str, into: Path | None) -> Iterator[str]:
         yield "nothing to clean: no row is to be left out"
         return
     folder = into or (Path(path) if Path(path).is_dir() else Path(path).parent)
+    names = [Path(file).name for file in found]
     for file, rows in found.items():
-        to = folder / f"{Path(file).name}.skip.txt"
+        name = Path(file).name if names.count(Path(file).name) == 1 else file  # as in train/a.csv and val/a.csv
+        to = folder / f"{name}.skip.txt"
         _write(to, "".join(f"{row}\n" for row in rows))
         yield f"wrote {to}: {len(rows):,} rows to leave out (counted from 0); the data itself is as it was"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy.typing as npt
 
 from holdfast.data.checks.split_statistics import Spread
 from holdfast.data.columns import Array, Column
+from holdfast.data.row_hash import words_of
 
 SENTINELS = (-99.0, 999.0, -999.0, 9999.0, -9999.0, 99999.0, -99999.0, 999999.0, -999999.0, 1e20, -1e20, 1e30, -1e30)
 MOST_DISTINCT = 4096
@@ -18,17 +21,25 @@ _END = 0.02
 _SPARSE = 0.2  # of the values: where fewer differ from the most frequent one, they alone say how sure its statistics are
 _PLACES = 10_000  # rows with something wrong that are remembered
 _FLOAT32 = float(np.finfo(np.float32).max)
+_NUMBERS = "iuf"
+_LONG = 200  # letters of a text, of which more are not kept
 
 
 class ColumnSummary:
-    """Takes chunk after chunk of one column; its size does not depend on how many there are."""
+    """Takes chunk after chunk of one column; its size does not depend on how many there are.
+
+    A chunk may have another type than the one before: whole numbers with gaps are read as floats. `dtype` can hold all that
+    came, `whole` all whole numbers; it is None where there are none.
+    """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
+        self.whole: np.dtype[Any] | None = None
         self.rows = self.count = self.nan = self.inf = self.beyond_float32 = self.at_limits = 0
         self.low, self.high = math.inf, -math.inf
         self.mean, self._squares, self._finite = 0.0, 0.0, 0
         self.bad_rows: list[int] = []
+        self.bad_places: list[tuple[str, int]] = []  # of the same rows: the file, and their number in it
         self.sentinels: dict[float, int] = {}
         self.low_without, self.high_without = math.inf, -math.inf  # the range without values that may be sentinels
         self.sample: npt.NDArray[np.float64] = np.empty(0)
@@ -39,7 +50,7 @@ class ColumnSummary:
     @property
     def is_number(self) -> bool:
         """Whether the column holds numbers."""
-        return self.dtype.kind in "iuf"
+        return self.dtype.kind in _NUMBERS
 
     @property
     def spread(self) -> Spread:
@@ -57,36 +68,49 @@ class ColumnSummary:
         some = np.clip(some, *np.quantile(some, (_END, 1 - _END)))
         return Spread(number, float(some.mean()), float(some.std()))
 
-    def add(self, column: Column) -> None:
-        """The next rows."""
+    def add(self, column: Column, file: str = "", numbers: npt.NDArray[np.int64] | None = None) -> None:
+        """The next rows; `numbers` are those that they have in their file, by which bad ones are found again."""
         values = column.values.ravel() if column.values.ndim > 1 else column.values
-        self._add_distinct(values)
-        if self.is_number and len(values):
-            self._add_numbers(column, values)
+        if len(values):
+            values = values.astype(values.dtype.newbyteorder("="), copy=False)
+            self._widen(values.dtype)
+            self._add_distinct(values)
+            if values.dtype.kind in _NUMBERS:
+                before = len(self.bad_rows)
+                self._add_numbers(column, values)
+                if numbers is not None:
+                    self.bad_places += [(file, int(numbers[row - self.rows])) for row in self.bad_rows[before:]]
         self.rows += column.rows
         self.count += len(values)
 
+    def _widen(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = _wider(self.dtype, dtype) if self.count else dtype
+        if dtype.kind in "iu":
+            whole = _wider(self.whole, dtype) if self.whole is not None else dtype
+            if whole != self.whole:
+                self.whole, self.at_limits = whole, 0  # the limits of a narrower type are none of this one
+
     def _add_distinct(self, values: Array) -> None:
-        if self.distinct is None or not len(values):
+        if self.distinct is None:
             return
-        self.distinct.update(np.unique(values if values.dtype.kind != "O" else values.astype(str))[: MOST_DISTINCT + 1].tolist())
+        self.distinct.update(map(_shortened, value_counts(values, MOST_DISTINCT + 1)))
         if len(self.distinct) > MOST_DISTINCT:
             self.distinct = None
 
     def _add_numbers(self, column: Column, values: Array) -> None:
-        if self.dtype.kind == "f":
+        if values.dtype.kind == "f":
             good = np.isfinite(values)
             if not good.all():
                 self._add_bad(column, good, values)
                 values = values[good]
-        elif self.dtype.itemsize < 8:
-            limits = np.iinfo(self.dtype)
+        elif values.dtype == self.whole and values.dtype.itemsize < 8:
+            limits = np.iinfo(values.dtype)
             self.at_limits += int((values == limits.max).sum() + (values == limits.min).sum() * (limits.min < 0))
         if not len(values):
             return
         numbers = values.astype(np.float64)
         self.low, self.high = min(self.low, float(numbers.min())), max(self.high, float(numbers.max()))
-        if self.dtype == np.float64:
+        if values.dtype == np.float64:
             self.beyond_float32 += int((np.abs(numbers) > _FLOAT32).sum())
         self._add_moments(numbers)
         self._add_sentinels(numbers)
@@ -137,3 +161,25 @@ class ColumnSummary:
             self.high_without = max(self.high_without, float(rest.max()))
         for value, count in zip(*np.unique(numbers[suspects], return_counts=True), strict=True):
             self.sentinels[float(value)] = self.sentinels.get(float(value), 0) + int(count)
+
+
+def value_counts(values: Array, most: int) -> dict[Any, int]:
+    """How often each value is there, of at most so many; NaN is one value."""
+    if values.dtype.kind == "O":
+        return dict(itertools.islice(Counter(words_of(values)).items(), most))
+    found, counts = np.unique(values, return_counts=True)
+    kinds = (value if value == value else math.nan for value in found[:most].tolist())
+    return dict(zip(kinds, counts[:most].tolist(), strict=True))
+
+
+def _shortened(value: Any) -> Any:
+    """A long text by its beginning and its hash: texts are kept to tell them apart, and may be as large as books."""
+    return value if not isinstance(value, str) or len(value) <= _LONG else f"{value[:_LONG]} {hash(value)}"
+
+
+def _wider(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
+    """A type that can hold the values of both."""
+    try:
+        return np.promote_types(one, other)
+    except TypeError:
+        return np.dtype(object)

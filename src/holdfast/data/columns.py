@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -108,8 +109,8 @@ def by_split(split: str, chunk: Chunk) -> Iterator[tuple[str, Chunk]]:
     if column is None:
         yield split, chunk
         return
-    words = chunk[column].values.astype(str)
-    for word in np.unique(words):
+    words = np.array([str(value) for value in chunk[column].values.tolist()], dtype=object)
+    for word in sorted(set(words.tolist())):
         name = word_of_split(str(word)) or str(word)
         yield name, {key: one for key, one in taken(chunk, words == word).items() if key != column}
 
@@ -120,6 +121,10 @@ _KEYS = frozenset(
     {"id", "uid", "uuid", "key", "index", "subject",
      "patient", "user", "session", "group", "study", "series", "participant", "recording", "filename", "path"}
 )  # fmt: skip
+
+
+_ROW_NUMBERS = re.compile(r"|unnamed:? ?\d+|__index_level_\d+__|row_?(?:id|no|nr|num|number)?", re.IGNORECASE)
+_FEWEST = 20  # rows, below which a series is chance
 
 
 def label_column(names: list[str], chosen: str | None) -> str | None:
@@ -134,6 +139,15 @@ def is_key(name: str) -> bool:
     """Whether a name says that its values tell which event, patient or recording a row belongs to."""
     word = _word(name)
     return word in _TOGETHER or word in _KEYS or (word.removesuffix("id") in _KEYS and word != "id")
+
+
+def numbers_rows(name: str, column: Column) -> bool:
+    """Whether a column only numbers the rows: by its name, as pandas writes its index, or by its values, one more in each row."""
+    if _ROW_NUMBERS.fullmatch(name.strip()) is not None:
+        return True
+    values = column.values
+    whole = column.counts is None and values.ndim == 1 and values.dtype.kind in "iu" and len(values) >= _FEWEST
+    return whole and bool((values[1:] == values[:-1] + 1).all())
 
 
 def _word(name: str) -> str:

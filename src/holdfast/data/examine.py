@@ -18,7 +18,7 @@ from holdfast.data.checks.masks import UNREADABLE as MASK_UNREADABLE
 from holdfast.data.checks.rotation import rotated
 from holdfast.data.facts import Facts, MaskFacts, facts_from
 from holdfast.data.formats.masks import folder_of_masks
-from holdfast.data.image_header import Header, read_header
+from holdfast.data.image_header import Header, jpeg_from_ends, read_header
 from holdfast.data.listing import Stamp, read_bytes, read_ends
 from holdfast.data.mask_values import mask_facts, overlapping_pixels
 from holdfast.data.pixels import MOST_PIXELS, TooLarge, look_at, opened
@@ -26,7 +26,7 @@ from holdfast.data.problem import Fault
 from holdfast.data.samples import ClassKey, Entry, Label, ReadLabel
 
 _LARGEST_FILE = 1 << 30
-_HEAD, _TAIL = 4096, 1024
+_HEADS, _TAIL = (5120, 1 << 17), 1024  # bytes; the longer beginning holds the size of a photo with a thumbnail, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +77,13 @@ def _label(how: Examination, entry: Entry) -> Label:
 def _image(how: Examination, file: str, faults: list[Fault]) -> tuple[Facts, Header]:
     """Header and pixels of an image."""
     try:
-        content = _content(path_in(how.root, file), quick=how.quick)
+        content, header = _content(path_in(how.root, file), quick=how.quick)
     except (OSError, ValueError) as error:
         faults.append(Fault(UNREADABLE.code, file, 0, str(error)[:200]))
         return Facts(), Header("")
     if not content:
         faults.append(Fault(EMPTY.code, file, 0, "0 bytes"))
         return Facts(), Header("")
-    header = read_header(content)
     wrong = wrong_extension(file, header.kind)
     faults += [wrong] if wrong else []
     if is_a_bomb(header.width, header.height, len(content)):
@@ -102,13 +101,28 @@ def path_in(root: Path, file: str) -> str:
     return file if file[0] == "/" else f"{root}/{file}"
 
 
-def _content(path: str, *, quick: bool) -> bytes:
-    """All bytes of a file; with `quick` only the beginning and the end of a JPEG, which is all that is looked at."""
-    if quick:
-        head, tail = read_ends(path, _HEAD, _TAIL)
-        if len(head) == _HEAD and head.startswith(b"\xff\xd8") and (b"\xff\xc0\0" in head or b"\xff\xc2\0" in head):
-            return head + tail
-    return read_bytes(path, limit=_LARGEST_FILE)
+def _content(path: str, *, quick: bool) -> tuple[bytes, Header]:
+    """All bytes of a file and its header; with `quick` only the beginning and the end of a JPEG, where these say all."""
+    ends = _ends(path) if quick else None
+    if ends is not None:
+        return ends
+    content = read_bytes(path, limit=_LARGEST_FILE)
+    return content, read_header(content)
+
+
+def _ends(path: str) -> tuple[bytes, Header] | None:
+    """Both ends of a whole JPEG and its header. Cameras put a thumbnail before the size, so a longer beginning is tried, too.
+
+    None where the whole file is needed: nothing is called cut, or too large for its bytes, by its ends alone.
+    """
+    for length in _HEADS:
+        head, tail = read_ends(path, length, _TAIL)
+        if len(head) < length or not head.startswith(b"\xff\xd8"):
+            return None
+        header = jpeg_from_ends(head, tail)
+        if header is not None:
+            return (head + tail, header) if header.width * header.height <= MOST_PIXELS else None
+    return None
 
 
 def _pixels(how: Examination, file: str, content: bytes, header: Header, faults: list[Fault]) -> Facts:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 _SIZE_MARKERS = frozenset({0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
 _ALONE = frozenset({0x01, *range(0xD0, 0xD9)})
-_TAIL = 65536  # bytes at the end in which a JPEG's last marker is looked for: some cameras write more behind it
+_END = b"\xff\xd9"  # a JPEG's last marker; some cameras write more behind it: a movie, a second picture
+_TAIL = 65536  # bytes at the end in which it is looked for first
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _ENDINGS = {
     "jpeg": (".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"),
@@ -49,6 +50,21 @@ def read_header(content: bytes) -> Header:
     return Header(kind)
 
 
+def jpeg_from_ends(head: bytes, tail: bytes) -> Header | None:
+    """Read a JPEG by its first and last bytes; None where these do not tell its size and that it is whole.
+
+    The file must be as long as `head` at least. The size must stand before `tail` can begin, which may be the end of `head`:
+    a thumbnail has an end marker of its own, and it stands before the size.
+    """
+    if _END not in tail:
+        return None
+    try:
+        header, _ = _jpeg_size(head[: -len(tail)])
+    except (struct.error, IndexError):
+        return None
+    return header if header.width and header.height else None
+
+
 def kind_of(content: bytes) -> str:
     """What kind of image the first bytes say it is; empty where they say nothing."""
     if content.startswith(b"\xff\xd8"):
@@ -70,10 +86,18 @@ def fits_ending(kind: str, ending: str) -> bool:
 
 
 def _jpeg(content: bytes) -> Header:
+    header, place = _jpeg_size(content)
+    if not place or content.rfind(_END, max(place, len(content) - _TAIL)) > 0 or content.find(_END, place) > 0:
+        return header
+    return header._replace(cut="its end marker is missing")
+
+
+def _jpeg_size(content: bytes) -> tuple[Header, int]:
+    """Go from marker to marker up to the size, and say where that stands; 0 where it is not found. The end is not looked for."""
     place, orientation, length = 2, 1, len(content)
     while place < length:
         if content[place] != 0xFF:
-            return Header("jpeg", orientation=orientation, broken="a marker is missing where one must be")
+            return Header("jpeg", orientation=orientation, broken="a marker is missing where one must be"), 0
         marker = content[place + 1]
         if marker == 0xFF or marker in _ALONE:
             place += 1 if marker == 0xFF else 2
@@ -81,14 +105,13 @@ def _jpeg(content: bytes) -> Header:
         (size,) = struct.unpack_from(">H", content, place + 2)
         if marker in _SIZE_MARKERS:
             _, height, width, channels = struct.unpack_from(">BHHB", content, place + 4)
-            whole = content.rfind(b"\xff\xd9", max(place, length - _TAIL)) > 0
-            return Header("jpeg", width, height, channels, orientation, cut="" if whole else "its end marker is missing")
+            return Header("jpeg", width, height, channels, orientation), place
         if marker == 0xE1 and content[place + 4 : place + 10] == b"Exif\0\0":
             orientation = exif_orientation(content[place + 10 : place + 2 + size])
         if marker == 0xDA:
             break
         place += 2 + size
-    return Header("jpeg", orientation=orientation, cut="it ends before its size")
+    return Header("jpeg", orientation=orientation, cut="it ends before its size"), 0
 
 
 def _png(content: bytes) -> Header:

@@ -49,6 +49,6 @@ def bad_rows(report: Report) -> dict[str, list[int]]:
     """Rows of tables, arrays and trees that are to be skipped, by file, counted from 0."""
     rows: dict[str, set[int]] = {}
     for problem in report.problems:
-        if leaves_out(problem) and problem.numbers.get("rows") and len(problem.files) == 1:
-            rows.setdefault(problem.files[0], set()).update(problem.numbers["rows"])
+        for file, some in problem.numbers.get("in_files", {}).items() if leaves_out(problem) else ():
+            rows.setdefault(file, set()).update(some)
     return {file: sorted(some) for file, some in rows.items()}

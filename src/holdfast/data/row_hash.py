@@ -14,6 +14,7 @@ from holdfast.data.columns import Array, Chunk, Column
 Numbers = npt.NDArray[Any]  # of 64 bits
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _ONE, _TWO = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_EXACT = 2.0**53  # whole numbers below are the same as float64
 
 
 def row_numbers(chunk: Chunk, names: Iterable[str]) -> Numbers:
@@ -54,10 +55,31 @@ def _of_jagged(values: Numbers, counts: npt.NDArray[np.int64]) -> Numbers:
 
 
 def _as_numbers(values: Array) -> Numbers:
-    if values.dtype.kind == "f":
-        return (values.astype(np.float64) + 0.0).view(np.uint64)  # + 0.0: minus zero is zero
-    if values.dtype.kind in "iub":
-        return values.astype(np.int64 if values.dtype.kind == "i" else np.uint64).view(np.uint64)
-    words, places = np.unique(values.astype(str), return_inverse=True)
-    numbers = [int.from_bytes(hashlib.blake2b(str(word).encode(), digest_size=8).digest(), "little") for word in words]
-    return np.array(numbers, dtype=np.uint64)[places.reshape(values.shape)]
+    """The bits of each value as float64: a column of whole numbers is read as one of floats where a chunk has gaps."""
+    if values.dtype.kind not in "iufb":
+        return _of_words(values)
+    floats = values.astype(np.float64) + 0.0  # + 0.0: minus zero is zero
+    floats[np.isnan(floats)] = np.nan  # there are many kinds of NaN
+    bits: Numbers = floats.view(np.uint64)
+    if values.dtype.kind in "iu" and values.dtype.itemsize == 8:
+        large = np.abs(floats) >= _EXACT
+        bits[large] = values[large].astype(np.int64 if values.dtype.kind == "i" else np.uint64).view(np.uint64)
+    return bits
+
+
+def _of_words(values: Array) -> Numbers:
+    """Each different word is hashed once."""
+    words = words_of(values)
+    numbers = {word: _of_word(word) for word in set(words)}
+    return np.fromiter((numbers[word] for word in words), np.uint64, len(words)).reshape(values.shape)
+
+
+def _of_word(word: str | bytes) -> int:
+    content = word if isinstance(word, bytes) else word.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+def words_of(values: Array) -> list[str | bytes]:
+    """The values as words, each as long as it is. In an array of NumPy's words each would take as much room as the longest."""
+    plain = values if values.dtype.kind in "OUS" else values.astype(str)
+    return [value if isinstance(value, (str, bytes)) else str(value) for value in plain.ravel().tolist()]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from holdfast.data.cache import fingerprint
 from holdfast.data.listing import Listing
 from holdfast.data.problem import Fault
 
@@ -61,7 +62,7 @@ ReadLabel = Callable[[Path, Entry], Label]
 
 @dataclass(slots=True)
 class ImageSet:
-    """Image data in any format. `read_label` must be a module's function: it is sent to other processes."""
+    """Image data in any format. `read_label` must be a module's function, or a partial of one: it is sent to other processes."""
 
     format: FormatName
     root: Path
@@ -73,11 +74,18 @@ class ImageSet:
     has_boxes: bool = False
     described_by: str | None = None  # data.yaml, the JSON file
     faults: list[Fault] = field(default_factory=list)  # what reading the description showed: orphans, paths outside, …
+    notes: list[str] = field(default_factory=list)  # what was passed over
 
     @property
     def splits(self) -> list[str]:
         """Names of the splits, in the order they were met."""
         return list(dict.fromkeys(entry.split for entry in self.entries))
+
+    @property
+    def judged_by(self) -> str:
+        """A short word for what the labels are judged by; the same as long as that is."""
+        classes = sorted(self.classes.items(), key=str) if self.classes_are_known else None
+        return fingerprint(self.format, classes, self.has_boxes, getattr(self.read_label, "args", ()))
 
     def label_of(self, entry: Entry) -> Label:
         """What is said of an image."""

@@ -75,16 +75,18 @@ def _all(
 
 def _changed(data: ImageSet, cache: Cache) -> list[int]:
     """The samples that are not remembered as they are now."""
-    remembered = cache.stamps()
-    return [number for number, entry in enumerate(data.entries) if remembered.get(_name(entry)) != _stamp(data, entry)]
+    remembered, stamp = cache.stamps(), _stamps(data)
+    return [number for number, entry in enumerate(data.entries) if remembered.get(_name(entry)) != stamp(entry)]
 
 
 def _name(entry: Entry) -> str:
     return f"{entry.split}/{entry.image}"
 
 
-def _stamp(data: ImageSet, entry: Entry) -> str:
-    return stamps(entry, data.listing.files)
+def _stamps(data: ImageSet) -> Callable[[Entry], str]:
+    """What a sample is made of, and what it is judged by: a class that is listed now was out of range before."""
+    judged_by = data.judged_by
+    return lambda entry: f"{stamps(entry, data.listing.files)} {judged_by}"
 
 
 def _in_order(examined: Iterator[tuple[int, Seen]], order: list[int]) -> Iterator[Seen]:
@@ -126,5 +128,5 @@ def _kept(
 
 
 def _keep(data: ImageSet, cache: Cache, fresh: list[tuple[int, Seen]]) -> None:
-    entries = ((data.entries[number], seen) for number, seen in fresh)
-    cache.keep_facts((_name(entry), _stamp(data, entry), seen) for entry, seen in entries)
+    stamp, entries = _stamps(data), ((data.entries[number], seen) for number, seen in fresh)
+    cache.keep_facts((_name(entry), stamp(entry), seen) for entry, seen in entries)

@@ -11,16 +11,24 @@ import numpy.typing as npt
 
 from holdfast.data.checks.classes import class_problems
 from holdfast.data.checks.columns import column_problems
-from holdfast.data.checks.rows import duplicate_problems, group_problems, order_problems, rows_are_distinctive
+from holdfast.data.checks.rows import (
+    RowPlaces,
+    SplitRows,
+    duplicate_problems,
+    group_problems,
+    order_problems,
+    rows_are_distinctive,
+)
 from holdfast.data.checks.split_statistics import share_problems, statistics_problems
-from holdfast.data.column_summary import ColumnSummary
-from holdfast.data.columns import Chunk, by_split, is_key, key_sets, label_column
+from holdfast.data.column_summary import ColumnSummary, value_counts
+from holdfast.data.columns import Chunk, Column, by_split, is_key, key_sets, label_column, numbers_rows
 from holdfast.data.formats.splits import order_of
 from holdfast.data.problem import Problem
 from holdfast.data.row_hash import row_numbers
 
 _MOST_ROWS = 50_000_000  # of which duplicates are looked for: eight bytes each
 _MOST_CLASSES = 1000
+_NUMBER = "\0number in the file"  # a column that is added, so that rows keep their numbers when they are put into splits
 _OWN = 0.8  # values over rows, above which a column is taken for a measurement that does not repeat
 
 
@@ -32,6 +40,7 @@ class _Split:
         self.columns: dict[str, ColumnSummary] = {}
         self.rows = 0
         self.numbers: list[npt.NDArray[np.uint64]] = []
+        self.places = RowPlaces()  # of those that have a number
         self.keys: dict[tuple[str, ...], list[npt.NDArray[np.uint64]]] = {}
         self.classes: Counter[Any] = Counter()
         self.changes = 0
@@ -45,42 +54,54 @@ class TableGathering:
         self._chosen = label
         self.label: str | None = None
         self._splits: dict[str, _Split] = {}
+        self._row_numbers: set[str] = set()  # columns that only number the rows
+        self._read: Counter[tuple[str, str]] = Counter()  # rows of each file; of one with several splits, of each of them
         self._too_many = False
 
     def add(self, split: str, file: str, chunk: Chunk) -> None:
         """Some rows, each to the split that it belongs to."""
-        for name, rows in by_split(split, chunk):
-            self._add(name, file, rows)
+        rows = next(iter(chunk.values())).rows
+        first = self._read[split, file]
+        self._read[split, file] += rows
+        if first == 0:
+            self._row_numbers |= {name for name, column in chunk.items() if numbers_rows(name, column)}
+        keys = [name for name in sorted(chunk) if _may_be_key(name, chunk[name]) and name not in self._row_numbers]
+        for name, some in by_split(split, {**chunk, _NUMBER: Column(np.arange(first, first + rows))}):
+            numbers = some.pop(_NUMBER).values
+            self._add(
+                self._splits.setdefault(name, _Split()), file, some, numbers, key_sets([key for key in keys if key in some])
+            )
 
-    def _add(self, name: str, file: str, chunk: Chunk) -> None:
-        split = self._splits.setdefault(name, _Split())
+    def _add(self, split: _Split, file: str, chunk: Chunk, numbers: npt.NDArray[np.int64], keys: list[tuple[str, ...]]) -> None:
         if file not in split.files:
             split.files.append(file)
         self.label = self.label or label_column(list(chunk), self._chosen)
         for key, column in chunk.items():
-            split.columns.setdefault(key, ColumnSummary(column.values.dtype)).add(column)
-        rows = next(iter(chunk.values())).rows if chunk else 0
-        if sum(one.rows for one in self._splits.values()) + rows > _MOST_ROWS:
+            split.columns.setdefault(key, ColumnSummary(column.values.dtype)).add(column, file, numbers)
+        if sum(one.rows for one in self._splits.values()) + len(numbers) > _MOST_ROWS:
             self._too_many = True
-        else:
-            self._remember(split, chunk)
-        split.rows += rows
+        elif chunk:
+            self._remember(split, chunk, keys)
+            split.places.add(file, numbers)
+        split.rows += len(numbers)
         if self.label in chunk:
             self._classes(split, chunk[self.label].values)
 
-    def _remember(self, split: _Split, chunk: Chunk) -> None:
-        names = [name for name in sorted(chunk) if not is_key(name)]  # rows with other numbers may still be the same
+    def _tells(self, name: str) -> bool:
+        """Whether a column says something of its rows, and not only which ones they are."""
+        return not is_key(name) and name not in self._row_numbers
+
+    def _remember(self, split: _Split, chunk: Chunk, key_columns: list[tuple[str, ...]]) -> None:
+        names = [name for name in sorted(chunk) if self._tells(name)]  # rows with other numbers may still be the same
         split.numbers.append(row_numbers(chunk, names or sorted(chunk)))
-        for keys in key_sets(
-            [name for name in sorted(chunk) if chunk[name].counts is None and chunk[name].values.dtype.kind != "f"]
-        ):
-            split.keys.setdefault(keys, []).append(row_numbers(chunk, keys))
+        for keys in key_columns:
+            known = ~np.any([_gaps(chunk[key]) for key in keys], axis=0)
+            split.keys.setdefault(keys, []).append(row_numbers(chunk, keys)[known])
 
     def _classes(self, split: _Split, values: npt.NDArray[Any]) -> None:
         if values.ndim != 1 or len(split.classes) > _MOST_CLASSES or not len(values):
             return
-        kinds, counts = np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_counts=True)
-        split.classes.update(dict(zip(kinds[: _MOST_CLASSES + 1].tolist(), counts[: _MOST_CLASSES + 1].tolist(), strict=True)))
+        split.classes.update(value_counts(values, _MOST_CLASSES + 1))
         split.changes += int((values[1:] != values[:-1]).sum()) + int(split.last is not None and split.last != values[0])
         split.last = values[-1]
 
@@ -119,9 +140,7 @@ class TableGathering:
         """Everything that is wrong."""
         order = {name: self._splits[name] for name in self.splits}
         for split in order.values():
-            yield from column_problems(
-                split.columns, split.files[0] if len(split.files) == 1 else ", ".join(split.files[:3]), self.label
-            )
+            yield from column_problems(split.columns, split.files, self.label)
         yield from self._about_splits(order)
         yield from self._about_rows(order)
         if self.is_classified:
@@ -133,7 +152,7 @@ class TableGathering:
             name: {
                 key: one.usual_spread
                 for key, one in split.columns.items()
-                if one.is_number and key != self.label and not is_key(key)
+                if one.is_number and key != self.label and self._tells(key)
             }
             for name, split in order.items()
         }
@@ -141,10 +160,14 @@ class TableGathering:
 
     def _about_rows(self, order: dict[str, _Split]) -> Iterator[Problem]:
         files = {name: split.files for name, split in order.items()}
-        distinct = [_most_distinct(order, key) for key in self.columns if not is_key(key)]
-        numbers = {name: np.concatenate(split.numbers) for name, split in order.items() if split.numbers}
-        if rows_are_distinctive(distinct, sum(map(len, numbers.values()))):
-            yield from duplicate_problems(numbers, files)
+        distinct = [_most_distinct(order, key) for key in self.columns if self._tells(key)]
+        rows = {
+            name: SplitRows(np.concatenate(split.numbers), split.places, split.files)
+            for name, split in order.items()
+            if split.numbers
+        }
+        if rows_are_distinctive(distinct, sum(len(one.numbers) for one in rows.values())):
+            yield from duplicate_problems(rows)
         for names in next(iter(order.values())).keys if order else ():
             keys = {name: np.concatenate(split.keys[names]) for name, split in order.items() if names in split.keys}
             yield from group_problems(keys, names, files)
@@ -156,6 +179,21 @@ class TableGathering:
         yield from share_problems({name: split.classes for name, split in order.items()}, {})
         for split in order.values():
             yield from order_problems(split.changes, len(split.classes), split.rows, split.files[0], str(self.label))
+
+
+def _may_be_key(name: str, column: Column) -> bool:
+    """Whether rows may be told by a column: words and whole numbers, also where those are floats because of gaps among them."""
+    if column.counts is not None or column.values.dtype.kind != "f":
+        return column.counts is None
+    if not is_key(name) or column.values.ndim != 1:
+        return False
+    gaps = np.isnan(column.values)
+    known = column.values[~gaps]
+    return bool(gaps.any() and len(known) and (np.isfinite(known) & (known == np.round(known))).all())
+
+
+def _gaps(column: Column) -> npt.NDArray[np.bool_]:
+    return np.isnan(column.values) if column.values.dtype.kind == "f" else np.zeros(column.rows, bool)
 
 
 def _holds_classes(column: ColumnSummary) -> bool:

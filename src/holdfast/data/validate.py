@@ -101,6 +101,7 @@ def judged_images(
             gathering.add(entry, facts)
     report = Report(str(path), data.format, "images", gathering.splits, gathering.named_classes())
     report.problems = sorted_by_severity(gathering.problems())
+    report.notes += data.notes
     if settings.quick:
         report.notes.append(
             "quick: nothing was decoded, so damage inside images, masks, look-alikes and pixel statistics were not looked for"

@@ -1,6 +1,8 @@
 """Ctrl-C under a policy that acts, or in a run that saves: once saves at the end of the step and stops, twice stops at once.
 
 A script that handles SIGINT itself keeps its own handler. Several ranks are left alone: they would not stop at the same step.
+Loader workers get the keys, too, and end: who waits for a batch then would wait for nobody. There the step is over, and it
+stops where it is.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from holdfast.inside.ranks import world_size
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.inside.session import Session
     from holdfast.inside.training import Training
 
+_LOADER = os.path.join("torch", "utils", "data", "dataloader.py")  # noqa: PTH118 - the end of a path
 _WAIT = 20.0  # seconds for the step to end; then it stops at once
 
 
@@ -28,7 +32,7 @@ class Interrupt:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._scope: Scope | None = None
-        self._wanted = False
+        self._wanted, self._process = False, 0
         self._timer: threading.Timer | None = None
 
     def listen(self, scope: Scope) -> None:
@@ -36,7 +40,7 @@ class Interrupt:
         if self._scope is not None or threading.current_thread() is not threading.main_thread() or world_size() > 1:
             return
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._scope = scope
+            self._scope, self._wanted, self._process = scope, False, os.getpid()
             signal.signal(signal.SIGINT, self._pressed)
 
     def let_go(self) -> None:
@@ -48,11 +52,13 @@ class Interrupt:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
         self._scope = None
 
-    def _pressed(self, number: int, frame: Any) -> None:
-        if self._wanted or not self._session.trainings:
+    def _pressed(self, number: int, frame: FrameType | None) -> None:
+        if self._wanted or not self._session.trainings or os.getpid() != self._process:
             self.let_go()
             signal.default_int_handler(number, frame)
         self._wanted = True
+        if _waits_for_a_batch(frame):
+            self._stop(list(self._session.trainings)[-1])
         self._session.stopping = self._stop
         _say("a checkpoint is saved at the end of this step, then it stops; Ctrl-C again stops at once")
         self._timer = threading.Timer(_WAIT, os.kill, (os.getpid(), signal.SIGINT))
@@ -76,6 +82,15 @@ class Interrupt:
         answer = emergency.save(None)()
         emergency.close()
         return f"saved {answer['path']}" if answer.get("ok") else f"no checkpoint was saved: {answer.get('error')}"
+
+
+def _waits_for_a_batch(frame: FrameType | None) -> bool:
+    """Whether it stands in a loader of torch."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_LOADER):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _say(words: str) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from holdfast.errors import Unreachable
 from holdfast.probe.cluster import There, find
 from holdfast.probe.far_run import only
 from holdfast.probe.pieces import parquet_path
@@ -25,7 +26,14 @@ def copies(target: str, folder: Path) -> Iterator[RunFolder]:
     """Each run that the server has, or the one that the target names, as a run folder in `folder`."""
     for one in find([target]).there:
         for name in one.runs:
+            if not _is_plain(name):
+                raise Unreachable(f"{one.remote} serves a run {name!r}: no run is named so.", fix="ask a server that you trust")
             yield _copy(one, name, folder)
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a name from another machine leads nowhere but into the folder of the copies."""
+    return bool(name) and name.isprintable() and not name.startswith(".") and not set(name) & set("/\\")
 
 
 def _copy(one: There, name: str, folder: Path) -> RunFolder:
@@ -36,7 +44,7 @@ def _copy(one: There, name: str, folder: Path) -> RunFolder:
     run.journal.path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     source = RemoteRuns(one.remote, [name], seconds=_SECONDS)
     for table in source.tables():
-        if table not in _LEFT_THERE:
+        if table not in _LEFT_THERE and table.isidentifier():
             _copy_table(source, table, run)
     if source.problem is not None:
         raise source.problem
@@ -54,7 +62,7 @@ def _copy_table(source: RemoteRuns, name: str, run: RunFolder) -> None:
             continue
         for rank, number in sorted(set(zip(rows["rank"].to_pylist(), rows["part"].to_pylist(), strict=True))):
             own = rows.filter((pc.field("rank") == rank) & (pc.field("part") == number))
-            _write(own.select(columns), run.path / (f"rank-{rank}.{number}" if number else f"rank-{rank}") / name)
+            _write(own.select(columns), run.path / (f"rank-{rank:d}.{number:d}" if number else f"rank-{rank:d}") / name)
 
 
 def _write(rows: pa.Table, folder: Path) -> None:

@@ -40,7 +40,8 @@ _FROM_KEYBOARD = frozenset({signal.SIGINT, signal.SIGQUIT})
 class Forwarding:
     """Start it before the command, and name the command with `to`; signals that come before that wait.
 
-    `hurry` is set by a signal that comes after the command has ended: whoever sent it wants us gone.
+    `hurry` is set by a signal to end that comes after the command has ended: whoever sent it wants us gone. A terminal that goes
+    away then does not: the command may be about to be started again.
     """
 
     def __init__(self, on_resize: Callable[[], bool]) -> None:
@@ -50,6 +51,8 @@ class Forwarding:
         self._pid: int | None = None
         self._listening = False
         self._gone = False
+        self._changing = threading.RLock()  # a handler may interrupt who holds it
+        self._missed: signal.Signals | None = None  # it came while there was no command
         self.child_mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self.waiting = sys.platform == "linux" and _single_threaded()
         if self.waiting:
@@ -59,7 +62,11 @@ class Forwarding:
 
     def to(self, pid: int) -> None:
         """The command has started, for the first time or again."""
-        self._pid, self._gone = pid, False
+        with self._changing:
+            self._pid, self._gone, missed = pid, False, self._missed
+            self._missed = None
+        if missed is not None:
+            self._send(missed)
         if self.waiting and not self._listening:
             self._listening = True
             threading.Thread(target=self._work, name="holdfast-signals", daemon=True).start()
@@ -82,13 +89,19 @@ class Forwarding:
         elif not from_kernel or (number == signal.SIGHUP and os.getsid(0) == os.getpid()):
             self._send(number)  # a hang-up is told to the leader of the session alone
         elif self._gone:
+            self._end_soon(number)
+
+    def _end_soon(self, number: signal.Signals) -> None:
+        if number in _TO_END:
+            self._missed = number
             self.hurry.set()
 
     def _send(self, number: signal.Signals) -> None:
-        if self._gone:
-            if number not in (signal.SIGCONT, signal.SIGWINCH):
-                self.hurry.set()
-        elif self._pid is not None:
+        with self._changing:
+            if self._gone:
+                self._end_soon(number)
+                return
+        if self._pid is not None:
             with contextlib.suppress(OSError):
                 os.kill(self._pid, number)
 

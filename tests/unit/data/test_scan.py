@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -143,3 +144,15 @@ print(validate(Path({str(many)!r}), Settings(jobs=2)).samples)
 """
     answer = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=120)
     assert answer.stdout.strip() == "206", answer.stderr
+
+
+def test_a_class_that_is_added_to_the_list_is_no_longer_out_of_range(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    made.yolo(folder)
+    described = folder / "data.yaml"
+    whole = described.read_text()
+    described.write_text(re.sub(r"names:.*", "names: [only]", whole, flags=re.DOTALL).replace("nc:", "# nc:"))
+    codes = {one.code for one in validate(folder, Settings(jobs=1, cache=tmp_path / "cache")).problems}
+    assert "class-out-of-range" in codes
+    described.write_text(whole)
+    assert validate(folder, Settings(jobs=1, cache=tmp_path / "cache")).problems == []

@@ -43,6 +43,11 @@ def test_points_that_are_not_on_a_line_are_said_to_be_a_guess() -> None:
     assert fit([Point(batch=8, peak=10), Point(batch=16, peak=20), Point(batch=32, peak=400)]).bent
 
 
+def test_where_one_sample_fits_and_two_do_not_the_plan_is_a_cautious_guess() -> None:
+    line = fit([Point(batch=1, peak=20 * GIB)])
+    assert line.bent and line.largest(24 * GIB) == 1 and line.largest(80 * GIB) == 4 and line.largest(16 * GIB) == 0
+
+
 def test_the_largest_batch_fits_and_the_next_does_not() -> None:
     line = Line(fixed=500 * MB, per_sample=10 * MB)
     largest = line.largest(8 * GIB)

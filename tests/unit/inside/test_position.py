@@ -26,6 +26,7 @@ from torch.utils.data import (
 
 from holdfast.inside.saving.going_past import is_by_value
 from holdfast.inside.saving.position import Position
+from holdfast.inside.saving.positions import Positions
 
 
 class WithOwnGenerators(Augmented):
@@ -269,3 +270,13 @@ def test_a_loader_can_go_while_a_run_remembers_its_place() -> None:
     next(iter(position))
     del loader
     assert position.loader is None
+
+
+def test_two_loaders_alike_that_both_live_have_a_place_each() -> None:
+    positions = Positions(say=lambda _: None, heard=lambda *_: None, ended=lambda: None)
+    one, other = (DataLoader(TensorDataset(torch.arange(8.0)), batch_size=4) for _ in range(2))
+    first = positions.of(one, fast=False, timed=False)
+    list(first)
+    second = positions.of(other, fast=False, timed=False)
+    assert second is not first and second.passes == 0 and positions.of(one, fast=False, timed=False) is first
+    del one, other

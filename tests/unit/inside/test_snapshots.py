@@ -182,6 +182,16 @@ def test_one_snapshot_that_a_busy_machine_held_up_does_not_make_them_rare(loop: 
     assert taken == [1, 10, 50, 100, 150, 200]
 
 
+def test_a_graph_that_waits_for_its_backward_pass_survives_a_roll_back(loop: Loop) -> None:
+    snapshots = snapshots_of(loop)
+    loop.run(0, 5)
+    snapshots.take(5)
+    loop.run(5, 8)
+    waiting = loop.model(loop.x[0]).square().mean()  # as the generator's loss waits while the discriminator is updated
+    snapshots.restore(5)
+    waiting.backward()
+
+
 def test_newer_ones_are_dropped_after_a_roll_back(loop: Loop) -> None:
     snapshots = snapshots_of(loop)
     for step in (10, 20, 30):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
+from holdfast.data.checks.rows import MOST_NAMED, by_file
 from holdfast.data.column_summary import ColumnSummary
 from holdfast.data.problem import Kind, Problem, problem
 
@@ -35,8 +37,8 @@ _FAR = 1000.0  # times the distance between the 1st and the 99th percentile
 _LIMITED = 3  # values at the edge of an integer type that are no chance
 
 
-def column_problems(columns: Mapping[str, ColumnSummary], file: str, label: str | None) -> Iterator[Problem]:
-    """Judge the columns of one part, each kind of fault once."""
+def column_problems(columns: Mapping[str, ColumnSummary], files: list[str], label: str | None) -> Iterator[Problem]:
+    """Judge the columns of one split, which may lie in several files, each kind of fault once."""
     features = {name: one for name, one in columns.items() if name != label}
     for kind, judge in (
         (NON_FINITE, _non_finite),
@@ -46,39 +48,57 @@ def column_problems(columns: Mapping[str, ColumnSummary], file: str, label: str 
         (EXTREME, _extreme),
     ):
         found = [(name, said) for name, one in (columns if kind is NON_FINITE else features).items() if (said := judge(one))]
-        if found:
-            rows = sorted({row for name, _ in found for row in columns[name].bad_rows}) if kind is NON_FINITE else []
+        if found and kind is NON_FINITE:
+            yield _about_bad_rows(columns, found, files)
+        elif found:
             yield problem(
-                kind, count=len(found), files=[file], example=f"{file}: {found[0][0]} {found[0][1]}",
-                columns=[name for name, _ in found], rows=rows[:10_000],
+                kind, count=len(found), files=files, example=f"{', '.join(files[:3])}: {found[0][0]} {found[0][1]}",
+                columns=[name for name, _ in found], rows=[],
             )  # fmt: skip
 
 
+def _about_bad_rows(columns: Mapping[str, ColumnSummary], found: list[tuple[str, str]], files: list[str]) -> Problem:
+    """`rows` are counted in the split; `in_files` are the same rows as they are counted in their files."""
+    names = [name for name, _ in found]
+    bad = dict(sorted(pair for name in names for pair in zip(columns[name].bad_rows, columns[name].bad_places, strict=True)))
+    rows = list(bad)[:MOST_NAMED]
+    named = by_file(bad[row] for row in rows)
+    file = columns[names[0]].bad_places[0][0]
+    return problem(
+        NON_FINITE, count=len(found), files=list(named) if len(bad) < MOST_NAMED else files,
+        example=f"{file}: {names[0]} {found[0][1]}", columns=names, rows=rows, in_files=named,
+    )  # fmt: skip
+
+
 def _non_finite(one: ColumnSummary) -> str:
-    if not one.nan and not one.inf:
+    if not one.is_number or (not one.nan and not one.inf):
         return ""
     said = " and ".join(f"{count:,} {word}" for count, word in ((one.nan, "NaN"), (one.inf, "Inf")) if count)
-    return f"has {said} of {one.count:,}" + (f", first in row {one.bad_rows[0]:,}" if one.bad_rows else "")
+    return f"has {said} of {one.count:,}, first in row {one.bad_places[0][1]:,}"
 
 
 def _overflow(one: ColumnSummary) -> str:
+    if not one.is_number:
+        return ""
     if one.beyond_float32:
         return f"has {one.beyond_float32:,} values that are Inf as float32"
-    if one.dtype.kind in "iu" and one.at_limits >= _LIMITED and _piled_up(one):
-        return f"has {one.at_limits:,} values at the limit of {one.dtype}"
+    if one.whole is not None and one.at_limits >= _LIMITED and _piled_up(one, one.whole):
+        return f"has {one.at_limits:,} values at the limit of {one.whole}"
     return ""
 
 
-def _piled_up(one: ColumnSummary) -> bool:
+def _piled_up(one: ColumnSummary, whole: np.dtype[Any]) -> bool:
     """Whether the limit of the type is met more often than chance: images and masks in uint8 are full of 0 and 255."""
-    if one.dtype == np.uint8 or one.dtype == np.bool_:
+    if whole == np.uint8:
         return False
-    inner = one.sample[(one.sample > np.iinfo(one.dtype).min) & (one.sample < np.iinfo(one.dtype).max)]
+    inner = one.sample[(one.sample > np.iinfo(whole).min) & (one.sample < np.iinfo(whole).max)]
     return len(inner) > 0 and one.at_limits > 3 * max(1.0, one.count / max(len(np.unique(inner)), 1))
 
 
 def _sentinel(one: ColumnSummary) -> str:
     """A usual sentinel that lies apart from all other values, by more than their whole range."""
+    if not one.is_number:
+        return ""
     span = one.high_without - one.low_without
     for value, count in sorted(one.sentinels.items(), key=lambda item: -item[1]):
         away = max(one.low_without - value, value - one.high_without)
@@ -95,7 +115,7 @@ def _constant(one: ColumnSummary) -> str:
 
 
 def _extreme(one: ColumnSummary) -> str:
-    if one.rows < _FEWEST or not len(one.sample) or one.sentinels or one.beyond_float32:
+    if not one.is_number or one.rows < _FEWEST or not len(one.sample) or one.sentinels or one.beyond_float32:
         return ""
     low, middle, high = np.quantile(one.sample, (0.01, 0.5, 0.99))
     usual = max(high - low, 1e-9 * abs(middle))

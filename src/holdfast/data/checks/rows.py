@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,32 +32,89 @@ SORTED = Kind(
 )
 KINDS = (LEAK, TWICE, GROUPED, SORTED)
 
+MOST_NAMED = 10_000  # rows of a problem that are named
 _FEWEST_GROUPS = 20
 _REPEATED = 0.9  # distinct keys over rows, below which rows belong together
 
 
-def duplicate_problems(rows: Mapping[str, npt.NDArray[np.uint64]], files: Mapping[str, list[str]]) -> Iterator[Problem]:
+class RowPlaces:
+    """Which row of which file each row of a split is. Rows that follow each other in a file take no room."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._starts: list[int] = []  # of each run of rows, in the split
+        self._runs: list[tuple[str, int, npt.NDArray[Any] | None]] = []  # file, number of the first, how far each is from it
+
+    def add(self, file: str, numbers: npt.NDArray[np.int64]) -> None:
+        """The next rows, by their numbers in a file, which grow."""
+        if not len(numbers):
+            return
+        first, span = int(numbers[0]), int(numbers[-1] - numbers[0]) + 1
+        apart = None if span == len(numbers) else (numbers - first).astype(np.min_scalar_type(span))
+        if apart is not None or not self._goes_on(file, first):
+            self._starts.append(self._rows)
+            self._runs.append((file, first, apart))
+        self._rows += len(numbers)
+
+    def _goes_on(self, file: str, number: int) -> bool:
+        """Whether a row directly follows the last run."""
+        if not self._runs:
+            return False
+        last, first, apart = self._runs[-1]
+        return apart is None and last == file and number == first + self._rows - self._starts[-1]
+
+    def of(self, row: int) -> tuple[str, int]:
+        """The file of a row of the split, and its number there."""
+        run = bisect_right(self._starts, row) - 1
+        file, first, apart = self._runs[run]
+        within = row - self._starts[run]
+        return file, first + (within if apart is None else int(apart[within]))
+
+
+def by_file(places: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """Rows that are named one by one, put together by their files."""
+    found: dict[str, list[int]] = {}
+    for file, number in places:
+        found.setdefault(file, []).append(number)
+    return found
+
+
+class SplitRows(NamedTuple):
+    """The rows of one split: a number for each that tells whether two are equal, where they lie, and all files of the split."""
+
+    numbers: npt.NDArray[np.uint64]
+    places: RowPlaces
+    files: list[str]
+
+
+def duplicate_problems(splits: Mapping[str, SplitRows]) -> Iterator[Problem]:
     """Compare the numbers of all rows of all splits."""
-    splits = list(rows)
-    for split in splits:
-        places = _repeats(rows[split])
-        if places:
-            example = (
-                f"{files[split][0]}: {len(places):,} of {len(rows[split]):,} rows repeat an earlier one, first row {places[0]:,}"
-            )
-            yield problem(TWICE, count=len(places), files=files[split], example=example, rows=places[:10_000])
-    for place, one in enumerate(splits):
-        for other in splits[place + 1 :]:
-            both = np.flatnonzero(np.isin(rows[other], rows[one]))
-            if len(both):
-                example = f"row {int(both[0]):,} of {files[other][0]} is in {files[one][0]} too"
-                yield problem(LEAK, count=len(both), files=files[other], example=example, rows=both[:10_000].tolist())
+    for split in splits.values():
+        again = _repeats(split.numbers)
+        if len(again):
+            file, row = split.places.of(int(again[0]))
+            among = f" in {len(split.files):,} files" if len(split.files) > 1 else ""
+            many = f"{len(again):,} of {len(split.numbers):,} rows{among}"
+            yield _of_rows(TWICE, split, again, f"{file}: {many} repeat an earlier one, first row {row:,}")
+    for one, other in itertools.combinations(splits.values(), 2):
+        both = np.flatnonzero(np.isin(other.numbers, one.numbers))
+        if len(both):
+            file, row = other.places.of(int(both[0]))
+            first, at = one.places.of(int(np.flatnonzero(one.numbers == other.numbers[both[0]])[0]))
+            yield _of_rows(LEAK, other, both, f"row {row:,} of {file} is row {at:,} of {first} too")
 
 
-def _repeats(numbers: npt.NDArray[np.uint64]) -> list[int]:
+def _of_rows(kind: Kind, split: SplitRows, rows: npt.NDArray[np.intp], example: str) -> Problem:
+    """`rows` are counted in the split; `in_files` are the same rows as they are counted in their files."""
+    some = rows[:MOST_NAMED].tolist()
+    named = by_file(map(split.places.of, some))
+    return problem(kind, count=len(rows), files=split.files, example=example, rows=some, in_files=named)
+
+
+def _repeats(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
     first = np.zeros(len(numbers), bool)
     first[np.unique(numbers, return_index=True)[1]] = True
-    return [int(place) for place in np.flatnonzero(~first)]
+    return np.flatnonzero(~first)
 
 
 def group_problems(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import posixpath
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from holdfast.data.formats.coco_files import has_boxes, in_order, looks_like_one, same_images
+from holdfast.data.formats.coco_images import ImagePaths
 from holdfast.data.formats.splits import split_named
 from holdfast.data.listing import Listing
 from holdfast.data.problem import Fault
@@ -16,44 +16,43 @@ from holdfast.data.samples import ClassKey, Entry, ImageSet, Label, Thing, box_a
 from holdfast.errors import UsageError
 
 _LARGEST = 4 << 30
-_HEAD = 1 << 16
 
 
 def recognise(listing: Listing, named: str | None) -> float | None:
-    """How sure it is that this is COCO: a JSON file that names images and annotations near its beginning or its end."""
+    """How sure it is that this is COCO: a JSON file that names images and categories near its beginning or its end."""
     found = [named] if named else listing.with_suffix(".json")
-    return 0.98 if any(_looks_like_one(listing.root / path) for path in found if path.endswith(".json")) else None
-
-
-def _looks_like_one(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD)
-            file.seek(max(0, path.stat().st_size - _HEAD))
-            both = head + file.read(_HEAD)
-    except OSError:
-        return False
-    words = (b'"images"', b'"annotations"', b'"categories"')
-    return sum(word in both for word in words) >= 2
+    return 0.98 if any(looks_like_one(listing.root / path) for path in found if path.endswith(".json")) else None
 
 
 def read(listing: Listing, named: str | None) -> ImageSet:
-    """Read all JSON files of the set; images are found by their name under the folder."""
-    files = [named] if named else [path for path in listing.with_suffix(".json") if _looks_like_one(listing.root / path)]
-    if not files:
-        raise UsageError(f"{listing.root} holds no COCO file", fix="name the JSON file")
-    by_name: dict[str, list[str]] = {}
-    for path in listing.images():
-        by_name.setdefault(posixpath.basename(path), []).append(path)
+    """Read the JSON files of the set, or the one that was named; images are found by their name under the folder."""
+    files = [named] if named else [path for path in listing.with_suffix(".json") if looks_like_one(listing.root / path)]
     data = ImageSet("coco", listing.root, listing, [], {}, no_label, True, True, named)
-    for file in files:
-        _one_file(data, file, by_name)
+    paths = ImagePaths(listing)
+    taken: dict[str, list[set[str]]] = {}
+    for file in in_order(files):
+        _one_file(data, file, paths, taken)
+    if not taken and not data.faults:
+        raise UsageError(f"{listing.root} holds no COCO file with boxes", fix="name the JSON file, or another --format")
     data.classes_are_known = bool(data.classes)
     return data
 
 
-def _one_file(data: ImageSet, file: str, by_name: dict[str, list[str]]) -> None:
-    content = _content(data, file)
+def _one_file(data: ImageSet, file: str, paths: ImagePaths, taken: dict[str, list[set[str]]]) -> None:
+    """Add a file, unless it has no boxes or `taken`, the images of the files of each split, has its images already."""
+    content, split = _content(data, file), split_named(file)
+    if data.described_by is None and not has_boxes(content):
+        return
+    images = {path for row in _dicts(content, "images") if (path := paths.find(row.get("file_name"), split))}
+    others = taken.setdefault(split, [])
+    if any(same_images(images, other) for other in others):
+        data.notes.append(f"{file} was not read: it lists images of {split} that another file has")
+        return
+    others.append(images)
+    _add(data, file, content, paths)
+
+
+def _add(data: ImageSet, file: str, content: dict[str, Any], paths: ImagePaths) -> None:
     split = split_named(file)
     things, wrong = _things(content, file)
     data.faults += wrong
@@ -65,7 +64,7 @@ def _one_file(data: ImageSet, file: str, by_name: dict[str, list[str]]) -> None:
             data.faults.append(Fault("label-unreadable", file, 0, f"an image without id or file_name: {str(image)[:80]}"))
             continue
         met.add(number)
-        path = _find(data.listing, name, split, by_name)
+        path = paths.find(name, split)
         if path is None:
             outside = data.listing.leads_out(name)
             data.faults.append(Fault("path-outside" if outside else "image-missing", file, 0, repr(name[:200])))
@@ -145,16 +144,3 @@ def _polygon(segmentation: object) -> tuple[float, ...] | None:
         return None
     points = tuple(float(value) for value in segmentation[0])
     return points if len(points) >= 6 and len(points) % 2 == 0 and math.isfinite(sum(points)) else None
-
-
-def _find(listing: Listing, name: str, split: str, by_name: dict[str, list[str]]) -> str | None:
-    """The image of that name: at that path, or where only one such file is there, or the one in a folder of the split."""
-    exact = listing.find(name)
-    if exact:
-        return exact
-    if name.startswith("/") or ".." in name.split("/"):
-        return None
-    found = by_name.get(posixpath.basename(name), [])
-    if len(found) > 1:
-        found = [path for path in found if split_named(path) == split and path.endswith(name)]
-    return found[0] if len(found) == 1 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ _TEXT = (".csv", ".tsv")
 _PARQUET = (".parquet", ".pq")
 ENDINGS = (*_TEXT, *_PARQUET)
 _BLOCK = 4 << 20
+_CONVERSION = re.compile(r"column #(\d+): .*conversion error")
 
 
 def recognise(listing: Listing, named: str | None) -> float | None:
@@ -50,16 +52,59 @@ def _parquet(path: Path) -> Iterator[Any]:
 
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):  # all groups at once keep the whole file in memory
-            yield from file.iter_batches(batch_size=rows_at_once(1.0), row_groups=[group])
+            of_group = file.metadata.row_group(group)
+            rows = rows_at_once(of_group.total_byte_size / max(1, of_group.num_rows))
+            yield from file.iter_batches(batch_size=rows, row_groups=[group])
 
 
 def _csv(path: Path) -> Iterator[Any]:
+    """The batches of a CSV. What a column holds is told by its first block; where a later one has other values, from there on."""
+    import pyarrow as pa
+
+    types: dict[str, Any] = {}
+    rows = 0
+    while True:
+        try:
+            for batch in _csv_batches(path, types, rows):
+                yield batch
+                rows += batch.num_rows
+            return
+        except pa.ArrowInvalid as error:
+            wider = _wider(path, types, str(error))
+            if wider is None:
+                raise
+            types |= wider
+
+
+def _csv_batches(path: Path, types: dict[str, Any], skipped: int) -> Iterator[Any]:
+    with _csv_reader(path, types) as reader:
+        for batch in reader:
+            rest, skipped = batch.slice(min(skipped, batch.num_rows)), max(0, skipped - batch.num_rows)
+            if rest.num_rows:
+                yield rest
+
+
+def _csv_reader(path: Path, types: dict[str, Any]) -> Any:
     from pyarrow import csv
 
     delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(path)
     options = csv.ReadOptions(block_size=bytes_at_once(_BLOCK, _line_bytes(path)), use_threads=False)
-    with csv.open_csv(path, read_options=options, parse_options=csv.ParseOptions(delimiter=delimiter)) as reader:
-        yield from reader
+    parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    return csv.open_csv(path, read_options=options, parse_options=parsing, convert_options=csv.ConvertOptions(column_types=types))
+
+
+def _wider(path: Path, types: dict[str, Any], error: str) -> dict[str, Any] | None:
+    """The type that can hold what a column turned out to have: whole numbers become numbers, anything else text."""
+    import pyarrow as pa
+
+    found = _CONVERSION.search(error)
+    if found is None:
+        return None
+    with _csv_reader(path, types) as reader:
+        name, kind = reader.schema.names[int(found[1])], reader.schema.types[int(found[1])]
+    if pa.types.is_string(kind):
+        return None
+    return {name: pa.float64() if pa.types.is_integer(kind) or pa.types.is_null(kind) else pa.string()}
 
 
 def _delimiter(path: Path) -> str:

@@ -6,12 +6,13 @@ The XML is read with expat and every entity is refused, so no file is fetched an
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.data.formats.splits import ALL, split_named, word_of_split
+from holdfast.data.formats.splits import split_named
+from holdfast.data.formats.voc_lists import listed_images
+from holdfast.data.formats.voc_pairs import paired
 from holdfast.data.formats.voc_xml import objects_of
-from holdfast.data.listing import Listing, read_text, stem
+from holdfast.data.listing import Listing, read_text
 from holdfast.data.problem import Fault
 from holdfast.data.samples import ClassKey, Entry, ImageSet, Label, Thing
 
@@ -37,19 +38,12 @@ def _looks_like_one(path: Path) -> bool:
 
 def read(listing: Listing, _: str | None) -> ImageSet:
     """List the samples. Classes are names; those of classes.txt where there is one, otherwise those that are met."""
-    images: dict[str, str] = {}
-    for path in listing.images():
-        images.setdefault(stem(path), path)
-    labels = {stem(path): path for path in listing.with_suffix(".xml")}
+    pairs = paired(listing)
     faults: list[Fault] = []
-    splits = dict(_splits(listing, set(images) | set(labels), faults))
-    entries = [
-        Entry(splits.get(name, ALL) if splits else split_named(image), image, labels.get(name)) for name, image in images.items()
-    ]
-    faults += [Fault("label-orphaned", path, 0, "no image belongs to it") for name, path in labels.items() if name not in images]
+    listed = listed_images(listing, pairs, faults) or [(split_named(image), image) for image in pairs.labels]
+    entries = [Entry(split, image, pairs.labels[image]) for split, image in sorted(listed, key=lambda one: one[1])]
+    faults += [Fault("label-orphaned", path, 0, "no image belongs to it") for path in pairs.orphans]
     classes, known = _classes(listing)
-    if splits:
-        entries = [entry for entry in entries if stem(entry.image) in splits]
     return ImageSet("voc", listing.root, listing, entries, classes, read_label, known, True, None, faults)
 
 
@@ -59,19 +53,6 @@ def _classes(listing: Listing) -> tuple[dict[ClassKey, str], bool]:
             names = [line.strip() for line in read_text(listing.root / path, limit=1 << 20).splitlines() if line.strip()]
             return {name: name for name in names}, True
     return {}, False
-
-
-def _splits(listing: Listing, names: set[str], faults: list[Fault]) -> Iterator[tuple[str, str]]:
-    """Image name and split, from the lists; trainval is left out, as it is train and val once more."""
-    lists = {stem(path): path for path in listing.with_suffix(".txt") if "ImageSets/Main/" in f"/{path}"}
-    wanted = {name: path for name, path in lists.items() if word_of_split(name)} or lists
-    for name, path in sorted(wanted.items()):
-        for number, line in enumerate(read_text(listing.root / path, limit=1 << 28).splitlines(), 1):
-            word = line.split()[0] if line.split() else ""
-            if word and word not in names:
-                faults.append(Fault("image-missing", path, number, repr(word[:200])))
-            elif word:
-                yield word, word_of_split(name) or name
 
 
 def read_label(root: Path, entry: Entry) -> Label:

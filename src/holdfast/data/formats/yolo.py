@@ -1,5 +1,6 @@
 """YOLO: a data.yaml, images, and for each image a text file with a line `class x y width height` or a polygon for each object.
 
+Where data.yaml names a `kpt_shape`, the numbers behind the box are keypoints.
 Without data.yaml, folders `images` and `labels` side by side are taken for it; the classes are then those that are met.
 """
 
@@ -7,11 +8,13 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.data.formats.splits import split_named
 from holdfast.data.formats.yolo_labels import read_label
+from holdfast.data.formats.yolo_pose import read_pose, shape_of
 from holdfast.data.listing import IMAGES, Listing, read_text, suffix
 from holdfast.data.problem import Fault
 from holdfast.data.samples import ClassKey, Entry, ImageSet
@@ -36,13 +39,14 @@ def _description(listing: Listing, named: str | None) -> str | None:
     found = [named] if named else [path for path in listing.files if "/" not in path and suffix(path) in (".yaml", ".yml")]
     for path in sorted(found, key=lambda one: one != "data.yaml"):
         if suffix(path) in (".yaml", ".yml"):
-            settings = _settings(listing.root / path)
+            settings = settings_of(listing.root / path)
             if "names" in settings and any(split in settings for split in _SPLITS):
                 return path
     return None
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def settings_of(path: Path) -> dict[str, Any]:
+    """What a data.yaml says; nothing where it cannot be read."""
     import yaml
 
     try:
@@ -57,7 +61,7 @@ def read(listing: Listing, named: str | None) -> ImageSet:
     described = _description(listing, named)
     if described is None:
         return _without_description(listing)
-    settings = _settings(listing.root / described)
+    settings = settings_of(listing.root / described)
     base = posixpath.dirname(described)
     path = settings.get("path")
     if isinstance(path, str) and not path.startswith("/"):
@@ -73,7 +77,9 @@ def read(listing: Listing, named: str | None) -> ImageSet:
                 entries += [_entry(listing, name, image) for image in _images(listing, base, one, described, faults)]
     faults += _orphans(listing, entries)
     classes = _classes(settings.get("names"))
-    return ImageSet("yolo", listing.root, listing, entries, classes, read_label, bool(classes), True, described, faults)
+    shape = shape_of(settings.get("kpt_shape"))
+    reader = partial(read_pose, shape) if shape else read_label
+    return ImageSet("yolo", listing.root, listing, entries, classes, reader, bool(classes), True, described, faults)
 
 
 def _images(listing: Listing, base: str, where: str, described: str, faults: list[Fault]) -> Iterable[str]:

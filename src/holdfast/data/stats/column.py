@@ -42,9 +42,7 @@ class ColumnCounts:
                 self._entries.add(split, int(length), int(times))
 
     def _add_words(self, words: Counter[str], column: Column) -> None:
-        values = column.values.ravel()
-        found, counts = np.unique(values.astype(str), return_counts=True)
-        for word, count in zip(found.tolist(), counts.tolist(), strict=True):
+        for word, count in sorted(Counter(str(value) for value in column.values.ravel().tolist()).items()):
             if word in words or len(words) < _MOST_WORDS:
                 words[word] += count
             else:

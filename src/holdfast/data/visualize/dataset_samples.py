@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import sys
+import zlib
 from collections.abc import Hashable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from holdfast.data.columns import TableSet
+from holdfast.data.formats.sample_boxes import OddTarget, things_of
 from holdfast.data.formats.torch_dataset import as_columns, by_split, made_by
 from holdfast.data.report import Report
 from holdfast.data.samples import ClassKey, Thing
@@ -161,14 +163,14 @@ def _as_array(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _things(sample: Any) -> list[Thing] | None:
-    """Boxes of a detection sample, as torchvision has them; None for any other."""
+    """Boxes of a detection sample, as torchvision has them; None for any other, and for boxes of another kind."""
     target = sample[1] if isinstance(sample, (tuple, list)) and len(sample) == 2 else None
     if not isinstance(target, dict) or "boxes" not in target:
         return None
-    boxes = np.asarray(target["boxes"], dtype=np.float64).reshape(-1, 4).tolist()
-    kinds = np.asarray(target.get("labels", np.zeros(len(boxes)))).ravel().tolist()
-    pairs = zip(kinds, boxes, strict=False)
-    return [Thing(int(kind), (box[0], box[1], box[2], box[3]), None, place) for place, (kind, box) in enumerate(pairs)]
+    try:
+        return [one._replace(line=place) for place, one in enumerate(things_of(target))]
+    except OddTarget:
+        return None
 
 
 def _bad(things: list[Thing]) -> set[int]:
@@ -177,4 +179,4 @@ def _bad(things: list[Thing]) -> set[int]:
 
 
 def _colour(key: ClassKey) -> Colour:
-    return colour_of(int(key))
+    return colour_of(key if isinstance(key, int) else zlib.crc32(str(key).encode()))

@@ -37,8 +37,13 @@ class Line:
 
 
 def fit(points: Sequence[Point]) -> Line:
-    """The line through the two largest batches: smaller ones may be ruled by the update, not by the samples."""
+    """The line through the two largest batches: smaller ones may be ruled by the update, not by the samples.
+
+    From one point alone (one sample fits, two do not) nothing is known but that so many samples need that much: a cautious guess.
+    """
     ordered = sorted(points, key=lambda point: point.batch)
+    if len(ordered) == 1:
+        return Line(fixed=0.0, per_sample=ordered[0].peak / ordered[0].batch, bent=True)
     *_, one, other = ordered
     slope = (other.peak - one.peak) / (other.batch - one.batch)
     line = Line(fixed=other.peak - slope * other.batch, per_sample=max(slope, 0.0), bent=is_bent(ordered))

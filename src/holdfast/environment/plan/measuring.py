@@ -105,6 +105,11 @@ def _points(asked: Asked, first: Measured, tell: Tell, precision: str, *, quiet:
         last = found
     if len(points) == 1 and first.batch > 1:
         smaller = measure(asked, batch=first.batch // 2, precision=precision)
+        if smaller is not None and smaller.batch == first.batch:
+            raise UsageError(
+                "the DataLoader makes batches of one size, whatever it is asked for (a batch_sampler?).",
+                fix="name a factory: package.module:make",
+            )
         if smaller is not None:
             points.insert(0, Point(batch=smaller.batch, peak=smaller.peak))
     return points, last

@@ -69,11 +69,14 @@ class RunningStatistics:
 
 
 def _copy(into: list[torch.Tensor], values: list[torch.Tensor]) -> None:
-    """All in one call for each type: a mixed list would be copied one by one."""
+    """All in one call for each type: a mixed list would be copied one by one.
+
+    Into `.data`, which counts its changes apart: a graph that still waits for its backward pass must not find them changed.
+    """
     for floating in (True, False):
         pairs = [(a, b) for a, b in zip(into, values, strict=True) if a.is_floating_point() == floating]
         if pairs:
-            torch._foreach_copy_([a for a, _ in pairs], [b for _, b in pairs])
+            torch._foreach_copy_([a.data for a, _ in pairs], [b for _, b in pairs])
 
 
 def _alike(kept: list[torch.Tensor], buffers: list[torch.Tensor]) -> bool:

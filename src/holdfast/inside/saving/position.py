@@ -81,6 +81,11 @@ class Position(Generic[Batch]):
         self.like = going_past.describe(loader)
 
     @property
+    def holds_it(self) -> bool:
+        """Whether the loader lives on because of this; most are held weakly."""
+        return not isinstance(self._loader, weakref.ReferenceType)
+
+    @property
     def is_open(self) -> bool:
         """Whether a pass is under way."""
         return self._open

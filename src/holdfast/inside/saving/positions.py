@@ -62,4 +62,5 @@ class Positions:
 
 def _is_gone(position: Position[Any]) -> bool:
     """Whether the script holds the loader no more: another like it takes its place."""
-    return not position.is_open and (position.loader is None or sys.getrefcount(position.loader) <= _HELD_BY_US)
+    held_by_us_alone = position.holds_it and sys.getrefcount(position.loader) <= _HELD_BY_US
+    return not position.is_open and (position.loader is None or held_by_us_alone)

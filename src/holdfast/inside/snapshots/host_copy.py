@@ -162,9 +162,12 @@ class Underway:
 
 
 def copy_in(hosts: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
-    """Copy from the host into the training's tensors, in the training's stream."""
+    """Copy from the host into the training's tensors, in the training's stream.
+
+    Into `.data`, which counts its changes apart: a graph that still waits for its backward pass must not find them changed.
+    """
     for _, numbers in _by_device([Source(target, steady=True, checked=False) for target in targets]):
-        torch._foreach_copy_([targets[n] for n in numbers], [hosts[n] for n in numbers], non_blocking=True)
+        torch._foreach_copy_([targets[n].data for n in numbers], [hosts[n] for n in numbers], non_blocking=True)
 
 
 def _by_device(sources: Sequence[Source]) -> Iterator[tuple[torch.device, list[int]]]:

@@ -1,0 +1,36 @@
+"""CSV files whose columns turn out to hold something else than their beginning says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.data.validate import Settings, validate
+
+ROWS, LATE = 400_000, 350_000
+
+
+def written(path: Path, late: str, early: str = "{0}") -> Path:
+    lines = ((early if row < LATE else late).format(row % 97) + f",{row:020},{row % 2}\n" for row in range(ROWS))
+    path.write_text("a,number,label\n" + "".join(lines))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("early", "late"), [("{0}", "{0}.5"), ("{0}", "word{0}"), ("", "{0}"), ("", "word{0}"), ("2024-01-01", "not known {0}")]
+)
+def test_a_column_may_change_what_it_holds_far_down(tmp_path: Path, early: str, late: str) -> None:
+    report = validate(written(tmp_path / "table.csv", late, early), Settings())
+    codes = {one.code for one in report.problems}
+    assert "table-unreadable" not in codes
+    assert sum(report.splits.values()) == ROWS, "every row was read once"
+
+
+def test_line_breaks_in_quoted_words_do_not_end_the_reading(tmp_path: Path) -> None:
+    path = tmp_path / "texts.csv"
+    rows = (f'"line one of {row}\nline two, ""quoted"" {"x" * 60}",{row % 2}\n' for row in range(60_000))
+    path.write_text("text,label\n" + "".join(rows))
+    report = validate(path, Settings())
+    assert "table-unreadable" not in {one.code for one in report.problems}
+    assert sum(report.splits.values()) == 60_000
