@@ -13,6 +13,7 @@ from torch import nn
 
 from holdfast.inside.budget import MEETING, Budget
 from holdfast.inside.discovery import find_living, find_roots, whole_models
+from holdfast.inside.ended import close_ended
 from holdfast.inside.pulse import PULSE
 from holdfast.inside.ranks import current_rank, world_size
 from holdfast.inside.restarted import restarted, step_loaded
@@ -49,6 +50,7 @@ def begin(session: Session, scope: Scope, optimizer: Optimizer, *, alone: bool =
         training.expect(o for o in living.optimizers if _is_free(session, scope, o) and _disjoint(o, optimizer))
     learn_models(session, scope, training, living.modules)
     recorder.every_second(session.saves.rows.flush)
+    recorder.every_second(partial(close_ended, session, scope))
     _open_door(session, scope, training)
     _tell_origin(session, scope, training, optimizer)
     if scope.follows_children and scope.policy.acts:
@@ -60,6 +62,7 @@ def begin(session: Session, scope: Scope, optimizer: Optimizer, *, alone: bool =
     clipped, session.first_clipping = session.first_clipping, None
     if clipped is not None and (of := [p for reference in clipped[0] if (p := reference()) is not None]):
         training.after_clipping(clipped[1], clipped[2], of)
+    close_ended(session, scope)  # last: that there were others before is asked above
     return training
 
 
@@ -127,7 +130,8 @@ def _tell_origin(session: Session, scope: Scope, training: Training, optimizer: 
 
 
 def _is_free(session: Session, scope: Scope, optimizer: Optimizer) -> bool:
-    return id(optimizer) not in session.of_optimizer and scope.wants(optimizer)
+    known = session.of_optimizer.get(id(optimizer))
+    return (known is None or known[0]() is not optimizer) and scope.wants(optimizer)  # a dead one's id is soon another one's
 
 
 def _disjoint(one: Optimizer, other: Optimizer) -> bool:

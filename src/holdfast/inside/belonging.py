@@ -33,7 +33,7 @@ def assign(session: Session, optimizer: Optimizer) -> Training | None:
         if training.trains(parameters):
             return _continue(training, optimizer, parameters)
     for training in scope.trainings:
-        if training.expects(optimizer):
+        if training.expects(optimizer) and not training.is_over():
             training.join(optimizer)
             learn_models(session, scope, training, find_living().modules)
             return training
@@ -45,7 +45,7 @@ def settle(session: Session, training: Training, optimizer: Optimizer) -> None:
     if training.main is None or training.main.steps == 0:
         training.main = training.members[id(optimizer)]
         return
-    del training.members[id(optimizer)]
+    training.leave(optimizer)
     scope = next(scope for scope in session.scopes if training in scope.trainings)
     session.of_optimizer[id(optimizer)] = (weakref.ref(optimizer), begin(session, scope, optimizer, alone=True))
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,6 +28,7 @@ from holdfast.signals.journal import Journal
 
 _TO_DISK_FIRST, _TO_DISK_EVERY = 60.0, 300.0  # seconds until a snapshot goes to disk, and between two of them
 _OFTEN = os.environ.get("HOLDFAST_SAVE_EVERY", "")  # seconds, instead of both
+_TELL_EVERY = 1.0  # seconds between two attempts to write an answer that the journal did not take
 Optimizer = torch.optim.Optimizer
 
 
@@ -50,6 +52,8 @@ class Control:
         self._scope, self._helper, self._optimizers = scope, helper, optimizers
         self._mailbox = Mailbox(run)
         self._waiting: list[Letter] = []
+        self._untold: list[dict[str, Any]] = []
+        self._tell_at = 0.0
         self._clip_until = 0
         often = float(_OFTEN) if _OFTEN.replace(".", "", 1).isdigit() else None
         self._to_disk_every = _TO_DISK_EVERY if often is None else often
@@ -81,6 +85,8 @@ class Control:
         for letter in due:
             self._waiting.remove(letter)
             self._answer(letter, step)
+        if self._untold and time.monotonic() > self._tell_at:
+            self._write_answers()
         will_go_back = any(letter.action.kind == "roll-back" for letter in self._waiting)  # to one that must not be given up
         if good and not due and not will_go_back and self.snapshots.due(step):
             self.snapshots.take(step)
@@ -90,6 +96,7 @@ class Control:
 
     def close(self) -> None:
         """The training is over."""
+        self._write_answers()
         self._mailbox.close()
         self.snapshots.forget()
         self._helper.close()
@@ -114,8 +121,16 @@ class Control:
 
     def _tell(self, letter: Letter, state: str, detail: str, step: int) -> None:
         row = {"number": letter.number, "state": state, "at": step, "detail": detail, "rank": self._rank}
+        self._untold.append({"time": round(time.time(), 3), **letter.action.as_row(), **row})
+        self._write_answers()
+
+    def _write_answers(self) -> None:
+        """Outside waits for them, and takes a training that never answers for one that cannot."""
+        self._tell_at = time.monotonic() + _TELL_EVERY
         with contextlib.suppress(OSError):
-            self._journal.write("action", **letter.action.as_row(), **row)
+            while self._untold:
+                self._journal.write("action", **self._untold[0])
+                del self._untold[0]
 
     # The actions
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.inside.capture.device import Courier
+from holdfast.inside.capture.device import Courier, own_values
 from holdfast.inside.capture.gradients import EachParameter, Reading, values_of
 from holdfast.inside.capture.gradients_cuda import GradientKernel, can_be_read_by_kernel, read_with_foreach
 from holdfast.inside.capture.untrained import Change
@@ -42,18 +42,28 @@ class Gathering:
         self._courier = courier
 
     @property
+    def courier(self) -> Courier | None:
+        """Who brings the numbers that lie on a device."""
+        return self._courier
+
+    @property
     def carries(self) -> bool:
         """Whether numbers on a device can be sent for."""
         return self._courier is not None
 
     def add(self, name: str, value: Any) -> None:
-        """Add one number, or a vector named `weights`, that may be a tensor anywhere."""
+        """Add one number, or a vector named `weights`, that may be a tensor anywhere; one that is not this rank's stays out."""
         if not isinstance(value, torch.Tensor):
             setattr(self, name, value)
-        elif self._courier is not None and not value.is_cpu:
-            self._send(name, value.detach())
+            return
+        own = own_values(value)
+        if own is None:
+            return
+        own = own.detach()
+        if self._courier is not None and not own.is_cpu:
+            self._send(name, own)
         else:
-            setattr(self, name, value.double().numpy() if value.dim() else value.item())
+            setattr(self, name, own.double().cpu().numpy() if own.dim() else own.item())
 
     def read_on_device(
         self, gradients: list[torch.Tensor], names: list[int], *, each: bool, kernel: GradientKernel | None

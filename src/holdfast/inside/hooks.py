@@ -15,6 +15,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from holdfast.inside.capture.modules import without_hooks
 from holdfast.inside.capture.servers import Servers
+from holdfast.inside.closures import closure_of, with_closure
 from holdfast.inside.collectives import BACKWARD, watch_collectives
 from holdfast.inside.patches import Patches
 from holdfast.inside.pulse import PULSE
@@ -102,17 +103,14 @@ class Hooks:
         if self._depth > 1:
             return None
         self._reached_update = True
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        closure = closure_of(args, kwargs)
         if closure is None:
             try:
                 self.session.before_update(optimizer, self._scaler)
             except Exception as error:  # noqa: BLE001 - shields the user's step
                 self._shield.failed("before_update", error)
             return None
-        listening = self._listening(closure, optimizer)
-        if "closure" in kwargs:
-            return args, {**kwargs, "closure": listening}
-        return (args[0], listening, *args[2:]), kwargs
+        return with_closure(args, kwargs, self._listening(closure, optimizer))
 
     def _listening(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
         """The same closure; after its first call the gradients are complete."""

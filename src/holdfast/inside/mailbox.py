@@ -1,12 +1,14 @@
 """The mailbox of a run: actions that were decided outside, for a step in the near future, the same for every rank.
 
 One file of JSON lines in the run folder. Outside appends; each rank looks at the file's size once a step and reads on from
-where it was. No torch here: the outside uses the same file.
+where it was. A run may hold several trainings, one after the other: what lies there when one begins was for those before it.
+No torch here: the outside uses the same file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from pathlib import Path
@@ -26,10 +28,11 @@ class Letter(NamedTuple):
 
 
 class Mailbox:
-    """The reading end, in a rank."""
+    """The reading end, in a rank. It is opened before the first step, and letters are about steps: the own ones come later."""
 
     def __init__(self, folder: Path) -> None:
         self._path, self._file, self._read = folder / NAME, -1, 0
+        self._open()
 
     def new_letters(self) -> list[Letter]:
         """The letters that have come since the last call; costs one system call when there are none."""
@@ -46,8 +49,10 @@ class Mailbox:
             self._file = -1
 
     def _open(self) -> bool:
+        """Begin at the end. If that is within a torn line, the rest of it is no letter, and passed over."""
         with contextlib.suppress(OSError):
             self._file = os.open(self._path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._read = os.fstat(self._file).st_size
         return self._file >= 0
 
     def _take(self) -> list[Letter]:
@@ -59,10 +64,14 @@ class Mailbox:
 
 def post(folder: Path, number: int, at: int, action: Action) -> None:
     """Put an action into the mailbox of a run. Raises OSError if it cannot be written."""
-    line = json.dumps({"number": number, "at": at, **action.as_row()}) + "\n"
-    descriptor = os.open(folder / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    line = (json.dumps({"number": number, "at": at, **action.as_row()}) + "\n").encode()
+    descriptor = os.open(folder / NAME, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, line.encode())
+        size = os.fstat(descriptor).st_size
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # by a full disk
+        whole = b"\n" + line if torn else line
+        if os.write(descriptor, whole) != len(whole):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / NAME))
     finally:
         os.close(descriptor)
 

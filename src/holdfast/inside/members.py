@@ -31,6 +31,7 @@ class Members:
         self.loader, self.models = loader, models
         self.members: dict[int, Member] = {}
         self.main: Member | None = None
+        self.changed = 0  # how often one has joined or left
         self.step = self._first = first
         self.names_of, self._trained = models.names_of, models.trained  # at hand: they are used in a step
         self._unwritten: deque[tuple[list[float | int], Gathering, list[ModuleTime] | None]] = deque()
@@ -42,6 +43,7 @@ class Members:
     def join(self, optimizer: Optimizer) -> Member:
         """Take an optimizer in. The largest is the main one, as long as no row was written of another's steps."""
         member = self.members[id(optimizer)] = Member(optimizer)
+        self.changed += 1
         self.models.add(parameters_of(optimizer))
         main = self.main
         if main is None or main.optimizer() is None:
@@ -52,6 +54,11 @@ class Members:
             self._beginning += 1
             self.loader.give_back(*self._held)
         return member
+
+    def leave(self, optimizer: Optimizer) -> None:
+        """Let an optimizer go that turned out to belong elsewhere."""
+        del self.members[id(optimizer)]
+        self.changed += 1
 
     def expect(self, others: Iterable[Optimizer]) -> None:
         """Learn which optimizers were there when the training began: one that steps soon works beside the first.
@@ -79,6 +86,11 @@ class Members:
     def main_optimizer(self) -> Optimizer | None:
         """The main optimizer, as long as it lives."""
         return self.main.optimizer() if self.main is not None else None
+
+    def is_over(self) -> bool:
+        """Whether nothing is left that could go on with it: no optimizer, no model, none of their parameters."""
+        optimizers = any(member.optimizer() is not None for member in list(self.members.values()))
+        return not (optimizers or self.roots() or any(reference() is not None for reference in list(self._trained.values())))
 
     def roots(self) -> list[nn.Module]:
         """The models, as far as they are alive."""

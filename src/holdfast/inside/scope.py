@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from holdfast.inside.helper import Helper
 from holdfast.inside.metrics import Logged, write_logged
 from holdfast.inside.policy import OBSERVE, Policy
 from holdfast.inside.reflexes.averages import Averages
@@ -48,10 +50,12 @@ class Scope:
         self.first_step = 0  # where a training that goes on from a checkpoint of ours begins to count
         self.averages = Averages()  # copies of the model that the script registered
         self.micro_batches: Any = None  # the step function that the script gave to `run.step`
-        self.trainings: list[Training] = []
+        self.trainings: list[Training] = []  # never changed in place: other threads go through it
         self._models = [weakref.ref(model) for model in models]
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._told = False
+        self._changing, self._ending = threading.Lock(), False
+        self._closing = Helper("holdfast-closing", on_trouble=self.step_back)
         self._waiting: deque[Logged] = deque(maxlen=_WAITING_AT_MOST)
 
     def wants(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -101,9 +105,29 @@ class Scope:
 
     def begin(self, training: Training) -> None:
         """A training has begun here."""
-        self.trainings.append(training)
+        with self._changing:
+            self.trainings = [*self.trainings, training]
         while self._waiting:
             write_logged(training, self._waiting.popleft())
+
+    def take_ended(self) -> list[Training]:
+        """Take the trainings out that are over. The newest stays: what the script still has to say is told there."""
+        with self._changing:
+            ended = [training for training in self.trainings[:-1] if not self._ending and training.is_over()]
+            if ended:
+                self.trainings = [training for training in self.trainings if training not in ended]
+            return ended
+
+    def close_later(self, close: Callable[[], None]) -> None:
+        """Have a training that was taken out closed soon, in a thread of its own."""
+        with self._changing:
+            self._closing.later(close)
+
+    def finish_closing(self) -> None:
+        """The scope itself is closed: take nothing out any more, and wait a little for what is being closed."""
+        with self._changing:
+            self._ending = True
+        self._closing.close()
 
     def in_child(self) -> Scope:
         """The same scope for a forked child, with nothing recorded yet."""

@@ -208,10 +208,11 @@ class Session:
         known = self.whole_models.get(id(module))
         if known is None or known[0]() is not module:
             return
+        known[1].sampler.paused = not training_mode
         if training_mode:
             self.end_evaluation()
         elif self._phase is None:
-            self._phase, self._phase_training = EvaluationPhase(), known[1]
+            self._phase, self._phase_training = EvaluationPhase(self.trouble), known[1]
             self._phase.open()
             self._evaluating_since = self._evaluating_since or time.perf_counter()
             PULSE.evaluation_begins()
@@ -275,6 +276,7 @@ class Session:
         if not self.scopes:
             self.interrupt.let_go()
             PULSE.enter(ENDING)
+        scope.finish_closing()
         for training in scope.trainings:
             if self.doors is not None:
                 self.doors.close(training)

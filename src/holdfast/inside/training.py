@@ -17,7 +17,7 @@ from torch import nn
 
 from holdfast.inside import step_row as at
 from holdfast.inside.budget import Budget
-from holdfast.inside.capture.device import Courier
+from holdfast.inside.capture.device import Courier, own_values
 from holdfast.inside.capture.inputs import Inputs
 from holdfast.inside.capture.loader import Loader
 from holdfast.inside.capture.losses import Losses
@@ -29,6 +29,7 @@ from holdfast.inside.member import Member, parameters_of
 from holdfast.inside.members import Members
 from holdfast.inside.models import Models
 from holdfast.inside.publishing import Publisher
+from holdfast.inside.shield import Shield
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING, MISSING_INT
 
@@ -62,11 +63,13 @@ class Training(Members):
         self.evaluated = 0.0  # seconds of evaluation since the last step
         self.sampler = ModuleSampler(memory, recorder.step_back)
         self.inputs = Inputs()
-        self.courier: Courier | None = None  # once there are gradients on a GPU
+        self.courier: Courier | None = None  # once there are gradients on a GPU; that of the main optimizer, if it has some
+        self._couriers: dict[torch.device, Courier] = {}
         self._gathering: Gathering | None = None
         self._read_early: Gathering | None = None
         self._early_at = 0
         self._clip_norm: float | None = None
+        self._norm_is_shared = False  # whether the norm that the script computes takes several ranks to tell
         self._usual_loss, self._scatter, self._rate = 0.0, 0.0, 0.0
         self._backwards = 0
         self._sample: WeightSample | None = None
@@ -76,6 +79,10 @@ class Training(Members):
         self._workers_rss: int | None = None
         self._written_at = 0.0
         self._writing = threading.Lock()
+        luxury = Shield(recorder.step_back)  # its own: what is sampled may fail, and what is done at every step goes on
+        self._read_each, self._take_sample = luxury(self._read_each_one), luxury(self._sample_weights)
+        self._compare, self._times = luxury(self._compare_weights), luxury(self._module_times)
+        self._start_times = luxury(self._sample_modules)
         recorder.every_second(self._each_second)
 
     def use_models(self, roots: Iterable[nn.Module]) -> None:
@@ -100,7 +107,7 @@ class Training(Members):
             return
         some, all_of_them = self.main.share_in(parameters)
         each = some and self.budget.due("parameters", self.step)
-        if some and (each or not all_of_them or norm_type != 2.0 or self.guard is not None):
+        if some and (each or not all_of_them or norm_type != 2.0 or self.guard is not None or self._norm_is_shared):
             self._keep_early(self._read(parameters_of(optimizer), self.main, each=each))
 
     def after_clipping(self, norm: Any, limit: Any, parameters: list[torch.Tensor]) -> None:
@@ -108,7 +115,9 @@ class Training(Members):
         some, all_of_them = self.main.share_in(parameters) if self.main is not None else (False, False)
         if some:
             self._clip_norm = float(limit) if isinstance(limit, (int, float)) else None
-        if all_of_them and not self._has_read_early():
+        if isinstance(norm, torch.Tensor) and own_values(norm) is None:
+            self._norm_is_shared = True  # from the next step on the gradients are read before they are clipped
+        elif all_of_them and not self._has_read_early():
             gathering = Gathering(self.courier_for(parameters[0].device))
             gathering.add("norm", norm)
             self._keep_early(gathering)
@@ -135,6 +144,8 @@ class Training(Members):
         something_due = self.step >= self.budget.next_step
         if gathering is None:
             gathering = self._read(parameters, member, each=something_due and self.budget.due("parameters", self.step))
+        if gathering.courier is not None:
+            self.courier = gathering.courier
         loss, rate = self.losses.total(), optimizer.param_groups[0].get("lr")
         if type(loss) is float and type(rate) is float:
             gathering.loss, gathering.lr = loss, rate
@@ -163,9 +174,7 @@ class Training(Members):
         if self.changes is not None:
             self._clip_norm = self.changes.clip(optimizer, self._clip_norm)
         if something_due and self.budget.due("weights", self.step):
-            begun = time.perf_counter()
-            self._sample = WeightSample(plain_weights(parameters))
-            self._sampling_cost = time.perf_counter() - begun
+            self._take_sample(parameters)
 
     def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """The update is done, or was left out by the scaler: finish the row."""
@@ -187,8 +196,8 @@ class Training(Members):
             for other in self.members.values():
                 other.steps_alone = 0
         if self._sample is not None:
-            self._compare_weights(gathering, optimizer)
-        times = self._module_times() if self.sampler.running else None
+            self._compare(gathering, optimizer)
+        times = self._times() if self.sampler.running else None
         now = time.perf_counter()
         row = self._row(now, skipped)
         if self._holding:
@@ -201,9 +210,10 @@ class Training(Members):
             if self.guard is not None:
                 self.guard.blame.step_sent(self.step - 1)
             gathering.finish(partial(self._arrived, self._beginning, row, times))
-            self.courier.collect()
+        for courier in self._couriers.values():
+            courier.collect()
         if self.step >= self.budget.next_step and self.budget.due("modules", self.step):
-            self._sample_modules()
+            self._start_times()
         if self.control is not None:
             self.control.between_steps(self.step, good=not skipped)
 
@@ -249,8 +259,8 @@ class Training(Members):
             self.control.close()
         self._holding = False
         self.write()
-        if self.courier is not None:
-            self.courier.wait()
+        for courier in self._couriers.values():
+            courier.wait()
         self.recorder.close()
 
     def noted(self) -> tuple[Any, ...]:
@@ -274,19 +284,29 @@ class Training(Members):
         """Who brings numbers from this device; None for the host."""
         if device.type != "cuda":
             return None
-        if self.courier is None or self.courier.device != device:
-            self.courier = Courier(device)
-        return self.courier
+        courier = self._couriers.get(device)
+        if courier is None:
+            courier = self._couriers[device] = Courier(device)
+            self.courier = self.courier or courier
+        return courier
 
     def _read(self, parameters: list[torch.Tensor], member: Member, *, each: bool) -> Gathering:
         """Read the gradients of these parameters, all together or each."""
-        gathering = member.read(parameters, self, each=each)
-        if each:
-            others = (
-                p for one in self.members.values() if one is not member and (held := one.optimizer()) for p in parameters_of(held)
-            )
-            gathering.untrained = self.models.newly_untrained(main=parameters, others=others)
+        gathering = self._read_each(parameters, member) if each else None
+        return member.read(parameters, self, each=False) if gathering is None else gathering
+
+    def _read_each_one(self, parameters: list[torch.Tensor], member: Member) -> Gathering:
+        gathering = member.read(parameters, self, each=True)
+        others = (
+            p for one in self.members.values() if one is not member and (held := one.optimizer()) for p in parameters_of(held)
+        )
+        gathering.untrained = self.models.newly_untrained(main=parameters, others=others)
         return gathering
+
+    def _sample_weights(self, parameters: list[torch.Tensor]) -> None:
+        begun = time.perf_counter()
+        self._sample = WeightSample(plain_weights(parameters))
+        self._sampling_cost = time.perf_counter() - begun
 
     def _compare_weights(self, gathering: Gathering, optimizer: Optimizer) -> None:
         sample, self._sample = self._sample, None

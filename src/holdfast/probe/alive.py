@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 import psutil
 
+from holdfast.signals.start_ticks import start_ticks
 
-def same_process(pid: Any, since: Any, host: Any) -> bool | None:
-    """Whether the process still lives; None if it is another machine's. A number that was given anew does not count."""
+
+def lives(info: Mapping[str, Any]) -> bool | None:
+    """Whether the process that a `process.json` speaks of still lives; None if it is another machine's."""
+    return same_process(info.get("pid"), info.get("started"), info.get("host"), info.get("start_ticks"))
+
+
+def same_process(pid: Any, since: Any, host: Any, ticks: Any = None) -> bool | None:
+    """Whether the process still lives; None if it is another machine's. A number that was given anew does not count.
+
+    `ticks` is when it began in the kernel's count. Without it the clock decides, and one that was set forward since is mistaken.
+    """
     if host is not None and host != socket.gethostname():
         return None
     try:
@@ -19,4 +30,8 @@ def same_process(pid: Any, since: Any, host: Any) -> bool | None:
         return True
     except (psutil.Error, TypeError, ValueError):
         return False
-    return status != psutil.STATUS_ZOMBIE and (not isinstance(since, (int, float)) or born <= since + 2.0)
+    if status == psutil.STATUS_ZOMBIE:
+        return False
+    if isinstance(ticks, int) and (now := start_ticks(process.pid)) is not None:
+        return now == ticks
+    return not isinstance(since, (int, float)) or bool(born <= since + 2.0)

@@ -155,7 +155,7 @@ def _refuse_part_of(run: RunFolder, recordings: list[Recording]) -> None:
 
 
 def _lives_elsewhere(run: RunFolder, rank: int) -> bool:
-    from holdfast.probe.alive import same_process
+    from holdfast.probe.alive import lives
 
     infos = [one.info() for one in run.recordings() if one.rank == rank]
-    return any(same_process(info.get("pid"), info.get("started"), info.get("host")) is None for info in infos[-1:])
+    return any(lives(info) is None for info in infos[-1:])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import DoorClosed
-from holdfast.probe.alive import same_process
+from holdfast.probe.alive import lives
 from holdfast.signals.door import ANSWER_BYTES, NoDoor, connect_to, is_there, receive, send
 from holdfast.signals.run_folder import Recording, RunFolder
 
@@ -18,8 +19,8 @@ _BACKTRACE = "holdfast backtrace -t {pid} shows where it is"
 def ask(recording: Recording, request: dict[str, Any], *, seconds: float) -> dict[str, Any]:
     """Send one request to the process of a rank; its answer. Raises DoorClosed, in words, if none comes within `seconds`."""
     info = recording.info()
-    pid, host = info.get("pid"), info.get("host")
-    _look_first(recording, pid, info.get("started"), host)
+    pid = info.get("pid")
+    _look_first(recording, info)
     try:
         with connect_to(recording.path, min(seconds, 5.0)) as connection:
             send(connection, {"who": who(), **request})
@@ -50,7 +51,7 @@ def doors(run: RunFolder) -> list[Recording]:
     found: dict[int, Recording] = {}
     for recording in run.recordings() if run.path.is_dir() else ():
         info = recording.info()
-        if is_there(recording.path) and same_process(info.get("pid"), info.get("started"), info.get("host")):
+        if is_there(recording.path) and lives(info):
             found[recording.rank] = recording
     return [found[rank] for rank in sorted(found)]
 
@@ -64,13 +65,13 @@ def who() -> str:
     return f"{name}@{socket.gethostname()} pid {os.getpid()}"
 
 
-def _look_first(recording: Recording, pid: Any, since: Any, host: Any) -> None:
-    lives = same_process(pid, since, host)
-    if lives is None:
+def _look_first(recording: Recording, info: Mapping[str, Any]) -> None:
+    pid, host, there = info.get("pid"), info.get("host"), lives(info)
+    if there is None:
         raise DoorClosed(
             f"rank {recording.rank} trains on {host}.", fix=f"ask there; or run `holdfast serve` there and ask -t {host}:PORT"
         )
-    if not lives:
+    if not there:
         raise DoorClosed(f"the process of rank {recording.rank} ({pid}) is gone.", fix="holdfast ps lists what is alive")
 
 

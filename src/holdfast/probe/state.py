@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.probe.alive import same_process
+from holdfast.probe.alive import lives, same_process
 from holdfast.probe.health import exit_word, journal_health, left_out, rank_health, run_health, stopped_because
 from holdfast.probe.journal import Event, Folding
 from holdfast.probe.pieces import open_pieces
@@ -142,7 +142,7 @@ def _superseded(one: Recording, others: list[Recording]) -> bool:
     info = one.info()
     if any(other.info().get("pid") == info.get("pid") for other in later):
         return True
-    return not same_process(info.get("pid"), info.get("started"), info.get("host"))
+    return not lives(info)
 
 
 def _rank_state(one: Recording, window: int, now: float, over: str | None, events: Sequence[Event]) -> RankState:
@@ -150,10 +150,10 @@ def _rank_state(one: Recording, window: int, now: float, over: str | None, event
     own = _events_of(one.rank, info.get("started"), events)
     rows = last_rows(one.path, "steps", _COLUMNS, window)
     figures = _figures(rows, now)
-    lives = same_process(info.get("pid"), info.get("started"), info.get("host"))
-    if lives is None:
-        lives = figures["age"] is not None and figures["age"] < _OTHER_HOST_SECONDS
-    alive = lives and over is None
+    there = lives(info)
+    if there is None:
+        there = figures["age"] is not None and figures["age"] < _OTHER_HOST_SECONDS
+    alive = there and over is None
     growing = figures["step"] is None or open_pieces(one.path / "steps").growing
     health, reason = rank_health(
         alive=alive,

@@ -15,12 +15,14 @@ from holdfast.inside.policy import Policy as Allowed
 from holdfast.probe.journal import JournalReader
 from holdfast.recovery.changes import STEPS, Proposal, propose
 from holdfast.recovery.course import Course, Seen
+from holdfast.recovery.over import is_over
 from holdfast.recovery.past import ActionLog
+from holdfast.recovery.patient_journal import PatientJournal
 from holdfast.recovery.policy import Policy
 from holdfast.recovery.resume_watch import ResumeWatches
 from holdfast.recovery.table_watch import TableWatches
 from holdfast.signals.actions import Action
-from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.run_folder import Recording, RunFolder
 
 _AHEAD_STEPS = 4  # several ranks get a letter this long before they act on it, and as many seconds as these:
 _AHEAD_SECONDS, _AHEAD_SECONDS_HERE = (
@@ -41,6 +43,7 @@ class _Letter:
     diagnosis: Diagnosis
     posted: float
     asked: int  # how often policies were asked about this diagnosis
+    sent: bool = False  # it lies in the mailbox
 
 
 class Judge:
@@ -58,12 +61,13 @@ class Judge:
         self._run, self._policies, self._now = run, list(policies), now
         self._allowed = allowed or Allowed("heal")
         self._on_trouble = on_trouble
-        self._journal = JournalReader(run.journal.path)
+        self._journal, self._out = JournalReader(run.journal.path), PatientJournal(run.journal, on_trouble)
         self._courses: dict[int, Course] = {}
         self._resumes: ResumeWatches | None = ResumeWatches(run)
         self._tables: TableWatches | None = TableWatches()
         self._letter: _Letter | None = None
         self._changes_seen, self._number = 0, 0
+        self._untried: set[int] = set()  # letters whose training was over
         self._act = True
 
     def look(self, *, act: bool = True) -> None:
@@ -72,8 +76,13 @@ class Judge:
         self._act = act
         if not act:
             self._letter = None
+        if not self._out.catch_up() and act:
+            return  # what was found is told first, and nothing is done that cannot be told
         self._look_at_resumes()
         self._look_at_tables()
+        if self._letter is not None and not self._letter.sent and not self._is_over(self._letter.course):
+            self._letter.at = _near(self._letter.course)  # the ranks went on meanwhile
+            self._send(self._letter)
         if (letter := self._letter) is not None:
             if not self._answered(letter) or self._asked_again(letter):
                 return
@@ -92,13 +101,14 @@ class Judge:
             return
         try:
             for finding in self._resumes.look(self._journal.rows, last=not self._act):
-                self._run.journal.write("finding", **finding.as_row())
+                self._out.write("finding", **finding.as_row())
                 if finding.severity != "info":
-                    self._run.journal.write("diagnosis", **diagnose([finding]).as_row())
+                    self._out.write("diagnosis", **diagnose([finding]).as_row())
+        except OSError as error:  # a full disk has room again some day
+            self._tell_trouble("watching a resume", error)
         except Exception as error:  # noqa: BLE001 - the run before may be anything; this one is judged on
             self._resumes = None
-            if self._on_trouble is not None:
-                self._on_trouble("watching a resume", error)
+            self._tell_trouble("watching a resume", error)
 
     def _look_at_tables(self) -> None:
         """Say what the tables show beside the course of loss and norm. Nothing is done about it."""
@@ -106,16 +116,24 @@ class Judge:
             return
         try:
             for finding in self._tables.look(self._run, last=not self._act):
-                self._run.journal.write("finding", **finding.as_row())
+                self._out.write("finding", **finding.as_row())
                 if finding.severity != "info":
-                    self._run.journal.write("diagnosis", **diagnose([finding], around=self._journal.rows).as_row())
+                    self._out.write("diagnosis", **diagnose([finding], around=self._journal.rows).as_row())
+        except OSError as error:  # it may be read again some day
+            self._tell_trouble("looking at the tables", error)
         except Exception as error:  # noqa: BLE001 - the run is judged on
             self._tables = None
-            if self._on_trouble is not None:
-                self._on_trouble("looking at the tables", error)
+            self._tell_trouble("looking at the tables", error)
+
+    def _tell_trouble(self, what: str, error: BaseException) -> None:
+        if self._on_trouble is not None:
+            self._on_trouble(what, error)
+
+    def _recordings(self) -> list[Recording]:
+        return self._run.recordings() if self._run.path.is_dir() else []
 
     def _find_courses(self) -> None:
-        for recording in self._run.recordings() if self._run.path.is_dir() else ():
+        for recording in self._recordings():
             course = self._courses.get(recording.part)
             if course is None:
                 self._courses[recording.part] = Course(recording)
@@ -124,7 +142,7 @@ class Judge:
 
     def _judge(self, course: Course, seen: Seen) -> None:
         for finding in seen.new:
-            self._run.journal.write("finding", **finding.as_row())
+            self._out.write("finding", **finding.as_row())
         newest = course is self._courses[max(self._courses)]
         weighty = any(finding.severity != "info" for finding in seen.new)
         plateau = any(finding.code == "loss-plateau" for finding in seen.holds)
@@ -133,7 +151,7 @@ class Judge:
         findings = {finding.code: finding for finding in (*course.recent(), *seen.holds)}
         diagnosis = self._diagnose(course, tuple(findings.values()))
         if weighty:
-            self._run.journal.write("diagnosis", **diagnosis.as_row())
+            self._out.write("diagnosis", **diagnosis.as_row())
         action = self._decide(course, diagnosis)
         if action is not None:
             self._post(course, diagnosis, action)
@@ -150,12 +168,14 @@ class Judge:
             proposal = propose(str(row.get("what", "")), *course.norms_around(row["step"], STEPS))
             if proposal is not None:
                 self._propose(course, row, proposal)
+            if self._letter is not None:
+                return
 
     def _propose(self, course: Course, row: Mapping[str, Any], proposal: Proposal) -> None:
         evidence = {"what": row.get("what"), "onset": row["step"], **proposal.as_row()}
         diagnosis = Diagnosis((), ("setting-changed",), step=course.step, evidence=evidence)
-        self._run.journal.write("diagnosis", **diagnosis.as_row())
-        if self._act and self._policies and proposal.factor < 1.0 and self._allowed.heals_from("setting-changed"):
+        self._out.write("diagnosis", **diagnosis.as_row())
+        if self._may_act(course) and proposal.factor < 1.0 and self._allowed.heals_from("setting-changed"):
             settings = {"factor": proposal.factor, "why": proposal.words}
             self._post(course, diagnosis, Action("lower-lr", step=course.step, because="setting-changed", settings=settings))
 
@@ -173,20 +193,25 @@ class Judge:
         around = [row for row in self._journal.rows if row.get("kind") in ("finding", "change")]
         return diagnose(findings, around=around, snapshots=course.snapshots())
 
+    def _may_act(self, course: Course) -> bool:
+        return self._act and bool(self._policies) and not self._is_over(course)
+
+    def _is_over(self, course: Course) -> bool:
+        return is_over(course.recordings, self._recordings())
+
     def _decide(self, course: Course, diagnosis: Diagnosis) -> Action | None:
         """Ask the policies in their order about the findings that may be acted on."""
         wanted = tuple(finding for finding in diagnosis.findings if self._allowed.heals_from(finding.code))
-        if not wanted or not self._policies or not self._act:
+        if not wanted or not self._may_act(course):
             return None
         question = diagnose(wanted, around=self._journal.rows, snapshots=course.snapshots())
-        past = ActionLog.from_rows(self._journal.rows)
+        past = ActionLog.from_rows(row for row in self._journal.rows if row.get("number") not in self._untried)
         for policy in list(self._policies):
             try:
                 action = policy.decide(question, past)
             except Exception as error:  # noqa: BLE001 - a policy may be anyone's; the others are still asked
                 self._policies.remove(policy)
-                if self._on_trouble is not None:
-                    self._on_trouble(f"asking the policy {type(policy).__name__}", error)
+                self._tell_trouble(f"asking the policy {type(policy).__name__}", error)
                 continue
             if action is not None:
                 return action
@@ -195,31 +220,53 @@ class Judge:
     def _post(self, course: Course, diagnosis: Diagnosis, action: Action, *, asked: int = 1) -> None:
         told = (int(row.get("number") or 0) for row in self._journal.rows if row.get("kind") == "action")
         number = self._number = 1 + max(self._number, max(told, default=0))
-        at = 0
-        if len(course.recordings) > 1:
-            seconds, before = course.step_seconds(), _AHEAD_SECONDS_HERE if course.is_here() else _AHEAD_SECONDS
-            ahead = math.ceil(before / seconds) if seconds > 0 else _AHEAD_STEPS
-            at = course.newest_step() + max(_AHEAD_STEPS, ahead)
-        self._run.journal.write("action", **action.as_row(), number=number, at=at, state="posted")
-        post(self._run.path, number, at, action)
-        if action.kind in _WAITED_FOR:
-            self._letter = _Letter(number, at, action, course, diagnosis, self._now(), asked)
+        letter = self._letter = _Letter(number, _near(course), action, course, diagnosis, self._now(), asked)
+        self._out.write("action", **action.as_row(), number=number, at=letter.at, state="posted")
+        if self._out.catch_up():
+            self._send(letter)
+
+    def _send(self, letter: _Letter) -> None:
+        """Put it into the mailbox. If that has no room, it is tried again at the next look."""
+        try:
+            post(self._run.path, letter.number, letter.at, letter.action)
+        except OSError as error:
+            self._tell_trouble("posting an action", error)
+            return
+        letter.sent, letter.posted = True, self._now()
+        if letter.action.kind not in _WAITED_FOR:
+            self._letter = None
 
     def _answered(self, letter: _Letter) -> bool:
         """Whether every rank has done or refused it; then take the consequences."""
-        answers = [row for row in self._journal.rows if _answers(row, letter.number)]
-        ranks = {row.get("rank") for row in answers}
-        if len(ranks) < len(letter.course.recordings):
-            if not self._unheard(letter):
+        answers = self._answers_to(letter)
+        if len({row.get("rank") for row in answers}) < len(letter.course.recordings):
+            over = self._is_over(letter.course)
+            if not over and not self._unheard(letter):
                 return False
-            if not answers:
-                row = {"number": letter.number, "state": "refused", "detail": "the training did not answer"}
-                self._run.journal.write("action", **letter.action.as_row(), **row)
-                answers = [row]
-        self._journal.new_rows()
-        done = all(row.get("state") == "done" for row in answers)
-        if done and letter.action.kind == "roll-back":
+            answers = self._answers_to(letter)  # its last words may have come meanwhile
+            if not answers and not self._give_up(letter, over=over):
+                return False
+        if answers and letter.action.kind == "roll-back" and all(row.get("state") == "done" for row in answers):
             self._rolled_back(letter, answers)
+        return True
+
+    def _answers_to(self, letter: _Letter) -> list[dict[str, Any]]:
+        self._journal.new_rows()
+        return [row for row in self._journal.rows if _answers(row, letter.number)]
+
+    def _give_up(self, letter: _Letter, *, over: bool) -> bool:
+        """Say that nobody answers. While the journal takes nothing, an answer may have been lost as well: wait on."""
+        why = "the training did not answer" if letter.sent else "it could not be posted"
+        row = {"number": letter.number, "state": "refused", "detail": "the training is over" if over else why}
+        try:
+            self._run.journal.write("action", **letter.action.as_row(), **row)
+        except OSError as error:
+            self._tell_trouble("writing to the journal", error)
+            letter.posted = self._now()
+            return False
+        self._journal.new_rows()
+        if over:
+            self._untried.add(letter.number)
         return True
 
     def _rolled_back(self, letter: _Letter, answers: Sequence[Mapping[str, Any]]) -> None:
@@ -229,9 +276,18 @@ class Judge:
         letter.course.undone(to if isinstance(to, int) else letter.action.step, at)
 
     def _unheard(self, letter: _Letter) -> bool:
-        waited = self._now() - letter.posted
-        return waited > _ANSWER_SECONDS and letter.course.newest_step() > max(letter.at, letter.action.step) + _ANSWER_STEPS
+        if self._now() - letter.posted <= _ANSWER_SECONDS:
+            return False
+        return not letter.sent or letter.course.newest_step() > max(letter.at, letter.action.step) + _ANSWER_STEPS
 
 
 def _answers(row: Mapping[str, Any], number: int) -> bool:
     return row.get("kind") == "action" and row.get("number") == number and row.get("state") in ("done", "refused")
+
+
+def _near(course: Course) -> int:
+    """The step before which all ranks of a training can have read a letter that is posted now; 0 is at once."""
+    if len(course.recordings) == 1:
+        return 0
+    seconds, before = course.step_seconds(), _AHEAD_SECONDS_HERE if course.is_here() else _AHEAD_SECONDS
+    return course.newest_step() + max(_AHEAD_STEPS, math.ceil(before / seconds) if seconds > 0 else 0)

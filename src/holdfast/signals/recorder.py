@@ -14,8 +14,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.signals.run_folder import Recording, RunFolder, replace_text
 from holdfast.signals.schema import TABLES
+from holdfast.signals.start_ticks import start_ticks
 from holdfast.signals.strings import StringWriter
 from holdfast.signals.table import TableWriter
 
@@ -47,8 +48,9 @@ class Recorder:
             "host": socket.gethostname(),
             "argv": sys.orig_argv,
             "started": time.time(),
+            "start_ticks": start_ticks(os.getpid()),
         }
-        (recording.path / "process.json").write_text(json.dumps(who) + "\n", encoding="utf-8")
+        replace_text(recording.path / "process.json", json.dumps(who) + "\n")
         return cls(run, recording)
 
     def table(self, name: str) -> TableWriter:

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,10 +113,7 @@ class RunFolder:
 
     def write_info(self, info: dict[str, Any]) -> None:
         """Replace `run.json` in one move, so that a reader never sees half of it."""
-        target = self.path / "run.json"
-        spare = target.with_name(f".run.json.{os.getpid()}")
-        spare.write_text(json.dumps(info, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
-        spare.replace(target)
+        replace_text(self.path / "run.json", json.dumps(info, indent=1, ensure_ascii=False, default=str) + "\n")
 
     def update_info(self, **changes: Any) -> None:
         """Change some fields of `run.json`."""
@@ -136,6 +134,16 @@ class RunFolder:
                 part += 1
                 continue
             return Recording(rank, part, path)
+
+
+def replace_text(target: Path, text: str) -> None:
+    """Write a file in one move. Bytes of a command line or a path that are no text become `?`.
+
+    The spare file names its machine: processes on two of them that share the folder may have the same number.
+    """
+    spare = target.with_name(f".{target.name}.{socket.gethostname()}-{os.getpid()}")
+    spare.write_bytes(text.encode(errors="replace"))
+    spare.replace(target)
 
 
 def _recording_at(path: Path) -> Recording | None:

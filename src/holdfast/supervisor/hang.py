@@ -57,9 +57,15 @@ class Hangs:
                 return
             self._watch = HangWatch(self._run, self._trouble, limits=limits, on_hang=self._found)
             while not self._stop.wait(self._watch.tick):
-                self._watch.look()
+                self._look(self._watch)
         except Exception as error:  # noqa: BLE001 - the training goes on without this watch
             self._trouble.step_back("watching for hangs", error)
+
+    def _look(self, watch: HangWatch) -> None:
+        try:
+            watch.look()
+        except OSError as error:  # a share that was away comes back: the next look may be a good one
+            self._trouble.step_back("looking for hangs", error)
 
     def _found(self, finding: Finding) -> None:
         if self.on_hang is not None and not self._stop.is_set():

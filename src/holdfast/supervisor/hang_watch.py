@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.hang import EXCUSED, STOPPED, Limits, Standing, Suspect, code_of, stands, suspects
+from holdfast.recovery.patient_journal import PatientJournal
 from holdfast.signals.run_folder import RunFolder
 from holdfast.supervisor.progress import Progress
 from holdfast.supervisor.trouble import Trouble
@@ -54,6 +55,7 @@ class HangWatch:
         self._run, self._trouble, self._limits, self._on_hang = run, trouble, limits, on_hang
         self.tick = min(0.5, limits.floor / 5)
         self._progress = Progress(run, self.tick)
+        self._journal = PatientJournal(run.journal, trouble.step_back)
         self._hang: Hang | None = None
         self._asked_at = 0.0  # seconds of silence at which the stacks were last looked at
         self._told: set[str] = set()
@@ -65,6 +67,7 @@ class HangWatch:
 
     def look(self) -> None:
         """See how the ranks stand, and tell a hang."""
+        self._journal.catch_up()
         standings = self._progress.look()
         self._tell_stopped()
         found = suspects(standings, self._limits)
@@ -101,8 +104,10 @@ class HangWatch:
         shown = {name: value for name, value in evidence.items() if value is not None}
         finding = Finding(code_of(verdict.code), step=standing.step or 0, severity="critical", evidence=shown)
         self._hang = Hang(finding, self._progress.pids, standing.silent)
-        self._tell(finding, standing.rank)
-        self._on_hang(finding)
+        try:
+            self._tell(finding, standing.rank)
+        finally:
+            self._on_hang(finding)
 
     def _has_moved(self, suspect: Suspect) -> bool:
         """Whether something was seen of the rank while its stacks were taken, or it has ended."""
@@ -112,15 +117,22 @@ class HangWatch:
     def _tell(self, finding: Finding, rank: int) -> None:
         from holdfast.diagnosis.diagnosis import diagnose
 
-        self._run.journal.write("finding", **finding.as_row(), rank=rank)
-        self._run.journal.write("diagnosis", **diagnose([finding], around=list(self._run.journal)).as_row())
+        self._journal.write("finding", **finding.as_row(), rank=rank)
+        self._journal.write("diagnosis", **diagnose([finding], around=self._told_so_far()).as_row())
+
+    def _told_so_far(self) -> list[dict[str, Any]]:
+        try:
+            return list(self._run.journal)
+        except OSError as error:
+            self._trouble.step_back("reading the journal", error)
+            return []
 
     def _moves_again(self, standings: Sequence[Standing]) -> None:
         self._asked_at = 0.0
         hang, self._hang = self._hang, None
         if hang is not None and standings:
             evidence = {"say": "it moves again", "after": round(hang.since, 1)}
-            self._run.journal.write("finding", code=hang.finding.code, severity="info", step=hang.finding.step, evidence=evidence)
+            self._journal.write("finding", code=hang.finding.code, severity="info", step=hang.finding.step, evidence=evidence)
 
     def _tell_stopped(self) -> None:
         stopped = self._progress.stopped_for()
@@ -138,7 +150,7 @@ class HangWatch:
             self._remark(verdict.say, suspect.standing.step)
 
     def _remark(self, say: str, step: int | None) -> None:
-        self._run.journal.write("finding", code="hang", severity="info", step=step, evidence={"say": say})
+        self._journal.write("finding", code="hang", severity="info", step=step, evidence={"say": say})
 
     # The stacks
 

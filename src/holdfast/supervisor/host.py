@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _EVERY_SECONDS = 2.0
 _COMMAND_LETTERS = 200
+_CLAIM = "sampler"  # the folder itself is nobody's: stacks are kept in it too
 
 
 class HostSampler:
@@ -66,8 +67,9 @@ class HostSampler:
 
     def _sample(self) -> None:
         path = self._run.path / "host"
+        path.mkdir(exist_ok=True)
         try:
-            path.mkdir()
+            (path / _CLAIM).touch(exist_ok=False)
         except FileExistsError:  # another outside of the same run is at it
             return
         from holdfast.signals.recorder import Recorder
@@ -142,12 +144,17 @@ class Processes:
             now,
             process.pid,
             process.ppid(),
-            code(" ".join(process.cmdline())[:_COMMAND_LETTERS] or process.name()),
+            code(_readable(" ".join(process.cmdline())[:_COMMAND_LETTERS] or process.name())),
             code(process.status()),
             process.memory_info().rss,
             (used - used_then) / (now - then) if now > then else MISSING,
             process.num_threads(),
         )
+
+
+def _readable(words: str) -> str:
+    """Bytes of a command line that are no text become `?`: half a character can be neither printed nor put into Parquet."""
+    return words.encode(errors="replace").decode()
 
 
 class Gpus:

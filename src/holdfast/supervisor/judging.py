@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 from typing import Any
@@ -48,13 +50,31 @@ class Judging:
                 return
             judge = make_judge(self._run, self._trouble)
             while not self._stop.wait(_EVERY_SECONDS):
-                judge.look()
-            judge.look(act=False)
+                self._look(judge)
+            self._look(judge, act=False)
         except Exception as error:  # noqa: BLE001 - the training goes on without judgement
             self._trouble.step_back("judging the run", error)
 
+    def _look(self, judge: Any, *, act: bool = True) -> None:
+        try:
+            if is_ours(self._run):
+                judge.look(act=act)
+        except OSError as error:  # a share that was away comes back: the next look may be a good one
+            self._trouble.step_back("looking at the run", error)
+
     def _has_begun(self) -> bool:
-        return self._run.path.is_dir() and bool(self._run.recordings())
+        with contextlib.suppress(OSError):
+            return self._run.path.is_dir() and bool(self._run.recordings())
+        return False
+
+
+def is_ours(run: RunFolder) -> bool:
+    """Whether this machine judges: the one with the lowest rank, which speaks for all. Others only share the folder."""
+    recordings = run.recordings() if run.path.is_dir() else []
+    if not recordings:
+        return True
+    speaks = max(one for one in recordings if one.rank == recordings[0].rank)
+    return speaks.info().get("host") in (None, socket.gethostname())
 
 
 def _get_ready() -> None:

@@ -105,8 +105,8 @@ def keep(run: RunFolder, found: PostMortem) -> None:
             run.journal.write("finding", **found.finding.as_row())
             run.journal.write("diagnosis", **diagnose([found.finding], around=list(run.journal)).as_row())
         text = json.dumps(found.as_row(), indent=1, ensure_ascii=False, default=str)
-        (run.path / "post-mortem.json").write_text(text + "\n", encoding="utf-8")
-        (run.path / "post-mortem.txt").write_text("\n".join(report(run, found)) + "\n", encoding="utf-8")
+        (run.path / "post-mortem.json").write_text(text + "\n", encoding="utf-8", errors="replace")
+        (run.path / "post-mortem.txt").write_text("\n".join(report(run, found)) + "\n", encoding="utf-8", errors="replace")
 
 
 def summary(run: RunFolder, found: PostMortem) -> list[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from holdfast.detectors.hang import STOPPED, Standing, awake
-from holdfast.probe.alive import same_process
+from holdfast.probe.alive import lives
 from holdfast.probe.rows import last_rows, measured
 from holdfast.signals.pulse import Pulse, read_pulse, starting
 from holdfast.signals.run_folder import Recording, RunFolder
@@ -43,7 +45,7 @@ class Progress:
     def __init__(self, run: RunFolder, tick: float) -> None:
         self._run, self._tick = run, tick
         self._followed: dict[int, _Followed] = {}
-        self._pids: dict[Path, int | None] = {}
+        self._infos: dict[Path, dict[str, Any]] = {}  # who records where, once it has said so
         self._gone: set[int] = set()
         self._looked = time.monotonic()
 
@@ -77,23 +79,32 @@ class Progress:
         newest: dict[int, Recording] = {}
         with contextlib.suppress(OSError):
             for recording in self._run.recordings():
-                if recording.path not in self._pids:
-                    self._pids[recording.path] = recording.info().get("pid")
-                if isinstance(pid := self._pids[recording.path], int):
-                    newest[pid] = recording
+                if (info := self._who(recording)) is not None and info.get("host") in (None, socket.gethostname()):
+                    newest[info["pid"]] = recording
         for pid, recording in newest.items():
             if pid in self._gone:
                 continue
             known = self._followed.get(pid)
             if known is None or known.recording != recording:
                 self._followed[pid] = _Followed(pid, recording.rank, recording)
-        for pulse in starting(self._run):
-            if pulse.pid not in self._followed and pulse.pid not in self._gone:
-                self._followed[pulse.pid] = _Followed(pulse.pid, 0, None, pulse=pulse)
+        begun = {pulse.pid: pulse for pulse in starting(self._run)}
+        for pid, one in list(self._followed.items()):
+            if one.recording is None and pid not in begun:  # it trains now, and its recording is another machine's
+                self._followed.pop(pid, None)
+        for pid, pulse in begun.items():
+            if pid not in self._followed and pid not in self._gone:
+                self._followed[pid] = _Followed(pid, 0, None, pulse=pulse)
+
+    def _who(self, recording: Recording) -> dict[str, Any] | None:
+        """Which process records here; None as long as it has not said so: its folder is there a moment before that."""
+        known = self._infos.get(recording.path)
+        if known is None and isinstance((info := recording.info()).get("pid"), int):
+            known = self._infos[recording.path] = info
+        return known
 
     def _lives(self, one: _Followed) -> bool:
-        info = one.recording.info() if one.recording is not None else {}
-        if same_process(one.pid, info.get("started"), info.get("host")):
+        info = self._who(one.recording) if one.recording is not None else None
+        if lives(info or {"pid": one.pid}):
             return True
         self._followed.pop(one.pid, None)
         self._gone.add(one.pid)

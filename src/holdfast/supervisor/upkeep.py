@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import socket
 import threading
 import time
 
 from holdfast.probe.niceness import be_nice
 from holdfast.signals.registry import is_alive
-from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.supervisor.trouble import Trouble
 
 _EVERY_SECONDS = 3.0
@@ -43,23 +43,27 @@ class Upkeep:
         be_nice()
         while not self._stop.wait(_EVERY_SECONDS):
             self._trouble.write_pending()
-            self._compact(final=False)
+            self._compact()
         self._trouble.write_pending()
-        self._compact(final=writers_are_gone(self._run))
+        self._compact(last=True)
 
-    def _compact(self, *, final: bool) -> None:
+    def _compact(self, *, last: bool = False) -> None:
         try:
-            if self._run.recordings():
-                from holdfast.probe.compact import compact_run
+            if recordings := self._run.recordings():
+                from holdfast.probe.compact import compact, compact_run
 
-                compact_run(self._run, final=final)
+                compact_run(self._run)
+                for gone in filter(writer_is_gone, recordings) if last else ():
+                    compact(gone.path, final=True)
         except Exception as error:  # noqa: BLE001 - readers can do without it
             self._trouble.step_back("turning tables into Parquet", error)
 
 
-def writers_are_gone(run: RunFolder) -> bool:
-    """Whether every process that recorded here has ended."""
-    with contextlib.suppress(OSError):
-        pids = [recording.info().get("pid") for recording in run.recordings()]
-        return not any(isinstance(pid, int) and is_alive(pid) for pid in pids)
-    return False
+def writer_is_gone(recording: Recording) -> bool:
+    """Whether the process that records here has ended.
+
+    Not if it is another machine's, which shares the folder: its number says nothing here, and its own outside tidies up after it.
+    """
+    info = recording.info()
+    pid, host = info.get("pid"), info.get("host")
+    return isinstance(pid, int) and host in (None, socket.gethostname()) and not is_alive(pid)

@@ -156,6 +156,35 @@ def test_a_checkpoint_is_saved_and_rolled_back_to_from_disk(run: RunFolder) -> N
     assert [(row["event"], row["by"], row["step"]) for row in told] == [("saved", "guard", 61)]
 
 
+def test_the_next_training_of_a_run_does_not_do_what_was_posted_for_the_one_before(run: RunFolder) -> None:
+    first = Loop()
+    first.train(5)
+    post(run.path, 1, 0, Action("lower-lr", step=5, because="metric-decline", settings={"factor": 0.5}))
+    first.train(2)
+    post(run.path, 2, 0, Action("roll-back", step=7, because="loss-divergence", settings={"to": 5}))
+    second = Loop()
+    second.train(3)
+    assert len(armed().session.trainings) == 2
+    moved = (second.model.weight - second.before[-1]) / second.model.weight.grad
+    assert moved.mean().item() == pytest.approx(-0.1, rel=1e-4)
+    assert [(answer["number"], answer["state"]) for answer in answers(run)] == [(1, "done")]
+    post(run.path, 3, 0, Action("lower-lr", step=3, because="metric-decline", settings={"factor": 0.5}))
+    second.train(1)
+    assert [answer["number"] for answer in answers(run)] == [1, 3]
+
+
+def test_an_answer_that_the_journal_did_not_take_is_told_later(run: RunFolder) -> None:
+    loop = Loop()
+    loop.train(3)
+    run.journal.path.unlink(missing_ok=True)
+    run.journal.path.mkdir()
+    post(run.path, 1, 0, Action("lower-lr", step=3, because="metric-decline", settings={"factor": 0.5}))
+    loop.train(3)
+    run.journal.path.rmdir()
+    armed().close_all()
+    assert [(answer["number"], answer["state"], answer["at"]) for answer in answers(run)] == [(1, "done", 4)]
+
+
 def test_an_action_for_a_later_step_waits_for_it(run: RunFolder) -> None:
     loop = Loop()
     loop.train(5)
@@ -206,3 +235,24 @@ def test_a_torn_or_foreign_line_in_the_mailbox_is_passed_over(tmp_path: Path) ->
     with (tmp_path / "mailbox.jsonl").open("a") as file:
         file.write(': 0, "action": "stop", "step": 1, "because": "x"}\n')
     assert [letter.number for letter in mailbox.new_letters()] == [2]
+
+
+def test_a_mailbox_begins_with_the_letters_that_come_after_it_was_opened(tmp_path: Path) -> None:
+    early = Mailbox(tmp_path)
+    post(tmp_path, 1, 0, Action("stop", step=1, because="x"))
+    ranks = [Mailbox(tmp_path)]
+    assert [letter.number for letter in early.new_letters()] == [1]
+    ranks.append(Mailbox(tmp_path))  # they do not begin at the same moment
+    post(tmp_path, 2, 0, Action("stop", step=1, because="x"))
+    assert [[letter.number for letter in rank.new_letters()] for rank in (early, *ranks)] == [[2], [2], [2]]
+
+
+def test_a_letter_that_a_full_disk_has_torn_does_not_take_the_next_one_with_it(tmp_path: Path) -> None:
+    early = Mailbox(tmp_path)
+    post(tmp_path, 1, 0, Action("stop", step=1, because="x"))
+    with (tmp_path / "mailbox.jsonl").open("a") as file:
+        file.write('{"number": 2, "at": 0, "act')
+    late = Mailbox(tmp_path)
+    post(tmp_path, 3, 0, Action("stop", step=1, because="x"))
+    assert [letter.number for letter in early.new_letters()] == [1, 3]
+    assert [letter.number for letter in late.new_letters()] == [3]

@@ -153,7 +153,8 @@ def test_a_number_that_was_given_to_another_process_does_not_count_as_alive(reco
     recorder = record()
     train(recorder, row, 5)
     info = recorder.recording.path / "process.json"
-    info.write_text(json.dumps({**json.loads(info.read_text()), "started": 1000.0}))  # long before this process was born
+    before = {"started": 1000.0, "start_ticks": 1}  # long before this process was born
+    info.write_text(json.dumps({**json.loads(info.read_text()), **before}))
     assert not read_state(recorder.run).ranks[0].alive
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,13 @@ def diverge(run: RunFolder) -> Recorder:
         given = {"step": step, "loss": float(value), "skipped": 0}
         recorder.table("steps").append([given.get(column.name, column.kind.missing) for column in TABLES["steps"].columns])
     return recorder
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert holds()
 
 
 def test_a_run_is_judged_while_it_lives(run: RunFolder) -> None:
@@ -69,6 +78,44 @@ def test_a_judge_that_fails_is_told_once_and_ends_nothing(run: RunFolder, monkey
     assert entry["code"] == "holdfast-degraded" and "lost my mind" in entry["evidence"]["error"]
 
 
+def test_a_disk_that_fails_for_a_while_is_told_once_and_judged_on_after_it(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[bool] = []
+
+    def fail_twice(judge: Any, *, act: bool = True) -> None:
+        looks.append(act)
+        if len(looks) < 3:
+            raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(judge_module.Judge, "look", fail_twice)
+    run.claim(0)
+    judging = Judging(run, Trouble(run), hurry=threading.Event())
+    judging.start()
+    wait_until(lambda: len(looks) > 3)
+    judging.finish()
+    (entry,) = run.journal
+    assert entry["code"] == "holdfast-degraded" and "Stale file handle" in entry["evidence"]["error"]
+    assert looks[-1] is False, "the last look, too"
+
+
+def test_a_journal_that_cannot_be_written_for_a_while_costs_no_finding_and_no_action(run: RunFolder) -> None:
+    run.journal.path.mkdir()
+    recorder = diverge(run)
+    trouble = Trouble(run)
+    judging = Judging(run, trouble, hurry=threading.Event())
+    judging.start()
+    wait_until(lambda: bool(trouble._known))
+    time.sleep(0.5)
+    run.journal.path.rmdir()
+    wait_until((run.path / "mailbox.jsonl").exists)
+    judging.finish()
+    recorder.close()
+    trouble.write_pending()
+    told = [row.get("code") for row in run.journal]
+    assert told.count("loss-divergence") == 1 and told.count("holdfast-degraded") == 1
+
+
 def test_a_policy_file_that_cannot_be_used_leaves_the_run_observed(run: RunFolder) -> None:
     run.update_info(policy="nowhere.py")
     recorder = diverge(run)
@@ -91,3 +138,22 @@ def test_a_run_that_never_trains_is_left_alone(run: RunFolder) -> None:
     judging.start()
     judging.finish()
     assert list(run.journal) == [] and not judging.busy
+
+
+@pytest.mark.parametrize(("host", "letters"), [("elsewhere", False), (None, True)])
+def test_of_several_machines_that_share_the_folder_the_one_with_the_lowest_rank_judges(
+    run: RunFolder, host: str | None, letters: bool
+) -> None:
+    recorder = diverge(run)
+    path = recorder.recording.path / "process.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "host": host}))
+    other = Recorder.start(run, 4)
+    judging = Judging(run, Trouble(run), hurry=threading.Event())
+    judging.start()
+    deadline = time.monotonic() + (20 if letters else 4)
+    while not (run.path / "mailbox.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    judging.finish()
+    recorder.close()
+    other.close()
+    assert (run.path / "mailbox.jsonl").exists() == letters and bool(list(run.journal)) == letters

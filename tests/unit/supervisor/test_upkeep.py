@@ -36,7 +36,7 @@ def test_what_a_dead_training_left_open_is_tidied_up_at_the_end(run: RunFolder) 
 def test_a_training_that_lives_on_keeps_its_open_tables(run: RunFolder) -> None:
     recorder = Recorder.start(run, 0)
     recorder.table("groups").append((0, 0, 0, 0.1, 0.0))
-    assert not upkeep.writers_are_gone(run)
+    assert not upkeep.writer_is_gone(recorder.recording)
     one = upkeep.Upkeep(run, Trouble(run), hurry=threading.Event())
     one.start()
     one.finish()

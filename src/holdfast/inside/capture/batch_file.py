@@ -185,5 +185,5 @@ def _write(path: Path, content: dict[str, Any], saved: SavedBatches) -> None:
     how = "python pickle: torch.load(weights_only=False)" if saved.pickled else "plain tensors: torch.load(weights_only=True)"
     text = {**asdict(saved), "file": path.name, "how": how, "replay": f"holdfast replay --step {saved.step}"}
     spare = path.with_name(f".{path.stem}.json.{os.getpid()}")
-    spare.write_text(json.dumps(text, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+    spare.write_text(json.dumps(text, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8", errors="replace")
     spare.replace(path.with_suffix(".json"))

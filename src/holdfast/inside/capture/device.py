@@ -39,13 +39,17 @@ class Courier:
         self._underway: deque[_Underway] = deque()
 
     def send(self, values: Sequence[torch.Tensor], arrived: Arrived) -> None:
-        """Start to carry vectors and scalars as one row of floats; `arrived` gets them later, or None if no buffer is free."""
-        size = sum(value.numel() for value in values)
-        pinned = self._buffer(size)
+        """Start to carry vectors and scalars as one row of floats; `arrived` gets them later.
+
+        It gets None if no buffer is free, or if a value is not this rank's alone to read.
+        """
+        known = [own for value in values if (own := own_values(value)) is not None]
+        size = sum(value.numel() for value in known)
+        pinned = self._buffer(size) if len(known) == len(values) else None
         if pinned is None:
             self._underway.append(_Underway(None, None, arrived))
             return
-        row = torch.cat([value.reshape(-1).to(self.device, torch.float32, non_blocking=True) for value in values])
+        row = torch.cat([value.reshape(-1).to(self.device, torch.float32, non_blocking=True) for value in known])
         pinned[:size].copy_(row, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
@@ -85,3 +89,12 @@ class Courier:
             return None
         self._made += 1
         return pinned_zeros(size, torch.float32)
+
+
+def own_values(value: torch.Tensor) -> torch.Tensor | None:
+    """The plain tensor of a value; None of a distributed one that only several ranks together could tell."""
+    local: torch.Tensor | None = getattr(value, "_local_tensor", None)
+    if local is None:
+        return value
+    placements: Any = getattr(value, "placements", ())
+    return local if all(placement.is_replicate() for placement in placements) else None

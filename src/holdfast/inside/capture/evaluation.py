@@ -1,23 +1,21 @@
 """Validation losses, seen without help: what the usual loss functions give between `model.eval()` and `model.train()`.
 
-Only in that phase, and only for results that need no gradient, are the functions of `torch.nn.functional` wrapped; the loss
-modules call the same functions. In training they are the originals.
+Only in that phase are the functions of `torch.nn.functional` heard, and only results that need no gradient; the loss modules
+call the same functions. They stay the same objects (see overhearing.py), so a script may save, copy and script them meanwhile.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
-from types import FunctionType
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional
 
-from holdfast.inside.door.frames import is_users
-from holdfast.inside.patches import Patches
+from holdfast.inside.capture.overhearing import Call, Overheard
+from holdfast.inside.shield import Shield
 
 _LOSSES = (
     "binary_cross_entropy",
@@ -39,6 +37,11 @@ _LOSSES = (
     "triplet_margin_loss",
 )
 
+# Torch's own, and not public: a version without them has nothing to ask
+_FUNCTORCH: Callable[[Any], Any] = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", lambda _: False)
+_TRACING: Callable[[], Any] = getattr(torch._C, "_is_tracing", lambda: False)
+_DISPATCH_MODES: Callable[[], Any] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+
 
 @dataclass(slots=True)
 class LossSum:
@@ -54,43 +57,28 @@ class LossSum:
         self.samples += samples
 
 
-@cache
-def _imported_by_name() -> tuple[tuple[Any, str, str], ...]:
-    """Where the script's own modules hold these functions by name (`from torch.nn.functional import cross_entropy`)."""
-    known = {getattr(functional, name): name for name in _LOSSES}
-    found = []
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and is_users(getattr(module, "__name__", ""), file) and "-packages" not in file:
-            names = vars(module).items()
-            found += [(module, own, known[thing]) for own, thing in names if isinstance(thing, FunctionType) and thing in known]
-    return tuple(found)
-
-
 class EvaluationPhase:
     """One stretch of evaluation: open at `model.eval()`, closed when training goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_trouble: Callable[[str, BaseException], None]) -> None:
         self.sums: dict[str, LossSum] = {}
-        self._patches = Patches()
+        self._overheard = Overheard()
+        self._note = Shield(on_trouble)(self._hear)
         self._depth = 0
 
     def open(self) -> None:
         """Begin to listen to the loss functions."""
-        by_name = _imported_by_name()  # before the originals are replaced
         for name in _LOSSES:
-            self._patches.replace(functional, name, partial(self._listening, name))
-        for module, known_as, name in by_name:
-            self._patches.replace(module, known_as, partial(self._listening, name))
+            self._overheard.hear(getattr(functional, name, None), partial(self._listening, name))
 
     def close(self) -> dict[str, LossSum]:
         """Stop listening and give what was heard: `loss` where there is one kind, otherwise each by its function's name."""
-        self._patches.restore()
+        self._overheard.stop()
         heard, self.sums = self.sums, {}
         return {"loss": next(iter(heard.values()))} if len(heard) == 1 else heard
 
-    def _listening(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def loss_function(*args: Any, **kwargs: Any) -> Any:
+    def _listening(self, name: str, original: Callable[..., Any]) -> Call:
+        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if torch.compiler.is_compiling():
                 return original(*args, **kwargs)
             self._depth += 1
@@ -98,14 +86,23 @@ class EvaluationPhase:
                 result = original(*args, **kwargs)
             finally:
                 self._depth -= 1
-            if self._depth == 0 and isinstance(result, torch.Tensor) and result.dim() == 0 and not result.requires_grad:
-                self._hear(name, result, args, kwargs)
+            if self._depth == 0 and isinstance(result, torch.Tensor):
+                self._note(name, result, args, kwargs)
             return result
 
-        return loss_function
+        return call
 
     def _hear(self, name: str, result: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if _is_traced(result) or result.dim() or result.requires_grad or result.is_meta:
+            return
         target = args[1] if len(args) > 1 else kwargs.get("target", args[0] if args else None)
         samples = int(target.shape[0]) if isinstance(target, torch.Tensor) and target.dim() else 1
         mean = result / max(samples, 1) if kwargs.get("reduction") == "sum" else result
         self.sums.setdefault(name, LossSum(0.0, 0)).add(mean, samples)
+
+
+def _is_traced(result: torch.Tensor) -> bool:
+    """Whether it stands for something else (`vmap`, a trace, a CUDA graph), or someone sees every operation, ours too."""
+    if _TRACING() or _FUNCTORCH(result) or _DISPATCH_MODES():
+        return True
+    return result.is_cuda and torch.cuda.is_current_stream_capturing()

@@ -22,6 +22,7 @@ WHOLE_MODEL = "(model)"
 FORWARD, BACKWARD = "forward", "backward"
 _MEMORY_EVERY = 0.001  # seconds; modules that end closer together share one reading
 _compiling = torch.compiler.is_compiling
+_AT_MOST = 50_000  # finished passes between two updates: a script that only goes forward from here on must not fill the memory
 _UNSEEN = 2.0  # a hook costs about twice what it can measure itself: calling it is the rest
 
 # One finished pass: module, stage, start, end (on a GPU these are CUDA events), bytes on the GPU, resident bytes
@@ -33,13 +34,15 @@ class ModuleSampler:
 
     def __init__(self, memory: ProcessMemory, on_trouble: Callable[[str, BaseException], None]) -> None:
         self.running = False
+        self.paused = False  # in evaluation; until the model is back in training, or the step is over
         self.half = False  # whether a module gave numbers in half precision, which overflow beyond 65504
         self._memory, self._on_trouble = memory, on_trouble
         self._given_up = False
         self._handles: list[Any] = []
         self._watched: list[_Watched] = []
         self._done: list[ModuleTime] = []
-        self._points: dict[Any, _Point] = {}
+        self._begun: dict[_Pass, None] = {}  # backward passes under way, in their order
+        self._round = 0
         self._cost = 0.0
         self._device: torch.device | None = None
         self._mark: Callable[[], Any] = time.perf_counter
@@ -85,7 +88,8 @@ class ModuleSampler:
     def take(self) -> list[ModuleTime]:
         """Give what was timed and go on; hooks that stay spare the cost of putting them back."""
         self.end_backward()
-        self._points.clear()
+        self._round += 1
+        self.paused = False
         for watched in self._watched:
             watched.begun.clear()
         done, self._done = self._done, []
@@ -93,12 +97,26 @@ class ModuleSampler:
 
     def end_backward(self) -> None:
         """Close the modules whose input needs no gradient: they end with the whole backward pass."""
-        left = [one for point in self._points.values() for one in point.begins if one.begun is not None]
-        if left:
-            end = self._mark()
+        if self._begun:
+            end, left = self._mark(), list(self._begun)
             for one in left:
-                self.finish(one.name, BACKWARD, one.begun, end)
-                one.begun = None
+                self.end_pass(one, end)
+
+    def begin_pass(self, one: _Pass, now: Any) -> None:
+        """The backward pass of a module begins."""
+        one.begun = now
+        self._begun[one] = None
+
+    def end_pass(self, one: _Pass, now: Any) -> None:
+        """The backward pass of a module ends, if it has begun."""
+        if one.begun is not None:
+            self.finish(one.name, BACKWARD, one.begun, now)
+            one.begun = None
+            self._begun.pop(one, None)
+
+    def may_time(self) -> bool:
+        """Whether another forward pass is to be timed."""
+        return not self.paused and len(self._done) < _AT_MOST
 
     def finish(self, name: str, stage: str, start: Any, end: Any) -> None:
         """Keep one finished pass."""
@@ -120,10 +138,13 @@ class ModuleSampler:
             self._point(consumed).ends.append(one)
 
     def _point(self, node: Any) -> _Point:
-        """What is timed at a node: one hook for all modules that begin or end there. It goes with the graph."""
-        point = self._points.get(node)
-        if point is None:
-            point = self._points[node] = _Point(self)
+        """What is timed at a node: one hook for all modules that begin or end there in this step.
+
+        It is kept with the node, and goes with the graph: a table here would keep every graph of the step alive.
+        """
+        point: _Point | None = node.metadata.get(self)
+        if point is None or point.round != self._round:
+            point = node.metadata[self] = _Point(self, self._round)
             node.register_prehook(point.passed)
         return point
 
@@ -141,42 +162,48 @@ class _Pass:
 class _Point:
     """An autograd node at which modules begin or end."""
 
-    __slots__ = ("_sampler", "begins", "ends")
+    __slots__ = ("_sampler", "begins", "ends", "round")
 
-    def __init__(self, sampler: ModuleSampler) -> None:
-        self._sampler = sampler
+    def __init__(self, sampler: ModuleSampler, in_round: int) -> None:
+        self._sampler, self.round = sampler, in_round
         self.begins: list[_Pass] = []
         self.ends: list[_Pass] = []
 
     def passed(self, _gradients: Any) -> None:
         """The node is about to run."""
         sampler = self._sampler
+        if not sampler.running:  # a graph that outlives the sampled step
+            return
         now = sampler._mark()
         for one in self.ends:
-            if one.begun is not None:
-                sampler.finish(one.name, BACKWARD, one.begun, now)
-                one.begun = None
+            sampler.end_pass(one, now)
         for one in self.begins:
-            one.begun = now
+            sampler.begin_pass(one, now)
 
 
 class _Watched:
-    """One module while it is timed; a stack, because a module may be called inside itself."""
+    """One module while it is timed; a stack, because a module may be called inside itself.
+
+    A copy of the module may have these hooks too, but then without a sampler: `deepcopy` of a bound method copies what it is
+    bound to and keeps the function, so the functions themselves have nothing to do there.
+    """
 
     __slots__ = ("_sampler", "begun", "name")
 
-    def __init__(self, name: str, sampler: ModuleSampler) -> None:
+    def __init__(self, name: str, sampler: ModuleSampler | None) -> None:
         self.name, self._sampler = name, sampler
         self.begun: list[Any] = []
 
     def before(self, _module: nn.Module, _inputs: Any) -> None:
-        if torch.is_grad_enabled() and not _compiling():
-            self.begun.append(self._sampler._mark())
+        sampler = self._sampler
+        if sampler is not None and torch.is_grad_enabled() and not _compiling() and sampler.may_time():
+            self.begun.append(sampler._mark())
 
     def after(self, _module: nn.Module, inputs: Any, output: Any) -> None:
-        if _compiling() or not self.begun:  # compiled with a function around it, a hook must not be part of the graph
+        sampler = self._sampler
+        if sampler is None or _compiling() or not self.begun:  # compiled with a function around it: no hook in the graph
             return
-        entered, sampler = time.perf_counter(), self._sampler
+        entered = time.perf_counter()
         try:
             sampler.finish(self.name, FORWARD, self.begun.pop(), sampler._mark())
             if getattr(output, "dtype", None) is torch.float16:
@@ -201,13 +228,7 @@ class _Silent(_Watched):
     __slots__ = ()
 
     def __init__(self) -> None:
-        self.name, self.begun = "", []
-
-    def before(self, _module: nn.Module, _inputs: Any) -> None:
-        """Nothing to do."""
-
-    def after(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
-        """Nothing to do."""
+        super().__init__("", None)
 
 
 def without_hooks(state: dict[str, Any]) -> dict[str, Any]:

@@ -21,15 +21,16 @@ class WeightSample:
         self._before = _sample(weights)
 
     def compare(self, weights: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Norm of the update over norm of the weights, on the sample; a scalar where the weights are."""
+        """Norm of the update over norm of the weights, on the sample; a scalar where the first of the weights is."""
         change = torch.linalg.vector_norm(_sample(weights) - self._before)
         ratio: torch.Tensor = change / torch.linalg.vector_norm(self._before).clamp_min(1e-30)
         return ratio
 
 
 def weight_norms(weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Norm of each tensor, as one vector where the weights are."""
-    return torch.stack([norm.float() for norm in torch._foreach_norm(list(weights))])
+    """Norm of each tensor, as one vector where the first of the weights is."""
+    norms = torch._foreach_norm(list(weights))
+    return torch.stack([_brought(norm, weights[0].device) for norm in norms])
 
 
 def plain_weights(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -39,12 +40,19 @@ def plain_weights(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def _sample(weights: Sequence[torch.Tensor]) -> torch.Tensor:
     """Values of all tensors in one: all of them if they are few, else every so many of each."""
-    if sum(tensor.numel() for tensor in weights) <= _ALL_OF_THEM and all(t.dtype is torch.float32 for t in weights):
+    first = weights[0].device
+    few = sum(tensor.numel() for tensor in weights) <= _ALL_OF_THEM
+    if few and all(tensor.dtype is torch.float32 and tensor.device == first for tensor in weights):
         together: torch.Tensor = torch._C._nn.flatten_dense_tensors(list(weights))
         return together
     pieces = []
     for tensor in weights:
         if tensor.is_contiguous() and tensor.is_floating_point():
             stride = max(1, tensor.numel() // _VALUES_PER_TENSOR)
-            pieces.append(tensor.view(-1)[::stride].float())
-    return torch.cat(pieces) if pieces else torch.zeros(1, device=weights[0].device)
+            pieces.append(_brought(tensor.view(-1)[::stride], first))
+    return torch.cat(pieces) if pieces else torch.zeros(1, device=first)
+
+
+def _brought(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The values in single precision on that device; only the host has to wait for what it gets."""
+    return values.to(device, torch.float32, non_blocking=device.type != "cpu")

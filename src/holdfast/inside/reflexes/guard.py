@@ -3,12 +3,13 @@
 On the host the numbers are there: one comparison. On a GPU with a fused optimizer the decision is made on the device, and
 told here when the numbers have come; with another optimizer one number is waited for. Under DDP gradients are already the
 same on every rank, so the ranks agree by themselves, as long as nobody listens to the loss of one rank alone; with sharded
-parameters one number is reduced.
+parameters one number is reduced, among the ranks that share them.
 """
 
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
 
 import torch
@@ -17,7 +18,7 @@ from torch import nn
 from holdfast.inside.gathering import Gathering
 from holdfast.inside.member import parameters_of
 from holdfast.inside.policy import Policy
-from holdfast.inside.ranks import is_sharded, sum_over_ranks, world_size
+from holdfast.inside.ranks import Together, sharing_ranks, world_size
 from holdfast.inside.reflexes.averages import Averages
 from holdfast.inside.reflexes.left_out import Flag, LeftOut, takes_a_flag
 from holdfast.inside.reflexes.report import Report
@@ -46,7 +47,7 @@ class Guard:
         self._bad: tuple[int, str] | None = None  # the step that is bad now, told when it is over
         self._clipped_in_a_row, self._trained = 0, (0, 0)
         self._past: deque[tuple[float | None, float | None]] = deque(maxlen=_BEFORE)
-        self._sharded: bool | None = None
+        self._together: weakref.WeakKeyDictionary[Optimizer, Together | None] = weakref.WeakKeyDictionary()
         self._several = world_size() > 1
 
     # Before an update
@@ -61,10 +62,11 @@ class Guard:
         self._bad = None
         if numbers.scale is not None:
             return
-        if numbers.carries:
-            self._before_on_device(optimizer, numbers)
+        together = self._sharing(optimizer) if self._several else None
+        if numbers.carries or (together is not None and together.on_device):  # a rank without a gradient takes part alike
+            self._before_on_device(optimizer, numbers, together)
             return
-        norm, code = self._judge(optimizer, numbers)
+        norm, code = self._judge(numbers, together)
         if code is not None:
             if self.policy.guards(code):
                 self._now = LeftOut(parameters_of(optimizer))
@@ -74,13 +76,12 @@ class Guard:
         if is_main and norm is not None:
             self._clip(optimizer, numbers, norm if clipped_at is None else min(norm, clipped_at), step)
 
-    def _judge(self, optimizer: Optimizer, numbers: Gathering) -> tuple[float | None, str | None]:
-        """The norm of all gradients over all ranks, and the code of what is wrong with them."""
-        norm = _norm(numbers)
-        bad = (numbers.reading is not None and numbers.reading.non_finite > 0) or (norm is not None and not math.isfinite(norm))
-        if self._several and self._has_shards(optimizer):
-            square = math.nan if bad or norm is None else norm * norm
-            norm = math.sqrt(total) if (total := sum_over_ranks(square)) >= 0.0 else math.nan
+    def _judge(self, numbers: Gathering, together: Together | None) -> tuple[float | None, str | None]:
+        """The norm of all gradients, over the ranks that share them, and the code of what is wrong with them."""
+        norm, bad = _norm(numbers), _is_bad(numbers)
+        if together is not None:
+            square = math.nan if bad else 0.0 if norm is None else norm * norm
+            norm = math.sqrt(total) if (total := together.sum(square)) >= 0.0 else math.nan
             bad = not math.isfinite(norm)
         loss = numbers.loss
         if loss is not None and not math.isfinite(loss) and (bad or not self._several):
@@ -110,13 +111,14 @@ class Guard:
         if limit != self.max_norm:
             self.report.clipped(step, numbers, norm=norm, limit=to)
 
-    def _before_on_device(self, optimizer: Optimizer, numbers: Gathering) -> None:
-        wanted = self.policy.guards("non-finite-gradient")
-        flag = numbers.flag(with_loss=not self._several) if wanted else None
+    def _before_on_device(self, optimizer: Optimizer, numbers: Gathering, together: Together | None) -> None:
+        if not self.policy.guards("non-finite-gradient"):
+            return
+        flag = numbers.flag(with_loss=not self._several)
+        if together is not None:
+            flag = together.any(_is_bad(numbers) if flag is None else flag)
         if flag is None:
             return
-        if self._several and self._has_shards(optimizer):
-            flag = sum_over_ranks(flag).clamp(max=1.0)
         if takes_a_flag(optimizer) and not self.averages:
             self._flag = Flag(optimizer, flag)
         elif flag.item():
@@ -185,10 +187,13 @@ class Guard:
         elif optimizer is not None:
             self._last_flag = None
 
-    def _has_shards(self, optimizer: Optimizer) -> bool:
-        if self._sharded is None:
-            self._sharded = any(is_sharded(parameter) for parameter in parameters_of(optimizer))
-        return self._sharded
+    def _sharing(self, optimizer: Optimizer) -> Together | None:
+        """Who shares the parameters of this optimizer, found once."""
+        if optimizer not in self._together:
+            self._together[optimizer], unknown = sharing_ranks(parameters_of(optimizer))
+            if unknown:
+                self.report.cannot("guard", f"{unknown}: each rank decides alone whether an update is left out")
+        return self._together[optimizer]
 
 
 def _trained_by(optimizer: Optimizer) -> tuple[int, int]:
@@ -198,3 +203,9 @@ def _trained_by(optimizer: Optimizer) -> tuple[int, int]:
 
 def _norm(numbers: Gathering) -> float | None:
     return numbers.reading.norm if numbers.reading is not None else numbers.norm
+
+
+def _is_bad(numbers: Gathering) -> bool:
+    """Whether gradients that were read on the host are not finite; none at all are no harm."""
+    norm = _norm(numbers)
+    return (numbers.reading is not None and numbers.reading.non_finite > 0) or (norm is not None and not math.isfinite(norm))

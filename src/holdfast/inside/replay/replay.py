@@ -26,6 +26,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from holdfast.inside.arm import armed
 from holdfast.inside.capture.contents import bad_fields, leaves, look_at_input
+from holdfast.inside.closures import closure_of, with_closure
 from holdfast.inside.discovery import find_living, plain_name
 from holdfast.inside.patches import Patches
 from holdfast.inside.replay.operations import ModuleNames, Operations, Origin, is_bad
@@ -229,7 +230,7 @@ class Replay:
         return known[0] if known else None
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        closure = closure_of(args, kwargs)
         if closure is None or self._backwards:
             self._step_comes(optimizer)
             return None
@@ -239,9 +240,7 @@ class Replay:
             self._step_comes(optimizer)
             return result
 
-        if "closure" in kwargs:
-            return args, {**kwargs, "closure": watched_closure}
-        return (args[0], watched_closure, *args[2:]), kwargs
+        return with_closure(args, kwargs, watched_closure)
 
     def _before_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def before(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:

@@ -14,6 +14,7 @@ from holdfast.checkpoints.manifest import MANIFEST
 from holdfast.errors import CannotRestore, UsageError
 from holdfast.inside.discovery import find_living, find_roots
 from holdfast.inside.restarted import restarted
+from holdfast.inside.same import Same
 from holdfast.inside.saving.board import Board
 from holdfast.inside.saving.earlier import earlier_of, source_of
 from holdfast.inside.saving.fsdp1 import by_name
@@ -41,7 +42,8 @@ class StoreOfRun:
         """`named` gives the models and optimizers that the script has named, as far as they are alive."""
         self._scope, self._session, self._positions, self._named = scope, session, positions, named
         self._stores: dict[Path, CheckpointStore] = {}
-        self._found: tuple[tuple[int, ...], TrainingState] | None = None
+        self._found: TrainingState | None = None
+        self._found_in, self._same = (False, 0), Same()
         self._board = Board(scope.run.path)
 
     # Saving
@@ -88,13 +90,13 @@ class StoreOfRun:
         """Everything that belongs to the training; found once, and again when something has joined."""
         models, optimizers = self._parts(training)
         averages = self._scope.averages.living()
-        key = (training is None, *map(id, (*models, *optimizers, *averages)))
-        if self._found is None or self._found[0] != key:
-            self._found = key, TrainingState.discover(models, optimizers, averages, whole=True)
-        state = self._found[1]
-        if not state.alive():
+        parts, found_in = (*models, *optimizers, *averages), (training is None, training.changed if training is not None else 0)
+        if self._found is None or self._found_in != found_in or not self._same.as_before(parts):
+            self._found = TrainingState.discover(models, optimizers, averages, whole=True)
+            self._found_in, self._same = found_in, Same(parts)
+        if not self._found.alive():
             raise UsageError("there is no training to save yet.", fix="call run.save() after the first step, or watch(model, …)")
-        return state
+        return self._found
 
     def _parts(self, training: Training | None) -> tuple[list[nn.Module], list[Optimizer]]:
         """Models and optimizers: as they were named, else what is trained or will be, in an order that every process has."""

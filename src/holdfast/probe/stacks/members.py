@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from holdfast.probe.alive import same_process
+from holdfast.probe.alive import lives, same_process
 from holdfast.signals.run_folder import Recording, RunFolder
 
 _LOADER_ROWS = 256
@@ -74,7 +74,7 @@ def _ranks(run: RunFolder) -> tuple[dict[int, int], list[tuple[int, int]]]:
         info = recording.info()
         pid = info.get("pid")
         if isinstance(pid, int) and info.get("host", socket.gethostname()) == socket.gethostname():
-            if same_process(pid, info.get("started"), None):
+            if lives(info):
                 living[pid] = recording.rank
             else:
                 ended[recording.rank] = pid

@@ -1,0 +1,108 @@
+"""What ranks that share a model say to each other: the same kind of number in the same order, whatever each of them has."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.inside import ranks
+from holdfast.inside.gathering import Gathering
+from holdfast.inside.policy import Policy
+from holdfast.inside.ranks import Together, sharing_ranks
+from holdfast.inside.reflexes.averages import Averages
+from holdfast.inside.reflexes.guard import Guard
+
+
+class Group:
+    """A group whose other rank says a number; keeps what this one has said."""
+
+    _device_types = (torch.device("cpu"),)
+
+    def __init__(self, other: float = 0.0) -> None:
+        self.other, self.heard = other, list[torch.Tensor]()
+
+    def allreduce(self, tensors: list[torch.Tensor]) -> Group:
+        self.heard.append(tensors[0].clone())
+        tensors[0].add_(self.other)
+        return self
+
+    def wait(self) -> None: ...
+
+
+class OnDevice(Together):
+    """As if the shards lay on a GPU."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__([group], torch.device("cpu"))
+        self.on_device = True
+
+
+class Told:
+    """Stands for the report of the guard."""
+
+    blame = None
+
+    def __init__(self) -> None:
+        self.words = list[str]()
+
+    def cannot(self, what: str, words: str) -> None:
+        self.words.append(f"{what}: {words}")
+
+
+def test_every_vote_is_one_number_of_the_same_kind() -> None:
+    group = Group()
+    together = Together([group], torch.device("cpu"))
+    together.sum(2.0)
+    for flag in (True, False, torch.tensor(1.0), torch.tensor(0.0)):
+        together.any(flag)
+    assert {(vote.dtype, vote.shape) for vote in group.heard} == {(torch.float64, torch.Size([1]))}
+
+
+@pytest.mark.parametrize(("own", "other", "bad"), [(False, 9.0, 0.0), (False, math.nan, 1.0), (True, 9.0, 1.0), (True, 0.0, 1.0)])
+def test_one_bad_rank_is_enough_and_a_norm_of_another_is_no_fault(own: bool, other: float, bad: float) -> None:
+    together = Together([Group(other)], torch.device("cpu"))
+    for flag in (own, torch.tensor(float(own))):
+        assert together.any(flag).item() == bad
+    assert math.isnan(together.sum(math.nan)) and (math.isnan(other) or together.sum(1.0) == 1.0 + other)
+
+
+def guard_of(together: Together | None, monkeypatch: pytest.MonkeyPatch, unknown: str = "") -> tuple[Guard, Told]:
+    told: Any = Told()
+    guard = Guard(Policy("guard"), told, Averages())
+    guard._several = True
+    monkeypatch.setattr("holdfast.inside.reflexes.guard.sharing_ranks", lambda _parameters: (together, unknown))
+    return guard, told
+
+
+@pytest.mark.parametrize("other", [0.0, math.nan])
+@pytest.mark.parametrize("kind", [Together, OnDevice])
+def test_a_rank_without_gradients_takes_part_and_finds_no_fault(kind: Any, other: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    group, optimizer = Group(other), torch.optim.SGD([torch.zeros(2)], lr=0.1)
+    together = OnDevice(group) if kind is OnDevice else Together([group], torch.device("cpu"))
+    guard, _ = guard_of(together, monkeypatch)
+    guard.before(optimizer, Gathering(None), 0, is_main=True)
+    assert [vote.item() for vote in group.heard] == [0.0]
+    assert guard.after(optimizer, None, skipped=False, is_main=False) == math.isnan(other)
+
+
+def test_ranks_that_are_not_known_are_not_waited_for_and_that_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard, told = guard_of(None, monkeypatch, unknown="not one group")
+    optimizer = torch.optim.SGD([torch.zeros(2)], lr=0.1)
+    for step in range(3):
+        guard.before(optimizer, Gathering(None), step, is_main=True)
+    assert told.words == ["guard: not one group: each rank decides alone whether an update is left out"]
+
+
+def test_shards_on_ranks_of_which_no_group_holds_all_are_not_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameter: Any = torch.zeros(2)
+    parameter._fsdp_flattened = True
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    for found, known in (([{0, 1}, {2, 3}], False), ([{0, 1}, {0, 1, 2}], True), ([{0, 1}, set()], False)):
+        wrappers = [(members, [Group()], 1) for members in found]
+        monkeypatch.setattr(ranks, "_wrappers", lambda _parameters, wrappers=wrappers: wrappers)
+        together, unknown = sharing_ranks([parameter])
+        assert (together is not None) == known and bool(unknown) != known
+    assert sharing_ranks([torch.zeros(2)]) == (None, "")
