@@ -72,6 +72,7 @@ class Hooks:
             self.session.batches_kept().install(self._patches)
             replace(AveragedModel, "update_parameters", self._update_average)
         replace(torch.jit._recursive, "create_script_module", self._script)
+        replace(torch.utils, "swap_tensors", self._swap)
         self._held = watch_collectives(self._patches, self.session, self._shield)
         told = restarted()
         if told is not None and told.workers is not None:
@@ -256,6 +257,18 @@ class Hooks:
             return original(*args, **kwargs)
 
         return create_script_module
+
+    def _swap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        let_go, hold_again = self._shield(self.session.let_go_of), self._shield(self.session.hold_again)
+
+        def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> Any:
+            held = let_go(one, other)  # torch swaps nothing that is referred to weakly, as in model.cpu() with sharded parameters
+            try:
+                return original(one, other)
+            finally:
+                hold_again(held)
+
+        return swap_tensors
 
     def _load_state_dict(self, original: Callable[..., Any]) -> Callable[..., Any]:
         begins, ended = self._shield(self.session.state_loaded), self._shield(self.session.loads.put_into_module)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from holdfast.inside.capture.batches import Batches
     from holdfast.inside.catching_up import CatchingUp
     from holdfast.inside.door.door import Doors
+    from holdfast.inside.models import Models
     from holdfast.inside.trackers import Trackers
 
 _ALONE_AT_MOST = 64  # steps of an optimizer without the main one, before it is taken for a training of its own
@@ -142,6 +143,17 @@ class Session:
         elif parameters and norm_type == 2.0:
             self.first_clipping = ([weakref.ref(parameter) for parameter in parameters], norm, limit)
         self.cost += time.perf_counter() - begun
+
+    def let_go_of(self, *tensors: torch.Tensor) -> list[tuple[Models, torch.Tensor]]:
+        """Drop the weak references to some tensors; those that `hold_again` takes up."""
+        self.first_clipping = None
+        models = [training.models for training in self.trainings]
+        return [(one, tensor) for one in models for tensor in tensors if one.trained.pop(id(tensor), None) is not None]
+
+    def hold_again(self, held: list[tuple[Models, torch.Tensor]] | None) -> None:
+        """Refer to them again: they are the same objects, with other content."""
+        for models, tensor in held or ():
+            models.add([tensor])
 
     def _training_with(self, parameters: list[torch.Tensor]) -> Training | None:
         return next((training for training in self.trainings if training.trains(parameters[:1])), None)

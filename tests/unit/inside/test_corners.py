@@ -199,3 +199,20 @@ def test_losses_of_several_kinds_in_one_evaluation_are_told_apart(watching: Watc
     assert {row["name"]: row["value"] for row in rows} == pytest.approx(
         {"mse_loss": float(outputs.square().mean()), "l1_loss": float(outputs.abs().mean())}
     )
+
+
+def test_parameters_that_torch_swaps_in_a_conversion_are_let_go_and_trained_on(
+    watching: Watching,
+) -> None:
+    model = small()
+    optimizer = sgd(model)
+    train(model, optimizer, 3)
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        model.double().float()  # as sharded models are brought to the host and back
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+    train(model, optimizer, 3)
+    recorded = watching.close()
+    assert recorded.names == ["rank-0"] and len(recorded.steps["loss"]) == 6
