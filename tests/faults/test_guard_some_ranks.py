@@ -15,7 +15,7 @@ VICTIM = Path(__file__).parents[1] / "victims/ranks_of_which_some_train.py"
 BAD = 3
 
 
-@pytest.mark.parametrize("kind", ["fsdp2", "fsdp1"])
+@pytest.mark.parametrize("kind", ["fsdp2", pytest.param("fsdp1", marks=pytest.mark.slow)])
 def test_ranks_that_share_a_model_agree_and_wait_for_no_other(kind: str, tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "run")
     watched = {"HOLDFAST_RUN": str(run.path), "PYTHONPATH": str(SITE), "HOLDFAST_POLICY": "guard", "HOLDFAST_DEBUG": "raise"}

@@ -35,6 +35,7 @@ def test_the_update_of_a_nan_batch_is_left_out() -> None:
     assert [(action["action"], action["step"]) for action in trial.actions] == [("skip-batch", 500)], trial.journal
 
 
+@pytest.mark.slow  # ranks roll back in another test
 def test_a_learning_rate_100_times_too_high_is_rolled_back() -> None:
     trial = healed("lr-x100")
     assert "roll-back" in [action["action"] for action in trial.actions], trial.journal

@@ -31,7 +31,7 @@ for number in range(1, 13):
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="descriptors are counted in /proc")
-@pytest.mark.parametrize("policy", ["observe", "heal"])
+@pytest.mark.parametrize("policy", [pytest.param("observe", marks=pytest.mark.slow), "heal"])
 def test_trainings_that_are_over_leave_no_threads_and_no_open_files(tmp_path: Path, policy: str) -> None:
     (tmp_path / "trials.py").write_text(SCRIPT)
     done = run(tmp_path, "--policy", policy, PYTHON, "trials.py")

@@ -89,6 +89,7 @@ def test_a_script_without_a_loader_is_told_what_to_do(tmp_path: Path) -> None:
     assert "package.module:make" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_loader_whose_batches_cannot_be_changed_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text(SAMPLED)
     done = plan(tmp_path, "--", PYTHON, "t.py")

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.data.validate import Settings, validate
 
-ROWS, LATE = 400_000, 350_000
+ROWS, LATE = 250_000, 220_000
 
 
 def written(path: Path, late: str, early: str = "{0}") -> Path:
