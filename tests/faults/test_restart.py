@@ -46,6 +46,7 @@ def test_a_script_that_knows_nothing_of_resuming_is_brought_to_where_it_was(tmp_
     assert row["because"] == "script-error" and row["checkpoint_step"] > 0
 
 
+@pytest.mark.slow  # tests/unit/recovery/test_restart.py decides the same
 def test_a_fault_that_comes_again_at_the_same_step_ends_the_restarts(tmp_path: Path) -> None:
     words = ("--policy", "heal", "--name", "a", "--restarts", "9", *RESUME, PYTHON, FALTERS, "raise", "50", "--own", "--always")
     done = run(tmp_path, *words, env=SOON)

@@ -58,7 +58,8 @@ def test_a_training_that_is_asked_computes_the_same_bit_for_bit(tmp_path: Path) 
     def ask_on(run: RunFolder) -> None:
         for code in ("loss, model[0].weight.grad.norm()", "[p.isnan().any() for p in model.parameters()]", "optimizer") * 10:
             value(run, code)
-            ask(doors(run)[0], {"do": "eval", "code": code, "now": True}, seconds=30)
+            if "grad" not in code:  # a backward pass may be writing them: torch itself crashes then
+                ask(doors(run)[0], {"do": "eval", "code": code, "now": True}, seconds=30)
 
     alone = train(tmp_path / "alone", door=False, steps=400)
     together = train(tmp_path / "together", ask_on, steps=400)
