@@ -16,6 +16,7 @@ STARTER = SOURCE / "inside" / "site" / "sitecustomize.py"
 INSIDE = sorted(
     [
         SOURCE / "errors.py",
+        SOURCE / "memory_errors.py",
         *(SOURCE / "signals").rglob("*.py"),
         *(SOURCE / "checkpoints").rglob("*.py"),
         *(SOURCE / "inside").rglob("*.py"),
@@ -25,7 +26,7 @@ INSIDE = sorted(
     ]
 )
 _DRILLS = ("holdfast.drills.fault", "holdfast.drills.plan", "holdfast.drills.injection")  # what runs and scores them is outside
-OWN = ("holdfast.errors", "holdfast.signals", "holdfast.checkpoints", "holdfast.inside", *_DRILLS)
+OWN = ("holdfast.errors", "holdfast.memory_errors", "holdfast.signals", "holdfast.checkpoints", "holdfast.inside", *_DRILLS)
 ALLOWED = {"torch", "numpy", *sys.stdlib_module_names}
 
 LOAD_ALL = """

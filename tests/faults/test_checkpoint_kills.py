@@ -76,10 +76,10 @@ def victim(process: subprocess.Popen[str]) -> Iterator[Victim]:
 @pytest.mark.parametrize("count", [80, pytest.param(500, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_nothing_is_lost(victim: Victim, count: int) -> None:
     moments = random.Random(0)
-    found = [victim.kill(after=moments.uniform(0.0, 0.04)) for _ in range(count)]
+    found = [victim.kill(save=moments.randint(1, 3), after=moments.uniform(0.0, 0.015)) for _ in range(count)]
     killed = [one for one in found if one["codes"] == [-signal.SIGKILL]]
     assert len(killed) == count
-    assert len({one["step"] for one in found}) > count // 5, "they hardly came to save anything"
+    assert len({one["step"] for one in found}) > count // 3, "a child in its third save has saved at least one"
     assert max(one["spares"] for one in found) > 0
     assert victim.kill(call=10**9, when="never", steps=1)["spares"] == 0, "what the dead left behind is cleared away"
 
@@ -102,6 +102,6 @@ def test_killed_with_two_ranks_nothing_is_lost(victim: Victim) -> None:
     steps = set()
     for number in range(24):
         who = ([0, 1], [0], [1])[number % 3]
-        found = victim.kill(ranks=2, after=moments.uniform(0.0, 0.25), who=who, then=0.05)
+        found = victim.kill(ranks=2, save=1 + number % 4, after=moments.uniform(0.0, 0.03), who=who, then=0.05)
         steps.add(found["step"])
-    assert len(steps) > 12
+    assert len(steps) > 8

@@ -40,7 +40,7 @@ def test_a_training_outlives_its_killed_supervisor_and_its_later_lines_arrive(ho
 def test_a_training_in_a_terminal_outlives_its_killed_supervisor(tmp_path: Path) -> None:
     done = tmp_path / "done"
     words = " ".join([*HOLDFAST, "run", PYTHON, VICTIM, "90", str(done)])
-    terminal = Terminal(["sh", "-c", f"{words}; sleep 5"], tmp_path)
+    terminal = Terminal(["sh", "-c", f"{words}; exec cat"], tmp_path)  # the terminal stays open, as under a shell
     try:
         terminal.until(b"line 20")
         os.kill(info_of(only_run(tmp_path))["supervisor"], 9)

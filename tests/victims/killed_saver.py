@@ -1,8 +1,8 @@
 """Saves and saves until it is killed, thousands of times if need be: each child is forked from a process that is warm.
 
-Reads one JSON object a line. {"begin": folder} begins a store there. {"after": seconds} kills a child so long after it has
-begun; {"call": n, "when": "before"} has it kill itself at its n-th call to the disk; {"ranks": 2, "after": …, "who": [0]} does
-it to ranks of one training. Answers with what is left in the folder: the newest clean checkpoint, its step, whether its
+Reads one JSON object a line. {"begin": folder} begins a store there. {"save": n, "after": seconds} kills a child so long after
+it has begun its n-th save; {"call": n, "when": "before"} has it kill itself at its n-th call to the disk; {"ranks": 2, …,
+"who": [0]} does it to ranks of one training. Answers with what is left in the folder: the newest clean checkpoint, its step, whether its
 numbers are right, the last step that was told to be saved, and whether the child came to its end.
 
 All numbers of the state at step n are n, so that a checkpoint that mixes two states is seen.
@@ -30,7 +30,7 @@ from holdfast.checkpoints.verify import verify
 from holdfast.inside.saving.store import CheckpointStore
 
 FOLDER = Path()  # as the first order says
-STEPS_AT_MOST = 60
+ENDLESS = 10**9
 
 
 class Told:
@@ -75,8 +75,9 @@ class Training:
 def save_on(training: Training, first: int, steps: int, *, model: Any = None) -> None:
     """Save one step after the other, and tell which are on the disk."""
     store = CheckpointStore(FOLDER, keep_last=2, best="val_loss")
-    TOLD[BEGUN] = 1
     for step in range(first, first + steps):
+        if os.environ.get("RANK", "0") == "0":
+            TOLD[BEGUN] += 1
         training.be(step)
         path = store.save(
             step, model=model or training.model, optimizer=training.optimizer, metrics={"val_loss": (step * 7919) % 101}
@@ -143,7 +144,7 @@ def rank_of_two(training: Training, rank: int, first: int) -> None:
     os.environ.update(RANK=str(rank), WORLD_SIZE="2")
     dist.init_process_group("gloo", init_method=f"file://{FOLDER}.meet", rank=rank, world_size=2)
     model = nn.parallel.DistributedDataParallel(training.model)
-    save_on(training, first, STEPS_AT_MOST, model=model)
+    save_on(training, first, ENDLESS, model=model)
 
 
 def left_over(training: Training) -> dict[str, Any]:
@@ -174,9 +175,9 @@ def killed(order: dict[str, Any], training: Training, first: int) -> list[int]:
     elif "call" in order:
         children = [fork(lambda: (kill_at_call(order["call"], order["when"]), save_on(training, first, order["steps"])))]
     else:
-        children = [fork(lambda: save_on(training, first, STEPS_AT_MOST))]
+        children = [fork(lambda: save_on(training, first, ENDLESS))]
     if "after" in order:
-        while not TOLD[BEGUN]:
+        while TOLD[BEGUN] < order["save"]:
             time.sleep(0.0005)
         time.sleep(order["after"])
         for who in order.get("who", [0]):

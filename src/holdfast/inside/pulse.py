@@ -53,6 +53,11 @@ class Pulse:
         self.cells[CELL_MAGIC], self.cells[CELL_PID] = MAGIC, os.getpid()
         self._beats, self._phase = self.cells[CELL_BEATS], self.cells[CELL_PHASE]  # reading the memory costs more than writing
 
+    @property
+    def beats(self) -> int:
+        """How much was seen of the training; a number that only grows."""
+        return self._beats
+
     # What the training does
 
     def beat(self) -> None:

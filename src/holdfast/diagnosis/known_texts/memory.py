@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from holdfast.diagnosis.known_texts.known_text import FOLLOWS, KnownText, Pattern
+from holdfast.memory_errors import GPU_LIBRARY_TEXTS, GPU_TEXTS, HOST_TEXTS, NO_ENGINE_TEXTS
 
 OF_MEMORY = (
     KnownText(
         "gpu-out-of-memory",
-        (
-            "CUDA out of memory",
-            "HIP out of memory",
-            "XPU out of memory",
-            "MPS backend out of memory",
-            "CUDA error: out of memory",
-            "CUDA_ERROR_OUT_OF_MEMORY",
-            "CUBLAS_STATUS_ALLOC_FAILED",
-            "CUDNN_STATUS_ALLOC_FAILED",
-        ),
+        (*GPU_TEXTS, *GPU_LIBRARY_TEXTS),
         "gpu-out-of-memory",
         "The step needs more memory than the GPU has free.",
         "Halve the batch and accumulate twice as often, or let Holdfast split it (`@run.step`, policy heal). If the same batch"
@@ -24,22 +16,14 @@ OF_MEMORY = (
     ),
     KnownText(
         "no-cudnn-algorithm",
-        ("Unable to find a valid cuDNN algorithm to run convolution", "unable to find an engine to execute this computation"),
+        NO_ENGINE_TEXTS,
         "gpu-out-of-memory",
         "No way to compute a convolution fits: nearly always because too little GPU memory is left for its work space.",
         "Lower the batch. If that does not help, set torch.backends.cudnn.benchmark = False, and check the dtype of the input.",
     ),
     KnownText(
         "host-out-of-memory",
-        (
-            "DefaultCPUAllocator: not enough memory",
-            "DefaultCPUAllocator: can't allocate memory",
-            "Unable to allocate * for an array with shape",
-            "[Errno 12] Cannot allocate memory",
-            "^MemoryError",
-            "std::bad_alloc",
-            "numpy.core._exceptions._ArrayMemoryError",
-        ),
+        (*HOST_TEXTS, "Unable to allocate * for an array with shape", "^MemoryError"),
         "host-out-of-memory",
         "The host's own memory is used up, not the GPU's.",
         "Use fewer loader workers, keep no data set and no predictions in memory, or give the job more memory.",

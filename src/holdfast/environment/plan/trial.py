@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import UsageError
+from holdfast.memory_errors import place_of_memory_text
 
 _SITE = Path(__file__).resolve().parents[2] / "inside" / "site"
 _BEGIN = "holdfast.inside.plan.measure:begin"
@@ -65,7 +66,7 @@ def measure(
         steady = rows[_MEASURED_FROM:]
         peak, reserved = (max(int(row.get(name, 0)) for row in steady) for name in ("peak", "reserved"))
         return Measured(row=steady[-1], peak=peak, reserved=reserved)
-    if "out of memory" in said.lower() or "MemoryError" in said:
+    if place_of_memory_text(said) is not None:
         return None
     raise UsageError(
         _no_steps(code, said, len(rows)), fix="it must import torch and make at least 3 optimizer steps; try it alone first"

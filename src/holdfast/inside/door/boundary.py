@@ -52,6 +52,7 @@ class Boundary:
         self._changed = threading.Condition()
         self._waiting: list[Asked] = []
         self._paused: dict[int, float] = {}  # trainings that wait, by identity, and until when
+        self._standing: set[int] = set()  # trainings whose thread waits now
         self._here = threading.local()
 
     # From other threads
@@ -105,6 +106,10 @@ class Boundary:
     def is_paused(self, training: Training) -> bool:
         """Whether it waits, or will at the next step."""
         return id(training) in self._paused
+
+    def stands_still(self, training: Training) -> bool:
+        """Whether its thread waits now, and does nothing else."""
+        return id(training) in self._standing
 
     # In the training thread
 
@@ -167,7 +172,11 @@ class Boundary:
                     self._paused.pop(id(training), None)
                     return
                 if not any(one.training is training and (one.at or 0) <= training.step for one in self._waiting):
-                    self._changed.wait(min(left, 3600.0))
+                    self._standing.add(id(training))
+                    try:
+                        self._changed.wait(min(left, 3600.0))
+                    finally:
+                        self._standing.discard(id(training))
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
-"""Recognise that memory ran out, and say with numbers how short it was.
+"""Recognise that memory ran out, and report how short it was.
 
-By the type of the error. Where torch has no type of its own for it (the CPU allocator, a library that could not get its
-workspace), words in the message are one sign, and memory that is really short the other.
+`holdfast.memory_errors` knows types and texts. A library that got no work space on a GPU fails with a text that has other
+reasons too: there the card must really be short of memory.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from typing import Any, Literal
 import torch
 
 from holdfast.inside.snapshots.host_memory import available_memory
+from holdfast.memory_errors import GPU_LIBRARY_TEXTS, NO_ENGINE_TEXTS, place_of_memory_error
 
-_TYPES = tuple({getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError), torch.cuda.OutOfMemoryError})
-_ON_HOST = ("DefaultCPUAllocator:", "DefaultAllocator:")
-_ON_GPU = ("_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "CUDA out of memory", "unable to find an engine to execute")
-_ASKED_FOR = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|KiB|MiB|GiB|TiB)")
-_UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_ASKED_FOR = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|[KMGT]i?B)")
+_UNITS = {"bytes": 1, **{f"{letter}{i}B": 1 << 10 * power for power, letter in enumerate("KMGT", 1) for i in ("i", "")}}
 _LITTLE = 512 << 20  # bytes; a GPU that has less to give is short, whoever failed
 
 
@@ -51,17 +49,10 @@ class Shortage:
 
 def shortage_of(error: BaseException) -> Shortage | None:
     """What ran short, if this error says that memory did; ask while the error is being handled."""
-    if isinstance(error, _TYPES):
-        return _on_gpu(error)
-    if isinstance(error, MemoryError):
-        return _on_host(error)
-    if not isinstance(error, RuntimeError):
-        return None
-    message = str(error)
-    if any(sign in message for sign in _ON_HOST):
-        short = _on_host(error)
-        return short if short.asked_for is not None and (short.free is None or short.asked_for > short.free) else None
-    if any(sign in message for sign in _ON_GPU):
+    place = place_of_memory_error(error)
+    if place is not None:
+        return _on_gpu(error) if place == "gpu" else _on_host(error)
+    if isinstance(error, RuntimeError) and any(one in str(error) for one in (*GPU_LIBRARY_TEXTS, *NO_ENGINE_TEXTS)):
         short = _on_gpu(error)
         return short if short.free is not None and _is_short(short) else None
     return None

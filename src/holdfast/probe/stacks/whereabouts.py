@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import re
 import sys
 from pathlib import Path, PurePath
@@ -10,7 +11,8 @@ from pathlib import Path, PurePath
 from holdfast.probe.stacks.frames import Frame, Thread
 
 WORKER_LOOP = "_worker_loop"
-_OURS = str(Path(__file__).resolve().parents[2])  # the package, wherever it is installed
+_OURS = str(Path(__file__).resolve().parents[2]) + os.sep  # the package, wherever it is installed
+_OURS_ELSEWHERE = re.compile(r"[/\\]holdfast[/\\]inside[/\\][a-z_/\\]+\.py$")  # the package of the machine a stack came from
 _LIBRARY = re.compile(r"(^<)|[/\\](site-packages|dist-packages)[/\\]|[/\\]lib[/\\]python3[.\d]*t?[/\\]")
 _INTERPRETER = re.compile(r"(libpython3|[/\\]python3?[\d.]*$)")
 _OPEN_CALLS = {"open", "open64", "openat", "openat64", "__open64", "__openat64", "__libc_open64"}
@@ -37,7 +39,7 @@ def is_library(frame: Frame) -> bool:
 
 def is_ours(frame: Frame) -> bool:
     """Whether a frame is Holdfast's own."""
-    return frame.file.startswith(_OURS) or "/holdfast/inside/" in frame.file
+    return frame.file.startswith(_OURS) or _OURS_ELSEWHERE.search(frame.file) is not None
 
 
 def user_frame(thread: Thread) -> Frame | None:
