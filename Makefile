@@ -4,7 +4,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
+PRODUCT := $(VENV)/.installed-product
+INSTALLED := $(VENV)/.installed-tools
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 CHECKED := setup.py src tests benchmarks examples docs
 COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py benchmarks/drills.py benchmarks/peers.py,$(wildcard benchmarks/*.py))
 
@@ -15,9 +17,9 @@ COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnos
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
 
-setup: $(INSTALLED)  ## make .venv and install Holdfast and its tools into it
+setup: $(INSTALLED)  ## make .venv and install Holdfast and the test tools into it
 
-demo: $(INSTALLED)  ## train a small real model under Holdfast and look at it
+demo: $(PRODUCT)  ## train a small real model under Holdfast and look at it
 	$(BIN)/holdfast demo
 
 test: lint pytest  ## style, types and all tests
@@ -76,11 +78,16 @@ clean:  ## remove .venv and everything else that was made here, but no runs
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache lightning_logs
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Made again whenever the dependencies change. The mark is set last: an interrupted install is not taken for one.
-$(INSTALLED): pyproject.toml setup.py constraints.txt src/holdfast/inside/capture/_by_address.c
+# Two sets: what a user needs, and what the tests need on top. Each is made again whenever the dependencies change. The marks
+# are set last: an interrupted install is not taken for one.
+$(PRODUCT): pyproject.toml setup.py constraints.txt src/holdfast/inside/capture/_by_address.c src/holdfast/probe/attach/_enter.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "error: Holdfast needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
 	  echo "  fix: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,demo]'
+	$(INSTALL) -e '.[demo]'
+	@touch $@
+
+$(INSTALLED): $(PRODUCT)
+	$(INSTALL) -e '.[test]'
 	@touch $@

@@ -15,11 +15,14 @@ import torch
 from holdfast.memory_errors import place_of_memory_error, place_of_memory_text
 
 RECORDED = [  # the error as it was met, and where memory ran out
-    (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 23.64 GiB"), "gpu"),
+    (
+        torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 23.6 GiB"),
+        "gpu",
+    ),
     (torch.cuda.OutOfMemoryError("Allocation on device would exceed allowed memory. (out of memory)"), "gpu"),
     (torch.cuda.OutOfMemoryError("a wording that nobody has seen yet"), "gpu"),
     (RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.79 GiB total capacity)"), "gpu"),
-    (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call"), "gpu"),
+    (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at another call"), "gpu"),
     (RuntimeError("HIP out of memory. Tried to allocate 512.00 MiB. GPU 1 has a total capacity of 63.98 GiB"), "gpu"),
     (RuntimeError("XPU out of memory. Tried to allocate 4.00 GiB. GPU 0 has a total capacity of 15.56 GiB"), "gpu"),
     (RuntimeError("level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)"), "gpu"),
@@ -47,7 +50,7 @@ RECORDED = [  # the error as it was met, and where memory ran out
         ),
         "host",
     ),
-    (RuntimeError("Caught MemoryError in DataLoader worker process 3.\nOriginal Traceback (most recent call last):\n  ..."), "host"),
+    (RuntimeError("Caught MemoryError in DataLoader worker process 3.\nOriginal Traceback (most recent call last):"), "host"),
     (MemoryError("Caught MemoryError in DataLoader worker process 3."), "host"),
     (RuntimeError("unable to mmap 4194304 bytes from file </torch_123_45_6>: Cannot allocate memory (12)"), "host"),
     (OSError(errno.ENOMEM, "Cannot allocate memory"), "host"),  # fork of a loader worker

@@ -2,8 +2,8 @@
 
 Reads one JSON object a line. {"begin": folder} begins a store there. {"save": n, "after": seconds} kills a child so long after
 it has begun its n-th save; {"call": n, "when": "before"} has it kill itself at its n-th call to the disk; {"ranks": 2, …,
-"who": [0]} does it to ranks of one training. Answers with what is left in the folder: the newest clean checkpoint, its step, whether its
-numbers are right, the last step that was told to be saved, and whether the child came to its end.
+"who": [0]} does it to ranks of one training. Answers with what is left in the folder: the newest clean checkpoint, its step,
+whether its numbers are right, the last step that was told to be saved, and whether the child came to its end.
 
 All numbers of the state at step n are n, so that a checkpoint that mixes two states is seen.
 """

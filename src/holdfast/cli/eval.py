@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 def eval_(
     code: Annotated[str, typer.Argument(metavar="CODE", help="Python code; - reads it from standard input.", show_default=False)],
     target: Targets = None,
-    now: Annotated[bool, typer.Option("--now", help="At once, in a side thread; tensors only while it is paused or hangs.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="At once, in a side thread; tensors only if it hangs or is paused.")] = False,
     seconds: Seconds = 30.0,
     rank: Rank = None,
     all_ranks: Annotated[
