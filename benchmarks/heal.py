@@ -3,7 +3,7 @@
 Each training runs without the fault, with it, and with it under `holdfast run --policy heal`. The last must come within
 2 % of the first in its validation metric, and the second must not. Fails where a bar is missed.
 
-    python benchmarks/heal.py [--only nan-batch/digits_mlp] [--seed 0] [--json] [--write]
+    python benchmarks/heal.py [--only nan-batch/digits_mlp] [--seed 0] [--jobs 1] [--json] [--write]
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from heal_trainings.trial import LEAVES_ALONE, Trial, run, write_between
+from heal_trainings.trial import LEAVES_ALONE, Trial, machine, run, write_between
 from rich.console import Console
 from rich.table import Table
 
@@ -93,12 +95,10 @@ def judge(fault: str, metric: str, clean: float, broken: float, trial: Trial) ->
     return f"MISSED: {', '.join(missed)}" if missed else "ok"
 
 
-def try_out(combination: str, seed: str, clean_runs: dict[str, Trial]) -> tuple[Result, Trial]:
+def try_out(combination: str, seed: str, clean_runs: Mapping[str, Trial]) -> tuple[Result, Trial]:
     """Run one combination; clean runs are shared by all faults of a training."""
     fault, training = combination.split("/")
     script = f"heal_trainings/{training}.py"
-    if training not in clean_runs:
-        clean_runs[training] = run(script, SEED=seed)
     clean, broken = clean_runs[training], run(script, FAULT=fault, SEED=seed)
     healed = run(script, policy="heal", FAULT=fault, SEED=seed)
     metric = next(iter(clean.said))
@@ -116,10 +116,10 @@ def as_table(results: list[Result]) -> Table:
     return table
 
 
-def as_markdown(results: list[Result]) -> str:
+def as_markdown(results: list[Result], jobs: int) -> str:
     """What the page shows."""
     rows = [COLUMNS, ["---"] * len(COLUMNS), *(result.cells() for result in results)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return f"Measured on {machine(jobs)}.\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def main() -> int:
@@ -127,21 +127,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", help="FAULT/TRAINING, FAULT/ or /TRAINING; may be given several times")
     parser.add_argument("--seed", default="0", help="the seed of all runs")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; each wants two cores")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line instead of a table")
     parser.add_argument("--write", action="store_true", help="put the table into docs/healing.md")
     arguments = parser.parse_args()
     chosen = [c for c in COMBINATIONS if not arguments.only or any(part in c for part in arguments.only)]
-    words, clean_runs, results = Console(stderr=True), {}, []
-    for combination in chosen:
-        result, trial = try_out(combination, arguments.seed, clean_runs)
-        results.append(result)
-        words.print(f"{combination}: {result.verdict}", highlight=False)
-        if arguments.json:
-            print(json.dumps({**asdict(result), "exit_code": trial.exit_code, "journal": trial.journal}, default=str), flush=True)
+    words, results = Console(stderr=True), []
+    trainings = list(dict.fromkeys(combination.split("/")[1] for combination in chosen))
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        clean = pool.map(lambda training: run(f"heal_trainings/{training}.py", SEED=arguments.seed), trainings)
+        clean_runs = dict(zip(trainings, clean, strict=True))
+        for result, trial in pool.map(lambda combination: try_out(combination, arguments.seed, clean_runs), chosen):
+            results.append(result)
+            words.print(f"{result.fault}/{result.training}: {result.verdict}", highlight=False)
+            if arguments.json:
+                row = {**asdict(result), "exit_code": trial.exit_code, "journal": trial.journal}
+                print(json.dumps(row, default=str), flush=True)
     if not arguments.json:
         Console(width=None if Console().is_terminal else 200).print(as_table(results))
     if arguments.write:
-        write_between(PAGE, "faults", as_markdown(results))
+        write_between(PAGE, "faults", as_markdown(results, arguments.jobs))
     return 1 if any(result.verdict != "ok" for result in results) else 0
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from heal_trainings.trial import Trial, run, write_between
+from heal_trainings.trial import Trial, machine, run, write_between
 from rich.console import Console
 from rich.table import Table
 
@@ -68,6 +69,11 @@ def names() -> list[str]:
     return list(zoo.TRAININGS)
 
 
+def try_out(name: str, seed: int) -> Result:
+    """Run one alone and watched."""
+    return Result(name, seed, run(ZOO, name, str(seed)), run(ZOO, name, str(seed), policy="heal"))
+
+
 def as_table(results: list[Result]) -> Table:
     """What the terminal shows."""
     table = Table(*COLUMNS)
@@ -76,10 +82,10 @@ def as_table(results: list[Result]) -> Table:
     return table
 
 
-def as_markdown(results: list[Result]) -> str:
+def as_markdown(results: list[Result], jobs: int) -> str:
     """What the page shows."""
     rows = [COLUMNS, ["---"] * len(COLUMNS), *(result.cells() for result in results)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return f"Measured on {machine(jobs)}.\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def main() -> int:
@@ -87,22 +93,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", help="name of a training; may be given several times")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from 0")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time; each wants two cores")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line instead of a table")
     parser.add_argument("--write", action="store_true", help="put the table into docs/healing.md")
     arguments = parser.parse_args()
     words, results = Console(stderr=True), []
-    for seed in range(arguments.seeds):
-        for name in arguments.only or names():
-            result = Result(name, seed, run(ZOO, name, str(seed)), run(ZOO, name, str(seed), policy="heal"))
+    pairs = [(name, seed) for seed in range(arguments.seeds) for name in arguments.only or names()]
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for result in pool.map(lambda pair: try_out(*pair), pairs):
             results.append(result)
-            words.print(f"{name} {seed}: {result.verdict}", highlight=False)
+            words.print(f"{result.name} {result.seed}: {result.verdict}", highlight=False)
             if arguments.json:
                 row = {**dict(zip(COLUMNS, result.cells(), strict=True)), "journal": result.watched.journal}
                 print(json.dumps(row, default=str), flush=True)
     if not arguments.json:
         Console(width=None if Console().is_terminal else 160).print(as_table(results))
     if arguments.write:
-        write_between(PAGE, "healthy", as_markdown(results))
+        write_between(PAGE, "healthy", as_markdown(results, arguments.jobs))
     return 1 if any(result.verdict != "ok" for result in results) else 0
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +98,18 @@ def _short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
+def machine(jobs: int) -> str:
+    """Where and when, in words and without the machine's name."""
+    import torch
+
+    when = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    where = f"{platform.system()} on {platform.machine()}, {os.cpu_count()} cores ({jobs} at a time)"
+    return f"{when}; {where}, Python {platform.python_version()}, torch {torch.__version__}"
+
+
 def write_between(page: Path, name: str, body: str) -> None:
-    """Put `body` between the marks `<!-- NAME -->` and `<!-- end of NAME -->` of a page."""
+    """Put `body` between the marks `<!-- NAME -->` and `<!-- end of NAME -->` of a page; each architecture has marks of its own."""
+    name = f"{name}, {platform.machine()}"
     begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
     text = page.read_text(encoding="utf-8")
     before, rest = text.split(begin, 1)
