@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 PRODUCT := $(VENV)/.installed-product
 INSTALLED := $(VENV)/.installed-tools
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+WORKERS ?= $(shell expr $(CORES) + 1)
 CHECKED := setup.py src tests benchmarks examples docs
 COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py benchmarks/drills.py benchmarks/peers.py,$(wildcard benchmarks/*.py))
 
@@ -27,24 +29,17 @@ test: lint pytest  ## style, types and all tests
 lint: $(INSTALLED)  ## style and types only
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 format: $(INSTALLED)  ## put the code into the project's format
 	$(BIN)/ruff check --fix $(CHECKED)
 	$(BIN)/ruff format $(CHECKED)
 
 pytest: $(INSTALLED)  ## the tests without style and types; ARGS="tests/unit -k name" narrows them
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS) || { [ $$? -eq 1 ] && $(MAKE) --no-print-directory alone; }
-
-# Real processes that are killed, hung and starved beside another test can lose a race. What failed is run once more with the
-# machine to itself, and has to pass there; a fault of the code fails again. Three of those are enough to know.
-.PHONY: alone
-alone:
-	@echo "== what failed, once more, one test at a time"
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none --maxfail 3 $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-slow: $(INSTALLED)  ## the tests that take too long for every day
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m slow $(ARGS)
 
 test-gpu: $(INSTALLED)  ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu $(ARGS)

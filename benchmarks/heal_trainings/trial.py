@@ -108,7 +108,7 @@ def machine(jobs: int) -> str:
 
 
 def write_between(page: Path, name: str, body: str) -> None:
-    """Put `body` between the marks `<!-- NAME -->` and `<!-- end of NAME -->` of a page; each architecture has marks of its own."""
+    """Put `body` between the marks `<!-- NAME -->` and `<!-- end of NAME -->` of a page; NAME ends with the architecture."""
     name = f"{name}, {platform.machine()}"
     begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
     text = page.read_text(encoding="utf-8")

@@ -105,7 +105,8 @@ class Workplace:
         (self.folder / ".venv").mkdir()
         for name in ("bin", "lib", "include", "pyvenv.cfg"):
             (self.folder / ".venv" / name).symlink_to(real / name)
-        (self.folder / ".venv" / ".installed").touch()
+        for mark in (".installed-product", ".installed-tools"):
+            (self.folder / ".venv" / mark).touch()
 
     @property
     def environment(self) -> dict[str, str]:

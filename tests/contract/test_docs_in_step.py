@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from holdfast import __version__
 from holdfast.drills.faults import every
 from holdfast.signals.describe import schema_page
@@ -15,10 +13,6 @@ from holdfast.signals.schema import TABLES
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#]+)(?:#[^)]*)?\)")
-
-
-def name_of(page: Path) -> str:
-    return str(page.relative_to(ROOT))
 
 
 def test_the_schema_page_is_what_make_docs_writes() -> None:
@@ -32,23 +26,21 @@ def test_the_schema_page_explains_every_column() -> None:
         assert all(f"| `{column.name}` |" in page for column in table.columns)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_to_files_that_exist(page: Path) -> None:
-    for target in _LINK.findall(page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{name_of(page)} points to {target}, which is not there"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_source_files_that_a_page_names_exist(page: Path) -> None:
-    for path in re.findall(r"`((?:src|tests|benchmarks|docs|examples)/[\w/.-]+)`", page.read_text(encoding="utf-8")):
-        assert (ROOT / path).exists(), f"{name_of(page)} names {path}, which is not there"
+def test_links_and_source_files_that_pages_name_exist() -> None:
+    missing = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        paths = [page.parent / target for target in _LINK.findall(text)]
+        paths += [ROOT / path for path in re.findall(r"`((?:src|tests|benchmarks|docs|examples)/[\w/.-]+)`", text)]
+        missing += [f"{page.relative_to(ROOT)} names {path}" for path in paths if not path.exists()]
+    assert not missing, "\n".join(missing)
 
 
 def test_the_tree_in_the_readme_names_every_unit_and_no_other() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^  (\w+)(?:/|\.py) ", text, re.MULTILINE))
     source = ROOT / "src" / "holdfast"
-    units = {path.name for path in source.iterdir() if (path / "__init__.py").exists()} | {"errors"}
+    units = {path.name for path in source.iterdir() if (path / "__init__.py").exists()} | {"errors", "memory_errors"}
     assert named == units
 
 
@@ -58,6 +50,17 @@ def test_the_numbers_in_the_readme_are_those_of_the_scoreboard() -> None:
     measured = re.findall(r"^\| (?!runs that)[^|]+ \| (\d+ of \d+)[^|]* \| ok \|$", board, re.MULTILINE)
     assert len(measured) == 4 and sorted(measured) == sorted(re.findall(r"\| (\d+ of \d+) \|", readme))
     assert f"{len(every())} kinds of fault" in readme
+
+
+def test_a_measured_number_names_the_architecture_of_its_machine() -> None:
+    machine, architecture = re.compile(r"H200|\b(?:\d+|two)[- ](?:CPU )?cores?\b"), re.compile(r"x86_64|aarch64")
+    unnamed = [
+        f"{page.relative_to(ROOT)}: {paragraph[:100]}"
+        for page in PAGES
+        for paragraph in re.split(r"\n\s*\n", page.read_text(encoding="utf-8"))
+        if machine.search(paragraph) and not architecture.search(paragraph)
+    ]
+    assert not unnamed, "\n".join(unnamed)
 
 
 def test_the_changelog_has_this_version() -> None:
