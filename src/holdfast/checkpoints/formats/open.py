@@ -8,8 +8,11 @@ A file is known by its first bytes; its name counts only where these say nothing
 
 from __future__ import annotations
 
+import contextlib
 import stat
 import time
+from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 from holdfast.checkpoints.contents import Contents, Trouble
@@ -25,6 +28,8 @@ __all__ = ["find_checkpoints", "open_checkpoint", "open_file", "open_folder"]
 
 _FEW = 20_000  # names that are looked at for a hint
 _JUST_NOW = 30.0  # seconds
+_DEPTH = 3  # files that one file may lead to, one after the other; an index of shards needs two
+_opened: ContextVar[tuple[int, set[tuple[int, int]]] | None] = ContextVar("_opened", default=None)
 
 
 def open_checkpoint(path: Path) -> Contents:
@@ -40,6 +45,9 @@ def open_checkpoint(path: Path) -> Contents:
         contents = open_folder(path) if stat.S_ISDIR(mode) else open_file(path)
     except OSError as error:
         return _unknown(path, no_access(error))
+    except Exception as error:  # noqa: BLE001 - one file's failure is that file's row, never the end of a listing
+        words = f"It cannot be read, because of a mistake in it or in Holdfast: {type(error).__name__}: {str(error)[:200]}."
+        return _unknown(path, Trouble("unreadable", words, "do not load it; please report it with the file if you made it"))
     _tell_whether_being_written(contents)
     if UNFINISHED.match(path.name) or SPARE.match(path.name):
         contents.notes.append("its name says that the save or the download was not finished")
@@ -47,7 +55,30 @@ def open_checkpoint(path: Path) -> Contents:
 
 
 def open_file(path: Path) -> Contents:
-    """What a file holds, by its content. Raises OSError where it cannot be read."""
+    """What a file holds, by its content, each file once per checkpoint. Raises OSError where it cannot be read."""
+    with _once(path) as trouble:
+        return _unknown(path, trouble) if trouble is not None else _open_file(path)
+
+
+@contextlib.contextmanager
+def _once(path: Path) -> Iterator[Trouble | None]:
+    """Files name other files, and may name each other: a checkpoint opens none twice, and goes only so deep."""
+    depth, seen = _opened.get() or (0, set())
+    identity = (path.stat().st_dev, path.stat().st_ino)
+    token = _opened.set((depth + 1, seen))
+    try:
+        if identity in seen:
+            yield Trouble("unreadable", f"{path.name} is named twice, or names itself through other files.", "do not load it")
+        elif depth >= _DEPTH:
+            yield Trouble("unreadable", f"{path.name} lies {depth} indexes deep.", "do not load it")
+        else:
+            seen.add(identity)
+            yield None
+    finally:
+        _opened.reset(token)
+
+
+def _open_file(path: Path) -> Contents:
     info = file_info(path)
     found = recognise(path, info.size)
     if found.kind == "zip":

@@ -17,6 +17,7 @@ from holdfast.checkpoints.formats.json_text import BadJson, parse_json
 
 LONGEST_HEADER = 100_000_000  # bytes; the library itself reads no longer one
 MOST_TROUBLES = 8
+MOST_DIMENSIONS = 64  # torch has no tensor with more
 
 DTYPES = {  # name in the file: (name in torch, bits)
     "BOOL": ("bool", 8),
@@ -224,6 +225,8 @@ def _size_trouble(entry: Entry) -> Trouble | None:
     size, stored = math.prod(entry.shape) * bits, (entry.end - entry.begin) * 8
     if size == stored and size >> 3 < 1 << 62:
         return None
+    if len(entry.shape) > MOST_DIMENSIONS or size >> 3 >= 1 << 62:
+        return _damaged(f"{shown(entry.name)} has {len(entry.shape)} dimensions and more elements than any tensor", entry)
     kind = f"{shown(entry.name)} of shape {list(entry.shape)} and kind {shown(entry.dtype)}"
     return _damaged(f"{kind} takes {size // 8:,} bytes, not {stored // 8:,}", entry)
 
