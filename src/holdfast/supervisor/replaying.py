@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.environment.scratch import scratch_trackers
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.supervisor.launch import SITE
@@ -79,7 +80,12 @@ def replay(run: RunFolder, saved: SavedStep, *, timeout: float) -> dict[str, Any
         raise HoldfastError(f"{folder}, where the run was started, is not there.", fix="put the script and its data back there")
     with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as place:
         result, log = Path(place) / "result.json", Path(place) / "output.log"
-        environment = {**_environment(os.environ), **more, "HOLDFAST_RUN": place, "HOLDFAST_REPLAY": str(saved.path.resolve())}
+        environment = {
+            **_environment(os.environ, Path(place)),
+            **more,
+            "HOLDFAST_RUN": place,
+            "HOLDFAST_REPLAY": str(saved.path.resolve()),
+        }
         code = _run(words, folder, {**environment, "HOLDFAST_REPLAY_RESULT": str(result)}, log, timeout)
         printed = log.read_text(encoding="utf-8", errors="replace")
         try:
@@ -120,12 +126,12 @@ def _alone() -> dict[str, str]:
     return {**one, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 
 
-def _environment(ours: Mapping[str, str]) -> dict[str, str]:
+def _environment(ours: Mapping[str, str], scratch: Path) -> dict[str, str]:
     """This environment with Holdfast inside, nothing compiled away from sight, and no tracker told."""
     kept = {name: value for name, value in ours.items() if not name.startswith("HOLDFAST_")}
     theirs = kept.get("PYTHONPATH", "")
     path = theirs if theirs.split(os.pathsep)[0] == str(SITE) else os.pathsep.join(part for part in (str(SITE), theirs) if part)
-    return {**kept, "PYTHONPATH": path, "TORCHDYNAMO_DISABLE": "1", "WANDB_MODE": "disabled"}
+    return {**kept, "PYTHONPATH": path, "TORCHDYNAMO_DISABLE": "1", **scratch_trackers(scratch)}
 
 
 def _run(words: Sequence[str], folder: Path, environment: dict[str, str], log: Path, timeout: float) -> int:

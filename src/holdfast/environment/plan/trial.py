@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.environment.scratch import started_inside
 from holdfast.errors import UsageError
 from holdfast.memory_errors import place_of_memory_text
 
-_SITE = Path(__file__).resolve().parents[2] / "inside" / "site"
 _BEGIN = "holdfast.inside.plan.measure:begin"
 _MEASURED_FROM = 2  # steps: the first makes the optimizer's state, the second is the first with it
 _LAST_LINES = 8
@@ -60,7 +60,8 @@ def measure(
             "file": str(file), "steps": asked.steps, "batch": batch, "precision": precision,
             "activations": activations, "workers": workers,
         }  # fmt: skip
-        code, said = _run(asked, _environment(os.environ, {"HOLDFAST_PLAN": json.dumps(told), **_GIVE_BACK}))
+        environment = started_inside(os.environ, _BEGIN, Path(folder), HOLDFAST_PLAN=json.dumps(told), **_GIVE_BACK)
+        code, said = _run(asked, environment)
         rows = _read(file)
     if len(rows) > _MEASURED_FROM:
         steady = rows[_MEASURED_FROM:]
@@ -99,12 +100,6 @@ def _run(asked: Asked, environment: dict[str, str]) -> tuple[int | None, str]:
             raise UsageError(f"{asked.words[0]} cannot be started: {error.strerror}.", fix="name a command after --") from None
         printed.seek(0)
         return code, printed.read().decode(errors="replace")
-
-
-def _environment(given: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in given.items() if not name.startswith("HOLDFAST_")}
-    path = os.pathsep.join(filter(None, (str(_SITE), kept.get("PYTHONPATH", ""))))
-    return {**kept, "PYTHONPATH": path, "HOLDFAST_ALSO": _BEGIN, **more}
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

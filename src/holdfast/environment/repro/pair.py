@@ -6,15 +6,15 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from holdfast.environment.repro.compare import Difference, Row, first_difference
+from holdfast.environment.scratch import started_inside
 from holdfast.errors import UsageError
 
-_SITE = Path(__file__).resolve().parents[2] / "inside" / "site"
 _BEGIN = "holdfast.inside.repro.record:begin"
 _LAST_LINES = 12
 
@@ -55,7 +55,7 @@ def run_once(asked: Asked, steady: Sequence[str] = (), *, digests: bool = True) 
     with tempfile.TemporaryDirectory(prefix="holdfast-repro-") as folder:
         file = Path(folder) / "record.jsonl"
         told = {"file": str(file), "steps": asked.steps, "steady": [one for one in steady if one != "hash"], "digests": digests}
-        environment = _environment(os.environ, {"HOLDFAST_REPRO": json.dumps(told), **_hash(steady)})
+        environment = started_inside(os.environ, _BEGIN, Path(folder), HOLDFAST_REPRO=json.dumps(told), **_hash(steady))
         try:
             done = subprocess.run(
                 asked.words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=asked.seconds, check=False
@@ -73,12 +73,6 @@ def run_once(asked: Asked, steady: Sequence[str] = (), *, digests: bool = True) 
         if not rows:
             raise UsageError(_no_step(done), fix="it must import torch and make optimizer steps; try it alone first")
         return rows
-
-
-def _environment(given: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in given.items() if not name.startswith("HOLDFAST_")}
-    path = os.pathsep.join(filter(None, (str(_SITE), kept.get("PYTHONPATH", ""))))
-    return {**kept, "PYTHONPATH": path, "HOLDFAST_ALSO": _BEGIN, **more}
 
 
 def _hash(steady: Sequence[str]) -> dict[str, str]:
