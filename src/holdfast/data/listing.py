@@ -122,6 +122,8 @@ def _walk(
         entries = list(os.scandir(folder))
     except OSError:
         return
+    if depth and _is_run(entry.name for entry in entries):
+        return
     for entry in entries:
         if entry.name[0] == "." or entry.name == "__MACOSX":
             continue
@@ -135,6 +137,12 @@ def _walk(
             continue
     if len(files) > _MOST_FILES:
         raise UsageError(f"{listing.root} holds more than {_MOST_FILES:,} files", fix="validate one part of it at a time")
+
+
+def _is_run(names: Iterable[str]) -> bool:
+    """Whether these are the files of a run folder of Holdfast's: what was recorded is not what is trained on."""
+    found = set(names)
+    return "run.json" in found and ("journal.jsonl" in found or "train.log" in found or "rank-0" in found)
 
 
 def _add(

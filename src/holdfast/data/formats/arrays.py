@@ -11,7 +11,7 @@ import math
 import posixpath
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -36,6 +36,7 @@ class Stored(NamedTuple):
     member: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    fortran: bool = False  # the first index varies fastest: rows do not lie one after the other
 
     @property
     def name(self) -> str:
@@ -106,11 +107,12 @@ def _header(opened: IO[bytes], file: str, member: str, size: int) -> Stored:
     shape, fortran, dtype = reader(opened)
     if dtype.hasobject:
         raise _Pickled("an array of Python objects: reading it would run what is inside")
-    if fortran and len(shape) > 1:
-        raise ValueError("stored in Fortran order, which cannot be read row by row; save it with np.ascontiguousarray")
     if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize > size:
         raise ValueError(f"its header says {shape} of {dtype}, which is more than the {size:,} bytes there are")
-    return Stored(file, member, shape, dtype)
+    fortran = fortran and len(shape) > 1
+    if fortran and member and math.prod(shape) * dtype.itemsize > _LARGE:
+        raise ValueError("larger than 1 GiB, in an archive and in Fortran order: save it with np.ascontiguousarray")
+    return Stored(file, member, shape, dtype, fortran)
 
 
 def _chunks(root: Path, some: list[Stored]) -> Iterator[Chunk]:
@@ -119,19 +121,19 @@ def _chunks(root: Path, some: list[Stored]) -> Iterator[Chunk]:
     at_once, total = rows_at_once(width), some[0].shape[0] if some[0].shape else 1
     try:
         with contextlib.ExitStack() as stack:
-            files = [_at_values(stack, root, one) for one in some]
+            readers = [_reader(stack, root, one) for one in some]
             for start in range(0, total, at_once):
                 rows = min(at_once, total - start)
                 chunk: Chunk = {}
-                for one, opened in zip(some, files, strict=True):
-                    chunk.update(_columns(one, _rows(opened, one, rows)))
+                for one, read_rows in zip(some, readers, strict=True):
+                    chunk.update(_columns(one, read_rows(start, rows)))
                 yield chunk
     except Exception as error:  # noqa: BLE001 - as above, and zlib
         raise Unreadable(str(error)[:200]) from None
 
 
-def _at_values(stack: contextlib.ExitStack, root: Path, one: Stored) -> IO[bytes]:
-    """The file or member, opened and standing behind its header."""
+def _reader(stack: contextlib.ExitStack, root: Path, one: Stored) -> Callable[[int, int], Array]:
+    """What reads rows of a file or member, from a row on, so many; in order."""
     opened: IO[bytes]
     if one.member:
         archive = stack.enter_context(zipfile.ZipFile(root / one.file))
@@ -139,7 +141,15 @@ def _at_values(stack: contextlib.ExitStack, root: Path, one: Stored) -> IO[bytes
     else:
         opened = stack.enter_context((root / one.file).open("rb"))
     _header(opened, one.file, one.member, 1 << 62)
-    return opened
+    if not one.fortran:
+        return lambda _start, rows: _rows(opened, one, rows)
+    count = math.prod(one.shape)
+    if one.member:
+        flat: Array = np.frombuffer(opened.read(count * one.dtype.itemsize), one.dtype, count)
+    else:
+        flat = np.memmap(root / one.file, one.dtype, "r", opened.tell(), (count,))
+    turned = flat.reshape(one.shape, order="F")
+    return lambda start, rows: np.ascontiguousarray(turned[start : start + rows])
 
 
 def _rows(opened: IO[bytes], one: Stored, rows: int) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -87,9 +88,12 @@ def is_ids(file: str) -> bool:
 
 def lines(path: Path) -> Iterator[str]:
     """The lines of a text, one after the other, in bounded memory; a line of more than a megabyte comes in pieces."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a piece may end within a character
     with path.open("rb") as file:
         while content := file.readline(_BLOCK):
-            yield content.decode("utf-8", errors="replace")
+            yield decoder.decode(content, final=content.endswith(b"\n"))
+    if rest := decoder.decode(b"", final=True):
+        yield rest
 
 
 def ids(path: Path, vocabulary: int | None) -> Iterator[npt.NDArray[np.int64]]:
