@@ -3,6 +3,7 @@
     make peers                                      all; writes docs/peers.md
     make peers ARGS="--only-fault nan-batch"        a part; the page is printed
     make peers ARGS="--runmedic PATH"               where `runmedic` is, if it is not on the path
+    make peers ARGS="--costs-only"                  what each costs, and no fault
 
 Every peer trains the same network on the same digits from the same seed. The faults are put in by the drills' injector, without
 Holdfast; Holdfast has two columns of its own. What they cost is measured in runs without a fault that take turns.
@@ -23,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "peer_trainings"))
+from heal_trainings.trial import write_between
 from watchers import FAULTS, WATCHERS, Outcome, Watcher, done, names_cause, said_in
 
 from holdfast.drills.choosing import drawn
@@ -124,37 +126,25 @@ def ratio(watcher: Watcher, found: dict[str, list[float]]) -> str:
 # The page
 
 
-_INTRODUCTION = """# The same faults, seen by others
-
-Written by `make peers` on {machine}.
-
-Every row trains the same network on the same digits from the same seed; the faults are put in from outside, at the same step, and
-nobody is told.
-"""
-_LEGEND = """*saw*: it said anything at all while or after the fault happened; an error that torch raises counts for everybody.
-*named the cause*: what it said points at the fault. *ended well*: exit code 0, all steps, and an accuracy within two points of
-its own run without a fault. *a step*: in milliseconds; of a watcher, against the same training without it: medians over {rounds}
-processes each without a fault, which took turns; processes that do the same differ by a few percent.
-
-## Fault by fault
-
-What was said (✓ where it names the cause), what became of the run, and the accuracy at its end.
-"""
-
-
-def page(outcomes: list[Outcome], alarms: dict[str, str], found: dict[str, list[float]], machine: str, without: str) -> str:
-    """The whole page."""
-    names = list(dict.fromkeys(one.watcher for one in outcomes))
-    watchers = [watcher for watcher in WATCHERS if watcher.name in names]
+def summary(outcomes: list[Outcome], alarms: dict[str, str], found: dict[str, list[float]], without: str) -> str:
+    """The table of one machine."""
+    watchers = _watchers_of(outcomes)
     head = ("", "setting", "saw", "named the cause", "ended well", "of a healthy run it says", "a step")
-    lines = [
-        _INTRODUCTION.format(machine=machine),
-        _table(head, (_row(watcher, outcomes, alarms, found) for watcher in watchers)),
-        _LEGEND.format(rounds=max(map(len, found.values()), default=0)),
-        f"{without}\n" if without else "",
-        *(_of_fault(code, outcomes, watchers) for code in dict.fromkeys(one.fault for one in outcomes)),
-    ]
-    return "\n".join(line for line in lines if line).rstrip() + "\n"
+    table = _table(head, (_row(watcher, outcomes, alarms, found) for watcher in watchers))
+    rounds = max(map(len, found.values()), default=0)
+    return f"Measured on {machine_and_versions()}; {rounds} rounds of each for the cost of a step.{without}\n\n{table}"
+
+
+def details(outcomes: list[Outcome]) -> str:
+    """A table for each fault."""
+    watchers = _watchers_of(outcomes)
+    tables = (_of_fault(code, outcomes, watchers) for code in dict.fromkeys(one.fault for one in outcomes))
+    return f"Measured on {machine_and_versions()}.\n\n" + "\n".join(tables)
+
+
+def _watchers_of(outcomes: list[Outcome]) -> list[Watcher]:
+    names = {one.watcher for one in outcomes}
+    return [watcher for watcher in WATCHERS if watcher.name in names]
 
 
 def _row(watcher: Watcher, outcomes: list[Outcome], alarms: dict[str, str], found: dict[str, list[float]]) -> list[str]:
@@ -217,28 +207,29 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2))
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of the runs that measure the cost")
     parser.add_argument("--runmedic", default=shutil.which("runmedic"))
-    parser.add_argument("--write", type=Path, metavar="PAGE")
+    parser.add_argument("--costs-only", action="store_true", help="what each costs, and no fault")
     given = parser.parse_args()
     left_out = [] if given.runmedic else ["runmedic"]
     watchers = [one for one in WATCHERS if one.name not in left_out and (not given.only_peer or one.name in given.only_peer)]
     codes = given.only_fault or FAULTS
-    without = (
-        "" if given.runmedic else "`runmedic` was not installed, and is left out: `pip install runmedic`, `--runmedic PATH`."
-    )
+    without = "" if given.runmedic else " `runmedic` was not installed."
     with tempfile.TemporaryDirectory(prefix="holdfast-peers-") as place:
         folder = Path(place)
+        if given.costs_only:
+            found = costs([one for one in watchers if one.name != "runmedic"], folder, given.rounds)
+            print(machine_and_versions(), *(f"{one.name:<28}{ratio(one, found)}" for one in watchers), sep="\n")
+            return 0
         with ThreadPoolExecutor(given.jobs) as pool:
             controls = dict(zip(watchers, pool.map(lambda one: run(one, (), folder), watchers), strict=True))
             alarms = {one.name: said_of_healthy(one, controls[one], given.runmedic) for one in watchers}
             pairs = [(one, code) for code in codes for one in watchers]
             outcomes = list(pool.map(lambda pair: told(outcome(*pair, controls[pair[0]], folder, given.runmedic)), pairs))
         found = costs([one for one in watchers if one.name != "runmedic"], folder, given.rounds)
-    text = page(outcomes, alarms, found, machine_and_versions(), without)
-    where = given.write or (None if given.only_fault or given.only_peer else PAGE)
-    if where is None:
-        print(text)
+    if given.only_fault or given.only_peer:
+        print(summary(outcomes, alarms, found, without), details(outcomes), sep="\n")
     else:
-        where.write_text(text, encoding="utf-8")
+        write_between(PAGE, "summary", summary(outcomes, alarms, found, without))
+        write_between(PAGE, "faults", details(outcomes))
     return 0
 
 

@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from every_case import every_case
 
 from holdfast.memory_errors import place_of_memory_error, place_of_memory_text
 
@@ -73,12 +74,12 @@ def name(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:70]
 
 
-@pytest.mark.parametrize(("error", "place"), RECORDED, ids=lambda one: name(one) if isinstance(one, BaseException) else one)
+@every_case(("error", "place"), RECORDED, ids=lambda one: name(one) if isinstance(one, BaseException) else one)
 def test_a_recorded_error_is_recognised(error: BaseException, place: str) -> None:
     assert place_of_memory_error(error) == place
 
 
-@pytest.mark.parametrize("error", OTHERS, ids=name)
+@every_case("error", OTHERS, ids=name)
 def test_another_error_is_not_taken_for_it(error: BaseException) -> None:
     assert place_of_memory_error(error) is None
 
@@ -91,7 +92,7 @@ def test_it_is_recognised_in_what_a_process_printed() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space of the process")
-@pytest.mark.parametrize("what", ["torch", "numpy", "bytes", "mmap"])
+@every_case("what", ["torch", "numpy", "bytes", "mmap"])
 def test_what_this_machine_raises_is_recognised(what: str) -> None:
     ask = {
         "torch": lambda: torch.empty(1 << 40, dtype=torch.uint8),

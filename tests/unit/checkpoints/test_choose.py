@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
+from every_case import every_case
 
 from holdfast.checkpoints.choose import choose, new_folder
 from holdfast.checkpoints.choosing.candidates import Candidate
@@ -73,7 +73,7 @@ def test_a_torn_newest_is_passed_over_for_the_one_before() -> None:
     assert why(choice, 3000) == "It is torn."
 
 
-@pytest.mark.parametrize("state", ["non-finite", "torn", "unreadable", "unsafe"])
+@every_case("state", ["non-finite", "torn", "unreadable", "unsafe"])
 def test_the_best_one_is_never_offered_if_it_is_not_clean(state: State) -> None:
     choice = choose([saved(1000, metric=0.6), saved(2000, state, metric=0.9), saved(3000, metric=0.61)], better=better)
     assert chosen(choice) == ("N", 3000)
@@ -153,7 +153,7 @@ def test_a_single_bad_evaluation_at_the_end_is_not_gone_on_from_and_no_reason_to
     assert any("may be chance" in words for words in choice.option.because)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@every_case("seed", range(30))
 def test_ordinary_noise_of_a_metric_is_no_reason_to_go_back(seed: int) -> None:
     dice = random.Random(seed)
     values = [0.9 - 0.8 * 0.7**index + dice.gauss(0, 0.01) for index in range(12)]
@@ -317,7 +317,7 @@ def test_a_warm_up_of_five_long_epochs_becomes_one_of_steps() -> None:
     assert choose(SEVEN, history).option.settings["warmup_steps"] == {"op": "set", "value": 350}
 
 
-@pytest.mark.parametrize("seed", range(300))
+@every_case("seed", range(300))
 def test_what_is_recommended_is_clean_and_from_before_the_trouble_that_it_names(seed: int) -> None:
     dice = random.Random(seed)
     states: list[State] = ["clean", "clean", "clean", "non-finite", "torn", "unreadable", "unsafe"]

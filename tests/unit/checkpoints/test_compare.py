@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
+from every_case import every_case
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from transformers import (
@@ -91,7 +91,7 @@ def test_a_wrapped_one_fits_after_the_rename_and_the_line_carries_it() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("side", "call"),
     [
         ({"format": "safetensors"}, 'model.load_state_dict(safetensors.torch.load_file("last.pt"))'),
@@ -128,7 +128,7 @@ DIFFERENT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("one", "other", "kind", "words", "left_out"), DIFFERENT, ids=[words for _, _, _, words, _ in DIFFERENT])
+@every_case(("one", "other", "kind", "words", "left_out"), DIFFERENT, ids=[words for _, _, _, words, _ in DIFFERENT])
 def test_a_difference_is_named_for_what_it_means(
     one: nn.Module, other: nn.Module, kind: list[str], words: str, left_out: tuple[str, ...] | None
 ) -> None:
@@ -284,7 +284,7 @@ def test_weights_only_where_a_full_one_is_needed_stops_the_resume_and_not_the_we
     assert different.calls  # its weights can be used
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("state", "words"),
     [
         (trained(Net(), torch.optim.SGD, momentum=0.9), "another kind of optimizer: Adam-like in a.pt and SGD in b.pt"),
@@ -303,7 +303,7 @@ def test_another_learning_rate_is_told_and_stops_nothing() -> None:
     assert [one.words for one in same.differences] == [told]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("one", "other", "kind", "stops"),
     [
         ({"mean": [0.5, 0.5, 0.5]}, {"mean": [0.485, 0.456, 0.406]}, "normalisation", "use"),

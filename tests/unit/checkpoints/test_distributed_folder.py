@@ -5,20 +5,25 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import runpy
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import forked_ranks
 import pytest
 import torch
+from every_case import every_case
+from torch import nn
 
 from holdfast.checkpoints.contents import Contents, TensorInfo
 from holdfast.checkpoints.formats.distributed_folder import open_distributed
 from holdfast.checkpoints.formats.open import open_checkpoint
 from holdfast.checkpoints.formats.pieces import InPieces
+from holdfast.checkpoints.load import load
 
 SCRIPT = Path(__file__).parents[2] / "victims" / "saves_distributed.py"
 ALONE = ["plain", "a-file-each", "threads"]
@@ -27,7 +32,11 @@ ALONE = ["plain", "a-file-each", "threads"]
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dcp")
-    subprocess.run([sys.executable, SCRIPT, out], check=True, capture_output=True, timeout=120)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, on saving without a process group
+        patch.setattr(sys, "argv", [str(SCRIPT), str(out)])
+        patch.delenv("RANK", raising=False)
+        runpy.run_path(str(SCRIPT), run_name="__main__")
     ranks = [sys.executable, forked_ranks.__file__, str(SCRIPT), str(out)]
     subprocess.run(ranks, check=True, capture_output=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return out
@@ -56,7 +65,7 @@ def value_of(contents: Contents, info: TensorInfo) -> torch.Tensor:
     return flat.as_strided(info.shape, info.stride, info.offset) if info.stride else flat[info.offset :].reshape(info.shape)
 
 
-@pytest.mark.parametrize("kind", ALONE)
+@every_case("kind", ALONE)
 def test_the_state_is_put_together_as_it_was_saved(folders: Path, kind: str) -> None:
     contents = open_checkpoint(folders / kind)
     saved = torch.load(folders / "the-same.pt", weights_only=True)
@@ -93,6 +102,19 @@ def test_the_pieces_of_two_ranks_make_the_whole_tensor(folders: Path) -> None:
     assert "optim.state.0.weight.exp_avg[0:4, 0:5]" in {tensor.name for tensor in contents.tensors}
 
 
+def test_what_two_ranks_wrote_in_pieces_is_loaded_into_a_plain_model(folders: Path) -> None:
+    model = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
+    torch.manual_seed(0)
+    trained = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
+    optimizer = torch.optim.AdamW(trained.parameters())
+    trained(torch.randn(6, 5)).sum().backward()  # what each rank of the script did with its part
+    optimizer.step()
+    loaded = load(model, folders / "sharded")
+    assert loaded.weights == 4
+    for name, value in trained.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value)
+
+
 def test_a_folder_without_its_index_is_an_interrupted_save(copy: Path) -> None:
     (copy / ".metadata").rename(copy / ".metadata.tmp")
     contents = open_checkpoint(copy)
@@ -116,7 +138,7 @@ def test_a_missing_file_is_named_with_what_is_lost(folders: Path, tmp_path: Path
 
 def test_a_file_cut_anywhere_is_torn_and_says_what_is_not_whole(copy: Path) -> None:
     data = (copy / "__0_0.distcp").read_bytes()
-    for length in range(0, len(data), 397):
+    for length in range(0, len(data), 997):
         (copy / "__0_0.distcp").write_bytes(data[:length])
         contents = open_distributed(copy)
         assert contents.state == "torn" and "__0_0.distcp is cut short" in contents.troubles[0].words, length
@@ -128,14 +150,14 @@ def test_a_file_cut_anywhere_is_torn_and_says_what_is_not_whole(copy: Path) -> N
 def test_a_safetensors_block_that_is_cut_is_torn(folders: Path, tmp_path: Path) -> None:
     shutil.copytree(folders / "safetensors", tmp_path / "a")
     data = (tmp_path / "a/__0_0.distcp").read_bytes()
-    for length in range(0, len(data), 97):
+    for length in range(0, len(data), 197):
         (tmp_path / "a/__0_0.distcp").write_bytes(data[:length])
         assert open_distributed(tmp_path / "a").state == "torn", length
 
 
 def test_an_index_cut_anywhere_is_never_clean(copy: Path) -> None:
     index = (copy / ".metadata").read_bytes()
-    for length in range(0, len(index), 61):
+    for length in range(0, len(index), 151):
         (copy / ".metadata").write_bytes(index[:length])
         contents = open_distributed(copy)
         assert contents.state == "torn" and "is cut short" in contents.troubles[0].words, length
@@ -200,9 +222,8 @@ def test_an_index_or_an_object_that_wants_to_call_something_is_unsafe_and_nothin
     assert not ran.exists()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_folder_changed_at_random_never_raises(copy: Path, seed: int) -> None:
-    chance = random.Random(seed)
+def test_a_folder_changed_at_random_never_raises(copy: Path) -> None:
+    chance = random.Random(0)
     names = (".metadata", "__0_0.distcp")
     whole = {name: (copy / name).read_bytes() for name in names}
     sound = open_distributed(copy).tensors

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-import pytest
+from every_case import every_case
 
 from holdfast.checkpoints.choosing.falls import of_losses, of_metric
 from holdfast.checkpoints.choosing.logs_beside import read_history, run_folder_of
@@ -85,7 +85,7 @@ def test_a_nan_in_a_log_stays_visible(tmp_path: Path) -> None:
     assert trouble.code == "non-finite-loss" and trouble.begin == 1
 
 
-@pytest.mark.parametrize(
+@every_case(
     "text",
     [
         "",
@@ -104,13 +104,13 @@ def test_a_table_that_is_no_log_is_none(tmp_path: Path, text: str) -> None:
     assert history is None or not history.losses
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"log_history": 3}', '{"log_history": [3, null, {"step": "x"}]}', "{"])
+@every_case("content", ["[]", "{}", '{"log_history": 3}', '{"log_history": [3, null, {"step": "x"}]}', "{"])
 def test_a_state_that_is_no_state_is_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "trainer_state.json").write_text(content)
     assert read_history(tmp_path, [tmp_path], better) is None
 
 
-@pytest.mark.parametrize("end", ["300,0.", "300,", "300", "3", ""])
+@every_case("end", ["300,0.", "300,", "300", "3", ""])
 def test_a_line_that_was_cut_off_is_left_out_and_takes_no_other_with_it(tmp_path: Path, end: str) -> None:
     history = table(tmp_path, f"step,val_acc\n100,0.5\n200,0.6\n{end}", "history.csv")
     assert history.metrics[0].points == ((100, 0.5), (200, 0.6)), "an accuracy of 0. would look like a collapse"
@@ -133,7 +133,7 @@ def test_the_folder_of_a_run_is_the_nearest_one_that_is_marked_as_one(tmp_path: 
     assert run_folder_of(tmp_path / "models/a.pt", tmp_path / "models") == tmp_path / "models"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("wanted", "found"),
     [("val/acc", "val/acc"), ("val_acc", "val/acc"), ("ACC", "val/acc"), ("loss", None), ("nothing", None)],
 )
@@ -156,7 +156,7 @@ def higher(*values: float) -> Series:
     return Series("val/acc", tuple(enumerate(values)), lower_is_better=False)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("series", "code", "begin"),
     [
         (higher(0.5, 0.6, 0.64, 0.002), "metric-collapse", 2),
@@ -174,7 +174,7 @@ def test_where_a_metric_went_wrong(series: Series, code: str, begin: int) -> Non
     assert found.seen > begin and found.lasts
 
 
-@pytest.mark.parametrize(
+@every_case(
     "series",
     [
         higher(0.1, 0.3, 0.5, 0.6),

@@ -199,13 +199,12 @@ def test_a_manifest_cut_at_any_byte_is_torn(folder: Path) -> None:
         assert contents.state == "torn" and "manifest is damaged" in words(contents), length
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_manifest_changed_at_random_never_raises_and_is_clean_only_with_all_files_whole(folder: Path, seed: int) -> None:
-    chance = random.Random(seed)
+def test_a_manifest_changed_at_random_never_raises_and_is_clean_only_with_all_files_whole(folder: Path) -> None:
+    chance = random.Random(0)
     path = folder / "manifest.json"
     whole = path.read_bytes()
     cut = (folder / "weights.safetensors").read_bytes()
-    for number in range(250):
+    for number in range(160):
         data = bytearray(whole)
         for _ in range(chance.choice((1, 3, 9))):
             at = chance.randrange(len(data))

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import runpy
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from every_case import every_case
 from safetensors.torch import load_file
 
+from holdfast.checkpoints.compare import compare
 from holdfast.checkpoints.contents import Contents
 from holdfast.checkpoints.formats.open import find_checkpoints, open_checkpoint
+from holdfast.checkpoints.matching.from_contents import side_of
 
 SCRIPT = Path(__file__).parents[2] / "victims" / "saves_like_hugging_face.py"
 
@@ -23,7 +27,11 @@ SCRIPT = Path(__file__).parents[2] / "victims" / "saves_like_hugging_face.py"
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("hf")
-    subprocess.run([sys.executable, SCRIPT, out], check=True, capture_output=True, timeout=170)
+    with pytest.MonkeyPatch.context() as patch:  # in this process: the libraries take seconds to import
+        patch.setattr(sys, "argv", [str(SCRIPT), str(out)])
+        for name in ("HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES"):
+            patch.setenv(name, os.environ.get(name, ""))  # put back as it was: the script sets it
+        runpy.run_path(str(SCRIPT), run_name="__main__")
     return out
 
 
@@ -56,6 +64,14 @@ def test_a_trainer_folder_is_one_checkpoint_with_all_its_parts(saved: Path) -> N
     assert contents.size == sum(path.stat().st_size for path in folder.iterdir())
 
 
+def test_two_checkpoints_of_one_training_fit_and_only_their_progress_differs(saved: Path) -> None:
+    one, other = (side_of(open_checkpoint(saved / "trainer" / name)) for name in ("checkpoint-2", "checkpoint-4"))
+    found = compare(one, other)
+    assert found.fits and found.verdict == "fits as it is"
+    assert [difference.kind for difference in found.differences] in ([], ["optimizer-setting"])  # the rate that moves on
+    assert any(note.startswith("step ") for note in found.notes)
+
+
 def test_every_tensor_of_a_joined_folder_points_to_its_own_bytes(saved: Path) -> None:
     folder = saved / "trainer/checkpoint-4"
     contents = open_checkpoint(folder)
@@ -70,7 +86,7 @@ def test_every_tensor_of_a_joined_folder_points_to_its_own_bytes(saved: Path) ->
         assert data == value.numpy().tobytes(), name
 
 
-@pytest.mark.parametrize("name", ["plain", "shards"])
+@every_case("name", ["plain", "shards"])
 def test_save_pretrained_is_weights_and_config_whole_or_in_shards(saved: Path, name: str) -> None:
     contents = open_checkpoint(saved / name)
     assert contents.state == "clean" and contents.producer == "transformers" and not contents.notes
@@ -79,7 +95,7 @@ def test_save_pretrained_is_weights_and_config_whole_or_in_shards(saved: Path, n
     assert {tensor.name for tensor in contents.tensors} == {f"model.{key}" for key in whole}
 
 
-@pytest.mark.parametrize("name", ["state", "state-pickled"])
+@every_case("name", ["state", "state-pickled"])
 def test_accelerate_states_are_recognised(saved: Path, name: str) -> None:
     contents = open_checkpoint(saved / name)
     assert contents.state == "clean" and contents.producer == "accelerate" and contents.notes == []
@@ -93,10 +109,11 @@ def test_an_output_folder_lists_its_checkpoints_and_the_final_model(saved: Path)
     assert found == ["plain", "shards", "state", "state-pickled", "trainer/checkpoint-2", "trainer/checkpoint-4", "trainer"]
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"])
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
-def test_a_part_that_is_empty_or_cut_is_named(copied: Callable[[str], Path], name: str, share: float) -> None:
-    folder = copied("trainer/checkpoint-4")
+@every_case("name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"])
+@every_case("share", [0.0, 0.3, 0.99])
+def test_a_part_that_is_empty_or_cut_is_named(saved: Path, tmp_path: Path, name: str, share: float) -> None:
+    folder = tmp_path / "checkpoint-4"
+    shutil.copytree(saved / "trainer/checkpoint-4", folder)
     data = (folder / name).read_bytes()
     (folder / name).write_bytes(data[: int(share * len(data))])
     contents = open_checkpoint(folder)
@@ -109,7 +126,7 @@ def test_a_settings_file_that_is_cut_anywhere_is_never_clean(copied: Callable[[s
     folder = copied("trainer/checkpoint-4")
     data = (folder / name).read_bytes()
     whole = len(data.rstrip())
-    for length in range(0, whole, 37):
+    for length in range(0, whole, 83):
         (folder / name).write_bytes(data[:length])
         contents = open_checkpoint(folder)
         assert contents.state == "torn" and f"{name} is cut short or damaged" in words(contents), length
@@ -176,13 +193,12 @@ def test_what_is_written_while_a_log_holds_nan_is_read(copied: Callable[[str], P
     assert open_checkpoint(folder).state == "clean"
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_settings_changed_at_random_never_raise(copied: Callable[[str], Path], seed: int) -> None:
-    chance = random.Random(seed)
+def test_settings_changed_at_random_never_raise(copied: Callable[[str], Path]) -> None:
+    chance = random.Random(0)
     folder = copied("trainer/checkpoint-4")
     for name in ("optimizer.pt", "rng_state.pth", "training_args.bin"):
         (folder / name).unlink()
-    for _ in range(250):
+    for _ in range(150):
         name = chance.choice(("trainer_state.json", "config.json"))
         whole = (folder / name).read_bytes()
         data = bytearray(whole)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from every_case import every_case
 
 import holdfast
 from holdfast.checkpoints.manifest import Names, kept_in, list_checkpoints, read_manifest, torn_in
@@ -69,9 +70,7 @@ def test_the_manifest_holds_sizes_checksums_and_finiteness(tmp_path: Path) -> No
     assert about["tensors"]["mask"]["non_finite"] == 1
 
 
-@pytest.mark.parametrize(
-    "damage", ["no manifest", "half a manifest", "a short file", "a file gone", "leads outside", "another kind"]
-)
+@every_case("damage", ["no manifest", "half a manifest", "a short file", "a file gone", "leads outside", "another kind"])
 def test_what_is_not_whole_is_none(tmp_path: Path, damage: str) -> None:
     path = write_checkpoint(tmp_path, 5, PARTS)
     manifest, weights = path / "manifest.json", path / "weights.safetensors"
@@ -101,7 +100,7 @@ def test_other_peoples_folders_are_none_of_ours(tmp_path: Path) -> None:
     assert list_checkpoints(tmp_path) == [] and torn_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("file", ["weights.safetensors", "training.pt"])
+@every_case("file", ["weights.safetensors", "training.pt"])
 def test_a_changed_bit_is_seen_wherever_it_is(tmp_path: Path, file: str) -> None:
     path = write_checkpoint(tmp_path, 5, PARTS)
     whole = (path / file).read_bytes()

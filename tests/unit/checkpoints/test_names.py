@@ -5,8 +5,8 @@ from __future__ import annotations
 import _compat_pickle
 import sys
 
-import pytest
 import torch
+from every_case import every_case
 from torch._weights_only_unpickler import _get_allowed_globals
 
 from holdfast.checkpoints.harmless import NAMED_ONLY, PLAIN, STORAGES
@@ -24,7 +24,7 @@ def test_what_torch_allows_by_itself_is_plain() -> None:
         assert judge(*split(full), "called") == "plain" or full in newer, full
 
 
-@pytest.mark.parametrize(
+@every_case(
     "full",
     [
         *("os.system", "posix.system", "nt.system", "subprocess.Popen", "subprocess.run", "builtins.eval", "builtins.exec"),
@@ -95,7 +95,7 @@ def test_what_no_checkpoint_needs_is_refused_already_when_it_is_named(full: str)
     assert {judge(*split(full), use) for use in uses} == {"refused"}
 
 
-@pytest.mark.parametrize(
+@every_case(
     "full",
     [
         *("torch.nn.modules.linear.Linear", "torch.nn.modules.container.Sequential", "torch.optim.adamw.AdamW"),
@@ -141,7 +141,7 @@ def test_a_function_of_a_layer_may_be_named_and_not_called() -> None:
     assert judge("torch._C", "TensorBase.__class__") == "refused"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("module", "name"),
     [
         *[("", ""), ("a", ""), ("", "a"), ("a..b", "C"), ("a", "B..C"), (".a", "B"), ("a b", "C"), ("a", "B\n"), ("a/b", "C")],

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from holdfast.checkpoints import nearby
 from holdfast.checkpoints.formats.open import open_checkpoint
@@ -36,7 +37,7 @@ def test_a_slip_in_a_folder_finds_the_same_file_in_the_folder_that_was_meant(tmp
     assert near("runs/detect/train21/weights/best.pt", tmp_path)[0] == "runs/detect/train12/weights/best.pt"
 
 
-@pytest.mark.parametrize("place", ["a.pt", "checkpoints/a.ckpt", "runs/x/a.pth", "outputs/a.safetensors", "weights/a.pt"])
+@every_case("place", ["a.pt", "checkpoints/a.ckpt", "runs/x/a.pth", "outputs/a.safetensors", "weights/a.pt"])
 def test_the_usual_folders_are_looked_at_wherever_the_path_points(tmp_path: Path, place: str) -> None:
     put(tmp_path / place)
     assert near("/nowhere/at/all/a.pt", tmp_path) == [place]
@@ -108,7 +109,7 @@ def test_with_nothing_nearby_the_fix_says_what_was_looked_for(tmp_path: Path, mo
     assert "none was found nearby" in caught.value.fix and "nothing of that name" in caught.value.problem
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("name", "words"),
     [("x" * 5000, "nothing of that name"), ("a\0b", "nothing of that name"), ("a.pt/b.pt", "a.pt is not a folder")],
     ids=["too long", "no name", "a file for a folder"],

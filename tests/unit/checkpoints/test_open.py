@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import random
+import runpy
 import socket
 import struct
 import subprocess
@@ -19,9 +20,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from every_case import every_case
 from safetensors.torch import save_file
 
-from holdfast.checkpoints.contents import Contents, Opaque, TensorInfo
+from holdfast.checkpoints.contents import Contents, Opaque
 from holdfast.checkpoints.formats.open import open_checkpoint
 
 VICTIMS = Path(__file__).parents[2] / "victims"
@@ -82,7 +84,7 @@ NOT_CHECKPOINTS = {
 }
 
 
-@pytest.mark.parametrize("name", NOT_CHECKPOINTS)
+@every_case("name", NOT_CHECKPOINTS)
 def test_what_is_no_checkpoint_is_unreadable_and_named_for_what_it_is(tmp_path: Path, name: str) -> None:
     data, words = NOT_CHECKPOINTS[name]
     contents = written(tmp_path / "model.pt", data)
@@ -106,7 +108,7 @@ def test_onnx_and_tensorflow_files_are_known_by_their_names(tmp_path: Path) -> N
         assert contents.state == "unreadable" and words in contents.troubles[0].words
 
 
-@pytest.mark.parametrize("name", ["a.pt", "a.safetensors", "a.ckpt", "a"])
+@every_case("name", ["a.pt", "a.safetensors", "a.ckpt", "a"])
 def test_an_empty_file_and_one_of_zeros_are_torn(tmp_path: Path, name: str) -> None:
     empty = written(tmp_path / name, b"")
     zeros = written(tmp_path / name, bytes(10_000))
@@ -114,7 +116,7 @@ def test_an_empty_file_and_one_of_zeros_are_torn(tmp_path: Path, name: str) -> N
     assert "is empty" in empty.troubles[0].words and "zeros only" in zeros.troubles[0].words
 
 
-@pytest.mark.parametrize("name", ["a.pt", "a.safetensors", "a.dat", "a"])
+@every_case("name", ["a.pt", "a.safetensors", "a.dat", "a"])
 def test_content_counts_more_than_the_name(tmp_path: Path, name: str) -> None:
     save_file({"a": torch.ones(2)}, tmp_path / "real")
     assert written(tmp_path / name, (tmp_path / "real").read_bytes()).format == "safetensors"
@@ -254,7 +256,7 @@ def test_first_bytes_of_anything_never_raise(tmp_path: Path) -> None:
         b"PK\x03\x04",
         b"PK\x05\x06",
     ]
-    for _ in range(600):
+    for _ in range(250):
         data = bytearray(chance.choice(heads)[: chance.choice((1, 2, 9, 40, 400, 5000))])
         for _ in range(chance.randrange(4)):
             data[chance.randrange(len(data))] = chance.randrange(256)
@@ -262,19 +264,12 @@ def test_first_bytes_of_anything_never_raise(tmp_path: Path) -> None:
         assert contents.state == "clean" or contents.troubles
 
 
-def test_a_lightning_checkpoint_is_recognised_with_its_version(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, VICTIMS / "saves_with_lightning.py", tmp_path], check=True, capture_output=True, timeout=120)
-    (path,) = tmp_path.rglob("*.ckpt")
-    contents = open_checkpoint(path)
-    assert contents.state == "clean" and contents.producer == "lightning" and contents.versions["lightning"].startswith("2.")
-    assert contents.tree["global_step"] == 2 and contents.tree["hyper_parameters"] == {"lr": 0.1}
-    assert isinstance(contents.tree["state_dict"]["layer.weight"], TensorInfo) and contents.tree["optimizer_states"]
-
-
 def test_an_ultralytics_checkpoint_is_recognised_though_its_module_is_pickled_whole(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, VICTIMS / "saves_like_ultralytics.py", tmp_path], check=True, capture_output=True, timeout=120
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["saves_like_ultralytics.py", str(tmp_path)])
+        runpy.run_path(str(VICTIMS / "saves_like_ultralytics.py"), run_name="__main__")
+        for name in [name for name in sys.modules if name.split(".")[0] == "ultralytics"]:
+            del sys.modules[name]  # the file is read where that package is not installed
     for name, part in (("last.pt", "ema"), ("best.pt", "model")):
         contents = open_checkpoint(tmp_path / name)
         assert contents.state == "clean" and contents.producer == "ultralytics" and contents.versions["ultralytics"] == "8.3.40"
@@ -284,7 +279,7 @@ def test_an_ultralytics_checkpoint_is_recognised_though_its_module_is_pickled_wh
         assert f"{part}.model.0.conv.weight" in {tensor.name for tensor in contents.tensors}
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("content", "producer"),
     [
         ({"state_dict": {}, "meta": {"mmengine_version": "0.10.3", "epoch": 3}}, "openmmlab"),

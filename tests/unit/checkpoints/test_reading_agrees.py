@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
+from every_case import every_case
 from torch import nn
 
 from holdfast.checkpoints.contents import Contents, Opaque, TensorInfo
@@ -147,8 +147,8 @@ def load(kind: str, name: str, path: Path) -> Any:
     return pickle.loads(path.read_bytes()) if kind == "pickle" else torch.load(path, weights_only=False)
 
 
-@pytest.mark.parametrize("kind", ["zip", "legacy", "pickle"])
-@pytest.mark.parametrize("name", TREES)
+@every_case("kind", ["zip", "legacy", "pickle"])
+@every_case("name", TREES)
 def test_every_tensor_has_the_numbers_that_torch_loads(kind: str, name: str, tmp_path: Path) -> None:
     contents = save(kind, TREES[name], tmp_path / "a.pt")
     assert contents.state == "clean" and not contents.refused, contents.troubles
@@ -176,7 +176,7 @@ def test_the_bytes_of_an_element_are_torch_s() -> None:
     assert set(ITEM_SIZES) >= {str(kind).removeprefix("torch.") for kind in (*DTYPES, *NEWER)}
 
 
-@pytest.mark.parametrize("kind", ["zip", "legacy"])
+@every_case("kind", ["zip", "legacy"])
 def test_tensors_without_one_storage_are_described_by_their_parts(kind: str, tmp_path: Path) -> None:
     dense = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
     tree = {
@@ -224,8 +224,8 @@ PLAIN = {
 }
 
 
-@pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize("name", PLAIN)
+@every_case("protocol", range(6))
+@every_case("name", PLAIN)
 def test_plain_values_come_out_as_they_went_in(name: str, protocol: int, tmp_path: Path) -> None:
     value, wanted = PLAIN[name]
     (tmp_path / "a.pkl").write_bytes(pickle.dumps(value, protocol))
@@ -234,7 +234,7 @@ def test_plain_values_come_out_as_they_went_in(name: str, protocol: int, tmp_pat
     assert contents.state == "clean" and not contents.refused and not contents.needs_code
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@every_case("protocol", range(6))
 def test_half_a_character_is_replaced_by_one_that_can_be_printed(protocol: int, tmp_path: Path) -> None:
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"a\ud800": "\udfff"}, protocol))
     assert str(open_legacy(tmp_path / "a.pkl").tree).encode()
@@ -251,7 +251,7 @@ def test_an_object_with_slots_gives_its_attributes(tmp_path: Path) -> None:
     assert [info.name for info in contents.tensors] == ["x.weight"] and contents.tree["x"].state["other"] == 1
 
 
-@pytest.mark.parametrize("protocol", range(6))
+@every_case("protocol", range(6))
 def test_what_else_stands_in_checkpoints_is_described(protocol: int, tmp_path: Path) -> None:
     tree = {
         "settings": argparse.Namespace(lr=0.1, name="x"),

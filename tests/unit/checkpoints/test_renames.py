@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 from typing import Any
 
-import pytest
 import torch
+from every_case import every_case
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from transformers import BertConfig, BertForSequenceClassification, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model
@@ -71,7 +71,7 @@ WRAPPED: list[tuple[Callable[[], nn.Module], str, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrapped", "words", "python"), WRAPPED, ids=[words for _, words, _ in WRAPPED])
+@every_case(("wrapped", "words", "python"), WRAPPED, ids=[words for _, words, _ in WRAPPED])
 def test_a_wrapped_model_s_file_fits_the_plain_one_by_the_line_that_is_told(
     wrapped: Callable[[], nn.Module], words: str, python: str
 ) -> None:
@@ -84,7 +84,7 @@ def test_a_wrapped_model_s_file_fits_the_plain_one_by_the_line_that_is_told(
     model.load_state_dict({found.pairs[name]: tensor for name, tensor in saved.items()})
 
 
-@pytest.mark.parametrize(("wrapped", "words", "python"), WRAPPED, ids=[words for _, words, _ in WRAPPED])
+@every_case(("wrapped", "words", "python"), WRAPPED, ids=[words for _, words, _ in WRAPPED])
 def test_a_plain_file_fits_the_wrapped_model(wrapped: Callable[[], nn.Module], words: str, python: str) -> None:
     saved, model = plain().state_dict(), wrapped()
     found = rename(saved, model)
@@ -122,7 +122,7 @@ def test_the_counter_of_an_averaged_model_is_no_weight() -> None:
     assert "n_averaged" not in found.pairs and len(found.pairs) == len(plain().state_dict())
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("base", "full", "config", "prefix"),
     [
         (BertModel, BertForSequenceClassification, BertConfig(**TINY_BERT), "bert."),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 
 from holdfast.checkpoints.manifest import Kept, kept_in, list_checkpoints
 from holdfast.checkpoints.retain import best_of, retain, to_keep
@@ -79,7 +80,7 @@ def test_what_cannot_be_removed_is_an_error_and_the_rest_is_whole(tmp_path: Path
     assert list_checkpoints(tmp_path) == paths
 
 
-@pytest.mark.parametrize(("lower", "expected"), [(True, 3), (False, 2)])
+@every_case(("lower", "expected"), [(True, 3), (False, 2)])
 def test_the_best_is_by_value_and_never_a_nan(tmp_path: Path, lower: bool, expected: int) -> None:
     for step, value in ((1, 0.5), (2, 0.9), (3, 0.1), (4, 0.1), (5, math.nan), (6, -math.inf)):
         save(tmp_path, step, metrics={"score": value if math.isfinite(value) else None})

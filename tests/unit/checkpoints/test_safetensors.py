@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from every_case import every_case
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import nn
 
@@ -40,7 +41,7 @@ def _bytes(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-@pytest.mark.parametrize("dtype", KINDS, ids=str)
+@every_case("dtype", KINDS, ids=str)
 def test_every_kind_of_number_is_read_by_the_safetensors_package(tmp_path: Path, dtype: torch.dtype) -> None:
     tensors = {
         "a": random_of(dtype, 3, 5),
@@ -53,7 +54,7 @@ def test_every_kind_of_number_is_read_by_the_safetensors_package(tmp_path: Path,
         assert found.keys() == tensors.keys() and all(same(found[name], tensor) for name, tensor in tensors.items())
 
 
-@pytest.mark.parametrize("dtype", KINDS, ids=str)
+@every_case("dtype", KINDS, ids=str)
 def test_what_the_safetensors_package_wrote_is_read(tmp_path: Path, dtype: torch.dtype) -> None:
     tensors = {"a": random_of(dtype, 3, 5), "b": random_of(torch.uint8, 3), "c": random_of(dtype, 7)}
     save_file(tensors, tmp_path / "x.safetensors", metadata={"format": "pt"})
@@ -92,7 +93,7 @@ def test_a_tied_weight_is_written_once_and_taken_by_load_model(tmp_path: Path) -
     assert {*theirs.tensors, *theirs.tied} == {"embed.weight", "head.weight"}
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 8, 1, 1), (64, 3, 200, 200)])
+@every_case("shape", [(2, 3, 4, 5), (1, 8, 1, 1), (64, 3, 200, 200)])
 def test_a_tensor_that_lies_in_another_order_is_written_in_the_order_of_its_places(
     tmp_path: Path, shape: tuple[int, ...]
 ) -> None:
@@ -128,7 +129,7 @@ def test_a_damaged_file_is_refused_in_words(tmp_path: Path) -> None:
 # Numbers that are not finite
 
 
-@pytest.mark.parametrize("dtype", [kind for kind in KINDS if kind.is_floating_point], ids=str)
+@every_case("dtype", [kind for kind in KINDS if kind.is_floating_point], ids=str)
 def test_bad_numbers_are_counted_in_every_kind(dtype: torch.dtype) -> None:
     values = torch.full((1000,), torch.finfo(dtype).max, dtype=torch.float32 if dtype.itemsize == 1 else dtype).to(dtype)
     assert count(values) == 0, "the largest number there is is finite, though a sum of them is not"

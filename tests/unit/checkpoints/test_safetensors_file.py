@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 from safetensors.torch import load_file, save_file
 
 from holdfast.checkpoints.contents import Contents
@@ -50,7 +51,7 @@ def test_every_tensor_lies_where_the_header_says(tmp_path: Path) -> None:
     assert {tensor.name for tensor in contents.tensors} == set(TENSORS)
 
 
-@pytest.mark.parametrize("name", sorted(DTYPES))
+@every_case("name", sorted(DTYPES))
 def test_every_kind_of_number_that_the_library_writes_is_known(tmp_path: Path, name: str) -> None:
     dtype = getattr(torch, DTYPES[name][0])
     try:
@@ -96,7 +97,7 @@ def test_a_cut_file_says_how_much_is_missing_and_which_tensors_are_not_whole(tmp
     assert last.name in words
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("header", "data", "words"),
     [
         (
@@ -118,7 +119,7 @@ def test_a_cut_file_says_how_much_is_missing_and_which_tensors_are_not_whole(tmp
         ({"a": entry(0, 1, [-1])}, b"1", "cannot be understood"),
         ({"a": entry(0, 1, [True])}, b"1", "cannot be understood"),
         ({"a": entry(0, 1, [1 << 70])}, b"1", "cannot be understood"),
-        ({"a": entry(0, 1, [1 << 40, 1 << 40])}, b"1", "takes"),
+        ({"a": entry(0, 1, [1 << 40, 1 << 40])}, b"1", "more elements than any tensor"),
         ({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1.0]}}, b"1", "cannot be understood"),
         ({"a": 3}, b"", "cannot be understood"),
         ({"__metadata__": {"a": 3}}, b"", "not plain words"),
@@ -156,13 +157,12 @@ def test_numbers_of_four_and_six_bits_are_counted_and_noted(tmp_path: Path) -> N
     assert by_hand(tmp_path / "a", {"a": entry(0, 4, [9], "F4")}, b"1234").state == "unreadable"
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_header_changed_at_random_never_raises_and_is_clean_only_if_the_library_reads_it(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
+def test_a_header_changed_at_random_never_raises_and_is_clean_only_if_the_library_reads_it(tmp_path: Path) -> None:
+    chance = random.Random(0)
     whole = good(tmp_path / "whole", format="pt").read_bytes()
     header = 8 + struct.unpack("<Q", whole[:8])[0]
     path = tmp_path / "changed"
-    for _ in range(500):
+    for _ in range(800):
         data = bytearray(whole)
         for _ in range(chance.choice((1, 1, 1, 2, 5))):
             _change(data, header, chance)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from every_case import every_case
 
 from holdfast.checkpoints import numbers, scanning
 from holdfast.checkpoints.checksums import joined
@@ -63,9 +64,9 @@ def only(found: list[Scanned]) -> Scanned:
 # --- numbers
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("at", [0, 1, 511, 998, 999])
+@every_case("dtype", FLOATS)
+@every_case("value", [float("nan"), float("inf"), float("-inf")])
+@every_case("at", [0, 1, 511, 998, 999])
 def test_one_number_that_is_not_finite_is_found_and_counted(dtype: str, value: float, at: int) -> None:
     tensor = as_tensor(dtype, [1.0] * 1000)
     assert numbers.is_finite(memory_of(tensor), LAYOUTS[dtype])
@@ -76,7 +77,7 @@ def test_one_number_that_is_not_finite_is_found_and_counted(dtype: str, value: f
     assert numbers.is_finite(memory_of(tensor), LAYOUTS[dtype]) == (sum(expected) == 0)
 
 
-@pytest.mark.parametrize("dtype", [name for name in FLOATS if LAYOUTS[name].size <= 2 and "complex" not in name])
+@every_case("dtype", [name for name in FLOATS if LAYOUTS[name].size <= 2 and "complex" not in name])
 def test_every_pattern_of_bits_of_a_small_kind_is_judged_as_torch_judges_it(dtype: str) -> None:
     layout = LAYOUTS[dtype]
     bits = torch.arange(256**layout.size).to(SIGNED[layout.size])
@@ -89,7 +90,7 @@ def test_every_pattern_of_bits_of_a_small_kind_is_judged_as_torch_judges_it(dtyp
         assert not numbers.is_finite(memory_of(one.view(1)), layout)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+@every_case("dtype", ["float32", "float64", "complex64"])
 def test_nan_of_either_sign_and_with_any_payload_is_nan(dtype: str) -> None:
     layout = LAYOUTS[dtype]
     kind: Any = {4: np.uint32, 8: np.uint64}[layout.size]
@@ -98,7 +99,7 @@ def test_nan_of_either_sign_and_with_any_payload_is_nan(dtype: str) -> None:
         assert not numbers.is_finite(memory, layout) and numbers.count(memory, layout).nan == 1
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "complex64"])
+@every_case("dtype", ["float32", "float64", "float16", "bfloat16", "complex64"])
 def test_huge_numbers_whose_sum_overflows_are_finite(dtype: str) -> None:
     largest = torch.finfo(getattr(torch, dtype)).max
     tensor = torch.full((4096,), largest, dtype=torch.float64).to(
@@ -126,8 +127,8 @@ def test_the_checksum_of_two_parts_is_that_of_the_whole() -> None:
         assert joined(zlib.crc32(one), zlib.crc32(two), second) == zlib.crc32(one + two)
 
 
-@pytest.mark.parametrize("size", [1, 3, CHUNK - 1, CHUNK, CHUNK + 1, PIECE - 1, PIECE, PIECE + 5, 2 * PIECE + CHUNK + 7])
-@pytest.mark.parametrize("workers", [1, 3])
+@every_case("size", [1, 3, CHUNK - 1, CHUNK, CHUNK + 1, PIECE - 1, PIECE, PIECE + 5, 2 * PIECE + CHUNK + 7])
+@every_case("workers", [1, 3])
 def test_a_storage_of_any_size_gets_its_own_checksum(tmp_path: Path, size: int, workers: int) -> None:
     data = random.Random(size).randbytes(size)
     path = file_of(tmp_path, b"before" + data + b"after")
@@ -160,8 +161,8 @@ def test_the_checksum_function_is_the_one_that_was_given(tmp_path: Path) -> None
 # --- where it lies
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "float8_e4m3fn"])
-@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+@every_case("dtype", ["float32", "bfloat16", "float64", "float8_e4m3fn"])
+@every_case("value", [float("nan"), float("-inf")])
 def test_a_bad_number_around_a_border_between_chunks_and_pieces_is_found(tmp_path: Path, dtype: str, value: float) -> None:
     item = LAYOUTS[dtype].size
     count = (PIECE + 2 * CHUNK) // item + 3

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 from safetensors.torch import save_file
 from torch import nn
 
@@ -47,52 +48,6 @@ def parts(steps: int = 5) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
 
 
 # --- trainers
-
-
-@pytest.fixture(scope="module")
-def lightning_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint that Lightning's own trainer wrote."""
-    import lightning
-    from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
-    from torch.utils.data import DataLoader, TensorDataset
-
-    class Model(lightning.LightningModule):
-        def __init__(self, width: int = 8, lr: float = 0.01) -> None:
-            super().__init__()
-            self.save_hyperparameters()
-            self.layer = nn.Linear(4, width)
-
-        def training_step(self, batch: Any, _: int) -> Any:
-            return self.layer(batch[0]).square().mean()
-
-        def validation_step(self, batch: Any, _: int) -> None:
-            self.log("val_loss", self.layer(batch[0]).square().mean())
-
-        def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.Adam(self.parameters(), lr=self.hparams["lr"])
-            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
-
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("lightning")
-    data = DataLoader(TensorDataset(torch.randn(8, 4)), 4)
-    keep = ModelCheckpoint(folder, monitor="val_loss", save_last=True)
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", callbacks=[keep, EarlyStopping("val_loss")], **quiet)
-    trainer.fit(Model(), data, data)
-    return folder / "last.ckpt"
-
-
-def test_lightning(lightning_file: Path) -> None:
-    contents = open_checkpoint(lightning_file)
-    told, truth = summarise(contents), torch.load(lightning_file, weights_only=False)
-    assert (told.step, told.epoch) == (truth["global_step"], truth["epoch"]) == (4, 1)
-    (keep,) = (state for name, state in truth["callbacks"].items() if name.startswith("ModelCheckpoint"))
-    assert told.metric == ("val_loss", pytest.approx(float(keep["current_score"])))
-    assert told.metrics["best_val_loss"] == pytest.approx(float(keep["best_model_score"]))
-    assert told.holds == {"weights", "optimizer", "scheduler", "settings"} and not told.weights_only
-    assert told.settings == {"width": 8, "lr": 0.01}
-    assert list(told.model_keys) == ["layer.weight", "layer.bias"] and told.parameters == 40
-    assert told.versions["lightning"] == truth["pytorch-lightning_version"]
 
 
 def test_the_trainer_of_transformers(tmp_path: Path) -> None:
@@ -169,7 +124,7 @@ def test_a_stripped_file_of_ultralytics_says_neither_epoch_nor_optimizer(tmp_pat
 # --- by hand
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("content", "step", "epoch", "metric"),
     [
         ({"step": 120, "epoch": 3}, 120, 3, None),
@@ -190,7 +145,7 @@ def test_the_names_that_people_use(tmp_path: Path, content: Any, step: Any, epoc
     assert (told.step, told.epoch, told.metric) == (step, epoch, metric)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("name", "step", "epoch", "metrics"),
     [
         ("epoch=3-step=400-val_loss=0.12.ckpt", 400, 3, {"val_loss": 0.12}),
@@ -250,7 +205,7 @@ def test_all_that_a_training_needs_is_seen(tmp_path: Path) -> None:
     assert not told.weights_only and told.settings == {"lr": 0.1}
 
 
-@pytest.mark.parametrize(
+@every_case(
     "beside",
     [
         {"optimizer": "adamw", "scheduler": "cosine", "lr_scheduler": None, "seed": 3, "random_seed": 3},
@@ -269,7 +224,7 @@ def test_a_plain_state_dict_is_weights_only(tmp_path: Path) -> None:
     assert told.parameters == 3 * 4 + 4 + 4 + 4  # without the running statistics
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("content", "path"),
     [
         (lambda weights: weights, ()),
@@ -323,7 +278,7 @@ def test_settings_of_a_namespace_are_read(tmp_path: Path) -> None:
     assert told.settings == {"lr": 0.1, "layers": [1, 2]} and "settings" in told.holds
 
 
-@pytest.mark.parametrize("content", [None, 3, "text", [], {}, [torch.ones(2)], {"a": {"b": {"c": 1}}}, {1: torch.ones(2)}])
+@every_case("content", [None, 3, "text", [], {}, [torch.ones(2)], {"a": {"b": {"c": 1}}}, {1: torch.ones(2)}])
 def test_whatever_is_in_a_file_is_summarised(tmp_path: Path, content: Any) -> None:
     told = summary(tmp_path, content)
     assert told.step is None and told.as_row()["holds"] == [one for one in ("weights",) if one in told.holds]

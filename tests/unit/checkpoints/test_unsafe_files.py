@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 from torch import nn
 
 from holdfast.checkpoints.contents import Contents
@@ -94,9 +95,9 @@ def judge(contents: Contents, name: str, marker: Path) -> None:
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("protocol", [2, 4, 5])
-@pytest.mark.parametrize("form", ["zip", "legacy"])
-@pytest.mark.parametrize("place", PLACES)
+@every_case("protocol", [2, 4, 5])
+@every_case("form", ["zip", "legacy"])
+@every_case("place", PLACES)
 def test_a_program_hidden_in_an_otherwise_good_file_is_told_and_never_run(
     form: str, place: str, protocol: int, tmp_path: Path
 ) -> None:
@@ -111,8 +112,8 @@ def test_a_program_hidden_in_an_otherwise_good_file_is_told_and_never_run(
     assert marker.exists()  # the payload was one
 
 
-@pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize("name", CALLS)
+@every_case("protocol", range(6))
+@every_case("name", CALLS)
 def test_each_kind_of_call_is_told_in_a_bare_pickle_of_every_protocol(name: str, protocol: int, tmp_path: Path) -> None:
     path, marker = tmp_path / "a.pkl", tmp_path / "ran"
     call, wanted = CALLS[name]
@@ -229,7 +230,7 @@ HAND_MADE: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", HAND_MADE)
+@every_case("name", HAND_MADE)
 def test_hand_made_instructions_are_seen_through(name: str, tmp_path: Path) -> None:
     stream, wanted = HAND_MADE[name]
     path, marker = tmp_path / "a.pkl", tmp_path / "ran"
@@ -237,7 +238,7 @@ def test_hand_made_instructions_are_seen_through(name: str, tmp_path: Path) -> N
     judge(open_legacy(path), wanted, marker)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "name",
     [
         *("GLOBAL", "INST", "OBJ", "STACK_GLOBAL", "STACK_GLOBAL of the memo", "dotted name", "Python 2", "partial"),
@@ -260,8 +261,8 @@ def zip_of(path: Path, records: dict[str, bytes], *, packed: bool = False) -> No
 PAYLOAD = SYSTEM + b"(" + TOUCH + b"tR."
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("name", ["a/data.pkl", "b/data.pkl", "a/constants.pkl", "a/extra/other.pkl", "data.pkl", "a/DATA.pkl"])
+@every_case("packed", [False, True])
+@every_case("name", ["a/data.pkl", "b/data.pkl", "a/constants.pkl", "a/extra/other.pkl", "data.pkl", "a/DATA.pkl"])
 def test_every_pickle_of_an_archive_is_judged(name: str, packed: bool, tmp_path: Path) -> None:
     path, marker = tmp_path / "a.pt", tmp_path / "ran"
     records = {"a/version": b"3\n", "a/data.pkl": pickle.dumps({"x": 1}, 2)}
@@ -271,7 +272,7 @@ def test_every_pickle_of_an_archive_is_judged(name: str, packed: bool, tmp_path:
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-@pytest.mark.parametrize("first", [True, False])
+@every_case("first", [True, False])
 def test_two_records_of_one_name_are_both_judged_and_told(first: bool, tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     pickles = [PAYLOAD, pickle.dumps({"x": 1}, 2)]
@@ -311,7 +312,7 @@ def test_a_tar_archive_that_is_a_harmless_pickle_too_is_not_called_clean(tmp_pat
     assert marker.exists()
 
 
-@pytest.mark.parametrize("part", range(5))
+@every_case("part", range(5))
 def test_each_of_the_five_pickles_of_the_older_form_is_judged(part: int, tmp_path: Path) -> None:
     path, marker = tmp_path / "a.pt", tmp_path / "ran"
     parts = [pickle.dumps(value, 2) for value in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, {"x": 1}, [])]

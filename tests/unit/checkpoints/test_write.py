@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 
 from holdfast.checkpoints import spare, write
 from holdfast.checkpoints.manifest import list_checkpoints, read_manifest
@@ -121,7 +122,7 @@ def test_a_disk_that_is_too_full_is_refused_before_anything_is_written(tmp_path:
     assert names_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
+@every_case("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
 def test_a_full_disk_is_told_from_other_trouble(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 from torch import nn
 
 from holdfast.checkpoints.contents import Contents
@@ -75,7 +76,8 @@ def test_versions_that_a_checkpoint_tells_are_kept(tmp_path: Path) -> None:
 def test_a_file_cut_at_any_byte_is_never_called_clean(path: Path, tmp_path: Path) -> None:
     data = path.read_bytes()
     cut = tmp_path / "cut.pt"
-    for length in range(len(data)):
+    index = data.index(b"PK\1\2")
+    for length in (*range(0, index, 5), *range(index, len(data))):
         cut.write_bytes(data[:length])
         aged(cut)
         contents = open_zip(cut)
@@ -280,7 +282,7 @@ def test_a_file_beyond_four_gigabytes_is_found_by_its_larger_fields(tmp_path: Pa
             assert storage.offset > gap and zlib.crc32(file.read(storage.size)) == storage.crc32
 
 
-@pytest.mark.parametrize("said", [10, 1 << 30, 0xFFFFFFF0])
+@every_case("said", [10, 1 << 30, 0xFFFFFFF0])
 def test_a_packed_pickle_of_another_size_than_it_says_is_given_up(said: int, tmp_path: Path) -> None:
     packed = zlib.compress(b"\x80\2N" + b"0N" * (4 << 20) + b".", 9)[2:-4]
     name, sizes = b"a/data.pkl", (0, len(packed), said)
@@ -296,7 +298,7 @@ def test_random_damage_is_never_an_exception(tmp_path: Path) -> None:
     model = nn.Linear(2, 3)
     torch.save({**TREE, "module": model, "ints": torch.arange(3)}, tmp_path / "a.pt")
     good, dice = (tmp_path / "a.pt").read_bytes(), random.Random(4)
-    for _ in range(1000):
+    for _ in range(300):
         (tmp_path / "a.pt").write_bytes(damaged(good, dice))
         contents = open_zip(tmp_path / "a.pt")
         assert all(0 <= info.storage < len(contents.storages) for info in contents.tensors)

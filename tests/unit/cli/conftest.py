@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,24 @@ def here(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
     return tmp_path
 
 
+@pytest.fixture(scope="session")
+def built_once() -> Callable[[Any], Any]:
+    """Typer's commands of an app: it builds all of them anew at each call, which takes longer than most commands."""
+    from typer.main import get_command
+
+    return functools.cache(get_command)
+
+
 @pytest.fixture
-def holdfast(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+def holdfast(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, built_once: Callable[[Any], Any]
+) -> Callable[..., Done]:
     """Run a command in this process, as its entry point does."""
+    import typer.main
+
     from holdfast.cli.main import main
+
+    monkeypatch.setattr(typer.main, "get_command", built_once)
 
     def call(*words: str) -> Done:
         monkeypatch.setattr(sys, "argv", ["holdfast", *words])
@@ -94,7 +109,9 @@ def in_terminal(command: list[str]) -> Callable[..., str]:
     import struct
     import termios
 
-    def call(*words: str, timeout: float = 20.0) -> str:
+    def call(*words: str, when: Sequence[tuple[Callable[[str], bool], Callable[[], None]]] = (), timeout: float = 60.0) -> str:
+        """`when`: one after the other, what to do as soon as this is on the screen."""
+        waiting = list(when)
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
         environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
@@ -109,8 +126,11 @@ def in_terminal(command: list[str]) -> Callable[..., str]:
             if not part:
                 break
             written += part
+            while waiting and waiting[0][0](written.decode(errors="replace")):
+                waiting.pop(0)[1]()
         os.close(ours)
-        assert process.wait(5) == 0, written.decode()
+        assert process.wait(20) == 0, written.decode()
+        assert not waiting, written.decode()
         return written.decode()
 
     return call

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
+from every_case import every_case
 
 from holdfast.cli.entries import live_line, sentence, told_live, word
 from holdfast.probe.health import journal_health, run_health
@@ -18,7 +18,7 @@ def event(**row: Any) -> Event:
     return Folding([{"kind": "checkpoint", "time": 1.0, "rank": 0, **row}]).events[0]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("row", "words"),
     [
         ({"event": "saved", "path": "{here}/last.pt", "size": 29_184, "seconds": 1.24}, "saved last.pt (28.5 KB in 1.2 s)"),

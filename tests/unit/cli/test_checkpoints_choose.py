@@ -296,51 +296,6 @@ def test_a_healthy_run_that_was_killed_goes_on_from_its_newest_with_nothing_chan
 
 
 @pytest.mark.timeout(180)
-def test_a_lightning_run_goes_on_and_the_printed_lines_lower_its_learning_rate(holdfast: Command, answer: Any) -> None:
-    lightning = pytest.importorskip("lightning")
-    from lightning.pytorch.callbacks import ModelCheckpoint
-    from lightning.pytorch.loggers import CSVLogger
-
-    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 2)
-
-        def training_step(self, batch: Any, _: int) -> torch.Tensor:
-            loss = nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
-            self.log("train_loss", loss)
-            return loss
-
-        def validation_step(self, _batch: Any, _: int) -> None:
-            self.log("val_acc", (0.5, 0.6, 0.62, 0.001)[self.current_epoch])
-
-        def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
-            return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 100)}
-
-    inputs = torch.randn(32, 4)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs, (inputs.sum(1) > 0).long()), 8)
-    quiet = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
-    saving = ModelCheckpoint(monitor="val_acc", mode="max", save_top_k=-1, save_last=True)
-    fit = lightning.Trainer(max_epochs=4, num_sanity_val_steps=0, logger=CSVLogger("."), callbacks=[saving], **quiet)
-    fit.fit(Module(), loader, loader)
-
-    found = answer("lightning_logs/version_0")
-    assert taken(found) == ("A", "epoch=2-step=12.ckpt")
-    assert {Path(one["path"]).name: one["why"] for one in found["passed_over"]}[
-        "last.ckpt"
-    ] == "the same step as epoch=3-step=16.ckpt"
-    text = holdfast("checkpoints", "choose", "lightning_logs/version_0").out
-    program = printed_lines(text).replace(", ...)", ", max_epochs=4, logger=False, **quiet)")
-    namespace = {"L": lightning, "quiet": quiet, "model": Module(), "loader": loader}
-    exec(program.replace("trainer.fit(model", "trainer.fit(model, loader, loader"), namespace)
-    resumed: Any = namespace["trainer"]
-    assert resumed.global_step == 16 and resumed.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.0075)
-    assert resumed.lr_scheduler_configs[0].scheduler.base_lrs == [pytest.approx(0.0075)]
-    assert resumed.default_root_dir.endswith("version_0-resumed")
-
-
-@pytest.mark.timeout(180)
 def test_a_hugging_face_run_goes_on_and_the_printed_lines_lower_its_learning_rate(holdfast: Command, answer: Any) -> None:
     transformers = pytest.importorskip("transformers")
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 from torch import nn
 
 CODE = """
@@ -105,12 +104,12 @@ def test_json_holds_all_of_it_on_stdout_alone(holdfast: Any, last: Path) -> None
     assert row["differences"][0]["kind"] == "head" and row["calls"]
 
 
-@pytest.mark.parametrize("name", ["my_model:ready", "my_model:wants_real_numbers", "my_model:Net"])
+@every_case("name", ["my_model:ready", "my_model:wants_real_numbers", "my_model:Net"])
 def test_a_class_an_instance_and_a_function_that_wants_real_numbers_all_do(name: str, holdfast: Any, last: Path) -> None:
     assert holdfast("checkpoints", "compare", "last.pt", "--with", name).code == 0
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("name", "words", "fix"),
     [
         ("my_model:broken", "failed in your code: IndexError: list index out of range", "builds the model"),
@@ -139,7 +138,7 @@ def test_a_yaml_file_names_the_model_its_arguments_and_the_settings(holdfast: An
     assert "set mean to [0.5, 0.5, 0.5], as it was trained" in done.out and "another learning rate" in done.out
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("text", "words", "fix"),
     [
         ("modell: my_model:Net\n", "does not say which model: it has modell", "write model for modell"),
@@ -175,57 +174,3 @@ def test_a_torn_file_is_told_before_anything_else(holdfast: Any, last: Path, her
     (here / "cut.pt").write_bytes(last.read_bytes()[:-3000])
     done = holdfast("checkpoints", "compare", "cut.pt", "--with", "last.pt")
     assert done.code == 1 and done.out.startswith("does not fit: cut.pt is torn")
-
-
-def lightning_checkpoints(folder: Path) -> list[Path]:
-    import lightning
-    from lightning.pytorch.callbacks import ModelCheckpoint
-
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-
-    class Module(lightning.LightningModule):
-        def __init__(self, lr: float = 0.1) -> None:
-            super().__init__()
-            self.save_hyperparameters()
-            self.net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 1))
-
-        def training_step(self, batch: Any, number: int) -> torch.Tensor:
-            loss = self.net(batch[0]).pow(2).mean()
-            self.log("train_loss", loss)
-            return loss
-
-        def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.AdamW(self.parameters(), lr=self.hparams["lr"])
-            return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 4)]
-
-    keep = ModelCheckpoint(dirpath=folder, save_top_k=-1, every_n_epochs=1, save_last=True)
-    trainer = lightning.Trainer(
-        max_epochs=3, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, callbacks=[keep],
-    )  # fmt: skip
-    trainer.fit(Module(), torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(8, 4)), batch_size=4))
-    return sorted(folder.glob("epoch*.ckpt"))
-
-
-def trainer_checkpoints(folder: Path) -> list[Path]:
-    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
-
-    tiny = {"vocab_size": 16, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1, "bos_token_id": 1, "eos_token_id": 1}
-    tokens = torch.randint(0, 16, (16, 6), generator=torch.Generator().manual_seed(0))
-    rows = [{"input_ids": row, "labels": row} for row in tokens]
-    arguments = TrainingArguments(
-        output_dir=str(folder), max_steps=4, save_steps=2, per_device_train_batch_size=4, report_to=[], disable_tqdm=True,
-        use_cpu=True, logging_steps=1,
-    )  # fmt: skip
-    Trainer(GPT2LMHeadModel(GPT2Config(**tiny)), arguments, train_dataset=rows).train()
-    return sorted(folder.glob("checkpoint-*"))
-
-
-@pytest.mark.parametrize("train", [lightning_checkpoints, trainer_checkpoints])
-def test_two_checkpoints_of_one_training_fit_and_only_their_progress_differs(train: Any, holdfast: Any, here: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        one, *_, other = train(here / "kept")
-    row = json.loads(holdfast("checkpoints", "compare", str(one), "--with", str(other), "--json").out)
-    assert row["fits"] and row["verdict"] == "fits as it is"
-    assert [difference["kind"] for difference in row["differences"]] in ([], ["optimizer-setting"])  # the rate that moves on
-    assert any(note.startswith("step ") for note in row["notes"])

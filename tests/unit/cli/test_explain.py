@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_case import every_case
 
 from holdfast.diagnosis.failures import CODES
 
@@ -25,7 +27,7 @@ Traceback (most recent call last):
 """
 
 
-@pytest.mark.parametrize("code", CODES)
+@every_case("code", CODES)
 def test_a_code_shows_its_page_in_100_columns(holdfast: Holdfast, code: str) -> None:
     done = holdfast("explain", code)
     assert done.code == 0 and done.err == ""
@@ -35,7 +37,7 @@ def test_a_code_shows_its_page_in_100_columns(holdfast: Holdfast, code: str) -> 
     assert "```" not in done.out and "**Fix" not in done.out
 
 
-@pytest.mark.parametrize("given", [("Loss Spike",), ("loss_spike",), ("loss", "spike")])
+@every_case("given", [("Loss Spike",), ("loss_spike",), ("loss", "spike")])
 def test_a_code_may_be_written_in_other_ways(holdfast: Holdfast, given: tuple[str, ...]) -> None:
     assert holdfast("explain", *given).out.startswith("loss-spike: ")
 
@@ -142,7 +144,8 @@ def test_a_log_through_a_pipe_is_read(command: list[str]) -> None:
     assert done.returncode == 1 and b"gpu-out-of-memory" in done.stdout and b"line 6 of 6" in done.stdout
 
 
-def test_a_binary_file_and_an_empty_one_are_no_trouble(command: list[str]) -> None:
+def test_a_binary_file_and_an_empty_one_are_no_trouble(holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     for data in (b"", bytes(range(256)) * 100, b"\xff\xfe" + LOG.encode("utf-16-le")):
-        done = piped(command, data)
-        assert done.returncode == (1 if data.startswith(b"\xff\xfe") else 2) and b"Traceback" not in done.stderr
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+        done = holdfast("explain")
+        assert done.code == (1 if data.startswith(b"\xff\xfe") else 2) and "Traceback" not in done.err

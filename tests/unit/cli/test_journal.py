@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_case import every_case
 
 from holdfast.cli.entries import sentence
 from holdfast.cli.journal import Telling, after
@@ -182,7 +183,7 @@ def test_every_action_that_exists_has_words_and_so_has_every_documented_finding(
     assert all(FINDINGS.values()) and {"loss-spike", "holdfast-degraded", "hang"} <= set(FINDINGS)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("settings", "said"),
     [
         ({"action": "clip", "settings": {"max_norm": 2.5, "steps": 100}}, "gradient norm kept under 2.5 for 100 steps"),
@@ -303,8 +304,6 @@ def test_a_feed_waits_for_the_other_ranks_and_tells_a_new_state_once(training: A
     assert feed.new_events(all_of_them=True) == []
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-3, "+0:00"), (125, "+2:05"), (8045, "+2:14:05"), (3 * 86400 + 60, "+3 d 00:01:00")]
-)
+@every_case(("seconds", "text"), [(-3, "+0:00"), (125, "+2:05"), (8045, "+2:14:05"), (3 * 86400 + 60, "+3 d 00:01:00")])
 def test_the_time_since_the_start_is_a_clock(seconds: float, text: str) -> None:
     assert after(seconds) == text

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
+from every_case import every_case
 from holdfast_run import typed
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("words", "problem", "fix"),
     [
         (("tai",), "no such command 'tai'. Did you mean 'tail'?", "holdfast -h"),

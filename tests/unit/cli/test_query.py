@@ -93,7 +93,7 @@ def test_sql_that_never_ends_ends_in_time_and_quietly(command: list[str], traini
     slow = "SELECT levenshtein(repeat('ab', 60000), repeat('ba', 60000))"
     start = time.monotonic()
     done = subprocess.run([*command, "query", "--timeout", "0.5", slow], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and time.monotonic() - start < 8
+    assert done.returncode == 2 and time.monotonic() - start < 30
     assert done.stderr.startswith("error: the query was stopped after 0.5 s.\n  fix: ") and len(done.stderr.splitlines()) == 2
 
 

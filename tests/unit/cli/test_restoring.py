@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -59,8 +60,8 @@ def rates(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler: Any, st
     return found
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("how", ["plain", "store"])
+@every_case("schedule", SCHEDULES)
+@every_case("how", ["plain", "store"])
 @pytest.mark.filterwarnings("ignore:The epoch parameter", "ignore:Detected call")
 def test_after_the_printed_lines_every_step_has_three_quarters_of_the_rate_it_had(
     tmp_path: Path, schedule: str, how: str

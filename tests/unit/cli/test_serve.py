@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from every_case import every_case
 from small_server import make_run
 
 HOLDFAST = (sys.executable, "-m", "holdfast.cli.main")
@@ -115,7 +116,7 @@ def test_diagnose_says_of_a_run_there_what_it_says_on_its_own_machine(ask: Any, 
     assert json.loads(there.out) == json.loads(here.out)
 
 
-@pytest.mark.parametrize("verb", ["checkpoints list", "checkpoints verify", "checkpoints choose", "repl -t", "replay"])
+@every_case("verb", ["checkpoints list", "checkpoints verify", "checkpoints choose", "repl -t", "replay"])
 def test_a_verb_that_needs_the_run_itself_says_so_and_what_to_do(server: Served, holdfast: Any, verb: str) -> None:
     done = holdfast(*verb.split(), server.address)
     assert done.code == 2 and "is a server" in done.err and "ssh" in done.err and "Traceback" not in done.err

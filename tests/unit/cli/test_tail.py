@@ -3,12 +3,12 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-import threading
 import time
 from typing import Any
 
 import numpy as np
 import pytest
+from every_case import every_case
 from rich.console import Console
 
 from holdfast.cli.screen import screen
@@ -54,14 +54,6 @@ def test_all_ranks_are_on_the_screen(training: Any) -> None:
     training(rank=0)
     text = drawn(training(rank=1, loss=math.inf).run)
     assert "ranks  0 29 ●" in text and "non-finite loss" in text
-
-
-def test_in_a_terminal_it_draws_and_ends_when_the_run_ends(training: Any, in_terminal: Any) -> None:
-    recorder = training("digits")
-    threading.Timer(2.0, lambda: recorder.run.update_info(ended=time.time(), exit_code=137)).start()
-    written = in_terminal("tail")
-    assert written.count("digits") > 1  # it was redrawn
-    assert "healthy" in written and "killed (SIGKILL)" in written
 
 
 def test_in_a_pipe_it_writes_a_line_per_change_and_ends_with_the_run(command: list[str], training: Any) -> None:
@@ -143,14 +135,26 @@ def test_json_lines_tell_findings_and_actions_as_objects_with_a_kind(command: li
     assert rest[0]["evidence"]["loss"] == "nan" and rest[1]["words"] == "update left out, because non-finite-gradient"
 
 
-def test_in_a_terminal_events_scroll_by_above_the_screen(training: Any, in_terminal: Any) -> None:
+def test_in_a_terminal_it_draws_with_events_above_the_screen_and_ends_when_the_run_ends(training: Any, in_terminal: Any) -> None:
     recorder = training("digits")
     recorder.run.update_info(policy="heal")
-    threading.Timer(1.5, lambda: (bad_update(recorder.run, 412), roll_back(recorder.run, "done", rank=0))).start()
-    threading.Timer(3.5, lambda: recorder.run.update_info(ended=time.time(), exit_code=0)).start()
-    written = in_terminal("tail")
-    assert "encoder.2.weight: update left out" in written and ROLLED_BACK in written and "heal" in written
+
+    def events() -> None:
+        bad_update(recorder.run, 412)
+        roll_back(recorder.run, "done", rank=0)
+
+    when = [
+        (lambda text: "healthy" in text, events),
+        (lambda text: text.partition(ROLLED_BACK)[2].count("digits") > 2, lambda: end(recorder.run)),  # it was redrawn
+    ]
+    written = in_terminal("tail", when=when)
+    assert "encoder.2.weight: update left out" in written and "heal" in written
     assert written.count("update left out (batch") == 1  # and not once more at every redraw
+    assert "killed (SIGKILL)" in written
+
+
+def end(run: Any) -> None:
+    run.update_info(ended=time.time(), exit_code=137)
 
 
 def test_the_screen_holds_the_newest_events_and_fits(training: Any) -> None:
@@ -181,7 +185,7 @@ def test_a_sparkline_rises_with_its_values() -> None:
     assert sparkline(np.array([0.9, 1.0]), 4, from_zero=True) == "██"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("shown", "text"),
     [
         (number(0.123456), "0.1235"),

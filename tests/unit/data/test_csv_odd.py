@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from every_case import every_case
 
 from holdfast.data.validate import Settings, validate
 
@@ -17,7 +17,7 @@ def written(path: Path, late: str, early: str = "{0}") -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("early", "late"), [("{0}", "{0}.5"), ("{0}", "word{0}"), ("", "{0}"), ("", "word{0}"), ("2024-01-01", "not known {0}")]
 )
 def test_a_column_may_change_what_it_holds_far_down(tmp_path: Path, early: str, late: str) -> None:

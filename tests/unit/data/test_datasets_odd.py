@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from every_case import every_case
 from PIL import Image
 
 from holdfast.data.columns import BYTES, Chunk
@@ -69,7 +70,7 @@ def test_a_nan_after_whole_numbers_is_found() -> None:
     assert "label has 1 NaN of 80, first in row 7" in report.problems[0].example
 
 
-@pytest.mark.parametrize("first", [0, True, np.uint8(3), np.float32(1.0), torch.tensor(2)])
+@every_case("first", [0, True, np.uint8(3), np.float32(1.0), torch.tensor(2)])
 def test_a_number_after_one_of_another_type_stays_what_it_is(first: Any) -> None:
     (chunk,) = chunks(labelled([first, 2.5, 300, -1]))
     assert chunk["label"].values.tolist() == [float(first), 2.5, 300.0, -1.0]
@@ -81,9 +82,9 @@ def test_whole_numbers_stay_whole_numbers() -> None:
     assert found(labelled([seed % 4 for seed in range(ROWS)])).classes == {"0": 20, "1": 20, "2": 20, "3": 20}
 
 
-@pytest.mark.parametrize("rows", [ROWS, 600])
-@pytest.mark.parametrize("odd", [8, 500])
-@pytest.mark.parametrize(("usual", "other"), [(1, "rain"), ("rain", 1), ("rain", float("nan")), (0.5, "rain"), (1, None)])
+@every_case("rows", [ROWS, 600])
+@every_case("odd", [8, 500])
+@every_case(("usual", "other"), [(1, "rain"), ("rain", 1), ("rain", float("nan")), (0.5, "rain"), (1, None)])
 def test_words_among_numbers_do_not_end_the_command(usual: Any, other: Any, odd: int, rows: int) -> None:
     samples = [{"image": image(seed), "weather": usual if seed != odd else other} for seed in range(rows)]
     report = found(Listed(samples))
@@ -104,7 +105,7 @@ def test_boxes_with_words_for_labels_are_judged_and_their_classes_named() -> Non
     assert "dog [2, 2, 7, 2]" in problem.example
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("target", "words"),
     [
         ({"boxes": np.ones((2, 5)), "labels": np.array([1, 2])}, "5 numbers each"),
@@ -128,7 +129,7 @@ def test_odd_targets_are_left_out_and_told(target: Any, words: str) -> None:
     assert "all[0]" in note and words in note
 
 
-@pytest.mark.parametrize(
+@every_case(
     "target",
     [
         {"boxes": torch.tensor(BOXES, requires_grad=True), "labels": torch.tensor([1, 2])},
@@ -204,7 +205,7 @@ class Large:
         return np.random.default_rng(place).integers(0, 255, self.shape, dtype=np.uint8).astype(self.dtype), place % 2
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+@every_case("dtype", [np.float32, np.uint8])
 def test_chunks_of_images_have_a_limit_in_bytes(dtype: type) -> None:
     total = 0
     for chunk in as_columns(Large(100, (3, 256, 256), dtype)).parts[0].chunks():

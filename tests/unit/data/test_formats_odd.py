@@ -10,6 +10,7 @@ from typing import Any
 import made_data as made
 import pytest
 import yaml
+from every_case import every_case
 
 from holdfast.data.cleaned import write_cleaned
 from holdfast.data.formats import coco
@@ -84,7 +85,7 @@ def panoptic(folder: Path, names: list[str]) -> None:
     coco_file(folder / "annotations/panoptic_val2017.json", names, annotations=rows)
 
 
-@pytest.mark.parametrize("also", [(captions,), (keypoints,), (panoptic,), (captions, keypoints, panoptic)])
+@every_case("also", [(captions,), (keypoints,), (panoptic,), (captions, keypoints, panoptic)])
 def test_captions_keypoints_and_panoptic_files_beside_the_boxes_of_coco_change_nothing(
     also: tuple[Callable[[Path, list[str]], None], ...], tmp_path: Path
 ) -> None:
@@ -228,7 +229,7 @@ CASES = [(folders, *layout) for folders in (("train", "val"), ("camera1", "camer
 CASES.append((("train", "val"), "{}/photos/{}.jpg", "{}/boxes/{}.xml"))
 
 
-@pytest.mark.parametrize(("folders", "of_image", "of_label"), CASES)
+@every_case(("folders", "of_image", "of_label"), CASES)
 def test_the_same_names_in_two_folders_of_voc_are_two_samples(
     folders: tuple[str, str], of_image: str, of_label: str, tmp_path: Path
 ) -> None:
@@ -319,7 +320,7 @@ def pose(folder: Path, points: int, width: int) -> None:
     made.write(folder / "data.yaml", yaml.safe_dump({**described, **more}))
 
 
-@pytest.mark.parametrize(("points", "width"), [(17, 3), (17, 2), (1, 2), (1, 3), (4, 2)])
+@every_case(("points", "width"), [(17, 3), (17, 2), (1, 2), (1, 3), (4, 2)])
 def test_keypoints_behind_the_box_are_neither_wrong_nor_a_polygon(points: int, width: int, tmp_path: Path) -> None:
     pose(tmp_path, points, width)
     report = found(tmp_path)
@@ -348,7 +349,7 @@ def test_a_line_with_too_few_numbers_for_its_keypoints_says_how_many_there_must_
     assert "5 numbers" in problem.example and "56" in problem.example and "17 × 3" in problem.example
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("width", "point", "is_bad"),
     [(3, "1.4 0.5 2", True), (3, "0.5 -0.2 1", True), (3, "1.4 0.5 0", False), (3, "1.004 0.5 2", False), (2, "0.5 7", True)],
 )

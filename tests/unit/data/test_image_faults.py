@@ -8,6 +8,7 @@ from pathlib import Path
 
 import made_data as made
 import pytest
+from every_case import every_case
 from image_faults import CASES, MORE, cut, image, zero_area
 from PIL import Image
 
@@ -46,7 +47,7 @@ def codes(path: Path) -> set[str]:
     return {problem.code for problem in found(path).problems}
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@every_case("name", MAKERS)
 def test_sound_data_is_not_accused_of_anything(name: str, sound: Callable[[str], Path]) -> None:
     report = found(sound(name))
     assert report.problems == []
@@ -54,14 +55,26 @@ def test_sound_data_is_not_accused_of_anything(name: str, sound: Callable[[str],
     assert report.format == name.replace("class-masks", "masks")
 
 
-@pytest.mark.parametrize(
-    ("name", "fault", "expected"),
-    [
-        pytest.param(*case, id=f"{case[0]}-{case[1].__name__}", marks=[pytest.mark.slow] if case in MORE else [])
-        for case in CASES + MORE
-    ],
-)
+def fault_name(part: object) -> str:
+    return str(getattr(part, "__name__", part))
+
+
+@every_case(("name", "fault", "expected"), CASES, ids=fault_name)
 def test_a_fault_is_found_and_nothing_else(
+    name: str, fault: Callable[[Path], None], expected: set[str], sound: Callable[[str], Path], tmp_path: Path
+) -> None:
+    only_this_fault_is_found(name, fault, expected, sound, tmp_path)
+
+
+@pytest.mark.slow
+@every_case(("name", "fault", "expected"), MORE, ids=fault_name)
+def test_a_fault_is_found_in_the_other_formats_too(
+    name: str, fault: Callable[[Path], None], expected: set[str], sound: Callable[[str], Path], tmp_path: Path
+) -> None:
+    only_this_fault_is_found(name, fault, expected, sound, tmp_path)
+
+
+def only_this_fault_is_found(
     name: str, fault: Callable[[Path], None], expected: set[str], sound: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / name

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from every_case import every_case
 from PIL import Image
 
 from holdfast.data import examine as examined
@@ -80,27 +81,27 @@ def test_the_thumbnails_are_as_large_as_those_of_cameras() -> None:
     assert b"\xff\xd9" in with_small_thumbnail(0)[:2048] and b"\xff\xd9" not in MOVIE
 
 
-@pytest.mark.parametrize("make", PHOTOS)
+@every_case("make", PHOTOS)
 def test_a_quick_look_finds_whole_photos_whole(make: Callable[[int], bytes], tmp_path: Path) -> None:
     folder = folder_of(make, tmp_path)
     assert validate(folder, Settings(jobs=1, quick=True)).problems == validate(folder, Settings(jobs=1)).problems == []
 
 
-@pytest.mark.parametrize("make", PHOTOS)
+@every_case("make", PHOTOS)
 def test_a_quick_look_tells_the_size_of_the_photo_not_of_its_thumbnail(make: Callable[[int], bytes], tmp_path: Path) -> None:
     facts = looked_at(tmp_path, make(0))
     assert (facts.width, facts.height, facts.channels, facts.faults) == (*SIZE, 3, ())
 
 
-@pytest.mark.parametrize("make", [plain, with_thumbnail, with_small_thumbnail])
-@pytest.mark.parametrize("share", [0.5, 0.999])
+@every_case("make", [plain, with_thumbnail, with_small_thumbnail])
+@every_case("share", [0.5, 0.999])
 def test_a_quick_look_finds_cut_photos(make: Callable[[int], bytes], share: float, tmp_path: Path) -> None:
     content = make(0)
     facts = looked_at(tmp_path, content[: int(share * len(content))])
     assert [fault.code for fault in facts.faults] == ["image-truncated"]
 
 
-@pytest.mark.parametrize("length", range(4000, 5400, 100))
+@every_case("length", range(4000, 5400, 100))
 def test_the_end_of_a_thumbnail_does_not_stand_for_the_end_of_a_short_file(length: int, tmp_path: Path) -> None:
     thumbnail = encoded(1, (96, 64), quality=30)
     padded = encoded(0, SIZE, exif=exif_with(thumbnail[:-2] + b"\0" * (3300 - len(thumbnail)) + b"\xff\xd9"))
@@ -117,7 +118,7 @@ def test_a_quick_look_does_not_take_a_huge_photo_for_a_bomb(tmp_path: Path) -> N
     assert [fault.code for fault in looked_at(tmp_path, buffer.getvalue()).faults] == ["image-huge"]
 
 
-@pytest.mark.parametrize("make", [plain, with_thumbnail, with_small_thumbnail])
+@every_case("make", [plain, with_thumbnail, with_small_thumbnail])
 def test_a_quick_look_reads_only_the_ends_of_a_photo(
     make: Callable[[int], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

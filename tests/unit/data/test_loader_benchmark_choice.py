@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
+from every_case import every_case
 
 from holdfast.data.loading.choice import Limits, by_setting, chosen
 from holdfast.data.loading.search import Search
@@ -30,7 +30,7 @@ def trial(workers: int, rate: float, memory: int = 0, **more: int) -> Trial:
     return Trial(setting=Setting(workers=workers, prefetch=2 if workers else None, **more), rate=rate, memory=memory)
 
 
-@pytest.mark.parametrize("peak", [0, 1, 2, 3, 6, 12, 16])
+@every_case("peak", [0, 1, 2, 3, 6, 12, 16])
 def test_the_number_of_workers_that_is_fastest_is_found(peak: int) -> None:
     found = searched(lambda setting: 100.0 + 50 * min(setting.workers, peak) - 30 * max(0, setting.workers - peak))
     assert found.best.workers == peak

@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import io
 import json
+import mmap
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from every_case import every_case
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
@@ -94,7 +96,7 @@ def test_time_in_a_slow_file_is_reading_and_time_in_a_transform_is_augmenting(sl
     assert most(looked_at(Made(float, slowly))) == "augment"
 
 
-@pytest.mark.parametrize("inside", [lambda data: Subset(data, list(range(30))), lambda data: ConcatDataset([data, data])])
+@every_case("inside", [lambda data: Subset(data, list(range(30))), lambda data: ConcatDataset([data, data])])
 def test_the_transform_of_a_data_set_inside_another_is_found(inside: Callable[[Any], Any]) -> None:
     assert most(looked_at(inside(Made(float, slowly)))) == "augment"
 
@@ -174,13 +176,13 @@ def test_the_sample_that_raises_is_found_among_those_of_a_batch() -> None:
     assert sample_of([1, 2], [0, 1]) is None
 
 
-@pytest.mark.parametrize(("size", "cut", "expected"), [(10, None, [10]), (10, 4, [4, 4, 2]), (100, 91, [50, 50]), (8, 8, [8])])
+@every_case(("size", "cut", "expected"), [(10, None, [10]), (10, 4, [4, 4, 2]), (100, 91, [50, 50]), (8, 8, [8])])
 def test_batches_are_cut_into_pieces_that_are_alike(size: int, cut: int | None, expected: list[int]) -> None:
     batches = iter(Batches([list(range(size))], cut, whole=False))
     assert [len(next(batches)) for _ in expected] == expected
 
 
-@pytest.mark.parametrize("made", ["json:nothing_there", "json:JSONDecodeError", "math:pi"])
+@every_case("made", ["json:nothing_there", "json:JSONDecodeError", "math:pi"])
 def test_what_is_no_loader_is_said_to_be_none(made: str) -> None:
     with pytest.raises(UsageError) as told:
         opened(made, {})
@@ -217,7 +219,8 @@ def test_a_table_gives_every_row_once_whatever_the_chunk(tmp_path: Path) -> None
 
 def test_memory_that_processes_share_counts_once() -> None:
     own = tree_memory(os.getpid())
-    held = np.ones(40 << 20, np.uint8)
+    held = mmap.mmap(-1, 40 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # pages that nobody has had before
+    held.write(bytes(1) * len(held))
     assert 35 << 20 < tree_memory(os.getpid()) - own < 60 << 20
     before = tree_memory(os.getpid())
     child = os.fork()

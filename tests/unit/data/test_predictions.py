@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 import torch
+from every_case import every_case
 
 import holdfast
 from holdfast.errors import DiskFull, UsageError
@@ -80,7 +81,7 @@ def test_an_older_result_is_not_written_over_unless_asked(tmp_path: Path) -> Non
     assert read(tmp_path / "p")["x"] == [2]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("second", "said"),
     [
         ({"x": [1.0], "y": [1, 2]}, "different length"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from holdfast.data.report import Report
 from holdfast.data.validate import Settings, validate
@@ -51,12 +52,12 @@ def test_a_random_split_of_the_zmumu_rows_is_said_to_leak_events() -> None:
     assert "2,304 rows, but only 500 distinct (Event, Run)" in report.problems[0].example
 
 
-@pytest.mark.parametrize("name", ["uproot-small-flat-tree", "uproot-nesteddirs"])
+@every_case("name", ["uproot-small-flat-tree", "uproot-nesteddirs"])
 def test_sound_trees_are_not_accused_of_anything(name: str) -> None:
     assert found(f"hep_root/{name}.root").problems == []
 
 
-@pytest.mark.parametrize(("name", "columns"), [("uproot-HZZ", 20), ("uproot-issue429", 5)])
+@every_case(("name", "columns"), [("uproot-HZZ", 20), ("uproot-issue429", 5)])
 def test_of_real_trees_only_constant_columns_are_told(name: str, columns: int) -> None:
     assert told(found(f"hep_root/{name}.root")) == [("warning", "column-constant", columns)]
 

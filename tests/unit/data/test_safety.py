@@ -13,6 +13,7 @@ from pathlib import Path
 import made_data as made
 import numpy as np
 import pytest
+from every_case import every_case
 
 from holdfast.data.report import Report
 from holdfast.data.validate import Settings, validate
@@ -134,7 +135,7 @@ def png(width: int, height: int, pixels: bytes) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", header) + part(b"IDAT", pixels) + part(b"IEND", b"")
 
 
-@pytest.mark.parametrize(("side", "code"), [(60_000, "image-unreadable"), (9_000, "image-huge")])
+@every_case(("side", "code"), [(60_000, "image-unreadable"), (9_000, "image-huge")])
 def test_a_picture_that_would_fill_the_memory_is_not_decoded(side: int, code: str, tmp_path: Path) -> None:
     made.yolo(tmp_path)
     pixels = zlib.compress(b"\0" * 1000) if code == "image-unreadable" else os.urandom(side * side // 1500)

@@ -10,6 +10,7 @@ from pathlib import Path
 import made_data as made
 import numpy as np
 import pytest
+from every_case import every_case
 from PIL import Image
 
 from holdfast.data.stats.figures import Bars, Grid, Histogram, as_row, from_row
@@ -36,7 +37,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.name: path for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("format", WRITERS)
+@every_case("format", WRITERS)
 def test_objects_are_counted_by_class_and_split_as_they_were_drawn(format: str, sets: dict[str, Path]) -> None:
     found = taken(sets[format])
     drawn: dict[str, Counter[str]] = {name: Counter() for name in made.NAMES}
@@ -53,7 +54,7 @@ def test_objects_are_counted_by_class_and_split_as_they_were_drawn(format: str, 
     assert set(bars.counts) == set(made.NAMES) and bars.columns["images"] == dict(images)
 
 
-@pytest.mark.parametrize("format", WRITERS)
+@every_case("format", WRITERS)
 def test_box_sizes_shapes_and_positions_are_those_of_the_boxes(format: str, sets: dict[str, Path]) -> None:
     found = taken(sets[format])
     boxes = [box[1:] for _, _, seed in made.samples() for box in made.boxes(seed)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import made_data as made
 import numpy as np
 import pytest
+from every_case import every_case
 
 from holdfast.data.columns import Column, Part, TableSet
 from holdfast.data.stats.figures import Bars, Histogram
@@ -36,7 +37,7 @@ def of_chunks(*chunks: np.ndarray, format: str = "array") -> Histogram:
     return histogram(table_statistics("x", data, label=None, only=frozenset(), progress=None), "column:x")
 
 
-@pytest.mark.parametrize("kind", made.TABLES)
+@every_case("kind", made.TABLES)
 def test_columns_of_every_kind_of_table_are_binned_by_split(kind: str, tmp_path: Path) -> None:
     made.table(tmp_path, kind)
     found = taken(tmp_path)
@@ -82,7 +83,7 @@ def test_sorted_rows_in_many_chunks_are_spread_over_all_bins() -> None:
     assert plot.median == pytest.approx(100_000, rel=0.01)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "values",
     [
         np.array([-1.7e308, 1.7e308, 0.0]), np.full(9, 5e-324), np.full(9, np.nan), np.array([2**64 - 1, 0, 7], dtype=np.uint64),
@@ -90,7 +91,7 @@ def test_sorted_rows_in_many_chunks_are_spread_over_all_bins() -> None:
         np.r_[0.0, np.full(50, 5e-324), 1e300],
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("format", ["array", "dataset"])
+@every_case("format", ["array", "dataset"])
 def test_no_range_of_numbers_is_too_odd_for_bins(values: np.ndarray, format: str) -> None:
     plot = of_chunks(values, format=format)
     finite = values[np.isfinite(values)]

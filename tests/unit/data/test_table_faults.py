@@ -8,6 +8,7 @@ from pathlib import Path
 import made_data as made
 import numpy as np
 import pytest
+from every_case import every_case
 
 from holdfast.data.report import Report
 from holdfast.data.validate import Settings, validate
@@ -117,15 +118,10 @@ FAULTS: list[tuple[Callable[[Tables], None], set[str]]] = [
 ]
 NOT_IN = {"csv": {clipped}}  # its numbers have no type
 QUICK = ("csv", "npz", "root")
-CASES = [
-    pytest.param(kind, fault, expected, id=f"{kind}-{fault.__name__}", marks=[] if kind in QUICK else [pytest.mark.slow])
-    for kind in KINDS
-    for fault, expected in FAULTS
-    if fault not in NOT_IN.get(kind, ())
-]
+CASES = [(kind, fault, expected) for kind in KINDS for fault, expected in FAULTS if fault not in NOT_IN.get(kind, ())]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_case("kind", KINDS)
 def test_a_sound_table_is_not_accused_of_anything(kind: str, tmp_path: Path) -> None:
     made.table(tmp_path, kind)
     report = found(tmp_path)
@@ -134,10 +130,26 @@ def test_a_sound_table_is_not_accused_of_anything(kind: str, tmp_path: Path) -> 
     assert report.classes == {"0": 167, "1": 167, "2": 166}
 
 
-@pytest.mark.parametrize(("kind", "fault", "expected"), CASES)
+def fault_name(part: object) -> str:
+    return str(getattr(part, "__name__", part))
+
+
+@every_case(("kind", "fault", "expected"), [case for case in CASES if case[0] in QUICK], ids=fault_name)
 def test_a_fault_is_found_and_nothing_else(
     kind: str, fault: Callable[[Tables], None], expected: set[str], tmp_path: Path
 ) -> None:
+    only_this_fault_is_found(kind, fault, expected, tmp_path)
+
+
+@pytest.mark.slow
+@every_case(("kind", "fault", "expected"), [case for case in CASES if case[0] not in QUICK], ids=fault_name)
+def test_a_fault_is_found_in_the_other_formats_too(
+    kind: str, fault: Callable[[Tables], None], expected: set[str], tmp_path: Path
+) -> None:
+    only_this_fault_is_found(kind, fault, expected, tmp_path)
+
+
+def only_this_fault_is_found(kind: str, fault: Callable[[Tables], None], expected: set[str], tmp_path: Path) -> None:
     made.table(tmp_path, kind, fault)
     report = found(tmp_path)
     assert {problem.code for problem in report.problems} == expected
@@ -177,8 +189,8 @@ def test_a_column_named_split_tells_the_splits(tmp_path: Path) -> None:
     assert [problem.code for problem in report.problems] == ["split-leak"]
 
 
-@pytest.mark.parametrize("rows", [10, 200, 3000])
-@pytest.mark.parametrize("seed", range(3))
+@every_case("rows", [10, 200, 3000])
+@every_case("seed", range(3))
 def test_honest_random_tables_raise_no_alarm(rows: int, seed: int, tmp_path: Path) -> None:
     """Heavy tails, counts, rare flags and ids, split at random, as they come from real measurements."""
     chance = np.random.default_rng(seed)

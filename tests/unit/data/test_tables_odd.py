@@ -8,7 +8,7 @@ from pathlib import Path
 
 import made_data as made
 import numpy as np
-import pytest
+from every_case import every_case
 
 from holdfast.data.cleaned import skip_list, write_cleaned
 from holdfast.data.column_summary import ColumnSummary
@@ -103,7 +103,7 @@ def test_rows_that_repeat_or_leak_between_files_are_named_in_the_file_of_the_lat
     assert said["duplicate-row"] == "train/part-1.csv: 1 of 200 rows in 2 files repeat an earlier one, first row 3"
 
 
-@pytest.mark.parametrize("rows", [None, 16], ids=["one chunk", "many chunks"])
+@every_case("rows", [None, 16], ids=["one chunk", "many chunks"])
 def test_with_a_column_of_splits_rows_are_named_by_their_number_in_the_file(tmp_path: Path, rows: int | None) -> None:
     table = measured(300, seed=0)
     table["a"][51] = np.nan
@@ -139,7 +139,7 @@ def test_gaps_in_a_late_chunk_of_whole_numbers_are_found(tmp_path: Path) -> None
     assert problem.numbers["in_files"] == {"people.parquet": list(range(66_000, 66_100))}
 
 
-@pytest.mark.parametrize("gap_in", ["train", "val"])
+@every_case("gap_in", ["train", "val"])
 def test_a_copy_of_rows_leaks_though_one_file_has_a_gap(tmp_path: Path, gap_in: str) -> None:
     chance = np.random.default_rng(0)
     lines = [f"{chance.integers(18, 90)},{chance.integers(0, 10**6)},{chance.integers(0, 10**6)}" for _ in range(400)]
@@ -215,7 +215,7 @@ def test_values_at_the_limit_of_their_type_are_found_where_other_chunks_have_gap
     assert "at the limit of int16" in next(one.example for one in report.problems if one.code == "dtype-overflow")
 
 
-@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64, np.uint64, np.float32, np.float64, np.bool_])
+@every_case("kind", [np.int8, np.uint8, np.int64, np.uint64, np.float32, np.float64, np.bool_])
 def test_equal_numbers_have_equal_hashes_whatever_their_type(kind: type) -> None:
     values = np.array([0, 1, 1, 0])
     assert (numbers(values.astype(kind)) == numbers(values)).all()
@@ -291,7 +291,7 @@ def test_many_long_texts_are_not_kept(tmp_path: Path) -> None:
     assert kept < 4 * MEGABYTE
 
 
-@pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__", "PassengerId"])
+@every_case("name", ["", "Unnamed: 0", "__index_level_0__", "PassengerId"])
 def test_a_column_that_numbers_the_rows_hides_no_leak_and_is_no_mismatch(tmp_path: Path, name: str) -> None:
     chance = np.random.default_rng(0)
     rows = [f"{a:.4f},{b:.4f},{b > 0:d}" for a, b in chance.normal(size=(800, 2))]

@@ -9,6 +9,7 @@ from pathlib import Path
 import made_data as made
 import numpy as np
 import pytest
+from every_case import every_case
 
 from holdfast.data.validate import Settings, validate
 
@@ -60,7 +61,7 @@ def test_sound_text_is_not_accused_of_anything(tmp_path: Path) -> None:
     assert report.splits == {"train": 1800, "val": 450}
 
 
-@pytest.mark.parametrize(("fault", "expected"), FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])
+@every_case(("fault", "expected"), FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])
 def test_a_fault_is_found_and_nothing_else(fault: Callable[[Path], None], expected: set[str], tmp_path: Path) -> None:
     made.text(tmp_path)
     fault(tmp_path)

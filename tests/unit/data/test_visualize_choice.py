@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from every_case import every_case
 
 from holdfast.data.visualize.choose import Suspects, chosen
 
@@ -39,7 +39,7 @@ def test_asked_for_alone_it_gets_all() -> None:
     assert len(chosen([singles("touch", "info", 1000)], REST, 20, 0, only_suspects=True)) == 20
 
 
-@pytest.mark.parametrize("wanted", [1, 2, 3, 4, 5, 7])
+@every_case("wanted", [1, 2, 3, 4, 5, 7])
 def test_a_pair_is_never_torn_apart(wanted: int) -> None:
     pairs = Suspects("leak", "critical", [("a", "b"), ("c", "d"), ("e", "f")])
     units = chosen([singles("bad", "critical", 1), pairs], REST, wanted, 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import made_data as made
 import pytest
+from every_case import every_case
 
 from holdfast.data.validate import Settings
 from holdfast.data.visualize.sample import Wish
@@ -57,7 +58,7 @@ def test_a_link_is_not_written_through(data: Path, tmp_path: Path) -> None:
     assert (tmp_path / "precious.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("inside", ["", "sheets", "train/cat"])
+@every_case("inside", ["", "sheets", "train/cat"])
 def test_nothing_is_written_into_the_data(data: Path, inside: str) -> None:
     before = sorted(data.rglob("*"))
     with pytest.raises(UsageError, match="is inside the data"):

@@ -10,6 +10,7 @@ import image_faults as faults
 import made_data as made
 import numpy as np
 import pytest
+from every_case import every_case
 from PIL import Image
 
 from holdfast.data.validate import Settings
@@ -67,7 +68,7 @@ def test_a_box_without_area_is_ringed_in_red_and_sound_boxes_are_not_red(faulty:
     assert count_of(sample(faulty[1], "val02.jpg").draw(PICTURE), RED) == 0
 
 
-@pytest.mark.parametrize("name", ["train05.jpg", "train06.jpg", "train07.jpg"])
+@every_case("name", ["train05.jpg", "train06.jpg", "train07.jpg"])
 def test_a_file_that_does_not_decode_gets_a_tile_that_says_so(faulty: tuple[Path, Drawn], name: str) -> None:
     tile = sample(faulty[1], name)
     assert tile.marks[0].severity == "critical" and tile.draw(PICTURE).size == PICTURE
@@ -131,7 +132,7 @@ def test_polygons_are_drawn_with_their_inside_tinted(faulty: tuple[Path, Drawn],
     assert 0.15 < changed.mean() < 0.6  # the inside of the polygon, not the picture
 
 
-@pytest.mark.parametrize(("stated", "portrait"), [((48, 64), True), ((64, 48), False)])
+@every_case(("stated", "portrait"), [((48, 64), True), ((64, 48), False)])
 def test_a_turned_image_is_shown_the_way_its_boxes_mean_it(tmp_path: Path, stated: tuple[int, int], portrait: bool) -> None:
     folder = tmp_path / "set"
     made.voc(folder)

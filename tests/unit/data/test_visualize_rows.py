@@ -8,6 +8,7 @@ from pathlib import Path
 import made_data as made
 import numpy as np
 import pytest
+from every_case import every_case
 
 from holdfast.data.validate import Settings
 from holdfast.data.visualize.array_pictures import as_planes, as_series, picture_of
@@ -40,7 +41,7 @@ def put_wrong(table: dict[str, dict[str, np.ndarray]]) -> None:
         table["train"][name][100] = table["train"][name][99]
 
 
-@pytest.mark.parametrize("kind", ["csv", "npz", "root"])
+@every_case("kind", ["csv", "npz", "root"])
 def test_the_very_rows_that_are_wrong_are_drawn_and_equal_ones_side_by_side(tmp_path: Path, kind: str) -> None:
     made.table(tmp_path / "set", kind, put_wrong)
     answer = drawn(tmp_path / "set", tmp_path / "to")
@@ -99,7 +100,7 @@ def test_arrays_of_pictures_are_drawn_as_pictures_in_their_own_shape(tmp_path: P
         assert pixels[0, -1, 0] - pixels[0, 0, 0] >= 20 and pixels[-1, 0, 1] - pixels[0, 0, 1] >= 14 and pixels[..., 2].max() == 0
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("shape", "is_picture", "is_series"),
     [((28, 28), True, False), ((3, 8, 8), True, False), ((32, 32, 3), True, False), ((1, 1, 9, 9), True, False),
      ((6, 100), False, True), ((100, 6), False, True), ((10,), False, False), ((2, 2), False, False)],
@@ -119,7 +120,7 @@ def test_values_that_are_no_numbers_are_seen_in_a_picture() -> None:
     assert tuple(np.asarray(picture_of(values[..., None]))[3, 4]) == (255, 0, 255)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "row",
     [
         {},

@@ -6,7 +6,7 @@ import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
-import pytest
+from every_case import every_case
 
 from holdfast.detectors.curves.order import look_at
 from holdfast.signals.curves import Curve, Curves, Floats
@@ -39,38 +39,38 @@ T = np.arange(100)
 FALLING = 0.2 + 2.0 * np.exp(-T / 15)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every_case("seed", range(20))
 def test_a_run_that_falls_and_flattens_with_noise_is_left_alone(seed: int) -> None:
     train, val = FALLING + noise(seed, 100, 0.02), FALLING + 0.1 + noise(seed + 100, 100, 0.03)
     accuracy = 0.9 - 0.8 * np.exp(-T / 15) + noise(seed + 200, 100, 0.01)
     assert codes(run(train, val, accuracy)) == set()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every_case("seed", range(20))
 def test_a_noisy_but_falling_loss_is_no_oscillation(seed: int) -> None:
     val = 3.0 * np.exp(-T / 60) * np.exp(noise(seed, 100, 0.25))
     assert "loss-oscillation" not in codes(run(FALLING, val))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@every_case("seed", range(10))
 def test_a_validation_loss_that_swings_and_goes_nowhere_is_an_oscillation(seed: int) -> None:
     val = 1.0 * np.exp(noise(seed, 100, 0.4))
     assert "loss-oscillation" in codes(run(FALLING, val))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@every_case("seed", range(10))
 def test_a_validation_loss_that_rises_while_the_training_loss_falls_is_overfitting(seed: int) -> None:
     val = np.where(T < 30, 0.5 + 1.5 * np.exp(-T / 8), 0.53 + 0.005 * (T - 30)) + noise(seed, 100, 0.01)
     assert codes(run(FALLING, val)) == {"overfitting"}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every_case("seed", range(20))
 def test_noise_in_the_validation_is_no_overfitting(seed: int) -> None:
     val = FALLING + 0.5 + noise(seed, 100, 0.05)
     assert "overfitting" not in codes(run(FALLING, val))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@every_case("seed", range(5))
 def test_the_loss_of_a_game_that_rises_by_half_is_no_divergence_and_one_that_triples_is(seed: int) -> None:
     game = np.interp(np.arange(1200), [0, 300, 900, 1199], [0.69, 0.74, 0.85, 1.05]) + noise(seed, 1200, 0.08)
     assert "loss-divergence" not in codes(run(game))
@@ -90,7 +90,7 @@ def test_few_evaluations_that_rise_each_time_are_overfitting() -> None:
     assert "overfitting" in codes(run(np.linspace(0.3, 0.0, 200), np.interp(np.arange(5), [0, 4], [0.32, 0.42])))
 
 
-@pytest.mark.parametrize("classes", [2, 4, 10, 100])
+@every_case("classes", [2, 4, 10, 100])
 def test_a_loss_that_stays_at_that_of_guessing_does_not_learn(classes: int) -> None:
     train = np.log(classes) + noise(classes, 60, 0.004)
     (finding,) = [finding for finding in look_at(run(train)) if finding.code == "not-learning"]
@@ -138,23 +138,23 @@ def test_a_metric_that_never_leaves_the_bottom_does_not_learn() -> None:
     assert "not-learning" in codes(run(FALLING, np.full(100, 3.0), np.full(100, 0.001) + np.abs(noise(1, 100, 1e-4))))
 
 
-@pytest.mark.parametrize("points", [1, 2, 3, 4])
+@every_case("points", [1, 2, 3, 4])
 def test_of_a_few_points_nothing_is_said(points: int) -> None:
     assert codes(run(np.array([1.0, 9.0, 1.0, 9.0])[:points], np.array([1.0, 2.0, 3.0, 4.0])[:points])) == set()
 
 
-@pytest.mark.parametrize("make", [lambda v: v * 1e-6, lambda v: v * 1e6, lambda v: v - 5.0], ids=["small", "large", "negative"])
+@every_case("make", [lambda v: v * 1e-6, lambda v: v * 1e6, lambda v: v - 5.0], ids=["small", "large", "negative"])
 def test_the_size_of_the_numbers_makes_no_difference(make: Callable[[Floats], Floats]) -> None:
     assert codes(run(make(FALLING + noise(3, 100, 0.02)), make(FALLING + 0.1 + noise(4, 100, 0.02)))) == set()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@every_case("seed", range(10))
 def test_losses_of_single_small_batches_have_long_tails_and_that_is_no_spike(seed: int) -> None:
     train = 0.5 * np.exp(noise(seed, 600, 0.8))
     assert "loss-spike" not in codes(run(train))
 
 
-@pytest.mark.parametrize("length", [5_000, 200_000])
+@every_case("length", [5_000, 200_000])
 def test_a_curve_of_any_length_is_judged_alike_and_in_little_memory(length: int) -> None:
     x = np.linspace(0, 1, length)
     falls = 2 * np.exp(-8 * x) + 0.3 + noise(1, length, 0.05)

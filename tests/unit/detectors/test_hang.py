@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from every_case import every_case
 
 from holdfast.detectors.hang import Limits, Standing, Suspect, awake, code_of, limit_of, stands, suspects
 
@@ -25,7 +25,7 @@ def test_the_limit_is_five_times_the_longest_recent_step_where_that_is_more() ->
     assert found(Standing(**slow, silent=36.0)) == [0]
 
 
-@pytest.mark.parametrize(
+@every_case(
     "quiet",
     [
         Standing(rank=0, silent=90.0, steps=0, phase="starting"),
@@ -86,7 +86,7 @@ def test_a_stopped_process_keeps_the_others_from_being_suspected() -> None:
     assert found(Standing(**STEPPING, silent=60.0, phase="collective"), stopped) == []
 
 
-@pytest.mark.parametrize("verdict", ["moving", "paused", "stopped"])
+@every_case("verdict", ["moving", "paused", "stopped"])
 def test_a_debugger_a_pause_and_moving_stacks_end_the_suspicion(verdict: str) -> None:
     assert not stands(Suspect(Standing(**STEPPING, silent=1e6), 10.0), verdict, LIMITS)
 

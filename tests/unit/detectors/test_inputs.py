@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_case import every_case
 
 from holdfast.detectors.runs.constant_input import constant_batches
 from holdfast.detectors.runs.guessing import guessing
@@ -48,7 +49,7 @@ def looked_at(held_out: dict[str, Any] | None = None, run: RunView | None = None
     return run
 
 
-@pytest.mark.parametrize(
+@every_case(
     "held_out",
     [{"mean": 117.0, "deviation": 57.0}, {"mean": 0.45, "deviation": 0.25}, {"mean": 2.5}, {"mean": 0.0, "deviation": 255.0}],
 )
@@ -57,14 +58,12 @@ def test_held_out_inputs_of_another_scale_are_a_mismatch(held_out: dict[str, Any
     assert found is not None and found.severity == "warning" and found.evidence["field"] == "0"
 
 
-@pytest.mark.parametrize(
-    "held_out", [{}, {"deviation": 0.7}, {"deviation": 1.6, "mean": 0.5}, {"mean": -1.2}, {"deviation": 0.0}]
-)
+@every_case("held_out", [{}, {"deviation": 0.7}, {"deviation": 1.6, "mean": 0.5}, {"mean": -1.2}, {"deviation": 0.0}])
 def test_augmentation_and_a_shift_of_the_data_are_no_mismatch(held_out: dict[str, Any]) -> None:
     assert preprocessing_mismatch(looked_at(held_out)) is None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every_case("seed", range(20))
 def test_long_tails_are_no_mismatch(seed: int) -> None:
     random, run = np.random.default_rng(seed), view()
     for step in range(12):
@@ -86,7 +85,7 @@ def test_held_out_samples_that_were_learned_from_are_a_leak() -> None:
     assert found is not None and found.evidence["share"] == pytest.approx(0.94, abs=0.1)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "held_out",
     [{"known": 0}, {"known": 1, "known_share": 0.5}, {"known": 5, "known_share": float("nan")}, {"known": MISSING_INT}],
 )
@@ -110,7 +109,7 @@ def test_batches_of_one_and_the_same_sample_are_constant() -> None:
     assert found is not None and found.evidence["same_input"]
 
 
-@pytest.mark.parametrize("learned", [{}, {"distinct": 2}, {"distinct": 1, "samples": 2}, {"distinct": 1, "known": MISSING_INT}])
+@every_case("learned", [{}, {"distinct": 2}, {"distinct": 1, "samples": 2}, {"distinct": 1, "known": MISSING_INT}])
 def test_batches_of_different_samples_are_not_constant(learned: dict[str, Any]) -> None:
     assert constant_batches(looked_at(**learned)) is None
 
@@ -129,7 +128,7 @@ def test_a_loss_that_stays_at_the_entropy_of_the_labels_is_a_guess() -> None:
     assert found is not None and found.code == "not-learning"
 
 
-@pytest.mark.parametrize(
+@every_case(
     "loss",
     [
         2.3 * np.exp(-np.arange(512) / 200),
@@ -144,13 +143,13 @@ def test_a_loss_that_is_elsewhere_or_moves_is_no_guess(loss: np.ndarray) -> None
     assert guessing(looked_at(run=view(loss=loss))) is None
 
 
-@pytest.mark.parametrize(("distinct", "severity"), [(1, "warning"), (2, "warning"), (9, "info")])
+@every_case(("distinct", "severity"), [(1, "warning"), (2, "warning"), (9, "info")])
 def test_passes_that_begin_alike_are_unshuffled_and_sorted_where_batches_hold_few_labels(distinct: int, severity: str) -> None:
     found = unshuffled_data(looked_at(labels={"distinct": distinct}, repeats=3))
     assert found is not None and found.severity == severity
 
 
-@pytest.mark.parametrize("repeats", [MISSING_INT, 0, 1])
+@every_case("repeats", [MISSING_INT, 0, 1])
 def test_one_pass_that_begins_like_another_is_chance(repeats: int) -> None:
     assert unshuffled_data(looked_at(labels={"distinct": 1}, repeats=repeats)) is None
 
@@ -181,7 +180,7 @@ def test_layers_that_are_trained_from_now_on_with_a_small_rate_still_learn() -> 
     assert found is not None and found.severity == "info", "the last layer alone, then all of them: 0.7 became 0.03"
 
 
-@pytest.mark.parametrize(
+@every_case(
     "rate",
     [
         np.where(np.arange(400) < 200, 1e-2, 1e-3),
@@ -202,7 +201,7 @@ def test_another_optimizer_with_a_rate_of_its_own_is_left_alone() -> None:
     assert rate_dropped(view(400, lr=rate, loss=falling(), update_ratio=np.full(400, 1e-3))) is None
 
 
-@pytest.mark.parametrize("begins", [0.3, 0.45, 0.6])
+@every_case("begins", [0.3, 0.45, 0.6])
 def test_a_leak_that_begins_in_the_middle_is_seen(begins: float) -> None:
     steps = np.arange(300)
     found = host_memory_growth(view(300, host_rss=(4e8 + 2e6 * np.maximum(0, steps - begins * 300)).astype(np.int64)))
@@ -220,7 +219,7 @@ def test_memory_that_each_evaluation_adds_to_is_a_leak() -> None:
     assert found is not None and found.evidence["in_evaluation"] > 0.9
 
 
-@pytest.mark.parametrize("rises", [(64e6, 1e6, 0.0), (2e6, 2e6, 2e6), (64e6, 64e6, -128e6)])
+@every_case("rises", [(64e6, 1e6, 0.0), (2e6, 2e6, 2e6), (64e6, 64e6, -128e6)])
 def test_an_evaluation_that_warms_up_or_gives_back_is_no_leak(rises: tuple[float, ...]) -> None:
     steps = np.arange(240)
     sizes = 4e8 + sum(rise * (steps >= at) for rise, at in zip(rises, (60, 120, 180), strict=True))

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_case import every_case
 
 from holdfast.detectors.clipping import clipping_every_step, clipping_never
 from holdfast.detectors.finding import Finding, plain
@@ -32,12 +33,12 @@ def evaluations(name: str, *values: float, split: str = "val", loss: Any = None)
     return SignalView({"step": steps, "loss": np.ones(len(steps)) if loss is None else loss}, evaluations=made)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@every_case("seed", range(12))
 def test_a_spike_stays_silent_on_ordinary_noise_and_long_tails(replay: Replay, seed: int) -> None:
     assert replay(loss=noise(seed, 1000, spread=[0.05, 0.5, 1.5][seed % 3]), grad_norm=noise(seed + 99, 1000, spread=1.0)) == []
 
 
-@pytest.mark.parametrize("seed", range(5))
+@every_case("seed", range(5))
 def test_a_spike_while_the_run_still_learns_quickly_is_seen(replay: Replay, seed: int) -> None:
     loss = (0.2 + 2.1 * np.exp(-np.arange(200) / 20)) * noise(seed, 200, 1.0, 0.3)
     assert replay(loss=loss) == []
@@ -62,14 +63,14 @@ def test_norms_that_stay_high_while_the_loss_rises_are_an_explosion(view: View) 
     assert found.evidence["times"] == pytest.approx(60, rel=0.2)
 
 
-@pytest.mark.parametrize("loss_then", [0.5, 0.1])
+@every_case("loss_then", [0.5, 0.1])
 def test_norms_that_grow_while_the_loss_does_not_are_none(view: View, loss_then: float) -> None:
     norm, loss = noise(0, 300), noise(1, 300, 0.5, 0.1)
     norm[285:], loss[285:] = 60.0, loss_then
     assert gradient_explosion(view(grad_norm=norm, loss=loss)) is None
 
 
-@pytest.mark.parametrize("dead", [{"loss": np.nan}, {"non_finite": 2}, {"skipped": 1}])
+@every_case("dead", [{"loss": np.nan}, {"non_finite": 2}, {"skipped": 1}])
 def test_ten_steps_without_a_finite_number_are_a_dead_model(view: View, dead: dict[str, Any]) -> None:
     columns = {"loss": np.ones(50), "non_finite": np.zeros(50), "skipped": np.zeros(50), "scale": np.full(50, MISSING)}
     for name, value in dead.items():
@@ -117,7 +118,7 @@ def test_clipping_that_never_acts_is_said_after_a_long_time(view: View) -> None:
     assert clipping_never(view(grad_norm=noise(0, 2100, 5.0), clip_norm=np.full(2100, 10.0))) is None
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("name", "way"),
     [("loss", "lower"), ("val/acc", "higher"), ("mAP50", "higher"), ("top-1 error", "lower"), ("reward", None), ("lr", None)],
 )
@@ -135,7 +136,7 @@ def test_three_evaluations_in_a_row_that_are_worse_are_a_decline() -> None:
     assert metric_decline(evaluations("loss", 0.5, 0.6, 0.7, 0.8, 0.9, split="train")) is None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every_case("seed", range(20))
 def test_evaluations_that_only_scatter_are_hardly_ever_a_decline(seed: int) -> None:
     values = 0.7 + 0.01 * np.random.default_rng(seed).standard_normal(30)
     found = [metric_decline(evaluations("accuracy", *values[:count])) for count in range(4, 31)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from every_case import every_case
 
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.machine import MachineView, computing_on_cpu, low_gpu_utilisation
@@ -57,7 +57,7 @@ def test_a_gpu_that_is_not_used_is_critical_where_steps_are_long_and_a_remark_wh
     assert quick is not None and quick.severity == "info"
 
 
-@pytest.mark.parametrize("given", [{}, {"on_gpu": False, "gpus": 0}, {"on_gpu": False, "steps": 10}])
+@every_case("given", [{}, {"on_gpu": False, "gpus": 0}, {"on_gpu": False, "steps": 10}])
 def test_without_a_gpu_or_with_one_in_use_nothing_is_said(given: dict[str, object]) -> None:
     assert computing_on_cpu(machine(**given)) is None
 
@@ -113,7 +113,7 @@ def test_a_rank_that_all_others_wait_for_is_told_once() -> None:
     assert 0.6 < found.evidence["share"] < 1.0 and not found.evidence["by_data"]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@every_case("seed", range(10))
 def test_ranks_that_come_late_in_turn_or_a_little_are_no_stragglers(seed: int) -> None:
     assert late(0.0, ranks=2, slow=0, seed=seed, steps=1000) == []
     assert late(0.15, seed=seed) == [], "the others lose little"
@@ -127,7 +127,7 @@ def test_a_straggler_that_waits_for_its_data_is_told_so() -> None:
     assert one.evidence["by_data"] and one.evidence["rank"] == 1
 
 
-@pytest.mark.parametrize("seed", range(10))
+@every_case("seed", range(10))
 def test_noise_a_slow_start_a_busy_hour_and_tiny_steps_are_no_slow_steps(seed: int) -> None:
     noise = np.random.default_rng(seed).lognormal(0, 0.4, 1024)
     busy = noise.copy()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_case import every_case
 
 from holdfast.detectors.resume.fit import loss_fit
 from holdfast.detectors.resume.mismatch import resume_mismatch
@@ -56,17 +57,17 @@ def suspects(finding: Any) -> list[str]:
 # What fits
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.2, 0.6, 1.2])
-@pytest.mark.parametrize("saved", [40, 150, 400, 1500])
+@every_case("noise", [0.02, 0.2, 0.6, 1.2])
+@every_case("saved", [40, 150, 400, 1500])
 def test_a_full_resume_is_never_a_finding(noise: float, saved: int) -> None:
-    for seed in range(25):
+    for seed in range(10):
         for later in (0, 100):
             before, after = training(seed, saved=saved, noise=noise, later=later)
             for count in (10, 20, 50, 200):
                 assert resume_mismatch(before, after(count=count), ALL) is None, (seed, later, count)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@every_case("seed", range(10))
 def test_one_high_loss_after_the_resume_is_no_finding(seed: int) -> None:
     before, after = training(seed)
     now = after()
@@ -103,8 +104,8 @@ def test_too_few_steps_say_nothing() -> None:
 # What does not
 
 
-@pytest.mark.parametrize("noise", [0.05, 0.2, 0.4])
-@pytest.mark.parametrize("seed", range(10))
+@every_case("noise", [0.05, 0.2, 0.4])
+@every_case("seed", range(10))
 def test_weights_that_were_not_loaded_are_found_within_thirty_steps(seed: int, noise: float) -> None:
     before, after = training(seed, noise=noise)
     finding = resume_mismatch(before, after(0, count=30), replace(ALL, weights=None))
@@ -160,7 +161,7 @@ def test_an_evaluation_far_worse_than_the_last_ones_speaks_for_normalisation() -
             assert (finding and suspects(finding)) == expected, (metric, shown)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@every_case("seed", range(10))
 def test_a_hundredfold_rate_that_loses_everything_is_an_explosion(seed: int) -> None:
     before, after = training(seed)
     now = after(count=40)

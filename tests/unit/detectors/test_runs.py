@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_case import every_case
 
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.runs.constant_input import constant_input
@@ -62,7 +63,7 @@ def test_gradients_that_fade_from_layer_to_layer_vanish() -> None:
     assert found is not None and found.evidence["ratio"] < 1e-3
 
 
-@pytest.mark.parametrize("norms", [[1.0] * 8, [0.03, 0.1, 0.3, 1, 1, 1], [1e-9] * 6, [1e-6, 1.0]])
+@every_case("norms", [[1.0] * 8, [0.03, 0.1, 0.3, 1, 1, 1], [1e-9] * 6, [1e-6, 1.0]])
 def test_gradients_of_one_size_or_small_all_over_do_not_vanish(norms: list[float]) -> None:
     assert gradient_vanishing(sampled(layers(*norms))) is None
 
@@ -74,7 +75,7 @@ def test_first_layers_without_any_gradient_are_dead() -> None:
     assert dead_units(sampled(layers(0.0, 0.0, 0.0))) is None, "nothing lives: another matter"
 
 
-@pytest.mark.parametrize(("newest", "dies"), [((0.0, 0.0, 1.0), True), ((0.0, 1.0, 1.0), False), ((0.0, 0.0, 0.0), False)])
+@every_case(("newest", "dies"), [((0.0, 0.0, 1.0), True), ((0.0, 1.0, 1.0), False), ((0.0, 0.0, 0.0), False)])
 def test_several_layers_that_were_never_zero_have_died_in_one_sample(newest: tuple[float, ...], dies: bool) -> None:
     run = sampled(layers(1.0, 1.0, 1.0))
     for name, norm in zip(list(run.parameters), newest, strict=True):
@@ -122,7 +123,7 @@ def test_an_optimizer_whose_parameters_get_no_gradient_is_a_mistake() -> None:
     assert found is not None and found.severity == "warning"
 
 
-@pytest.mark.parametrize("why", ["frozen", "no-optimizer"])
+@every_case("why", ["frozen", "no-optimizer"])
 def test_first_layers_left_alone_are_a_remark(why: str) -> None:
     found = _untrained((why, 0), (why, 1))
     assert found is not None and found.severity == "info"
@@ -153,7 +154,7 @@ def test_a_schedule_that_ends_while_the_loss_falls() -> None:
     assert schedule_ended(view(loss=np.linspace(2.3, 1.2, 512), lr=1 - np.arange(512) / 512)) is None, "ends with the run"
 
 
-@pytest.mark.parametrize(("detector", "column"), [(host_memory_growth, "host_rss"), (gpu_memory_growth, "gpu_allocated")])
+@every_case(("detector", "column"), [(host_memory_growth, "host_rss"), (gpu_memory_growth, "gpu_allocated")])
 def test_memory_that_grows_is_told_from_memory_that_levels_off(
     detector: Callable[[RunView], Finding | None], column: str
 ) -> None:
@@ -192,7 +193,7 @@ def test_the_first_batches_of_short_passes_are_no_slow_loading() -> None:
     assert slow_loading(starts) is None, "workers that start with every pass are waited for once"
 
 
-@pytest.mark.parametrize("at", [0, 160, 400])
+@every_case("at", [0, 160, 400])
 def test_slow_loading_says_when_it_began(at: int) -> None:
     waits = np.where(np.arange(512) < at, 0.0005, 0.06) * RANDOM.uniform(0.7, 1.3, 512)
     found = slow_loading(view(data_seconds=waits, step_seconds=0.01 + waits, epoch=0))
@@ -232,7 +233,7 @@ def test_a_column_of_any_length_is_kept_in_a_few_blocks() -> None:
     assert len(blocks.means) < BLOCKS and np.all(np.diff(blocks.means) > 0)
 
 
-@pytest.mark.parametrize("at_a_time", [1, 7, 64, 5000])
+@every_case("at_a_time", [1, 7, 64, 5000])
 def test_the_same_is_found_however_the_rows_come(at_a_time: int) -> None:
     random = np.random.default_rng(3)
     count = 5000
@@ -283,7 +284,7 @@ def test_a_weight_too_large_to_be_squared_is_found_though_the_loss_does_not_show
     assert diagnose([found]).causes[0] == "weights-overwritten"
 
 
-@pytest.mark.parametrize(
+@every_case(
     "run",
     [
         weighed(9.2, 9.6, 1e30),

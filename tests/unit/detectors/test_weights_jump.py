@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
+from every_case import every_case
 
 from holdfast.detectors.weights_jump import weights_jump
 from holdfast.signals.schema import MISSING
@@ -27,14 +27,14 @@ SPOILT = np.where(STEPS < 150, FALLING, 3.9 - 0.003 * (STEPS - 150) + NOISE)
 GROWING = 10.0 + 0.02 * STEPS
 
 
-@pytest.mark.parametrize("times", [0.3, 0.01, 5.0])
+@every_case("times", [0.3, 0.01, 5.0])
 def test_weights_that_jump_while_the_loss_is_lost_are_told(times: float) -> None:
     found = weights_jump(view(loss=SPOILT, norm=np.where(STEPS < 150, GROWING, times * GROWING)))
     assert found is not None and (found.code, found.severity) == ("loss-divergence", "critical")
     assert 150 <= found.onset <= 152
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("loss", "norm", "ratio"),
     [
         (SPOILT, GROWING, 2e-3),

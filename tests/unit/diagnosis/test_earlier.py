@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
+from every_case import every_case
 
 from holdfast.diagnosis.earlier import Earlier, last_good
 from holdfast.diagnosis.of_run import check_up_run
@@ -52,7 +52,7 @@ def test_without_the_good_run_there_is_no_word_of_a_change(tmp_path: Path) -> No
     assert "setting-changed" not in [one["cause"] for one in check_up_run(bad).as_row()["diagnoses"]]
 
 
-@pytest.mark.parametrize(
+@every_case(
     "other",
     [
         {"diverges": True},  # was bad itself

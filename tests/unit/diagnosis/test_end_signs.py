@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from every_case import every_case
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.diagnosis import diagnose
@@ -12,7 +12,7 @@ from holdfast.diagnosis.diagnosis import diagnose
 GB = 1 << 30
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("code", "evidence", "cause"),
     [
         ("process-died", {"exit_code": 137}, "killed-from-outside"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from every_case import every_case
 
 from holdfast.diagnosis.diagnosis import diagnose
 from holdfast.diagnosis.endings import Ended, error_of, finding_of, trend, words_of
@@ -24,7 +24,7 @@ def died(code: int, text: str = "", **more: int) -> Ended:
     return Ended(exit_code=code, step=7, said=search_text(text), **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("ended", "code", "cause"),
     [
         (died(139), "process-died", "crash-in-a-library"),

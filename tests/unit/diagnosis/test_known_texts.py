@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from holdfast.diagnosis.error_search import Answer, search_file, search_text
 from holdfast.diagnosis.failures import CODES
@@ -27,17 +28,17 @@ def first(answer: Answer) -> str | None:
     return answer.found[0].text.name if answer.found else None
 
 
-@pytest.mark.parametrize(("name", "text"), SAMPLES, ids=[f"{name}-{place}" for place, (name, _) in enumerate(SAMPLES)])
+@every_case(("name", "text"), SAMPLES, ids=[f"{name}-{place}" for place, (name, _) in enumerate(SAMPLES)])
 def test_a_text_is_found_as_people_paste_it(name: str, text: str) -> None:
     assert first(search_text(text)) == name
 
 
-@pytest.mark.parametrize(("name", "text"), SAMPLES, ids=[f"{name}-{place}" for place, (name, _) in enumerate(SAMPLES)])
+@every_case(("name", "text"), SAMPLES, ids=[f"{name}-{place}" for place, (name, _) in enumerate(SAMPLES)])
 def test_rank_prefixes_capitals_and_colours_change_nothing(name: str, text: str) -> None:
     assert first(search_text(f"[rank3]: \x1b[31m{text.upper()}\x1b[0m")) == name
 
 
-@pytest.mark.parametrize("known", KNOWN_TEXTS, ids=lambda known: known.name)
+@every_case("known", KNOWN_TEXTS, ids=lambda known: known.name)
 def test_a_known_text_has_a_sample_a_meaning_a_fix_and_a_page(known: KnownText) -> None:
     assert isinstance(known.says, tuple) and any(name == known.name for name, _ in SAMPLES)
     assert known.means.endswith(".") and known.fix.endswith(".") and known.kind in KINDS

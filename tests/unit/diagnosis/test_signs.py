@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 import numpy as np
-import pytest
+from every_case import every_case
 
 import holdfast
 from holdfast.detectors.finding import Finding
@@ -68,7 +68,7 @@ def test_a_finite_batch_after_ordinary_steps_speaks_for_damaged_weights() -> Non
     assert rank([spoiled], curves([1.0, 0.5]), around=[growing])[0].because == ()
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("numbers", "sign"),
     [
         (

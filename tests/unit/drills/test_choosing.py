@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from holdfast.drills import faults
 from holdfast.drills.choosing import (
@@ -27,7 +28,7 @@ def test_faults_are_named_by_code_by_number_or_all_together() -> None:
     assert read_codes("mine,nan-batch", ["mine"]) == ["mine", "nan-batch"]
 
 
-@pytest.mark.parametrize(("text", "fix"), [("nan-btch", "nan-batch"), ("0", "1 to"), ("9999", "--list"), (" , ", "--faults all")])
+@every_case(("text", "fix"), [("nan-btch", "nan-batch"), ("0", "1 to"), ("9999", "--list"), (" , ", "--faults all")])
 def test_a_fault_that_there_is_not_is_told_with_the_nearest(text: str, fix: str) -> None:
     with pytest.raises(UsageError) as told:
         read_codes(text)
@@ -40,13 +41,13 @@ def test_steps_are_for_all_faults_or_for_one() -> None:
     assert [one.step for one in planned("lr-x100", "", 0, 1000, at)] == [200, 300]
 
 
-@pytest.mark.parametrize("text", ["step=x", "epoch=3", "-5", "", "inf-pixel=3"])
+@every_case("text", ["step=x", "epoch=3", "-5", "", "inf-pixel=3"])
 def test_what_is_no_step_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no step"):
         read_at([text], ["nan-batch"])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every_case("seed", range(20))
 def test_the_same_seed_draws_the_same_step_in_the_middle_of_the_run(seed: int) -> None:
     step = drawn("nan-batch", seed, 1000)
     assert 300 <= step <= 600 and step == drawn("nan-batch", seed, 1000)
@@ -83,7 +84,7 @@ def test_what_a_training_lacks_is_said_in_words() -> None:
     assert lacking("slow-worker", "", {"loader", "workers"}) == ""
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("text", "said"),
     [
         ("x = 1\n", "holds no fault"),

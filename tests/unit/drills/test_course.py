@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_case import every_case
 from holdfast_run import HOLDFAST, PYTHON, VICTIMS, environment
 
 from holdfast.drills import assert_survives
@@ -123,7 +124,7 @@ def test_a_fault_that_is_not_seen_and_not_survived_fails_the_test_in_words_and_k
     assert Path(str(told.value).split()[-1]).is_dir()
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("words", "said"),
     [
         (["-c", "raise ValueError('no data')"], "ends with exit code 1:\n  | Traceback"),

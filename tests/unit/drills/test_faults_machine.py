@@ -147,7 +147,7 @@ class _Answer(BaseHTTPRequestHandler):
 
 def test_a_tracker_that_is_gone_has_answered_before_and_does_so_no_more(drilled: Drilled) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         code, told = drilled("tracker-gone", url=f"http://127.0.0.1:{server.server_port}/", strength=0.01)
         server.shutdown()
     assert code == 0 and told["posted"] == ["200"] * (AT - 1) + ["URLError"] * (STEPS - AT + 1)

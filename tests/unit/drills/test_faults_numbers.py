@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -106,7 +107,7 @@ def weights_changed(told: Trained, usual: Trained) -> int:
     return next(step for step, (a, b) in enumerate(pairs) if any(not torch.equal(a[name], b[name]) for name in a))
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("code", "is_right"),
     [
         ("nan-batch", lambda now, _: bool(now.isnan().all())),
@@ -121,7 +122,7 @@ def test_one_batch_is_bad_and_no_other(tmp_path: Path, usual: Trained, code: str
     assert not changed(told.labels, usual.labels) and not changed(told.held_out, usual.held_out)
 
 
-@pytest.mark.parametrize("code", ["nan-batch", "label-out-of-range"])
+@every_case("code", ["nan-batch", "label-out-of-range"])
 def test_a_bad_batch_does_not_come_again_after_a_restart(tmp_path: Path, usual: Trained, code: str) -> None:
     train(tmp_path, code)
     again = train(tmp_path, code)
@@ -168,7 +169,7 @@ def test_recurrent_weights_grow_once(tmp_path: Path) -> None:
     assert torch.equal(told.before[AT]["head.weight"], before.before[AT]["head.weight"])
 
 
-@pytest.mark.parametrize(("code", "times"), [("lr-x100", 100.0), ("lr-div-1000", 1e-3), ("scheduler-bug", 100.0)])
+@every_case(("code", "times"), [("lr-x100", 100.0), ("lr-div-1000", 1e-3), ("scheduler-bug", 100.0)])
 def test_the_rate_jumps_between_two_steps(tmp_path: Path, code: str, times: float) -> None:
     told = train(tmp_path, code)
     assert told.rates == pytest.approx([RATE] * AT + [times * RATE] * (STEPS - AT))
@@ -182,8 +183,8 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize(("code", "times"), [("lr-x100", 100.0), ("lr-div-1000", 1e-3), ("scheduler-bug", 100.0)])
+@every_case("schedule", SCHEDULES)
+@every_case(("code", "times"), [("lr-x100", 100.0), ("lr-div-1000", 1e-3), ("scheduler-bug", 100.0)])
 def test_a_wrong_rate_holds_against_any_schedule(tmp_path: Path, code: str, times: float, schedule: str) -> None:
     rates: dict[str, list[float]] = {}
     for name in ("usual", code):
@@ -272,7 +273,7 @@ def test_a_stale_optimizer_holds_parameters_that_the_model_does_not(tmp_path: Pa
     assert torch.equal(told.before[-1]["4.weight"], told.before[1]["4.weight"])
 
 
-@pytest.mark.parametrize(("code", "times"), [("memory-leak", STEPS - AT), ("predictions-collected", 3 * PASSES)])
+@every_case(("code", "times"), [("memory-leak", STEPS - AT), ("predictions-collected", 3 * PASSES)])
 def test_what_leaks_is_held_to_the_end_and_changes_nothing(tmp_path: Path, usual: Trained, code: str, times: int) -> None:
     told = train(tmp_path, code, strength=0.1)
     assert len(told.fault._kept) == times
@@ -284,7 +285,7 @@ def test_tensors_are_kept_on_the_device_of_the_model(tmp_path: Path) -> None:
     assert len(told.fault._kept) == STEPS - AT + 1 and told.fault._kept[0].device == next(told.model.parameters()).device
 
 
-@pytest.mark.parametrize("code", ["scheduler-bug", "shuffled-labels", "unshuffled"])
+@every_case("code", ["scheduler-bug", "shuffled-labels", "unshuffled"])
 def test_what_lasts_is_there_again_after_a_restart(tmp_path: Path, usual: Trained, code: str) -> None:
     train(tmp_path, code)
     again = train(tmp_path, code)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
+from every_case import every_case
 
 from holdfast.drills import faults
 
@@ -59,7 +59,7 @@ def test_heal_is_asked_only_for_what_can_be_survived() -> None:
         assert all(faults.find(code).expected.survivable for code in codes_of(name, "heal"))
 
 
-@pytest.mark.parametrize("name", every_training(gpu=True))
+@every_case("name", every_training(gpu=True))
 def test_the_script_of_each_training_is_there(name: str) -> None:
     assert Path(training(name).words[-1]).is_file()
 
@@ -81,7 +81,7 @@ def test_a_course_without_a_miss_is_ok_in_every_bar() -> None:
     assert all(bar.ok for bar in scoreboard.Course(good_course()).bars())
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("rows", "bar", "told"),
     [
         ([fault(seed=n, seen=None, cause_right=False, unexpected=["hang"]) for n in range(2)], "seen", "raised instead: hang"),

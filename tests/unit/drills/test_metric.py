@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from holdfast.drills.metric import metric_of
 from holdfast.signals.recorder import Recorder
@@ -11,7 +12,7 @@ from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("output", "name", "value"),
     [
         ("epoch 1 loss 0.5 accuracy 0.80\nepoch 2 loss 0.4 accuracy 0.91\n", "accuracy", 0.91),

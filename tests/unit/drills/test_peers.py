@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
+from every_case import every_case
 
 from holdfast.drills import faults
 
@@ -15,7 +15,7 @@ import watchers
 BY_NAME = {watcher.name: watcher for watcher in watchers.WATCHERS}
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("name", "output", "said"),
     [
         (
@@ -33,7 +33,7 @@ def test_what_a_peer_says_is_found_in_its_output(name: str, output: str, said: s
     assert said in watchers.said_in(BY_NAME[name], output)
 
 
-@pytest.mark.parametrize("name", [watcher.name for watcher in watchers.WATCHERS])
+@every_case("name", [watcher.name for watcher in watchers.WATCHERS])
 def test_a_healthy_log_is_not_taken_for_something_said(name: str) -> None:
     log = "step 3 loss=0.5 grad_norm=1\n{'loss': '0.5', 'grad_norm': '2.1'}\nepoch 1: accuracy 0.97\n"
     assert watchers.said_in(BY_NAME[name], log) == ""

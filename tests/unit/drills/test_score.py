@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from every_case import every_case
 from made_trial import made_trial, raised
 
 from holdfast.drills.score import score, score_control, score_each, spread
@@ -43,13 +44,13 @@ def test_a_remark_is_not_enough_unless_the_fault_says_so() -> None:
     assert remark.seen == "too-good" and not remark.to_explain
 
 
-@pytest.mark.parametrize("cause", ["weights-damaged", None])
+@every_case("cause", ["weights-damaged", None])
 def test_a_wrong_first_cause_is_wrong_and_none_is_too(cause: str | None) -> None:
     found = score(made_trial("nan-batch", raised=(raised("non-finite-loss", cause=cause),)), CONTROL)
     assert found.to_explain and not found.cause_right
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("trial", "why"),
     [
         ({"exit_code": 1}, "exit 1"),
@@ -72,14 +73,12 @@ def test_under_observe_a_run_need_not_survive() -> None:
     assert found.survived is False and not found.lost and found.good
 
 
-@pytest.mark.parametrize(("metric", "survived"), [(0.881, True), (0.879, False), (0.95, True)])
+@every_case(("metric", "survived"), [(0.881, True), (0.879, False), (0.95, True)])
 def test_a_share_may_be_two_points_worse(metric: float, survived: bool) -> None:
     assert score(made_trial("nan-batch", raised=(SEEN,), metric=metric), CONTROL).survived is survived
 
 
-@pytest.mark.parametrize(
-    ("loss", "noise", "survived"), [(2.03, 0.0, True), (2.05, 0.0, False), (2.05, 0.03, True), (1.5, 0.0, True)]
-)
+@every_case(("loss", "noise", "survived"), [(2.03, 0.0, True), (2.05, 0.0, False), (2.05, 0.03, True), (1.5, 0.0, True)])
 def test_a_loss_may_be_two_percent_worse_or_as_much_as_chance_makes(loss: float, noise: float, survived: bool) -> None:
     of_loss = {"metric_name": "val loss", "metric_is_higher": False}
     control, trial = made_trial(metric=2.0, **of_loss), made_trial("nan-batch", raised=(SEEN,), metric=loss, **of_loss)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from holdfast.environment.check import NOTE, OK, PROBLEM, SKIPPED, WARNING
 from holdfast.environment.checks import mlflow, packages, slurm, wandb
@@ -48,7 +49,7 @@ def server() -> Iterator[str]:
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
+        threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{running.server_port}"
         running.shutdown()
 
@@ -68,7 +69,7 @@ def site(folder: Path, **versions: str) -> list[str]:
     return [str(folder)]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("versions", "level", "words"),
     [
         ({"torch": "2.8.0+cu128", "torchvision": "0.23.0+cu128", "numpy": "2.1.0"}, OK, "fit together"),
@@ -151,7 +152,7 @@ def test_a_database_that_another_process_locks_is_told_with_that_process(tmp_pat
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("path", "variables", "level", "words"),
     [
         ("", {}, OK, "answers"),
@@ -183,7 +184,7 @@ def test_an_mlflow_that_is_not_used_is_not_asked_for(tmp_path: Path) -> None:
 # Weights & Biases
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("variables", "level", "words"),
     [
         ({"WANDB_PROJECT": "x"}, WARNING, "no key"),
@@ -211,7 +212,7 @@ def test_a_key_from_an_earlier_login_counts_and_so_does_a_folder_that_is_offline
     assert wandb.ask(Machine(Plans(folder=tmp_path)), {"WANDB_BASE_URL": server}, home=tmp_path).level == NOTE
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("url", "shown"),
     [
         ("https://me:secret@host.example:8080/a?token=x#y", "https://host.example:8080/a"),
@@ -226,7 +227,7 @@ def test_addresses_are_shown_without_what_is_secret_in_them(url: str, shown: str
 # Slurm and special machines
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("variables", "cards", "workers", "level", "words"),
     [
         ({}, 0, None, SKIPPED, "not a Slurm job"),
@@ -261,12 +262,12 @@ def test_grace_hopper_gets_one_worker_more_threads_small_chunks_and_no_compiling
     assert verdict.level == NOTE and "1 loader worker" in verdict.says and verdict.evidence["workers"] == 1
 
 
-@pytest.mark.parametrize("name", ["NVIDIA H200", "NVIDIA A100-SXM4-80GB"])
+@every_case("name", ["NVIDIA H200", "NVIDIA A100-SXM4-80GB"])
 def test_an_ordinary_machine_gets_no_rules(name: str) -> None:
     assert rules_for(Platform(cores=64, affinity=64), card_names=(name,)).because == ()
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("variables", "words"),
     [({"KAGGLE_KERNEL_RUN_TYPE": "Interactive"}, "only /kaggle/working is kept"), ({"COLAB_RELEASE_TAG": "x"}, "mounted Drive")],
 )

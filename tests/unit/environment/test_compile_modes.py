@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from holdfast.environment.compile_modes import MODES, Measured, advice, as_row, break_even, measure
 from holdfast.errors import UsageError
@@ -70,7 +71,7 @@ def test_rows_have_the_speed_and_the_break_even() -> None:
     assert row["speedup"] == pytest.approx(1.25) and row["break_even_steps"] == 10_001 and row["mode"] == "default"
 
 
-@pytest.mark.parametrize("name", ["train.py", "train", "a b:c", ":x", ""])
+@every_case("name", ["train.py", "train", "a b:c", ":x", ""])
 def test_what_names_no_factory_is_refused_before_anything_is_started(name: str) -> None:
     with pytest.raises(UsageError, match="does not name a factory"):
         measure(name, "eager")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from holdfast.environment.check import NOTE, OK, PROBLEM, SKIPPED, WARNING
 from holdfast.environment.checks import gpu_driver, gpu_others, gpu_visible, peer_access, torch_build
@@ -36,7 +37,7 @@ def test_a_card_with_its_driver_is_named(cards: Cards) -> None:
     assert verdict.evidence["cards"] == ["NVIDIA H200, sm_90, 140 GB"] and verdict.evidence["serves CUDA up to"] == "13.0"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("answers", "words", "command"),
     [
         ("init 18\n", "updated without a restart", "sudo reboot"),
@@ -85,7 +86,7 @@ def test_a_card_without_its_library_is_a_problem_and_a_container_that_was_given_
     assert gpu_driver.ask(Machine(nvidia=fewer, platform=inside)).level == NOTE
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("value", "level", "words"),
     [
         ("", PROBLEM, "hides every card (it is empty)"),
@@ -203,7 +204,7 @@ def test_a_torch_that_cannot_be_imported_is_told_with_its_error(torch_is: TorchI
     assert verdict.level == PROBLEM and "libcudart.so.12" in verdict.says
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("architectures", "capability", "runs"),
     [
         (("sm_80", "sm_90"), (9, 0), True),

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.environment.check import OK, PROBLEM, SKIPPED, WARNING
 from holdfast.environment.checks import all_reduce, compile
-from holdfast.environment.child import TIMED_OUT, TOO_LARGE, run_child
+from holdfast.environment.child import FAILED, TIMED_OUT, TOO_LARGE, Ended, run_child
 from holdfast.environment.machine import Machine
 from holdfast.environment.torch_facts import TorchFacts
 
@@ -65,8 +65,22 @@ def test_where_torch_is_broken_nothing_heavy_is_tried() -> None:
     assert all_reduce.ask(machine).level == SKIPPED and compile.ask(machine).level == SKIPPED
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other commands")
+def test_what_a_compile_lacks_is_named_with_what_installs_it() -> None:
+    said = {  # as torch, Triton and gcc word it
+        "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')": "g++",
+        "RuntimeError: Failed to find C compiler. Please specify via CC environment variable.": "gcc",
+        "main.c:5:10: fatal error: Python.h: No such file or directory": "python3-dev",
+        "header.cpp:2:10: fatal error: omp.h: No such file or directory": "libomp-dev",
+    }
+    for errors, package in said.items():
+        verdict = compile._failed(Ended(FAILED, 1, errors=f"Traceback (most recent call last):\n{errors}\n"), 240.0, 6 << 30, {})
+        assert verdict.level == WARNING and verdict.fixes[0].commands == (f"sudo apt install {package}",), errors
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds its compiler through PATH")
-def test_a_missing_compiler_is_named_with_what_installs_it(
+def test_a_missing_compiler_is_named_by_a_real_compile_with_what_installs_it(
     real_torch: TorchFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))

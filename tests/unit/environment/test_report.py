@@ -6,7 +6,7 @@ import random
 import string
 import time
 
-import pytest
+from every_case import every_case
 
 from holdfast.environment import check
 from holdfast.environment.check import NOTE, OK, PROBLEM, WARNING, Check, Fix, Verdict, together
@@ -85,10 +85,8 @@ PLANTED = (
 )
 
 
-@pytest.mark.parametrize("word", PLANTED)
-@pytest.mark.parametrize(
-    "around", ["{}", "key: {} ", "error 'token={}' refused", "https://me:{}@host/x", "python train.py --token {}"]
-)
+@every_case("word", PLANTED)
+@every_case("around", ["{}", "key: {} ", "error 'token={}' refused", "https://me:{}@host/x", "python train.py --token {}"])
 def test_secrets_are_taken_out_wherever_they_stand(word: str, around: str) -> None:
     assert word not in mask(around.format(word), {}, {})
 
@@ -99,7 +97,7 @@ def test_users_homes_and_machines_become_nameless_and_common_words_stay() -> Non
     assert masked == "/home/<user>/data /Users/<user>/x by <user> on <host>: see /homes/annabel and torch"
 
 
-@pytest.mark.parametrize(
+@every_case(
     "text",
     [
         "torch 2.13.0+cpu (CUDA 12.8), driver 580.65.06, sm_90, 139 GB of 140 GB",
@@ -125,7 +123,7 @@ def test_a_report_of_an_environment_full_of_secrets_shows_none_of_them() -> None
     assert "NCCL_DEBUG=INFO" in text and "problem  mlflow" in text and "tracker.example" in text
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every_case("seed", range(20))
 def test_any_value_of_a_secret_variable_is_hidden_in_any_text(seed: int) -> None:
     chosen = random.Random(seed)
     value = "".join(chosen.choices(string.ascii_letters + string.digits + "+/=._-", k=chosen.randint(6, 60)))

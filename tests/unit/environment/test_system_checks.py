@@ -11,9 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from holdfast.environment.cgroup import Limits, read_limits
 from holdfast.environment.check import NOTE, OK, PROBLEM, WARNING, Verdict
@@ -67,7 +69,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 # limits
 
 
-@pytest.mark.parametrize(("files", "level"), [(128, PROBLEM), (512, WARNING), (1024, NOTE), (4096, OK)])
+@every_case(("files", "level"), [(128, PROBLEM), (512, WARNING), (1024, NOTE), (4096, OK)])
 def test_few_open_files_are_told_before_a_loader_runs_out_of_them(files: int, level: str) -> None:
     hard = max(files, min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 8192))
 
@@ -89,7 +91,7 @@ print(len(kept))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("files", "ends"), [(1024, "Too many open files"), (4096, "1100")])
+@every_case(("files", "ends"), [(1024, "Too many open files"), (4096, "1100")])
 def test_a_loader_whose_batches_are_kept_needs_more_than_1024_files(files: int, ends: str) -> None:
     done = subprocess.run([sys.executable, "-c", KEEPS, str(files)], capture_output=True, text=True, check=False, timeout=120)
     assert ends in done.stdout + done.stderr or ("received 0 items of ancdata" in done.stderr and files == 1024)
@@ -201,9 +203,7 @@ def test_a_limit_below_what_the_machine_shows_is_said_and_running_out_is_a_probl
     assert memory.ask(on(), available=60 << 30).level == OK
 
 
-@pytest.mark.parametrize(
-    ("quota", "threads", "level"), [(2.0, 64, WARNING), (2.0, 2, NOTE), (None, 8, OK), (None, 1, NOTE), (1.5, 2, NOTE)]
-)
+@every_case(("quota", "threads", "level"), [(2.0, 64, WARNING), (2.0, 2, NOTE), (None, 8, OK), (None, 1, NOTE), (1.5, 2, NOTE)])
 def test_more_threads_than_processors_are_told(quota: float | None, threads: int, level: str) -> None:
     platform = Platform(cores=8, affinity=8, limits=Limits(cpus=quota))
     assert processors.ask(Machine(platform=platform, torch=TorchFacts(threads=threads))).level == level
@@ -258,18 +258,21 @@ def clock_library(compiled: Callable[[str, str], Path]) -> Path:
 
 
 @linux
-@pytest.mark.parametrize(
-    ("off", "level", "words"),
-    [
+def test_a_clock_that_is_wrong_or_jumps_is_told(clock_library: Path) -> None:
+    cases = [
         ({"CLOCK_OFFSET": "-1000000000"}, PROBLEM, "before this package was installed"),
         ({"CLOCK_OFFSET": "-300"}, WARNING, "files here get dates +300 s off this machine's clock"),
         ({"CLOCK_OFFSET": "300"}, WARNING, "files here get dates -300 s off this machine's clock"),
         ({"CLOCK_JUMP": "30"}, WARNING, "jumped by +30"),
-    ],
-)
-def test_a_clock_that_is_wrong_or_jumps_is_told(clock_library: Path, off: dict[str, str], level: str, words: str) -> None:
-    seen = asked("clock", env={**os.environ, **off, "LD_PRELOAD": str(clock_library)})
-    assert seen[0] == level and words in seen[1]
+    ]
+
+    def ask(off: dict[str, str]) -> tuple[str, str]:
+        return asked("clock", env={**os.environ, **off, "LD_PRELOAD": str(clock_library)})
+
+    with ThreadPoolExecutor(len(cases)) as pool:  # each watches the clock for a second
+        seen = list(pool.map(ask, [off for off, _, _ in cases]))
+    wrong = [(case, found) for case, found in zip(cases, seen, strict=True) if found[0] != case[1] or case[2] not in found[1]]
+    assert not wrong
 
 
 def test_the_clock_of_this_machine_is_left_in_peace() -> None:
@@ -293,7 +296,7 @@ def test_a_system_that_refuses_to_let_processes_be_read_is_believed(tmp_path: Pa
     assert done.stdout.strip() == "Permission denied", done.stderr
 
 
-@pytest.mark.parametrize("scope", [1, 2])
+@every_case("scope", [1, 2])
 def test_a_refusal_names_the_setting_that_causes_it(scope: int) -> None:
     verdict = stacks.why_refused("Permission denied", scope, on(), {})
     assert verdict.level == WARNING and f"ptrace_scope is {scope}" in verdict.says

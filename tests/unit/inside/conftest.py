@@ -24,16 +24,19 @@ from holdfast.inside.saving import saver
 from holdfast.signals.run_folder import RunFolder
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def only_our_own_objects() -> None:
-    """What was there before the tests is neither searched nor collected again: with it, each search takes half a second."""
+    """What was there before the tests is neither searched nor collected again: with it, each search takes half a second.
+
+    For each file anew: tests of other folders run in between and import what they need.
+    """
     import torch._dynamo  # noqa: F401 - what the first step of an optimizer would import
 
     gc.collect()
     gc.freeze()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
     """Small sums are slower with several threads, and far slower beside other tests."""
     threads = torch.get_num_threads()

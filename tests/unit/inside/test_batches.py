@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from every_case import every_case
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -184,7 +185,7 @@ class Sample:
     image: torch.Tensor
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("batch", "words"),
     [
         (torch.ones(2, 3), "finite"),

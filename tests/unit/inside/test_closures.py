@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
+from every_case import every_case
 from torch import nn
 from watched_process import Watching, small
 
@@ -58,7 +58,7 @@ def test_a_closure_is_called_and_its_gradients_are_read(watching: Watching) -> N
     assert watching.close().steps["loss"] == [loss.item() for loss in losses]
 
 
-@pytest.mark.parametrize("given", [0.5, torch.ones(()), nn.Linear(1, 1)], ids=["number", "tensor", "module"])
+@every_case("given", [0.5, torch.ones(()), nn.Linear(1, 1)], ids=["number", "tensor", "module"])
 def test_a_replay_takes_only_a_closure_for_one(given: Any) -> None:
     replay, optimizer = Replay(Path("nowhere"), None), Given([torch.ones(1)])
     assert replay._before_step(optimizer, (optimizer, given), {}) is None

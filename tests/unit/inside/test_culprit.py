@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from every_case import every_case
 from torch import nn
 
 from holdfast.inside.culprit import Culprit, first_bad, forward_order
@@ -36,7 +36,7 @@ def test_only_one_bad_gradient_began_in_its_own_module() -> None:
     assert found.words.startswith("Only the gradient of body.1.weight is bad")
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("loss_finite", "began_in", "words"),
     [
         (None, None, "came with the loss"),

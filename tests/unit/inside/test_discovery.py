@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from every_case import every_case
 from torch import nn
 
 from holdfast.inside.discovery import find_living, find_roots, named, plain_name
@@ -15,7 +15,7 @@ class Wrapper(nn.Module):
         self.module = module
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("wrapped", "plain"),
     [
         ("module.layer.weight", "layer.weight"),

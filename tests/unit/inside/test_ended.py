@@ -18,7 +18,6 @@ from holdfast.probe.state import read_state
 from holdfast.signals.run_folder import RunFolder
 
 Start = Callable[..., RunFolder]
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)

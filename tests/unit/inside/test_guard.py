@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -35,15 +37,24 @@ OPTIMIZERS: dict[str, Make] = {
 }
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFolder]:
-    folder = RunFolder.create(tmp_path, "run")
+@contextmanager
+def guarded_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFolder]:
+    """A run that a training can be armed with; what was put into torch is out again at the end."""
+    folder = RunFolder.create(place, "run")
     for name, value in {"RUN": str(folder.path), "DEBUG": "raise", "POLICY": "guard", "RULES": "", "SAMPLING": ""}.items():
         monkeypatch.setenv(f"HOLDFAST_{name}", value)
     monkeypatch.delenv("HOLDFAST_SUPERVISOR", raising=False)
     gc.collect()
-    yield folder
-    armed().close_all()
+    try:
+        yield folder
+    finally:
+        armed().close_all()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFolder]:
+    with guarded_run(tmp_path, monkeypatch) as folder:
+        yield folder
 
 
 class Outcome:
@@ -98,16 +109,21 @@ def train(make: Make, poison: float, *, without: int | None = None, scaler: Any 
     return Outcome(model, optimizer, average)
 
 
-@pytest.mark.parametrize(
-    ("name", "poison"), [*((name, math.nan) for name in OPTIMIZERS), ("sgd", math.inf), ("adam fused", math.inf)]
-)
-def test_a_bad_batch_leaves_everything_bit_equal_to_a_run_without_that_batch(name: str, poison: float, run: RunFolder) -> None:
+@every_case("poison", [math.nan, math.inf])
+def test_without_the_guard_the_bad_batch_has_an_effect(poison: float) -> None:
+    assert train(OPTIMIZERS["sgd"], poison) != train(OPTIMIZERS["sgd"], poison, without=BAD)
+
+
+@every_case(("name", "poison"), [*((name, math.nan) for name in OPTIMIZERS), ("sgd", math.inf), ("adam fused", math.inf)])
+def test_a_bad_batch_leaves_everything_bit_equal_to_a_run_without_that_batch(
+    name: str, poison: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = train(OPTIMIZERS[name], poison, without=BAD)
-    assert train(OPTIMIZERS[name], poison) != expected, "the fault has no effect, so this test shows nothing"
-    arm_from_environment()
-    assert train(OPTIMIZERS[name], poison) == expected
-    actions = [entry for entry in run.journal if entry["kind"] == "action"]
-    assert [(a["action"], a["step"], a["state"]) for a in actions] == [("skip-batch", BAD, "done")]
+    with guarded_run(tmp_path, monkeypatch) as run:
+        arm_from_environment()
+        assert train(OPTIMIZERS[name], poison) == expected
+        actions = [entry for entry in run.journal if entry["kind"] == "action"]
+        assert [(a["action"], a["step"], a["state"]) for a in actions] == [("skip-batch", BAD, "done")]
 
 
 def test_a_script_that_clips_is_guarded_too_and_the_first_bad_parameter_is_named(run: RunFolder) -> None:
@@ -118,17 +134,18 @@ def test_a_script_that_clips_is_guarded_too_and_the_first_bad_parameter_is_named
     assert finding["step"] == BAD and finding["evidence"]["parameter"] == "0.weight"
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw", "adamw fused"])
-def test_with_a_scaler_the_statistics_are_put_back_as_well(name: str, run: RunFolder) -> None:
+@every_case("name", ["sgd", "adamw", "adamw fused"])
+def test_with_a_scaler_the_statistics_are_put_back_as_well(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def scaler() -> Any:
         return torch.amp.GradScaler("cpu", init_scale=65536.0)
 
     expected = train(OPTIMIZERS[name], math.nan, without=BAD, scaler=scaler())
-    arm_from_environment()
-    found = train(OPTIMIZERS[name], math.nan, scaler=scaler())
-    buffers = slice(0, 8)  # weights and statistics of the model; the average is the script's own business under a scaler
-    assert all(a.equal(b) for a, b in zip(found.tensors[buffers], expected.tensors[buffers], strict=True))
-    assert not [entry for entry in run.journal if entry["kind"] == "action"], "the scaler left it out, not Holdfast"
+    with guarded_run(tmp_path, monkeypatch) as run:
+        arm_from_environment()
+        found = train(OPTIMIZERS[name], math.nan, scaler=scaler())
+        buffers = slice(0, 8)  # weights and statistics of the model; the average is the script's own business under a scaler
+        assert all(a.equal(b) for a, b in zip(found.tensors[buffers], expected.tensors[buffers], strict=True))
+        assert not [entry for entry in run.journal if entry["kind"] == "action"], "the scaler skipped it, not Holdfast"
 
 
 def test_with_accumulation_the_whole_update_is_left_out(run: RunFolder) -> None:

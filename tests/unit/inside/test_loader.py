@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
+from every_case import every_case
 from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.inside.capture.loader import Loader, count_samples
@@ -123,7 +123,7 @@ def test_batches_of_another_set_drawn_while_evaluating_are_not_waited_for() -> N
     assert loader.take() == (0.0, 0)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("batch", "samples"),
     [
         (torch.zeros(5, 2), 5),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 from torch import nn
 
 import holdfast
@@ -81,8 +82,8 @@ def assert_close(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize(("samples", "sizes"), [(8, [4, 4]), (7, [4, 3]), (10, [3, 3, 2, 2])])
+@every_case("backward", [False, True])
+@every_case(("samples", "sizes"), [(8, [4, 4]), (7, [4, 3]), (10, [3, 3, 2, 2])])
 def test_the_gradient_in_parts_is_that_of_the_whole(samples: int, sizes: list[int], backward: bool) -> None:
     split, whole = Trained(fits=4, backward=backward), Trained(fits=99)
     ours, theirs = split.step(batch_of(samples)), whole.step(batch_of(samples))
@@ -108,7 +109,7 @@ def test_a_healthy_step_is_the_plain_one_bit_for_bit() -> None:
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("backward", [False, True])
+@every_case("backward", [False, True])
 def test_gradients_of_earlier_calls_are_kept(backward: bool) -> None:
     split, whole = Trained(fits=3, backward=backward), Trained(fits=99)
     for training in (split, whole):
@@ -273,7 +274,7 @@ def test_batch_normalisation_is_put_back_and_said_aloud_once() -> None:
         failing.step(batch_of(7))
 
 
-@pytest.mark.parametrize("policy", ["observe", "guard"])
+@every_case("policy", ["observe", "guard"])
 def test_without_heal_it_is_recorded_and_raised(policy: str) -> None:
     training = Trained(fits=4, policy=policy)
     training.step(batch_of(4))
@@ -319,7 +320,7 @@ def test_a_library_that_got_no_work_space_counts_only_where_a_gpu_is_short() -> 
     assert shortage_of(RuntimeError("GET was unable to find an engine to execute this computation")) is None
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("text", "asked_for"),
     [
         ("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 23.64 GiB", 2.5 * 2**30),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 from torch import nn
 
 from holdfast.inside.replay.operations import ModuleNames, Operations, Origin, is_bad
@@ -43,7 +44,7 @@ def masked(scores: torch.Tensor, hidden: list[bool]) -> torch.Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:std")
-@pytest.mark.parametrize(
+@every_case(
     ("compute", "given", "operation", "cause"),
     [
         (lambda x: x.log(), [1.0, 0.0], "aten::log", "log-of-zero"),
@@ -74,7 +75,7 @@ def test_a_bad_result_is_followed_to_its_operation(
     assert explained(origin).cause == cause
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("compute", "given", "node", "cause"),
     [
         (lambda x: (x**2).sqrt(), [1.0, 0.0], "SqrtBackward0", "division-by-zero"),
@@ -94,7 +95,7 @@ def test_a_gradient_is_followed_to_the_operation_whose_backward_it_is(
     assert origin.line is not None and origin.line.file == __file__ and origin.line.function == "<lambda>"
 
 
-@pytest.mark.parametrize(
+@every_case(
     "compute",
     [
         lambda x: masked(x, [True, False]),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from drawn_data import BATCH, SAMPLES, Augmented, CountingSampler, same, seed, shuffled, train, with_sampler, written
+from every_case import every_case
 from torch.utils.data import (
     DataLoader,
     DistributedSampler,
@@ -37,7 +38,7 @@ def test_workers_that_live_on_give_the_same_order_and_it_is_said_that_augmentati
         assert bool(said) != is_exact and all("persistent_workers=False" in words for words in said)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("other", "words"),
     [
         (lambda: DataLoader(Augmented(), batch_size=3, shuffle=True), "batch size: 4 -> 3"),
@@ -77,7 +78,7 @@ def test_other_workers_are_allowed_and_told() -> None:
     assert "1 workers instead of 0" in said[0]
 
 
-@pytest.mark.parametrize(("before", "after", "size"), [(2, 1, BATCH), (1, 2, BATCH), (2, 1, 2 * BATCH)])
+@every_case(("before", "after", "size"), [(2, 1, BATCH), (1, 2, BATCH), (2, 1, 2 * BATCH)])
 def test_another_number_of_ranks_goes_on_with_what_none_has_seen(
     before: int, after: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from every_case import every_case
 from torch import nn
 
 from holdfast.inside.capture.quick import AVAILABLE, quick_norm, quick_value
@@ -19,7 +20,7 @@ def _parameter(gradient: torch.Tensor | None) -> nn.Parameter:
     return parameter
 
 
-@pytest.mark.parametrize("sizes", [[1], [3, 5], [4096, 4097, 15], [100_000, 7]])
+@every_case("sizes", [[1], [3, 5], [4096, 4097, 15], [100_000, 7]])
 def test_the_norm_is_the_one_that_torch_computes(sizes: list[int]) -> None:
     torch.manual_seed(0)
     parameters = [_parameter(torch.randn(size)) for size in sizes]
@@ -27,8 +28,8 @@ def test_the_norm_is_the_one_that_torch_computes(sizes: list[int]) -> None:
     assert quick_norm(parameters) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("position", [0, 15, 16, 4095, 4096, 5000])
+@every_case("bad", [math.nan, math.inf, -math.inf])
+@every_case("position", [0, 15, 16, 4095, 4096, 5000])
 def test_one_bad_value_anywhere_makes_the_norm_non_finite(bad: float, position: int) -> None:
     gradient = torch.ones(5001)
     gradient[position] = bad
@@ -40,7 +41,7 @@ def test_parameters_without_a_gradient_are_left_out() -> None:
     assert quick_norm([_parameter(None)]) == -1.0
 
 
-@pytest.mark.parametrize(
+@every_case(
     "gradient",
     [
         torch.ones(4, 6).t(),

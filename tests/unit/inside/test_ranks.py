@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 
 from holdfast.inside import ranks
 from holdfast.inside.gathering import Gathering
@@ -61,7 +62,7 @@ def test_every_vote_is_one_number_of_the_same_kind() -> None:
     assert {(vote.dtype, vote.shape) for vote in group.heard} == {(torch.float64, torch.Size([1]))}
 
 
-@pytest.mark.parametrize(("own", "other", "bad"), [(False, 9.0, 0.0), (False, math.nan, 1.0), (True, 9.0, 1.0), (True, 0.0, 1.0)])
+@every_case(("own", "other", "bad"), [(False, 9.0, 0.0), (False, math.nan, 1.0), (True, 9.0, 1.0), (True, 0.0, 1.0)])
 def test_one_bad_rank_is_enough_and_a_norm_of_another_is_no_fault(own: bool, other: float, bad: float) -> None:
     together = Together([Group(other)], torch.device("cpu"))
     for flag in (own, torch.tensor(float(own))):
@@ -77,8 +78,8 @@ def guard_of(together: Together | None, monkeypatch: pytest.MonkeyPatch, unknown
     return guard, told
 
 
-@pytest.mark.parametrize("other", [0.0, math.nan])
-@pytest.mark.parametrize("kind", [Together, OnDevice])
+@every_case("other", [0.0, math.nan])
+@every_case("kind", [Together, OnDevice])
 def test_a_rank_without_gradients_takes_part_and_finds_no_fault(kind: Any, other: float, monkeypatch: pytest.MonkeyPatch) -> None:
     group, optimizer = Group(other), torch.optim.SGD([torch.zeros(2)], lr=0.1)
     together = OnDevice(group) if kind is OnDevice else Together([group], torch.device("cpu"))

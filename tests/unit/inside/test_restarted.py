@@ -6,8 +6,8 @@ import types
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
+from every_case import every_case
 from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.inside import trainers
@@ -28,7 +28,7 @@ def test_what_cannot_be_read_is_as_if_it_were_not_there() -> None:
     assert told == Restarted(attempt=2)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("args", "kwargs", "wanted"),
     [
         ((), {"num_workers": 8}, ((), {"num_workers": 2})),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from every_case import every_case
 
 from holdfast.inside.snapshots.retention import fitting_interval, to_give_up
 
 
-@pytest.mark.parametrize(("places", "newest_but_one", "oldest"), [(3, 16, 3), (4, 5, 8), (5, 3, 10)])
+@every_case(("places", "newest_but_one", "oldest"), [(3, 16, 3), (4, 5, 8), (5, 3, 10)])
 def test_the_newest_is_kept_and_older_ones_at_growing_distances(places: int, newest_but_one: float, oldest: float) -> None:
     kept: list[int] = []
     for step in [1, 10, *range(50, 20_000, 50)]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from watched_training import Rows
@@ -125,7 +126,7 @@ def test_runs_of_another_name_are_left_alone() -> None:
     assert script.run.restore() is None
 
 
-@pytest.mark.parametrize("what", ["checkpoint", "folder", "run"])
+@every_case("what", ["checkpoint", "folder", "run"])
 def test_a_checkpoint_a_folder_of_them_or_a_run_can_be_named(what: str) -> None:
     path = saved(2, name="other")
     named = {"checkpoint": path, "folder": path.parent, "run": path.parent.parent}[what]

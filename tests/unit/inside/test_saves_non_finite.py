@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from every_case import every_case
 from saving_script import SAVE, checkpoints, findings, made, spoil, train
 
 from holdfast.inside.capture.non_finite import bad_tensors
@@ -123,7 +124,7 @@ def test_a_training_that_goes_on_saving_nan_does_not_fill_the_disk(run: Any) -> 
     assert [finding["step"] for finding in findings(folder)] == [1, 2, 3, 4, 8, 16]
 
 
-@pytest.mark.parametrize(
+@every_case(
     "well",
     [
         {"model.mask": torch.full((4, 4), -math.inf).triu(1)},
@@ -138,9 +139,7 @@ def test_masks_bookkeeping_and_large_numbers_are_no_trouble(well: Any) -> None:
     assert bad_tensors(well) == []
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.float8_e4m3fn]
-)
+@every_case("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.float8_e4m3fn])
 def test_nan_is_found_in_every_kind_of_number_and_place(dtype: torch.dtype) -> None:
     bad = torch.ones(1000).to(dtype)
     bad[77] = math.nan

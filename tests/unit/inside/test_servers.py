@@ -31,7 +31,7 @@ class _Answer(BaseHTTPRequestHandler):
 def server() -> Iterator[ThreadingHTTPServer]:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as one:
         one.silent = False  # type: ignore[attr-defined]
-        threading.Thread(target=one.serve_forever, daemon=True).start()
+        threading.Thread(target=one.serve_forever, args=(0.01,), daemon=True).start()
         yield one
         one.shutdown()
 

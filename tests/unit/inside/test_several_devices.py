@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from every_case import every_case
 from torch import nn
 from watched_process import Watching, sgd, small, train
 
@@ -44,7 +45,7 @@ def the_training() -> Training:
 # Weights
 
 
-@pytest.mark.parametrize("size", [10, 1 << 19])
+@every_case("size", [10, 1 << 19])
 def test_weights_on_two_devices_are_sampled_on_the_first(size: int) -> None:
     weights = [torch.ones(size, device="meta"), torch.ones(size)]
     assert weight_norms(weights).shape == (2,) and weight_norms(weights).is_meta

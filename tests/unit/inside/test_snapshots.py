@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 from snapshot_loop import Loop, same, snapshots_of
 from torch import nn
 
@@ -17,8 +18,6 @@ from holdfast.errors import CannotRestore
 from holdfast.inside.helper import Helper
 from holdfast.inside.snapshots import host_memory
 from holdfast.inside.snapshots.host_copy import Block, Copier, Layout, Source
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -89,7 +88,7 @@ def test_bad_numbers_are_seen_wherever_they_are_even_if_nobody_has_looked_yet(lo
     assert snapshots.steps() == [5]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@every_case("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_every_kind_of_number_is_checked(dtype: torch.dtype) -> None:
     largest = torch.finfo(dtype).max
     for bad in (None, torch.nan, torch.inf, -torch.inf):

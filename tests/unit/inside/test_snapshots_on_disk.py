@@ -19,8 +19,6 @@ from holdfast.inside.helper import Helper
 from holdfast.inside.snapshots.snapshots import Snapshots
 from holdfast.inside.snapshots.state import TrainingState
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture
 def loop() -> Loop:

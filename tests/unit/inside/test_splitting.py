@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
+from every_case import every_case
 from torch.nn.utils.rnn import pack_sequence
 
 from holdfast.inside.out_of_memory.splitting import cut, size_of
@@ -30,7 +30,7 @@ IMAGES = [torch.ones(3, 4 + number, 5) for number in range(7)]
 BOXES = [{"boxes": torch.ones(number, 4), "labels": torch.ones(number)} for number in range(7)]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("batch", "size"),
     [
         (x(), 7),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from every_case import every_case
 from kept_state import Kept
 from store_loop import assert_same
 from torch import nn
@@ -19,8 +20,6 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from holdfast.errors import CannotRestore
 from holdfast.inside.snapshots.state import TrainingState
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.05),
@@ -144,12 +143,12 @@ def there_and_back(loop: Loop, *, at: int = 20, end: int = 40) -> None:
     assert_same(first, loop.everything())
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@every_case("optimizer", OPTIMIZERS)
 def test_a_restored_training_goes_on_bit_for_bit_with_each_optimizer(optimizer: str) -> None:
     there_and_back(Loop(optimizer))
 
 
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@every_case("scheduler", SCHEDULERS)
 def test_a_restored_training_goes_on_bit_for_bit_with_each_scheduler(scheduler: str) -> None:
     loop = Loop("SGD momentum", scheduler)
     there_and_back(loop)

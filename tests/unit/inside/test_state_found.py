@@ -13,8 +13,6 @@ from torch.optim import lr_scheduler as schedules
 
 from holdfast.inside.snapshots.state import TrainingState
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_schedulers_and_optimizers_behind_wrappers_are_found() -> None:
     accelerate = pytest.importorskip("accelerate")

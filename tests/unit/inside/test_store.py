@@ -16,8 +16,6 @@ from torch import nn
 
 from holdfast.inside.saving.store import CheckpointStore
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_a_restored_training_goes_on_bit_for_bit(loop: Loop, tmp_path: Path) -> None:
     for seed in (random.seed, np.random.seed, torch.manual_seed):

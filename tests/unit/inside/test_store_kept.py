@@ -13,8 +13,6 @@ from holdfast.checkpoints.manifest import list_checkpoints
 from holdfast.inside.saving import host_state, saver
 from holdfast.inside.saving.store import CheckpointStore
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_the_same_step_again_leaves_the_one_before(loop: Loop, tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)

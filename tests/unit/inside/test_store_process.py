@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from every_case import every_case
 from safetensors.torch import load_file
 from store_loop import Loop, assert_same
 from torch import nn
@@ -19,16 +20,7 @@ import holdfast
 from holdfast.checkpoints.manifest import read_manifest
 from holdfast.inside.saving.store import CheckpointStore
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-AT_ONCE = """
-import sys, torch, holdfast
-model = torch.nn.Linear(300, 300)
-store = holdfast.CheckpointStore(sys.argv[1])
-store.save(1, model=model)
-"""
-FORKED = """
+SAVES = """
 import os, sys, torch, holdfast, multiprocessing
 torch.set_num_threads(1)  # a process that forks while torch's own threads are being started is none to judge by
 model = torch.nn.Linear(300, 300)
@@ -46,6 +38,7 @@ if __name__ == "__main__":
         if os.fork() == 0:
             sys.exit(0)
         os.wait()
+    holdfast.CheckpointStore(os.path.join(sys.argv[1], "at-the-end")).save(1, model=model)
 """
 
 
@@ -62,21 +55,27 @@ def run_script(text: str, *words: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_save_that_is_under_way_when_the_script_ends_is_finished(tmp_path: Path) -> None:
-    run_script(AT_ONCE, str(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a script that forks and then ends right after a save has left."""
+    folder = tmp_path_factory.mktemp("saved")
+    run_script(SAVES, str(folder))
+    return folder
 
 
-def test_a_forked_child_leaves_its_parents_save_alone_and_may_save_itself(tmp_path: Path) -> None:
-    run_script(FORKED, str(tmp_path))
-    assert [path.name for path in (tmp_path / "nothing").iterdir()] == ["step-000001"]
-    assert sorted(path.name for path in (tmp_path / "saves").iterdir()) == ["step-000001", "step-000002"]
+def test_a_save_that_is_under_way_when_the_script_ends_is_finished(saved: Path) -> None:
+    assert [path.name for path in (saved / "at-the-end").iterdir()] == ["step-000001"]
+
+
+def test_a_forked_child_leaves_its_parents_save_alone_and_may_save_itself(saved: Path) -> None:
+    assert [path.name for path in (saved / "nothing").iterdir()] == ["step-000001"]
+    assert sorted(path.name for path in (saved / "saves").iterdir()) == ["step-000001", "step-000002"]
 
 
 # In a run
 
 
-@pytest.mark.parametrize("policy", ["observe", "guard", "heal"])
+@every_case("policy", ["observe", "guard", "heal"])
 def test_run_save_finds_everything_and_tells_the_journal(tmp_path: Path, policy: str) -> None:
     gc.collect()  # scalers of other tests would be found
     loop = Loop()

@@ -17,8 +17,6 @@ from holdfast.inside.saving.store import CheckpointStore
 from holdfast.inside.snapshots.snapshots import Snapshots
 from holdfast.inside.snapshots.state import TrainingState
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def damage(path: Path, file: str = "weights.safetensors") -> None:
     data = bytearray((path / file).read_bytes())

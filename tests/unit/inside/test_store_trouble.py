@@ -16,8 +16,6 @@ from holdfast.errors import UsageError
 from holdfast.inside.saving import saver
 from holdfast.inside.saving.store import CheckpointStore
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def refuse(number: int) -> Callable[..., Any]:
     def call(*_: object, **__: object) -> Any:

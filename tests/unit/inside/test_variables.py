@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
+from every_case import every_case
 from torch import nn
 
 from holdfast.inside.reflexes.variables import about_variables
@@ -83,7 +83,7 @@ def test_a_bad_update_of_the_guard_tells_the_variable(tmp_path: Any) -> None:
     assert "`scaled` in" in found[0]["evidence"]["input"] and "are Inf" in found[0]["evidence"]["input"]
 
 
-@pytest.mark.parametrize("policy", ["observe", "guard"])
+@every_case("policy", ["observe", "guard"])
 def test_a_norm_a_summed_loss_and_gradients_that_the_loop_keeps_are_no_input(tmp_path: Any, policy: str) -> None:
     import holdfast
     from holdfast.signals.run_folder import RunFolder

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 from torch import nn
 from torch.utils.data import DataLoader
 from watched_training import Recorded, difference
@@ -242,14 +243,14 @@ def test_a_folder_that_cannot_be_written_is_a_warning_and_the_training_goes_on(t
     assert hooks_are_out()
 
 
-@pytest.mark.parametrize("wrong", [{"policy": "magic"}, {"budget": 0.0}, {"budget": 2.0}])
+@every_case("wrong", [{"policy": "magic"}, {"budget": 0.0}, {"budget": 2.0}])
 def test_wrong_settings_are_refused_at_once(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         holdfast.watch(*made(), **wrong)
     assert hooks_are_out()
 
 
-@pytest.mark.parametrize("wrong", [("my-run",), (Path("runs"),), (None, 3)])
+@every_case("wrong", [("my-run",), (Path("runs"),), (None, 3)])
 def test_what_is_no_model_or_optimizer_is_refused_in_words(wrong: tuple[Any, ...]) -> None:
     with pytest.raises(UsageError, match=r"is no (Module|Optimizer)"):
         holdfast.watch(*wrong)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
+from every_case import every_case
 
 from holdfast.logs.open import open_log
 from holdfast.signals.curves import Curves
@@ -26,7 +26,7 @@ ROWS = [(1, 1.8371, 1.9125), (2, 1.2513, 1.4377), (3, 0.9722, 1.2116), (4, 0.891
 BODY = "".join(f"{epoch},{loss},{val}\n" for epoch, loss, val in ROWS)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "last",
     [
         "mean,1.14264,1.45714\n",
@@ -59,7 +59,7 @@ def test_a_decimal_comma_never_parts_thousands_beside_another_delimiter(tmp_path
     assert losses(curves) == [2.5, 1.312, 1.05]
 
 
-@pytest.mark.parametrize(
+@every_case(
     "text",
     [
         "epoch,loss\r\n1,0.5\r\n2,0.25\r\n",
@@ -77,7 +77,7 @@ def test_a_table_is_read_however_it_is_written(text: str, tmp_path: Path) -> Non
     assert losses(only(tmp_path / "log.txt", text)) == [0.5, 0.25]
 
 
-@pytest.mark.parametrize("end", ["4,0.4471", "4,0.44", "4,", "4"])
+@every_case("end", ["4,0.4471", "4,0.44", "4,", "4"])
 def test_half_of_a_last_row_gives_no_wrong_number(end: str, tmp_path: Path) -> None:
     curves = only(tmp_path / "log.csv", "epoch,loss,val_loss\n1,0.9112,0.95\n2,0.6213,0.7\n3,0.5114,0.6\n" + end)
     assert losses(curves)[:3] == [0.9112, 0.6213, 0.5114] and set(losses(curves)[3:]) <= {0.4471}

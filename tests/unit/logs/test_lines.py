@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from every_case import every_case
 
 from holdfast.errors import LogUnreadable
 from holdfast.logs.columns import Column
@@ -37,7 +38,7 @@ def losses(path: Path) -> list[float]:
     return list(curves.train_loss.values)
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+@every_case("pack", [gzip.compress, bz2.compress, lzma.compress])
 def test_a_compressed_log_is_unpacked_as_it_is_read(pack: object, tmp_path: Path) -> None:
     path = tmp_path / "train.log.packed"
     path.write_bytes(pack(TEXT.encode()))  # type: ignore[operator]
@@ -51,7 +52,7 @@ def test_a_compressed_log_that_ends_too_early_is_read_up_to_there(tmp_path: Path
     assert 4_000 < len(losses(path)) < 9_000
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig", "latin-1"])
+@every_case("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig", "latin-1"])
 def test_other_encodings_are_recognised(encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_bytes(TEXT.replace("\n", " é\r\n").encode(encoding))
@@ -97,7 +98,7 @@ def test_a_long_column_is_thinned_and_keeps_what_stands_out() -> None:
     assert abs(float(curve.finite().values.mean()) - 1.5) < 0.1
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("name", "content", "word"),
     [
         ("history.pkl", b"\x80\x04\x95\x10\x00", "pickle"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from every_case import every_case
 
 from holdfast.errors import LogUnreadable
 from holdfast.logs.numbers import number
@@ -48,7 +49,7 @@ def test_the_summary_row_of_the_trainer_is_no_point_of_the_loss(tmp_path: Path) 
     assert curves.planned_steps == 7 and [metric.name for metric in curves.metrics] == ["eval_accuracy"]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("lines", "loss", "val"),
     [
         (["step 0: train loss 4.5, val loss 4.6", "step 250: train loss 2.5, val loss 2.6"], [4.5, 2.5], [4.6, 2.6]),
@@ -92,14 +93,14 @@ def test_a_validation_column_that_is_zero_throughout_was_never_measured(tmp_path
     assert curves.val_loss is None
 
 
-@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+@every_case("delimiter", [";", "\t", "|"])
 def test_other_delimiters_and_a_byte_order_mark_are_understood(delimiter: str, tmp_path: Path) -> None:
     rows = [["epoch", "loss", "val_loss"], ["0", "1.5", "1.6"], ["1", "1.2", "1.4"]]
     curves = only(tmp_path / "log.csv", "\ufeff" + "\n".join(delimiter.join(row) for row in rows) + "\n")
     assert curves.train_loss is not None and list(curves.train_loss.values) == [1.5, 1.2]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("content", "word"),
     [
         (b"", "empty"),
@@ -123,7 +124,7 @@ def test_bytes_that_are_not_text_do_not_stop_the_reading(tmp_path: Path) -> None
     assert curves.train_loss is not None and list(curves.train_loss.values) == [0.5, 0.4]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("text", "value"),
     [
         ("0.5", 0.5),
@@ -139,7 +140,7 @@ def test_a_number_is_read_however_it_is_written(text: str, value: float) -> None
     assert number("abc") is None and math.isnan(number("nan") or 0.0) and number("-inf") == -math.inf
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("name", "role", "split"),
     [
         ("train/box_loss", "loss", "train"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from every_case import every_case
 
 from holdfast.logs.rows import curves_of
 from holdfast.logs.text_file import read_text
@@ -20,7 +20,7 @@ def losses(curves: Curves) -> list[float]:
     return list(curves.train_loss.values)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("lines", "wanted"),
     [
         (["epoch 1 loss -> 0.5", "epoch 2 loss -> 0.25"], [0.5, 0.25]),
@@ -40,7 +40,7 @@ def test_a_loss_is_read_however_the_line_is_written(lines: list[str], wanted: li
     assert losses(only(*lines)) == wanted
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("train", "held_out"),
     [
         (

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from every_case import every_case
 
 from holdfast.errors import LogUnreadable
 from holdfast.logs.open import open_log
@@ -67,7 +68,7 @@ def run_folder(root: Path, records: list[bytes]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("typed", [True, False], ids=["numbers", "json"])
+@every_case("typed", [True, False], ids=["numbers", "json"])
 def test_the_history_in_the_file_of_an_offline_run_is_read(typed: bool, tmp_path: Path) -> None:
     rows = [{"train/loss": 1.0 / (step + 1), "epoch": float(step // 4), "val_loss": float("nan")} for step in range(12)]
     folder = run_folder(tmp_path, [history(step, row, typed=typed) for step, row in enumerate(rows)])

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from every_case import every_case
 
 from holdfast.probe.alive import lives, same_process
 from holdfast.signals.start_ticks import start_ticks
@@ -42,7 +43,7 @@ def test_a_number_that_was_given_anew_is_told_by_the_count_whatever_the_clock_sa
     assert lives(this_process(start_ticks=before, started=time.time() + 86400)) is False
 
 
-@pytest.mark.parametrize("ticks", [None, "12", []])
+@every_case("ticks", [None, "12", []])
 def test_without_a_count_the_clock_decides(ticks: Any) -> None:
     assert lives(this_process(start_ticks=ticks)) is True
     assert lives(this_process(start_ticks=ticks, started=1000.0)) is False

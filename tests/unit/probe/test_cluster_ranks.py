@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 from small_server import make_run, served
 
 from holdfast.errors import DoorClosed, HoldfastError, NoSuchRun
@@ -37,7 +38,7 @@ def test_two_trainings_that_are_whole_are_two() -> None:
     refuse_part(Cluster(), crews)
 
 
-@pytest.mark.parametrize(
+@every_case(
     "crews",
     [
         [crew(0, 1, world=4)],

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 from small_server import http_answer, impostor, make_run, served
 
 from holdfast.errors import HoldfastError, NotAllowed, QueryError, QueryTimeout, Unreachable, UsageError
@@ -36,7 +37,7 @@ def at(port: int, *, tls: bool = False) -> Remote:
     return Remote(Address("127.0.0.1", port, tls))
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("text", "address"),
     [
         ("node1:8080", Address("node1", 8080)),
@@ -51,9 +52,7 @@ def test_an_address_is_read_as_it_is_written(text: str, address: Address) -> Non
     assert parse(text) == address
 
 
-@pytest.mark.parametrize(
-    "text", ["node1", "12345", "runs/a", "node1:", "node1:0", "node1:99999", ":80", "-x:80", "a b:80", "ftp://a:80"]
-)
+@every_case("text", ["node1", "12345", "runs/a", "node1:", "node1:0", "node1:99999", ":80", "-x:80", "a b:80", "ftp://a:80"])
 def test_what_is_no_address_is_none(text: str) -> None:
     assert parse(text) is None
 
@@ -76,7 +75,7 @@ def test_a_name_that_is_none_is_told() -> None:
         Remote(Address("no-such-machine.invalid", 80)).get("/v1/runs")
 
 
-@pytest.mark.parametrize(
+@every_case(
     "answer", [b"SSH-2.0-OpenSSH\r\n", b"", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", http_answer([]), http_answer({})]
 )
 def test_the_token_is_not_shown_to_what_is_no_server_of_ours(answer: bytes) -> None:
@@ -109,7 +108,7 @@ def test_a_wrong_token_is_told(run: RunFolder) -> None:
             remote.get("/v1/runs")
 
 
-@pytest.mark.parametrize(
+@every_case(
     "part",
     [
         b"",
@@ -219,7 +218,7 @@ def test_a_client_that_stops_in_the_handshake_is_shut(run: RunFolder, certificat
         assert is_shut(client)
 
 
-@pytest.mark.parametrize("which", ["nothing", "text", "another key"])
+@every_case("which", ["nothing", "text", "another key"])
 def test_files_that_are_no_certificate_are_refused_in_words(certificate: tuple[Path, Path], tmp_path: Path, which: str) -> None:
     wrong = tmp_path / "wrong.pem"
     if which == "text":

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from every_case import every_case
 from holdfast_run import wait_until
 from small_server import ask, connect, is_shut, make_run, own_token, served
 
@@ -54,7 +55,7 @@ def test_beyond_this_machine_it_says_what_is_missing_without_tls(run: RunFolder,
     assert len(said) == 1 and "without TLS" in said[0]
 
 
-@pytest.mark.parametrize("listen", ["8080x", "127.0.0.1", "no.such.host.invalid:80", "127.0.0.1:99999", ""])
+@every_case("listen", ["8080x", "127.0.0.1", "no.such.host.invalid:80", "127.0.0.1:99999", ""])
 def test_an_address_that_is_none_is_refused_in_words(run: RunFolder, listen: str) -> None:
     with pytest.raises(UsageError) as caught, serving(Settings(listen=listen), lambda: [run]):
         pass
@@ -67,8 +68,8 @@ def test_a_port_that_is_taken_is_told(run: RunFolder, server: Server) -> None:
     assert "another port" in caught.value.fix
 
 
-@pytest.mark.parametrize("token", [None, "", "hf_0123456789abcdeX", "hf_0123456789abcdef0", "x" * 5000])
-@pytest.mark.parametrize("path", ["/v1/runs", "/v1/tables/steps/rows", "/v1/journal"])
+@every_case("token", [None, "", "hf_0123456789abcdeX", "hf_0123456789abcdef0", "x" * 5000])
+@every_case("path", ["/v1/runs", "/v1/tables/steps/rows", "/v1/journal"])
 def test_nothing_is_told_without_the_right_token(server: Server, token: str | None, path: str) -> None:
     status, answer = ask(server, "GET", path, token=token)
     assert status == 401 and set(answer) == {"error", "fix", "kind"}
@@ -90,7 +91,7 @@ def test_the_user_who_started_it_needs_none_on_the_same_machine(server: Server) 
     assert ask(server, "GET", "/v1/runs")[1]["runs"][0]["name"] == "run"
 
 
-@pytest.mark.parametrize("what", [{"do": "eval", "code": "1"}, {"do": "set", "text": "lr=0"}, {"do": "pause"}])
+@every_case("what", [{"do": "eval", "code": "1"}, {"do": "set", "text": "lr=0"}, {"do": "pause"}])
 def test_a_token_that_says_it_only_reads_changes_nothing(server: Server, what: dict[str, str]) -> None:
     import json
 
@@ -107,20 +108,18 @@ def test_a_server_that_only_answers_changes_nothing_for_anybody(run: RunFolder) 
         assert status == 403 and "only answers" in answer["error"]
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/tables/..%2f..%2fetc", "/v2/runs", "/v1/tables/steps/../../runs", "/" + "a" * 9000]
-)
+@every_case("path", ["/", "/v1", "/v1/tables/..%2f..%2fetc", "/v2/runs", "/v1/tables/steps/../../runs", "/" + "a" * 9000])
 def test_a_path_that_is_none_is_404(server: Server, path: str) -> None:
     status, answer = ask(server, "GET", path)
     assert status == 404 and len(answer["error"]) < 200
 
 
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS"])
+@every_case("method", ["PUT", "DELETE", "OPTIONS"])
 def test_other_methods_are_refused(server: Server, method: str) -> None:
     assert ask(server, method, "/v1/runs")[0] == 501
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{", b"\xff", b'"text"', b'{"sql": 5}', b"{}"])
+@every_case("body", [b"[]", b"{", b"\xff", b'"text"', b'{"sql": 5}', b"{}"])
 def test_a_body_that_makes_no_sense_is_told_so(server: Server, body: bytes) -> None:
     assert ask(server, "POST", "/v1/query", body)[0] == 400
 
@@ -131,7 +130,7 @@ def test_a_body_over_the_limit_is_refused_unread(server: Server) -> None:
         assert client.recv(100).startswith(b"HTTP/1.1 413") and is_shut(client)
 
 
-@pytest.mark.parametrize("length", [b"-1", b"1e3", b"", b"0x10"])
+@every_case("length", [b"-1", b"1e3", b"", b"0x10"])
 def test_a_length_that_is_no_number_is_refused(server: Server, length: bytes) -> None:
     with connect(server) as client:
         client.sendall(b"POST /v1/query HTTP/1.1\r\nContent-Length: " + length + b"\r\n\r\n")
@@ -144,7 +143,7 @@ def test_a_body_in_chunks_is_refused(server: Server) -> None:
         assert client.recv(100).startswith(b"HTTP/1.1 411") and is_shut(client)
 
 
-@pytest.mark.parametrize("head", [b"A: " + b"a" * 70_000, b"A: a\r\n" * 5000, b"A: a\r\n" * 99 + b"B: " + b"b" * 30_000])
+@every_case("head", [b"A: " + b"a" * 70_000, b"A: a\r\n" * 5000, b"A: a\r\n" * 99 + b"B: " + b"b" * 30_000])
 def test_a_head_over_the_limit_is_refused(server: Server, head: bytes) -> None:
     with connect(server) as client:
         with contextlib.suppress(ConnectionError):
@@ -154,9 +153,7 @@ def test_a_head_over_the_limit_is_refused(server: Server, head: bytes) -> None:
         assert is_shut(client)
 
 
-@pytest.mark.parametrize(
-    "start", [b"", b"G", b"GET /v1/hello HTTP/1.1\r\n", b"POST /v1/query HTTP/1.1\r\nContent-Length: 50\r\n\r\n"]
-)
+@every_case("start", [b"", b"G", b"GET /v1/hello HTTP/1.1\r\n", b"POST /v1/query HTTP/1.1\r\nContent-Length: 50\r\n\r\n"])
 def test_a_client_that_sends_a_byte_at_a_time_is_shut_and_others_are_served(run: RunFolder, start: bytes) -> None:
     with served(run, request_seconds=0.6) as server, connect(server) as slow:
         slow.sendall(start)

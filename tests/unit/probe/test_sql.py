@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from every_case import every_case
 
 from holdfast.errors import HoldfastError, QueryError, QueryTimeout, UnknownName
 from holdfast.probe import database, views
@@ -138,7 +139,7 @@ def test_a_damaged_parquet_file_is_noted_and_the_rest_answers(tiny_segments: Non
     assert answer.rows == [(68,)] and "000001.parquet" in answer.notes[0]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("sql", "near"),
     [
         ("SELECT * FROM step", "near it: steps"),
@@ -163,7 +164,7 @@ def test_wrong_sql_is_told_in_one_line(run: RunFolder, sql: str) -> None:
     assert "\n" not in caught.value.problem and len(caught.value.problem) < 200
 
 
-@pytest.mark.parametrize(
+@every_case(
     "sql",
     [
         "CREATE TABLE t AS SELECT 1",
@@ -192,7 +193,7 @@ def test_nothing_but_one_reading_statement_is_let_through(run: RunFolder, tmp_pa
     assert not target.exists()
 
 
-@pytest.mark.parametrize(
+@every_case(
     "source",
     [
         "read_csv('FILE')",

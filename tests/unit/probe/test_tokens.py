@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.probe.serve import tokens
@@ -28,7 +29,7 @@ def test_a_second_token_is_added_and_one_that_may_only_read_says_so_itself(tmp_p
     assert second.read_only and second.text.startswith("ro_") and first.text != second.text
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+@every_case("mode", [0o644, 0o640, 0o602])
 def test_a_file_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
     tokens.add_to_file(tmp_path / "tokens")
     (tmp_path / "tokens").chmod(mode)
@@ -53,7 +54,7 @@ def test_another_user_can_neither_read_the_file_nor_plant_one(tmp_path: Path) ->
         tokens.read_file(path)
 
 
-@pytest.mark.parametrize("text", ["short", "with a space in it", "a b c\n", "", "ungültig-aber-lang-genug"])
+@every_case("text", ["short", "with a space in it", "a b c\n", "", "ungültig-aber-lang-genug"])
 def test_what_is_no_token_is_refused_in_words(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tokens"
     path.touch(0o600)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from every_case import every_case
 
 from holdfast.recovery.changes import propose
 
 SOME = np.full(50, 2.0)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("what", "factor"),
     [("deep supervision", 0.75), ("deep_supervision False -> True; ema None -> True", 0.7), ("stronger augmentation", 0.875)],
 )

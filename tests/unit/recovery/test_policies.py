@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from every_case import every_case
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.diagnosis import Diagnosis, diagnose
@@ -159,7 +160,7 @@ def test_names_and_files_stand_for_policies(tmp_path: Path) -> None:
     assert first == RollBack(watch_steps=50) and type(second).__name__ == "Mine"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("text", "words"),
     [
         ("1/0", "ZeroDivisionError"),

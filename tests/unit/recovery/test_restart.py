@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
+from every_case import every_case
 
 from holdfast.recovery.restart import Changes, Ending, Restart, Stop, decide, in_vain
 
@@ -28,7 +28,7 @@ def test_nothing_is_done_about_an_end_that_is_well_or_was_asked_for() -> None:
     assert after(replace(KILLED, asked=True)) == Stop()
 
 
-@pytest.mark.parametrize("error", ["NameError", "ImportError", "ModuleNotFoundError", "SyntaxError", "AttributeError"])
+@every_case("error", ["NameError", "ImportError", "ModuleNotFoundError", "SyntaxError", "AttributeError"])
 def test_a_mistake_in_the_script_before_the_first_step_is_not_tried_again(error: str) -> None:
     ending = Ending(code="script-error", exit_code=1, error=error)
     assert isinstance(after(ending), Stop) and error in str(after(ending))

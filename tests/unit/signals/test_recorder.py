@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from holdfast.signals import recorder as recorder_module
 from holdfast.signals.recorder import Recorder
@@ -47,7 +48,7 @@ def test_tables_that_get_no_row_leave_no_file(recorder: Recorder) -> None:
     assert sorted(path.name for path in recorder.recording.path.iterdir()) == ["groups", "process.json"]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@every_case("name", TABLES)
 def test_every_table_takes_a_row_in_which_nothing_was_measured(recorder: Recorder, name: str) -> None:
     recorder.table(name).append([column.kind.missing for column in TABLES[name].columns])
     assert rows(recorder, name) == 1

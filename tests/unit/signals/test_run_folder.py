@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from holdfast.errors import NewerFormat, NotARunFolder
 from holdfast.signals.run_folder import FORMAT, RunFolder
@@ -60,7 +61,7 @@ def test_a_recording_whose_process_file_is_torn_still_opens(tmp_path: Path) -> N
     assert recording.info() == {"pid": 12}
 
 
-@pytest.mark.parametrize("content", [None, "", "{", "[]", "{}", "\x00\x01"])
+@every_case("content", [None, "", "{", "[]", "{}", "\x00\x01"])
 def test_a_folder_that_is_no_run_is_refused_in_words(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)

@@ -4,7 +4,7 @@ import math
 import re
 import struct
 
-import pytest
+from every_case import every_case
 
 from holdfast.signals.schema import MISSING, MISSING_BITS, MISSING_INT, TABLES, Column, Kind, Table
 from holdfast.signals.segment import _describe
@@ -26,7 +26,7 @@ def test_missing_is_a_nan_that_arithmetic_does_not_make() -> None:
     assert all(struct.pack("<d", value) != struct.pack("<d", MISSING) for value in made)
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@every_case("kind", list(Kind))
 def test_every_kind_of_column_can_say_that_a_value_is_missing(kind: Kind) -> None:
     assert kind.missing == MISSING_INT if kind is not Kind.FLOAT else math.isnan(kind.missing)
 
@@ -40,19 +40,19 @@ def test_every_table_of_the_design_is_there() -> None:
     assert named <= set(TABLES)
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
+@every_case("table", TABLES.values(), ids=lambda table: table.name)
 def test_every_table_says_what_a_row_is_and_why_it_may_be_empty(table: Table) -> None:
     assert table.a_row_is and table.empty_because.endswith(".")
     assert len(set(table.column_names)) == len(table.columns)
     assert table.first_segment_rows <= table.segment_rows
 
 
-@pytest.mark.parametrize(("table", "column"), columns(), ids=lambda part: part.name)
+@every_case(("table", "column"), columns(), ids=lambda part: part.name)
 def test_every_column_can_be_typed_in_sql_and_says_what_it_means(table: Table, column: Column) -> None:
     assert re.fullmatch(r"[a-z][a-z_]*", column.name)
     assert len(column.says) > 3 and "\n" not in column.says
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
+@every_case("table", TABLES.values(), ids=lambda table: table.name)
 def test_every_tables_description_fits_into_a_segments_header(table: Table) -> None:
     assert _describe(table)

@@ -6,11 +6,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from holdfast.supervisor import facts
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("command", "name"),
     [
         ("python train.py --lr 1", "train"),
@@ -32,7 +33,7 @@ def test_a_shell_line_is_not_taken_for_a_script() -> None:
     assert facts.default_name(["bash", "-c", "cd x && python train.py"], "t") == "bash-t"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("command", "size"),
     [
         ("torchrun --nproc-per-node 2 train.py", 2),

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from every_case import every_case
 
 OLD_WAY = """
 import os, signal, subprocess, sys, threading
@@ -25,7 +26,7 @@ def test_the_command_line_starts_no_thread_before_signals_are_blocked() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"1\n"
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
+@every_case("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
 def test_where_signals_cannot_be_waited_for_they_are_forwarded_all_the_same(name: str) -> None:
     words = [sys.executable, "-c", OLD_WAY.replace("{name}", name)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as process:

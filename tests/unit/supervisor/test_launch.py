@@ -4,13 +4,14 @@ import os
 from pathlib import Path
 
 import pytest
+from every_case import every_case
 
 from holdfast.errors import UsageError
 from holdfast.supervisor.command import find_command
 from holdfast.supervisor.launch import SITE, Settings, prepare
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("theirs", "path"),
     [(None, f"{SITE}"), ("", f"{SITE}"), ("/a:/b", f"{SITE}:/a:/b"), (f"{SITE}:/a", f"{SITE}:/a")],
 )
@@ -37,14 +38,14 @@ def test_the_environment_carries_the_run_to_all_processes_of_the_command(tmp_pat
     assert "HOLDFAST_RUN" not in os.environ
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "latest", " a", "a\n", "x" * 201])
+@every_case("name", ["", ".", "..", ".hidden", "a/b", "latest", " a", "a\n", "x" * 201])
 def test_a_name_that_is_no_folder_name_is_refused(name: str) -> None:
     with pytest.raises(UsageError) as refused:
         Settings(name=name)
     assert "--name" in refused.value.fix
 
 
-@pytest.mark.parametrize("name", ["a", "first try", "läuft", "a.b-2_c"])
+@every_case("name", ["a", "first try", "läuft", "a.b-2_c"])
 def test_any_other_name_will_do(name: str, tmp_path: Path) -> None:
     launch = prepare(find_command(["true"]), Settings(name=name, folder=tmp_path))
     assert launch.run is not None and launch.run.name == name

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from every_case import every_case
 
 from holdfast.supervisor.memory_events import MemoryEvents
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("cgroups", "file"),
     [
         ("0::/user/job\n", "user/job/memory.events"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from every_case import every_case
 
 from holdfast.checkpoints.manifest import MANIFEST
 from holdfast.checkpoints.write import Tensors, begin_checkpoint, write_checkpoint
@@ -98,7 +99,7 @@ def test_a_template_becomes_words_and_none_while_something_is_missing() -> None:
     assert arguments("--again", {"checkpoint": None}, needs="checkpoint") == []
 
 
-@pytest.mark.parametrize("template", ["--from {file}", "--resume {checkpoint", "{}"])
+@every_case("template", ["--from {file}", "--resume {checkpoint", "{}"])
 def test_a_template_that_cannot_be_read_is_refused_in_words(template: str) -> None:
     with pytest.raises(UsageError):
         names_in(template)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 
 import holdfast
 from holdfast.errors import DoorClosed
@@ -72,7 +73,7 @@ def test_the_path_of_a_run_may_be_as_long_as_it_likes(tmp_path: Path) -> None:
     train(folder, lambda run: value(run, "1 + 1"))
 
 
-@pytest.mark.parametrize("how", ["the call", "the environment"])
+@every_case("how", ["the call", "the environment"])
 def test_the_door_can_be_left_shut(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(run: RunFolder) -> None:
         assert doors(run) == []

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 
 from holdfast.inside.door.settings import Settings, read_setting
 from holdfast.inside.member import Member
@@ -93,9 +94,7 @@ def test_another_state_of_the_optimizer_does_not_undo_a_change() -> None:
     assert in_force(settings, optimizer, "weight_decay") == [0.25]
 
 
-@pytest.mark.parametrize(
-    "text", ["lr", "lr=", "lr=abc", "lr=-1", "lr*=0", "lr=nan", "clip*=2", "clip=0", "lr=off", "=3", "lr+=1"]
-)
+@every_case("text", ["lr", "lr=", "lr=abc", "lr=-1", "lr*=0", "lr=nan", "clip*=2", "clip=0", "lr=off", "=3", "lr+=1"])
 def test_what_is_no_setting_is_refused(text: str) -> None:
     with pytest.raises(Refused):
         read_setting(text)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
+from every_case import every_case
 from made_stacks import reading
 
 from holdfast.probe.stacks.far_files import is_far, waits_for_storage
@@ -11,7 +11,7 @@ from holdfast.probe.stacks.frames import ON_DISK
 MOUNTS = [("/", "overlay"), ("/data", "nfs4"), ("/data/local", "ext4"), ("/mnt/bucket", "fuse.s3fs"), ("/home", "btrfs")]
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("file", "far"),
     [
         ("/data/train/13.png", True),

@@ -5,13 +5,14 @@ import subprocess
 import sys
 
 import pytest
+from every_case import every_case
 
 from holdfast.probe.stacks.permission import Facts, facts_about, may_trace, tracer_of, why_not
 
 DENIED = "Permission Denied: Try running again with elevated permissions by going 'sudo env \"PATH=$PATH\" !!'"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("facts", "words"),
     [
         (

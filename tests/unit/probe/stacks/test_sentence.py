@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-import pytest
+from every_case import every_case
 from made_stacks import C10D, LOADER, fetching, in_all_reduce, rank, reading, thread, waiting_for_loader, worker
 
 from holdfast.probe.stacks.frames import Frame, ProcessStacks, RankProgress
@@ -37,7 +37,7 @@ def test_ranks_in_different_collectives_are_told_apart() -> None:
     assert "ranks 0 and 2 in all_reduce" in verdict.say and "rank 1 in barrier" in verdict.say
 
 
-@pytest.mark.parametrize(("world", "words"), [(2, "does not come through"), (8, "on another machine")])
+@every_case(("world", "words"), [(2, "does not come through"), (8, "on another machine")])
 def test_when_all_ranks_here_wait_the_missing_one_is_looked_for_elsewhere(world: int, words: str) -> None:
     verdict = explain([in_all_reduce(0), in_all_reduce(1)], world=world)
     assert verdict.code == "collective-stall" and words in verdict.say
@@ -61,7 +61,7 @@ def test_without_native_frames_a_rank_that_waits_in_backward_waits_for_the_one_t
     assert "rank 1 is in read() of /job/settings in wait_for_settings()" in verdict.say
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("looks", "silent"),
     [
         ([in_backward(0), in_backward(1)], 30.0),
@@ -96,7 +96,7 @@ def test_without_the_sample_the_batch_is_named() -> None:
     assert verdict.evidence["sample"] == "batch [12, 13]"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("workers", "words"),
     [
         ([], "no worker of it is left"),
@@ -142,7 +142,7 @@ def test_a_computation_is_only_called_endless_when_a_step_is_overdue() -> None:
     assert explain(runs, again=runs, state=late(0)).code == "hang"
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("frame", "code"),
     [
         (Frame("compile", "/venv/lib/python3.11/site-packages/torch/_inductor/compile_fx.py", 8), "busy"),
@@ -188,7 +188,7 @@ def test_of_ranks_in_no_collective_the_odd_one_is_named() -> None:
     )
 
 
-@pytest.mark.parametrize(("doing", "code"), [("paused", "paused"), ("evaluating", "busy"), ("training", "hang")])
+@every_case(("doing", "code"), [("paused", "paused"), ("evaluating", "busy"), ("training", "hang")])
 def test_what_the_process_announced_counts(doing: str, code: str) -> None:
     state = [replace(one, doing=doing, begun=1000.0) for one in late(0)]
     assert explain([reading(0)], state=state).code == code

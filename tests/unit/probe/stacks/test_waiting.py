@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from every_case import every_case
 from made_stacks import fetching, thread, waiting_for_loader, worker
 
 from holdfast.detectors.finding import Finding
@@ -16,7 +16,7 @@ LIBRARY = "/usr/lib/python3.11"
 OWN = Frame("Samples.read", "/job/data.py", 6)
 
 
-@pytest.mark.parametrize(
+@every_case(
     ("frames", "call", "kind", "cause"),
     [
         ((OWN,), "sleep", "sleep", "worker-stuck"),
