@@ -20,11 +20,17 @@ class Helper:
         self._process = 0
 
     def later(self, job: Job) -> None:
-        """Have a job done soon."""
+        """Have a job done soon; at once, by the caller, where the system gives no thread."""
         if self._process != os.getpid():  # the first job, or a forked child, to which threads do not come along
-            self._process, self._jobs = os.getpid(), queue.SimpleQueue()
-            self._thread = threading.Thread(target=self._work, args=(self._jobs,), name=self._name, daemon=True)
-            self._thread.start()
+            jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+            thread = threading.Thread(target=self._work, args=(jobs,), name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no memory for a stack, or too many threads
+                self._on_trouble("starting a thread", error)
+                self._do(job)
+                return
+            self._process, self._jobs, self._thread = os.getpid(), jobs, thread
         self._jobs.put(job)
 
     def close(self, timeout: float = 5.0) -> None:
@@ -36,8 +42,11 @@ class Helper:
 
     def _work(self, jobs: queue.SimpleQueue[Job | None]) -> None:
         while (job := jobs.get()) is not None:
-            try:
-                job()
-            except Exception as error:  # noqa: BLE001 - a failing side job must not end the thread
-                self._on_trouble("working in the background", error)
+            self._do(job)
             del job  # it may hold on to a snapshot's memory
+
+    def _do(self, job: Job) -> None:
+        try:
+            job()
+        except Exception as error:  # noqa: BLE001 - a failing side job must not end the thread
+            self._on_trouble("working in the background", error)

@@ -68,7 +68,7 @@ def test_where_torch_is_broken_nothing_heavy_is_tried() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other commands")
 def test_what_a_compile_lacks_is_named_with_what_installs_it() -> None:
     said = {  # as torch, Triton and gcc word it
-        "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')": "g++",
+        "InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')": "g++",
         "RuntimeError: Failed to find C compiler. Please specify via CC environment variable.": "gcc",
         "main.c:5:10: fatal error: Python.h: No such file or directory": "python3-dev",
         "header.cpp:2:10: fatal error: omp.h: No such file or directory": "libomp-dev",
