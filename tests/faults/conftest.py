@@ -12,6 +12,7 @@ import pytest
 from holdfast_run import Sit, Terminal
 
 if TYPE_CHECKING:
+    from warm_command import WarmCommand
     from watched_training import Trainings, WarmPython
 
 
@@ -59,3 +60,13 @@ def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 def warm(trainings: Trainings) -> WarmPython:
     """A Python that has imported torch already, one for all tests."""
     return trainings.warm
+
+
+@pytest.fixture(scope="session")
+def warm_command(warm: WarmPython) -> Iterator[WarmCommand]:
+    """A command whose script runs in that Python."""
+    from warm_command import WarmCommand
+
+    command = WarmCommand(warm)
+    yield command
+    command.close()

@@ -1,6 +1,6 @@
-"""Run a script as two ranks that are forked: `forked_ranks.py SCRIPT WORDS…`. Torch is imported once, or is there already.
+"""Run a script as ranks that are forked: `forked_ranks.py SCRIPT WORDS…`. Torch is imported once, or is there already.
 
-For trainings without Holdfast; those with it are started by torchrun, as a user does.
+There are two, or as many as RANKS says. Who wants them as a user starts them takes torchrun.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ def fork(rank: int, shared: dict[str, str], script: str, words: list[str]) -> in
     try:
         os.environ.update(shared, RANK=str(rank), LOCAL_RANK=str(rank))
         sys.argv = [script, *words]
-        runpy.run_path(script, run_name="__main__")
+        _kept = runpy.run_path(script, run_name="__main__")  # a process group of gloo that is freed may wait for the GIL for ever
         code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
     except BaseException:  # noqa: BLE001 - told in the output and by the exit code
         traceback.print_exc()
     finally:
@@ -41,12 +43,15 @@ def fork(rank: int, shared: dict[str, str], script: str, words: list[str]) -> in
 
 
 def main() -> None:
-    """Start both and wait for them."""
+    """Start all and wait for them."""
+    import torch._dynamo  # noqa: F401 - as every rank would at its first step
+
     script, *words = sys.argv[1:]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    children = [fork(rank, shared, script, words) for rank in range(2)]
+    ranks = int(os.environ.get("RANKS", "2"))
+    shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    children = [fork(rank, shared, script, words) for rank in range(ranks)]
     codes = [os.waitpid(child, 0)[1] for child in children]
-    assert codes == [0, 0], codes
+    assert not any(codes), codes
 
 
 if __name__ == "__main__":

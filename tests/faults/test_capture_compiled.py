@@ -8,6 +8,12 @@ from watched_training import Trainings, assert_bit_equal
 SLOW = [pytest.param(how, marks=pytest.mark.slow) for how in ("in_place", "part", "function", "loss_inside")]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _compiler(trainings: Trainings) -> None:
+    """Importing the compiler takes longer than compiling."""
+    trainings.warm.load("torch._functorch.aot_autograd", "torch._inductor.compile_fx")
+
+
 @pytest.mark.parametrize("how", ["module", "optimizer", *SLOW])
 def test_what_is_compiled_is_not_compiled_again_and_computes_the_same(trainings: Trainings, how: str) -> None:
     training = trainings("compiled", how)

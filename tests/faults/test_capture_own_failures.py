@@ -7,23 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watched_training import HOLDFAST, SITE, TRAININGS, Process, Recorded, Trainings, WarmPython, difference, load_story
+from watched_training import HOLDFAST, TRAININGS, Process, Recorded, Trainings, WarmPython, difference, load_story
 
 from holdfast.signals.run_folder import RunFolder
 
 
 def watched(
-    warm: WarmPython, folder: Path, script: str, *arguments: str, run: Path | None = None, launcher: tuple[str, ...] = ()
+    warm: WarmPython, folder: Path, script: str, *arguments: str, run: Path | None = None
 ) -> tuple[dict[str, Any], Recorded]:
-    """A watched run whose inner errors stay inside, as in real life; with a launcher, in a process of its own."""
+    """A watched run whose inner errors stay inside, as in real life."""
     made = RunFolder(run) if run is not None else RunFolder.create(folder, "run")
     words = [str(TRAININGS / f"{script}.py"), str(folder / "story.pt"), *arguments]
     env = {"HOLDFAST_RUN": str(made.path), "HOLDFAST_SAMPLING": "full"}
-    if launcher:
-        printed = Process([*launcher, sys.executable, *words], folder, PYTHONPATH=str(SITE), **env).wait()
-    else:
-        printed = warm.run(folder, *words, **env)
-    assert printed == ""
+    assert warm.run(folder, *words, **env) == ""
     return load_story(folder), Recorded(made)
 
 
@@ -59,8 +55,7 @@ def test_a_run_folder_that_was_never_there_leaves_the_training_alone(trainings: 
 
 
 def test_tables_that_cannot_be_made_are_journaled_once(trainings: Trainings, tmp_path: Path) -> None:
-    no_large_files = ("bash", "-c", 'ulimit -f 100; exec "$@"', "bash")  # smaller than any table
-    story, recorded = watched(trainings.warm, tmp_path, "without_modules", launcher=no_large_files)
+    story, recorded = watched(trainings.warm, tmp_path, "no_large_files")
     assert difference(trainings("without_modules").alone, story) is None
     assert len(recorded.steps) == 0
     (finding,) = degraded(recorded)
@@ -89,8 +84,9 @@ def test_modules_whose_output_cannot_be_looked_at_train_on(trainings: Trainings,
     assert "not today" in finding["evidence"]["error"]
 
 
-def test_an_error_of_the_script_is_the_scripts_and_its_exit_code_too(tmp_path: Path) -> None:
+def test_the_exit_code_of_a_script_that_never_trains_is_its_own_and_it_leaves_no_recording(tmp_path: Path) -> None:
     script = tmp_path / "fails.py"
     script.write_text("import torch\nraise SystemExit(7)\n")
-    process = Process([*HOLDFAST, "run", "--folder", str(tmp_path), "--", sys.executable, str(script)], tmp_path)
-    assert process.end() == 7
+    words = [*HOLDFAST, "run", "--folder", str(tmp_path), "--name", "fails", "--", sys.executable, str(script)]
+    assert Process(words, tmp_path).end() == 7
+    assert Recorded(RunFolder.open(tmp_path / "fails")).names == []

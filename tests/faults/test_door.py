@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -133,18 +134,28 @@ def test_code_of_someone_who_has_gone_is_stopped(asked: AskedRun) -> None:
     wait_until(lambda: asked.eval("1")["step"] > step)
 
 
-def test_now_does_not_wait_for_a_step_and_what_waits_in_vain_is_withdrawn(asked: AskedRun) -> None:
+@contextmanager
+def held(asked: AskedRun, released: Path) -> Iterator[None]:
+    """The training stands still between two steps."""
     (recording,) = doors(asked.run)
-    blocking = threading.Thread(target=asked.eval, args=("import time; time.sleep(2.5)",))
-    blocking.start()
-    wait_until(lambda: "<eval>" in str(ask(recording, {"do": "stacks"}, seconds=5)["value"]))
+    code = f"import os, time\nwhile not os.path.exists({str(released)!r}): time.sleep(0.01)"
+    holding = threading.Thread(target=asked.eval, args=(code,), kwargs={"seconds": 120})
+    holding.start()
     try:
+        wait_until(lambda: "<eval>" in str(ask(recording, {"do": "stacks"}, seconds=60)["value"]), 60)
+        yield
+    finally:
+        released.touch()
+        holding.join()
+
+
+def test_now_does_not_wait_for_a_step_and_what_waits_in_vain_is_withdrawn(asked: AskedRun, tmp_path: Path) -> None:
+    (recording,) = doors(asked.run)
+    with held(asked, tmp_path / "released"):
         answer = asked.eval("speed", seconds=0.4)
         assert "no step within 0.4 s" in answer["error"] and "--now" in answer["error"]
         assert asked.value("speed", now=True) is not None
         assert asked.value("batch.shape", now=True) == "torch.Size([32, 16])"
-    finally:
-        blocking.join()
     assert "MainThread" in ask(recording, {"do": "stacks"}, seconds=5)["value"]
 
 
@@ -170,15 +181,9 @@ def test_beside_a_training_that_is_paused_tensors_can_be_read_at_once(asked: Ask
         asked.change("continue")
 
 
-def test_beside_a_training_that_hangs_tensors_can_be_read(asked: AskedRun) -> None:
-    (recording,) = doors(asked.run)
-    hanging = threading.Thread(target=asked.eval, args=("import time; time.sleep(8)",))
-    hanging.start()
-    wait_until(lambda: "<eval>" in str(ask(recording, {"do": "stacks"}, seconds=5)["value"]))
-    try:
-        assert asked.value(f"len({GRADIENTS})", now=True, seconds=20) == "4"
-    finally:
-        hanging.join()
+def test_beside_a_training_that_hangs_tensors_can_be_read(asked: AskedRun, tmp_path: Path) -> None:
+    with held(asked, tmp_path / "released"):
+        assert asked.value(f"len({GRADIENTS})", now=True, seconds=60) == "4"
 
 
 # Changes

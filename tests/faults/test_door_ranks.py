@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from asked_run import AskedRun
-from forked_ranks import free_port
 from holdfast_run import PYTHON, VICTIMS, start
 
 from holdfast.probe.changing import change
 
 
 def test_two_ranks_change_at_the_same_step_and_end_with_the_same_weights(tmp_path: Path) -> None:
-    script = str(VICTIMS / "ranks_that_are_asked.py")
-    ranks = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port(), script]
+    ranks = [str(Path(__file__).with_name("forked_ranks.py")), str(VICTIMS / "ranks_that_are_asked.py")]
     process = start(tmp_path, "--name", "two", "--", PYTHON, *ranks)
     asked = AskedRun(tmp_path, "two")
-    asked.wait(2)
+    asked.wait(2, 120)
     assert asked.type("eval", "--all-ranks", "dist.get_rank(), dist.get_world_size()").stdout.splitlines() == [
         "rank 0: (0, 2)",
         "rank 1: (1, 2)",
@@ -34,6 +32,6 @@ def test_two_ranks_change_at_the_same_step_and_end_with_the_same_weights(tmp_pat
     assert "2 ranks  change" in asked.type("journal").stdout
     assert asked.type("set", "nothing=1").stderr.startswith("2 ranks: ")
     asked.value("finish = True")
-    printed, errors = process.communicate(timeout=30)
+    printed, errors = process.communicate(timeout=60)
     ended = sorted(line.partition(" ended with ")[2] for line in printed.splitlines() if "ended with" in line)
     assert len(ended) == 2 and ended[0] == ended[1], printed + errors

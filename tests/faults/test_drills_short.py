@@ -1,69 +1,62 @@
-"""A short version of `make drills`: four faults in two trainings of the house course under `heal`, and each without a fault."""
+"""A short version of `make drills`: faults in trainings of the drill suite under `heal`, and each training without a fault."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from holdfast.drills.course import CourseResult, run_course
-from holdfast.drills.score import ControlScore, Score
+from holdfast.drills.score import Score
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks/drill_trainings"))
 from house import training
 
-COURSE = {
-    "digits_mlp": ("nan-batch", "process-killed"),
-    "digits_cnn": ("fp16-overflow", "deadlock"),
-}
-FAULTS = [code for codes in COURSE.values() for code in codes]
+QUICK = {"digits_cnn": ("fp16-overflow",)}
+SLOW = {"digits_mlp": ("nan-batch", "process-killed", "deadlock")}  # test_course.py drills the first, test_restart.py the others
+COURSE = {**QUICK, **SLOW}
+Drilled = Callable[[str], CourseResult]
 
 pytestmark = pytest.mark.timeout(400)
+each_training = pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[CourseResult]]:
-    """The whole course, both trainings side by side."""
+def drilled(tmp_path_factory: pytest.TempPathFactory) -> Drilled:
+    """Runs the course of a training once: the control, then its faults side by side."""
 
+    @cache
     def run(name: str) -> CourseResult:
-        return run_course(
-            [training(name)], COURSE[name], policies=["heal"], seeds=[0], folder=tmp_path_factory.mktemp(name), keep=True
-        )
+        folder = tmp_path_factory.mktemp(name)
+        return run_course([training(name)], COURSE[name], policies=["heal"], seeds=[0], jobs=2, folder=folder)
 
-    with ThreadPoolExecutor(len(COURSE)) as pool:
-        yield list(pool.map(run, COURSE))
+    return run
 
 
-@pytest.fixture(scope="module")
-def scores(results: list[CourseResult]) -> dict[str, Score]:
-    return {score.fault: score for result in results for score in result.scores}
+def scores_of(result: CourseResult, name: str) -> list[Score]:
+    assert {score.fault for score in result.scores} == set(COURSE[name])
+    return result.scores
 
 
-@pytest.fixture(scope="module")
-def controls(results: list[CourseResult]) -> list[ControlScore]:
-    return [control for result in results for control in result.controls]
+@each_training
+def test_an_injected_fault_is_seen_and_its_cause_is_named_first(name: str, drilled: Drilled) -> None:
+    for score in scores_of(drilled(name), name):
+        assert score.put_in, score.why_not
+        assert score.seen, score
+        assert score.cause_right, score
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_that_was_put_in_is_seen_and_its_cause_is_named_first(fault: str, scores: dict[str, Score]) -> None:
-    score = scores[fault]
-    assert score.put_in, score.why_not
-    assert score.seen, score
-    assert score.cause_right, score
+@each_training
+def test_a_run_that_can_be_saved_ends_as_good_as_without_the_fault(name: str, drilled: Drilled) -> None:
+    for score in scores_of(drilled(name), name):
+        assert score.to_survive
+        assert score.survived, f"{score.why_not_survived}: {score}"
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_run_that_can_be_saved_ends_as_good_as_without_the_fault(fault: str, scores: dict[str, Score]) -> None:
-    score = scores[fault]
-    assert score.to_survive
-    assert score.survived, f"{score.why_not_survived}: {score}"
-
-
-def test_the_same_trainings_without_a_fault_are_left_alone(controls: list[ControlScore]) -> None:
-    assert [control.training for control in controls] == list(COURSE)
-    assert [(control.training, control.false_alarms, control.actions) for control in controls] == [
-        (name, (), ()) for name in COURSE
-    ]
+@each_training
+def test_the_same_training_without_a_fault_is_left_alone(name: str, drilled: Drilled) -> None:
+    (control,) = drilled(name).controls
+    assert (control.training, control.false_alarms, control.actions) == (name, (), ())

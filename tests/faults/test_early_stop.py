@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from holdfast_run import typed
 from watched_training import HOLDFAST, environment
 
 from holdfast.checkpoints.manifest import list_checkpoints
@@ -29,7 +30,5 @@ def test_patience_stops_an_unchanged_script_and_keeps_its_best(tmp_path: Path) -
 
 
 def test_patience_without_a_policy_that_may_stop_is_refused(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*HOLDFAST, "run", "--patience", "8", "true"], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True
-    )
+    done = typed("run", "--patience", "8", "true", folder=tmp_path)
     assert done.returncode == 2 and "--policy heal" in done.stderr

@@ -1,4 +1,4 @@
-"""Two ranks, one of which meets a bad batch: both leave the same update out, and a healthy step costs no extra collective."""
+"""Two ranks, one of which meets a bad batch: both skip the same update, and a healthy step costs no extra collective."""
 
 from __future__ import annotations
 
@@ -15,22 +15,14 @@ from holdfast.signals.run_folder import RunFolder
 
 VICTIM = Path(__file__).parents[1] / "victims/ranks_with_a_bad_batch.py"
 DIVERGING = VICTIM.with_name("ranks_that_diverge.py")
-TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc_per_node=2")
+RANKS = str(Path(__file__).with_name("forked_ranks.py"))
 BAD, STEPS = 10, 20
 
 
-def train_guarded(folder: Path, kind: str) -> list[dict[str, Any]]:
-    watch = (*HOLDFAST, "run", "--name", "run", "--policy", "guard", "--")
-    command = [*watch, *TORCHRUN, str(VICTIM), kind, str(BAD), str(folder)]
-    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=150)
-    assert done.returncode == 0, done.stderr
-    return ends_in(folder)
-
-
-def train_without(warm: WarmPython, folder: Path, kind: str) -> list[dict[str, Any]]:
-    """Without Holdfast, and without the batch."""
-    folder.mkdir()
-    warm.run(folder, str(Path(__file__).with_name("forked_ranks.py")), str(VICTIM), kind, str(-BAD), str(folder))
+def train(warm: WarmPython, folder: Path, kind: str, bad: int, **env: str) -> list[dict[str, Any]]:
+    """Both ranks to their end; a negative step leaves its batch out."""
+    folder.mkdir(exist_ok=True)
+    warm.run(folder, RANKS, str(VICTIM), kind, str(bad), str(folder), **env)
     return ends_in(folder)
 
 
@@ -39,20 +31,22 @@ def ends_in(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("kind", "collectives_per_step"), [("ddp", 0), ("sharded", 1)])
-def test_ranks_leave_out_the_same_update(kind: str, collectives_per_step: int, warm: WarmPython, tmp_path: Path) -> None:
-    without, guarded = train_without(warm, tmp_path / "without", kind), train_guarded(tmp_path, kind)
+def test_ranks_skip_the_same_update(kind: str, collectives_per_step: int, warm: WarmPython, tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "runs", "run")
+    without = train(warm, tmp_path / "without", kind, -BAD)
+    guarded = train(warm, tmp_path, kind, BAD, HOLDFAST_RUN=str(run.path), HOLDFAST_POLICY="guard", HOLDFAST_DEBUG="raise")
     for rank in (0, 1):
         assert guarded[rank]["skipped"] == [BAD]
         assert guarded[rank]["hash"] == without[rank]["hash"]
         own = without[rank]["collectives"] / (STEPS - 1) * STEPS  # what the training itself does
         comparing = 3 if kind == "sharded" else 0  # the victim compares all sharded parameters when none has moved
         assert guarded[rank]["collectives"] <= own + comparing + STEPS * collectives_per_step + 1
-    actions = [entry for entry in RunFolder.open(tmp_path / "runs/run").journal if entry["kind"] == "action"]
+    actions = [entry for entry in run.journal if entry["kind"] == "action"]
     assert sorted((entry["rank"], entry["step"]) for entry in actions) == [(0, BAD), (1, BAD)]
 
 
 def test_ranks_roll_back_at_the_same_step(tmp_path: Path) -> None:
-    command = [*HOLDFAST, "run", "--name", "run", "--policy", "heal", "--", *TORCHRUN, str(DIVERGING), str(tmp_path)]
+    command = [*HOLDFAST, "run", "--name", "run", "--policy", "heal", "--", sys.executable, RANKS, str(DIVERGING), str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
     ends = ends_in(tmp_path)

@@ -47,10 +47,8 @@ def test_a_spike_that_recovers_is_left_alone() -> None:
     assert {action["action"] for action in trial.actions} <= set(LEAVES_ALONE), trial.journal
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("q-learning", "high-momentum", "batch-of-one")]
-
-
-@pytest.mark.parametrize("name", ["heavy-tails", *SLOW])  # all of them: benchmarks/healthy.py
+@pytest.mark.slow  # test_drills_short.py shows it of another training
+@pytest.mark.parametrize("name", ["heavy-tails", "q-learning", "high-momentum", "batch-of-one"])  # all: benchmarks/healthy.py
 def test_a_healthy_training_sees_no_action(name: str) -> None:
     trial = run("healthy_trainings/zoo.py", name, policy="heal")
     assert trial.exit_code == 0, trial.errors

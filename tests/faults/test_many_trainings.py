@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from holdfast_run import PYTHON, findings_of, only_run, run, typed
+from holdfast_run import findings_of, typed
+from watched_training import WarmPython
+
+from holdfast.signals.run_folder import RunFolder
 
 SCRIPT = """
 import os, threading, time
@@ -32,14 +35,14 @@ for number in range(1, 13):
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="descriptors are counted in /proc")
 @pytest.mark.parametrize("policy", [pytest.param("observe", marks=pytest.mark.slow), "heal"])
-def test_trainings_that_are_over_leave_no_threads_and_no_open_files(tmp_path: Path, policy: str) -> None:
+def test_trainings_that_are_over_leave_no_threads_and_no_open_files(warm: WarmPython, tmp_path: Path, policy: str) -> None:
     (tmp_path / "trials.py").write_text(SCRIPT)
-    done = run(tmp_path, "--policy", policy, PYTHON, "trials.py")
-    assert done.returncode == 0, done.stderr
-    (files, threads), (files_later, threads_later) = (map(int, line.split()) for line in done.stdout.splitlines())
+    run = RunFolder.create(tmp_path / "runs", "run")
+    printed = warm.run(tmp_path, str(tmp_path / "trials.py"), HOLDFAST_RUN=str(run.path), HOLDFAST_POLICY=policy)
+    (files, threads), (files_later, threads_later) = (map(int, line.split()) for line in printed.splitlines())
     assert files_later <= files + 2
     assert threads_later <= threads + 1
-    assert not findings_of(only_run(tmp_path))
+    assert not findings_of(run.path)
     query = "SELECT count(DISTINCT part) AS parts, count(*) AS steps FROM steps"
-    told = typed("query", "-t", str(only_run(tmp_path)), query, folder=tmp_path)
-    assert told.stdout.split() == ["parts,steps", "12,360"], told
+    counted = typed("query", "-t", str(run.path), query, folder=tmp_path)
+    assert counted.stdout.split() == ["parts,steps", "12,360"], counted

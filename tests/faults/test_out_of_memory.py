@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from watched_training import environment
+from watched_training import WarmPython
 
 from holdfast.signals.run_folder import RunFolder
 
 VICTIMS = Path(__file__).parents[1] / "victims"
+FORKED_RANKS = str(Path(__file__).with_name("forked_ranks.py"))
 PLACES = ("before", "forward", "loss", "backward")
 ALIKE = [  # where rank 1 runs out, and the run without that to compare with
     *((place, "nowhere") for place in PLACES),
@@ -25,16 +25,10 @@ ALIKE = [  # where rank 1 runs out, and the run without that to compare with
 NORMS = tuple(f"{place}-norm" for place in PLACES)
 
 
-def limited(folder: Path, policy: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(VICTIMS / "host_memory_limit.py"), str(folder), policy]
-    return subprocess.run(command, env=environment(folder), capture_output=True, text=True, timeout=120, check=False)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space of the process")
-def test_a_training_goes_on_when_the_host_has_no_memory_for_the_whole_batch(tmp_path: Path) -> None:
-    answer = limited(tmp_path, "heal")
-    assert answer.returncode == 0, answer.stderr
-    *losses, sizes = answer.stdout.splitlines()
+def test_a_training_goes_on_when_the_host_has_no_memory_for_the_whole_batch(warm: WarmPython, tmp_path: Path) -> None:
+    printed = warm.run(tmp_path, str(VICTIMS / "host_memory_limit.py"), str(tmp_path), "heal")
+    *losses, sizes = [line for line in printed.splitlines() if not line.startswith("holdfast")]
     assert len(losses) == 2 and 1 < int(sizes.split()[-1]) < 32768
     entries = list(RunFolder(tmp_path / "limited").journal)
     findings = [entry for entry in entries if entry["kind"] == "finding"]
@@ -45,22 +39,19 @@ def test_a_training_goes_on_when_the_host_has_no_memory_for_the_whole_batch(tmp_
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space of the process")
-def test_a_training_that_is_only_observed_ends_as_it_would_have(tmp_path: Path) -> None:
-    answer = limited(tmp_path, "observe")
-    assert answer.returncode == 1 and "DefaultCPUAllocator" in answer.stderr.splitlines()[-1]
+def test_a_training_that_is_only_observed_ends_as_it_would_have(warm: WarmPython, tmp_path: Path) -> None:
+    code, printed = warm.end_of(tmp_path, str(VICTIMS / "host_memory_limit.py"), str(tmp_path), "observe")
+    assert code == 1 and "DefaultCPUAllocator" in printed.splitlines()[-1]
     (finding,) = RunFolder(tmp_path / "limited").journal
     assert (finding["code"], finding["severity"]) == ("host-out-of-memory", "critical")
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def ranks(warm: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What both ranks tell of all cases, trained one after the other in the same two processes."""
     folder = tmp_path_factory.mktemp("ranks")
     cases = [*sorted({case for pair in ALIKE for case in pair}), *NORMS, "never-fits"]
-    torchrun = Path(sys.executable).with_name("torchrun")
-    command = [str(torchrun), "--standalone", "--nproc_per_node=2", str(VICTIMS / "ranks_out_of_memory.py"), str(folder), *cases]
-    answer = subprocess.run(command, env=environment(folder), capture_output=True, text=True, timeout=170, check=False)
-    assert answer.returncode == 0, answer.stderr[-4000:]
+    warm.run(folder, FORKED_RANKS, str(VICTIMS / "ranks_out_of_memory.py"), str(folder), *cases)
     return [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in (0, 1)]
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast_run import HOLDFAST, PYTHON, environment
+from holdfast_run import PYTHON, Done, typed
+from warm_command import WarmCommand
+from watched_training import WarmPython
+
+from holdfast.environment.plan import factory
+from holdfast.environment.plan.trial import _GIVE_BACK
 
 FACTORY = """
 import torch
@@ -41,10 +46,8 @@ for x, y in loader:
 """
 
 
-def plan(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*HOLDFAST, "plan", *words], cwd=folder, env=environment(folder), text=True, capture_output=True, timeout=160, check=False
-    )
+def plan(folder: Path, *words: str) -> Done:
+    return typed("plan", *words, folder=folder)
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +58,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def planned(folder: Path) -> dict[str, Any]:
-    done = plan(folder, "--json", "--effective", "4096", "--rows", "12000000", "made:wide")
+def lean_command(folder: Path) -> Iterator[WarmCommand]:
+    """A command in a Python of its own that gives back what is freed at once, as the processes that are measured do."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _GIVE_BACK.items():
+            patch.setenv(name, value)
+        warm = WarmPython(folder)
+    command = WarmCommand(warm)
+    yield command
+    command.close()
+    warm.close()
+
+
+@pytest.fixture(scope="module")
+def planned(folder: Path, lean_command: WarmCommand) -> dict[str, Any]:
+    """The program that a factory is measured with, as `made:wide` would start it."""
+    command = [*lean_command.words, str(factory.__file__), "made:wide"]
+    done = plan(folder, "--json", "--effective", "4096", "--rows", "12000000", "--", *command)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told
@@ -81,9 +99,9 @@ def test_levers_cards_host_and_predictions_are_told(planned: dict[str, Any]) -> 
     assert planned["predictions"] == 2_400_000_000
 
 
-def test_a_script_without_a_loader_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_script_without_a_loader_is_told_what_to_do(tmp_path: Path, lean_command: WarmCommand) -> None:
     (tmp_path / "t.py").write_text(HAND_MADE)
-    done = plan(tmp_path, "--", PYTHON, "t.py")
+    done = plan(tmp_path, "--", *lean_command.words, "t.py")
     assert done.returncode == 2
     assert "no DataLoader" in done.stderr
     assert "package.module:make" in done.stderr

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
-from holdfast_run import HOLDFAST, PYTHON, VICTIMS, environment, findings_of, run
+from holdfast_run import VICTIMS, typed
+from watched_training import WarmPython
 
-TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+from holdfast.recovery.judge import Judge
+from holdfast.signals.run_folder import RunFolder
+
+RANKS = str(Path(__file__).with_name("forked_ranks.py"))
 
 
-def test_ranks_with_other_weights_are_told_live_and_afterwards_with_the_cause(tmp_path: Path) -> None:
-    words = ("--name", "it", "--", *TORCHRUN, str(VICTIMS / "ranks_with_other_weights.py"))
-    done = run(tmp_path, *words, env={"OMP_NUM_THREADS": "1"}, timeout=120)
-    assert done.returncode == 0, done.stderr
-    (live,) = [finding for finding in findings_of(tmp_path / "runs/it") if finding["code"] == "rank-divergence"]
+def test_ranks_with_other_weights_are_reported_and_diagnosed_with_the_cause(warm: WarmPython, tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "runs", "it")
+    script = str(VICTIMS / "ranks_with_other_weights.py")
+    warm.run(tmp_path, RANKS, script, HOLDFAST_RUN=str(run.path), HOLDFAST_DEBUG="raise")
+    Judge(run).look(act=False)
+    (live,) = (entry for entry in run.journal if entry.get("code") == "rank-divergence")
     assert live["evidence"]["rank_1"] > 1.05 * live["evidence"]["rank_0"] and live["evidence"]["gradients_shared"]
-    said = subprocess.run(
-        [*HOLDFAST, "diagnose", "--json", "it"],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert said.returncode == 1, said.stderr
-    assert json.loads(said.stdout)["runs"][0]["diagnoses"][0]["cause"] == "different-start"
+    diagnosed = typed("diagnose", "--json", "it", folder=tmp_path)
+    assert diagnosed.returncode == 1, diagnosed.stderr
+    assert json.loads(diagnosed.stdout)["runs"][0]["diagnoses"][0]["cause"] == "different-start"

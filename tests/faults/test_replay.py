@@ -14,6 +14,7 @@ import torch
 from holdfast_run import PYTHON, Done, typed
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
+from warm_command import WarmCommand
 
 from holdfast.inside.capture.batches import Batches
 from holdfast.inside.discovery import find_living, find_roots
@@ -125,14 +126,29 @@ def written(folder: Path, *, spoil: str = "pass", loss: str = "outputs", **parts
     return script
 
 
-def kept(folder: Path, monkeypatch: pytest.MonkeyPatch, *, at: int | None = None, **parts: Any) -> RunFolder:
-    """Train until the step that is saved, and give the run."""
-    script = written(folder, **parts)
-    monkeypatch.chdir(folder)
-    run = RunFolder.create(folder / "runs", "bad", command=[PYTHON, "train.py"], cwd=str(folder))
-    with pytest.raises(Kept), keeping(run.claim(0).path / "batches", at=at):
-        runpy.run_path(str(script), run_name="__main__")
-    return run
+class Folder:
+    """Where a script lies and its run; the step is replayed in the warm Python, or in a process of its own."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, command: WarmCommand) -> None:
+        self.path, self._monkeypatch, self._command = path, monkeypatch, command
+
+    def run(self, *, cold: bool = False) -> RunFolder:
+        self._monkeypatch.chdir(self.path)
+        words = [PYTHON, "train.py"] if cold else [*self._command.words, "train.py"]
+        return RunFolder.create(self.path / "runs", "bad", command=words, cwd=str(self.path))
+
+    def keep(self, *, at: int | None = None, cold: bool = False, **parts: Any) -> RunFolder:
+        """Train until the step that is saved, and give the run."""
+        script = written(self.path, **parts)
+        run = self.run(cold=cold)
+        with pytest.raises(Kept), keeping(run.claim(0).path / "batches", at=at):
+            runpy.run_path(str(script), run_name="__main__")
+        return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warm_command: WarmCommand) -> Folder:
+    return Folder(tmp_path, monkeypatch, warm_command)
 
 
 def replay(folder: Path, *words: str) -> Done:
@@ -146,9 +162,9 @@ def answer_of(folder: Path, *words: str) -> dict[str, Any]:
     return answer
 
 
-def test_the_operation_is_named_with_its_module_line_operands_and_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept(tmp_path, monkeypatch, spoil="inputs[37] = 0", head="torch.log(features ** 2)", workers=2)
-    answer = answer_of(tmp_path)
+def test_the_operation_is_named_with_its_module_line_operands_and_sample(folder: Folder) -> None:
+    folder.keep(spoil="inputs[37] = 0", head="torch.log(features ** 2)", workers=2, cold=True)
+    answer = answer_of(folder.path)
     assert (answer["operation"], answer["cause"], answer["stage"]) == ("aten::log", "log-of-zero", "forward")
     assert answer["reached"] == "the loss" and answer["weights_loaded"] and answer["input"] == "finite"
     assert (answer["line"]["function"], Path(answer["line"]["file"]).name) == ("forward", "train.py")
@@ -157,64 +173,59 @@ def test_the_operation_is_named_with_its_module_line_operands_and_sample(tmp_pat
     assert answer["operands"][0]["zeros"] == 1 and answer["at"]["output"] == "-inf" and answer["fixes"]
 
 
-def test_a_root_at_zero_whose_backward_is_infinite_is_named_by_the_line_of_the_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept(tmp_path, monkeypatch, spoil="inputs[37] = 0; targets[37] = 0", loss="torch.sqrt((outputs - targets) ** 2)")
-    answer = answer_of(tmp_path)
+def test_a_root_at_zero_whose_backward_is_infinite_is_named_by_the_line_of_the_root(folder: Folder) -> None:
+    folder.keep(spoil="inputs[37] = 0; targets[37] = 0", loss="torch.sqrt((outputs - targets) ** 2)")
+    answer = answer_of(folder.path)
     assert (answer["stage"], answer["node"], answer["cause"]) == ("backward", "SqrtBackward0", "division-by-zero")
     assert "torch.sqrt" in answer["line"]["code"] and answer["line"]["function"] == "loss_of"
     assert answer["reached"] == "the gradient of body.weight"
 
 
-def test_an_infinite_pixel_is_blamed_on_the_batch_and_its_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept(tmp_path, monkeypatch, spoil="inputs[37, 3] = float('inf')")
-    done = replay(tmp_path, "bad")
+def test_an_infinite_pixel_is_blamed_on_the_batch_and_its_sample(folder: Folder) -> None:
+    folder.keep(spoil="inputs[37, 3] = float('inf')")
+    done = replay(folder.path, "bad")
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert lines[1].startswith("the batch itself is not finite: field 0: 1 of 32 values is Inf, in sample ")
     assert lines[2] == f"samples of the data set: {BAD}"
 
 
-def test_of_several_accumulated_batches_the_bad_one_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept(tmp_path, monkeypatch, spoil="inputs[37] = 0", loss="-torch.log(outputs ** 2)", loop=ACCUMULATING)
-    answer = answer_of(tmp_path)
+def test_of_several_accumulated_batches_the_bad_one_is_found(folder: Folder) -> None:
+    folder.keep(spoil="inputs[37] = 0", loss="-torch.log(outputs ** 2)", loop=ACCUMULATING)
+    answer = answer_of(folder.path)
     assert len(answer["batch"]["indices"]) == 4
     assert answer["operation"] == "aten::log"
 
 
-def test_a_loop_over_run_batches_is_replayed_and_makes_no_run_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(tmp_path, loss="-torch.log(outputs ** 2)", loop=WATCHED)
-    monkeypatch.chdir(tmp_path)
-    run = RunFolder.create(tmp_path / "runs", "bad", command=[PYTHON, "train.py"], cwd=str(tmp_path))
+def test_a_loop_over_run_batches_is_replayed_and_makes_no_run_of_its_own(folder: Folder) -> None:
+    written(folder.path, loss="-torch.log(outputs ** 2)", loop=WATCHED)
+    run = folder.run()
     batches, inputs = Batches(), torch.randn(4, 8)
     inputs[2] = 0
     batches.note(None, [inputs, torch.rand(4, 1)])
     batches.save(run.path / "batches", 3, {"body.weight": torch.randn(1, 8)}, {}, lambda job: job())
-    answer = answer_of(tmp_path)
+    answer = answer_of(folder.path)
     assert answer["operation"] == "aten::log" and answer["weights_loaded"] and 2 in answer["output"]["bad_rows"]
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["bad", "latest"]
+    assert sorted(path.name for path in (folder.path / "runs").iterdir()) == ["bad", "latest"]
 
 
-def test_a_step_that_comes_out_finite_says_so_and_nothing_of_the_scripts_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept(tmp_path, monkeypatch, at=3)
-    (tmp_path / "weights.pt").write_bytes(b"the real run's")
-    done = replay(tmp_path, "-t", "bad", "--step", "3")
+def test_a_step_that_comes_out_finite_says_so_and_nothing_of_the_scripts_is_written(folder: Folder) -> None:
+    folder.keep(at=3)
+    (folder.path / "weights.pt").write_bytes(b"the real run's")
+    done = replay(folder.path, "-t", "bad", "--step", "3")
     assert done.returncode == 0, done.stderr
     assert "nothing came out non-finite" in done.stdout
-    assert (tmp_path / "weights.pt").read_bytes() == b"the real run's"
+    assert (folder.path / "weights.pt").read_bytes() == b"the real run's"
 
 
-def test_what_cannot_be_replayed_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = kept(tmp_path, monkeypatch, at=3)
-    done = replay(tmp_path, "bad", "--step", "99")
+def test_what_cannot_be_replayed_is_told_in_words(folder: Folder) -> None:
+    run = folder.keep(at=3)
+    done = replay(folder.path, "bad", "--step", "99")
     assert done.returncode == 2 and "step 99 of bad is not saved; there are: 3." in done.stderr
-    (tmp_path / "train.py").write_text("import torch\nraise FileNotFoundError('data.csv')\n")
-    done = replay(tmp_path, "bad")
+    (folder.path / "train.py").write_text("import torch\nraise FileNotFoundError('data.csv')\n")
+    done = replay(folder.path, "bad")
     assert done.returncode == 2
     assert "could not be replayed" in done.stderr and "FileNotFoundError: data.csv" in done.stderr
     (run.path / "rank-0" / "batches" / "step-000003.pt").unlink()
-    done = replay(tmp_path, "bad")
+    done = replay(folder.path, "bad")
     assert done.returncode == 2 and "--policy guard" in done.stderr

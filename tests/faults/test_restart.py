@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast_run import PYTHON, VICTIMS, environment, run
+from holdfast_run import PYTHON, VICTIMS, findings_of, info_of, run, typed
+from watched_training import WarmPython
 
 FALTERS = str(VICTIMS / "falters.py")
 SOON = {"HOLDFAST_BACK_OFF": "0.1"}
@@ -17,11 +17,9 @@ RESUME = ("--resume-args", "--resume {checkpoint}")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+def undisturbed(warm: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The last line of the same training without a fault and without Holdfast."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    words = [PYTHON, FALTERS, "none", "0", "--pause", "0"]
-    return subprocess.run(words, cwd=folder, env=environment(folder), capture_output=True, text=True, check=True).stdout
+    return warm.run(tmp_path_factory.mktemp("undisturbed"), FALTERS, "none", "0", "--pause", "0")
 
 
 def restarts_of(folder: Path) -> list[dict[str, Any]]:
@@ -29,21 +27,36 @@ def restarts_of(folder: Path) -> list[dict[str, Any]]:
     return [row for row in rows if row.get("action") == "restart"]
 
 
-def test_a_script_that_resumes_ends_with_the_same_weights(tmp_path: Path, undisturbed: str) -> None:
-    done = run(tmp_path, "--policy", "heal", "--name", "a", *RESUME, PYTHON, FALTERS, "kill", "70", "--own", env=SOON)
+def test_a_script_that_resumes_ends_with_the_same_weights_after_a_hung_worker_and_a_kill(
+    tmp_path: Path, undisturbed: str
+) -> None:
+    words = ("--policy", "heal", "--name", "a", "--hang-after", "2", *RESUME)
+    script = (FALTERS, "worker-hang", "50", "--then", "kill", "70", "--own", "--workers", "2")
+    done = run(tmp_path, *words, PYTHON, *script, env=SOON, timeout=170)
     assert done.returncode == 0 and done.stdout.splitlines()[-1] + "\n" == undisturbed
-    (row,) = restarts_of(tmp_path / "runs/a")
-    assert (row["because"], row["state"], row["checkpoint_step"]) == ("process-died", "done", 60)
-    assert row["checkpoint"] == str(tmp_path / "last.pt")
+    (hang, end) = (row for row in findings_of(tmp_path / "runs/a") if row["severity"] == "critical")
+    assert hang["code"] == "loader-stall" and "worker" in hang["evidence"]["say"] and end["code"] == "process-died"
+    hung, killed = restarts_of(tmp_path / "runs/a")
+    assert (hung["because"], hung["state"], hung["checkpoint_step"]) == ("loader-stall", "done", 40)
+    assert (killed["because"], killed["state"], killed["checkpoint_step"]) == ("process-died", "done", 60)
+    assert killed["checkpoint"] == str(tmp_path / "last.pt")
 
 
-def test_a_script_that_knows_nothing_of_resuming_is_brought_to_where_it_was(tmp_path: Path, undisturbed: str) -> None:
-    words = ("--policy", "heal", "--name", "a", PYTHON, FALTERS, "raise", "100", "--pause", "0.02")
-    done = run(tmp_path, *words, env={**SOON, "HOLDFAST_SAVE_EVERY": "0.5"})
+def test_a_script_that_cannot_resume_is_fast_forwarded_after_an_error_and_the_error_is_reported(
+    tmp_path: Path, undisturbed: str
+) -> None:
+    words = ("--policy", "heal", "--name", "a", PYTHON, FALTERS, "raise", "100", "--pause", "0.01")
+    done = run(tmp_path, *words, env={**SOON, "HOLDFAST_SAVE_EVERY": "0.3"}, timeout=170)
     assert done.returncode == 0 and done.stdout.splitlines()[-1] + "\n" == undisturbed
-    assert re.search(r"holdfast: caught up at step \d+", done.stderr)
+    theirs, ours = done.stderr.split("ValueError: sample 4711 has no label\n")
+    assert "Traceback" in theirs and ours.startswith("holdfast: ended with ValueError after step 100 (exit 1) [script-error]")
+    assert re.search(r"holdfast: caught up at step \d+", ours)
     (row,) = restarts_of(tmp_path / "runs/a")
     assert row["because"] == "script-error" and row["checkpoint_step"] > 0
+    (error,) = (one for one in findings_of(tmp_path / "runs/a") if one["code"] == "script-error")
+    assert error["evidence"]["error"] == "ValueError: sample 4711 has no label"
+    shown = json.loads(typed("diagnose", "a", "--json", folder=tmp_path).stdout)["runs"][0]
+    assert "script-error" in [one["code"] for one in shown["findings"]]
 
 
 @pytest.mark.slow  # tests/unit/recovery/test_restart.py decides the same
@@ -61,11 +74,15 @@ def test_a_template_that_names_what_is_not_known_is_refused_in_words(tmp_path: P
     assert done.returncode == 2 and "{file}" in done.stderr and "{checkpoint}" in done.stderr and done.stdout == ""
 
 
-def test_ranks_of_which_one_stays_away_are_all_brought_to_the_same_checkpoint(tmp_path: Path) -> None:
+def test_a_rank_that_the_others_wait_for_is_named_and_all_ranks_resume_from_the_same_checkpoint(tmp_path: Path) -> None:
     launch = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    words = ("--policy", "heal", "--name", "a", "--hang-after", "3", *RESUME)
-    done = run(tmp_path, *words, *launch, str(VICTIMS / "ranks_that_falter.py"), "25", env=SOON, timeout=180)
-    assert done.returncode == 0
+    words = ("--policy", "heal", "--name", "a", "--hang-after", "2", *RESUME)
+    done = run(tmp_path, *words, *launch, str(VICTIMS / "ranks_that_falter.py"), "25", env=SOON, timeout=170)
+    assert done.returncode == 0, done.stderr
+    (stall,) = (one for one in findings_of(tmp_path / "runs/a") if one["severity"] == "critical")
+    assert stall["code"] == "collective-stall" and stall["evidence"]["missing"] == [1]
+    assert "rank 1 is in read() of a pipe in wait_for_settings()" in stall["evidence"]["say"]
+    assert re.search(r"ranks_that_falter\.py:\d+ in wait_for_settings$", stall["evidence"]["where"])
     assert sorted(re.findall(r"rank \d begins at \d+", done.stdout)) == [
         *("rank 0 begins at 0", "rank 0 begins at 20", "rank 1 begins at 0", "rank 1 begins at 20")
     ]
@@ -73,3 +90,6 @@ def test_ranks_of_which_one_stays_away_are_all_brought_to_the_same_checkpoint(tm
     assert set(ends) == {"0", "1"} and ends["0"] == ends["1"]
     (row,) = restarts_of(tmp_path / "runs/a")
     assert row["because"] == "collective-stall"
+    recordings = sorted(path.name for path in (tmp_path / "runs/a").glob("rank-*"))
+    assert recordings == ["rank-0", "rank-0.1", "rank-1", "rank-1.1"]  # each rank in both attempts, and nothing of torchrun
+    assert info_of(tmp_path / "runs/a")["world_size"] == 2

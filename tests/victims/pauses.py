@@ -1,8 +1,10 @@
 """A training that stands still for a while, and goes on: pauses.py [--steps N] [--every SECONDS] [AT:WHAT:VALUE ...].
 
-WHAT is `step` (step AT takes VALUE seconds), `evaluate` (an evaluation of VALUE seconds after step AT), `debug` (a breakpoint
-after it), or, in the loader's worker at batch AT, `disk` (it waits in the kernel for VALUE seconds, as for a network file
-system that is away; nothing can end that) and `read` (it reads the file VALUE, which may be a pipe that nobody writes to yet).
+Every tenth step is printed.
+
+WHAT is `step` (step AT takes VALUE seconds), `evaluate` (an evaluation of VALUE seconds after step AT), `save` (a save of VALUE
+seconds after it), `debug` (a breakpoint after it), or, in the loader's worker at batch AT, `disk`: it waits in the kernel for
+VALUE seconds, as for a network file system that is away; nothing can end that.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import ctypes
 import os
 import signal
 import time
-from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -26,7 +27,7 @@ parser.add_argument("--every", type=float, default=0.02)
 parser.add_argument("pauses", nargs="*")
 given = parser.parse_args()
 pauses = {(int(at), what): value for one in given.pauses for at, what, value in (one.split(":", 2),)}
-in_worker = any(what in ("disk", "read") for _, what in pauses)
+in_worker = any(what == "disk" for _, what in pauses)
 
 
 def wait_in_the_kernel(seconds: int) -> None:
@@ -37,6 +38,15 @@ def wait_in_the_kernel(seconds: int) -> None:
     os.waitpid(child, 0)
 
 
+class SlowToSave:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __reduce__(self) -> tuple[type[str], tuple[()]]:
+        time.sleep(self.seconds)
+        return str, ()
+
+
 class Samples(Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return BATCH * given.steps
@@ -45,9 +55,7 @@ class Samples(Dataset[torch.Tensor]):
         batch, number = divmod(index, BATCH)
         if number == 0 and (batch, "disk") in pauses:
             wait_in_the_kernel(int(pauses[batch, "disk"]))
-        if number == 0 and (batch, "read") in pauses:
-            Path(pauses[batch, "read"]).read_bytes()
-        return torch.full((4,), float(index) / len(self))
+        return torch.full((4,), index % 7 / 7)
 
 
 def main() -> None:
@@ -65,9 +73,12 @@ def main() -> None:
             model.eval()
             time.sleep(float(pauses[step, "evaluate"]))
             model.train()
+        if (step, "save") in pauses:
+            torch.save({"model": model.state_dict(), "slow": SlowToSave(float(pauses[step, "save"]))}, "slow.pt")
         if (step, "debug") in pauses:
             breakpoint()
-        print(f"step {step}", flush=True)
+        if step % 10 == 0:
+            print(f"step {step}", flush=True)
     print("done", flush=True)
 
 

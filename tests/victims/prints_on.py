@@ -2,7 +2,7 @@
 
     prints_on.py COUNT FILE [fork]
 
-With `fork`, a child process that loaded nothing prints the lines, as a loader worker would.
+With `fork`, so does a child process that loaded nothing, as a loader worker would, with lines of its own.
 """
 
 import os
@@ -13,11 +13,12 @@ from pathlib import Path
 import torch  # noqa: F401 - what arms Holdfast
 
 count, file = int(sys.argv[1]), Path(sys.argv[2])
-child = os.fork() if "fork" in sys.argv else 0
-if child:
-    os.waitpid(child, 0)
-    sys.exit()
+child = os.fork() if "fork" in sys.argv else -1
+who = "line" if child else "child's line"
 for number in range(count):
-    print("line", number, flush=True)
+    os.write(1, f"{who} {number}\n".encode())  # in one piece: the other one prints at the same moment
     time.sleep(0.01)
-file.write_text("all printed")
+if child > 0:
+    os.waitpid(child, 0)
+if child:
+    file.write_text("all printed")

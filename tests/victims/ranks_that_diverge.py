@@ -1,6 +1,6 @@
-"""Two ranks whose learning rate jumps a hundredfold: torchrun --nproc_per_node 2 ranks_that_diverge.py OUT.
+"""Two ranks whose learning rate jumps: torchrun --nproc_per_node 2 ranks_that_diverge.py OUT.
 
-Trains until a roll-back has had time to come, and writes what each rank ends with.
+Trains until the learning rate has been back to normal for a while, and writes what each rank ends with.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-STEPS, FAULT = 2600, 400
+MOST_STEPS, FAULT, RECOVERS = 6000, 400, 300
 out = Path(sys.argv[1])
 dist.init_process_group("gloo")
 rank = dist.get_rank()
@@ -26,7 +26,8 @@ model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(16, 48), nn.
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 truth = torch.randn(16, 5)
 torch.manual_seed(10 + rank)
-for step in range(STEPS):
+normal = 0  # steps since the roll-back; the ranks count alike, for they roll back at the same step
+for step in range(MOST_STEPS):
     if step == FAULT:
         optimizer.param_groups[0]["lr"] *= 300
     x = torch.randn(64, 16)
@@ -35,6 +36,9 @@ for step in range(STEPS):
     loss.backward()
     optimizer.step()
     time.sleep(0.004)
+    normal = normal + 1 if step > FAULT and optimizer.param_groups[0]["lr"] < 0.1 else 0
+    if normal == RECOVERS:
+        break
 digest = hashlib.sha1()
 for tensor in model.parameters():
     digest.update(tensor.detach().numpy().tobytes())

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def main() -> None:
+def main() -> nn.Module:
     dist.init_process_group("gloo")
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -24,7 +24,8 @@ def main() -> None:
         loss.backward()
         optimizer.step()
     dist.destroy_process_group()
+    return model
 
 
 if __name__ == "__main__":
-    main()
+    kept = main()  # DDP that is freed while gloo's thread frees its last work waits for ever: both want the GIL

@@ -143,5 +143,6 @@ def _world(run: RunFolder) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _lines(thread: Thread) -> list[tuple[str, str, int]]:
-    return [(frame.func, frame.file, frame.line) for frame in own_part(thread)]
+def _lines(thread: Thread) -> list[tuple[str, int]]:
+    """Without functions: one reader of stacks writes `Queue.get`, another `get`, for the same frame."""
+    return [(frame.file, frame.line) for frame in own_part(thread)]

@@ -3,9 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_stacks import in_all_reduce, reading
+from made_stacks import in_all_reduce, rank, reading
 
 from holdfast.errors import NoSuchRun
+from holdfast.probe.stacks.frames import Frame
 from holdfast.probe.stacks.keep import keep_stacks
 from holdfast.probe.stacks.report import compare, report_on_process, report_on_run
 from holdfast.signals.run_folder import RunFolder
@@ -38,3 +39,10 @@ def test_what_moved_and_what_stood_is_told_for_each_process() -> None:
     changes = compare([in_all_reduce(0), in_all_reduce(1)], [in_all_reduce(0), reading(1), in_all_reduce(2)])
     assert [(one.role, one.moved) for one in changes] == [("rank 0", False), ("rank 1", True)]
     assert changes[1].was == "average() (job/train.py:26)"
+
+
+def test_a_process_that_is_read_in_another_way_has_not_moved_for_that() -> None:
+    outside, inside = (
+        rank(0, Frame(name, "/job/train.py", 12), Frame("<module>", "/job/train.py", 40)) for name in ("Net.f", "f")
+    )
+    assert [one.moved for one in compare([outside], [inside])] == [False]
