@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -76,7 +77,7 @@ def test_a_script_without_a_first_line_runs_as_in_a_shell_with_the_descriptors_t
     script = tmp_path / "go"
     script.write_text("echo $1; cat <&5")
     script.chmod(0o755)
-    words = " ".join([*HOLDFAST, "run", "./go", "there"])
+    words = shlex.join([*HOLDFAST, "run", "./go", "there"])
     done = subprocess.run(
         ["sh", "-c", f"{words} 5<in"], cwd=tmp_path, env=environment(tmp_path), capture_output=True, check=False
     )
@@ -84,7 +85,7 @@ def test_a_script_without_a_first_line_runs_as_in_a_shell_with_the_descriptors_t
 
 
 def test_a_closed_stdout_does_no_harm(tmp_path: Path) -> None:
-    words = " ".join([*HOLDFAST, "run", "--name", "a", "sh", "-c", "'echo lost; exit 4'"])
+    words = shlex.join([*HOLDFAST, "run", "--name", "a", "sh", "-c", "echo lost; exit 4"])
     done = subprocess.run(["sh", "-c", f"{words} >&-"], cwd=tmp_path, env=environment(tmp_path), capture_output=True, check=False)
     assert done.returncode == 4
     assert json.loads((tmp_path / "runs/a/run.json").read_text())["exit_code"] == 4

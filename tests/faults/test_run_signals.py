@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -74,7 +75,7 @@ def test_ctrl_c_ends_an_ordinary_script_as_it_would_alone(sit: Sit) -> None:
 def test_ctrl_z_stops_the_run_and_fg_takes_it_up_again(sit: Sit, tmp_path: Path) -> None:
     terminal = sit(["bash", "--norc", "--noprofile", "-i"])
     script = "import os, time\nwhile not os.path.exists('enough'): print('tick', flush=True); time.sleep(0.02)"
-    terminal.type((" ".join([*HOLDFAST, "run", PYTHON, "-c", f'"{script}"']) + "\n").encode())
+    terminal.type((shlex.join([*HOLDFAST, "run", PYTHON, "-c", script]) + "\n").encode())
     terminal.until(b"tick\r\ntick", 60)
     terminal.type(b"\x1a")
     terminal.until(b"Stopped", 60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from holdfast_run import PYTHON, VICTIMS, only_run, run
@@ -13,8 +14,9 @@ def recordings(folder: Path) -> list[str]:
 
 def test_a_shell_script_is_recorded_and_torch_without_a_training_leaves_no_trace(tmp_path: Path) -> None:
     script = tmp_path / "go.sh"
-    uses = f"{PYTHON} -c 'import torch; print(torch.ones(1).item())'\nls runs/a\n"
-    script.write_text(f"#!/bin/sh\n{uses}{PYTHON} -m trains_a_little > own-file\nexit 3\n")
+    python = shlex.quote(PYTHON)
+    uses = f"{python} -c 'import torch; print(torch.ones(1).item())'\nls runs/a\n"
+    script.write_text(f"#!/bin/sh\n{uses}{python} -m trains_a_little > own-file\nexit 3\n")
     script.chmod(0o755)
     done = run(tmp_path, "--name", "a", "./go.sh", env={"PYTHONPATH": str(VICTIMS)}, timeout=120)
     assert (done.stdout, done.returncode) == ("1.0\nrun.json\ntrain.log\n", 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -36,7 +37,7 @@ def test_a_training_and_its_child_outlive_their_killed_supervisor_and_their_late
 @linux_only
 def test_a_training_in_a_terminal_outlives_its_killed_supervisor(tmp_path: Path) -> None:
     done = tmp_path / "done"
-    words = " ".join([*HOLDFAST, "run", PYTHON, VICTIM, "90", str(done)])
+    words = shlex.join([*HOLDFAST, "run", PYTHON, VICTIM, "90", str(done)])
     terminal = Terminal(["sh", "-c", f"{words}; exec cat"], tmp_path)  # the terminal stays open, as under a shell
     try:
         terminal.until(b"line 20", 60)
@@ -61,7 +62,7 @@ def test_a_reader_that_leaves_breaks_the_commands_pipe_as_it_would_alone(tmp_pat
 
 
 def test_a_plain_program_dies_of_a_broken_pipe_as_it_would_alone(tmp_path: Path) -> None:
-    words = " ".join([*HOLDFAST, "run", "--name", "a", "yes"])
+    words = shlex.join([*HOLDFAST, "run", "--name", "a", "yes"])
     subprocess.run(["bash", "-c", f"{words} | head -1"], cwd=tmp_path, env=environment(tmp_path), timeout=60, check=True)
     wait_until(lambda: info_of(tmp_path / "runs/a")["exit_code"] == 141, 60)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -55,7 +56,7 @@ def serves(one: Machine, folder: Path, number: int, token: Path) -> Iterator[Non
     for recording in run.recordings():
         (recording.path / "process.json").write_text(f'{{"pid": 1, "host": "node{number}"}}')
     options = f"--listen 0.0.0.0:8080 -t {run.path} --token-file {token}"
-    serve = f"hostname node{number} && exec {sys.executable} -m holdfast serve {options}"
+    serve = f"hostname node{number} && exec {shlex.quote(sys.executable)} -m holdfast serve {options}"
     words = ["ip", "netns", "exec", one.space, "unshare", "--uts", "sh", "-c", serve]
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder / one.space)}
     process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import shlex
 import subprocess
 import time
 from typing import Any
@@ -99,7 +100,7 @@ def test_sql_that_never_ends_ends_in_time_and_quietly(command: list[str], traini
 
 def test_a_reader_that_closes_early_gets_no_traceback(command: list[str], training: Any) -> None:
     training(steps=900)
-    line = f"{' '.join(command)} query 'SELECT * FROM steps a, steps b' --limit 100000 | head -n 1"
+    line = f"{shlex.join(command)} query 'SELECT * FROM steps a, steps b' --limit 100000 | head -n 1"
     done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("rank,part,step") and "Traceback" not in done.stderr and "Broken" not in done.stderr
 

@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -186,7 +187,7 @@ def test_a_real_group_with_a_quota_is_seen_by_a_process_in_it() -> None:
     except OSError:
         pytest.skip("no control group of version 1 can be made here")
     try:
-        join = f"echo $$ > {group}/tasks && exec {sys.executable} -c "
+        join = f"echo $$ > {group}/tasks && exec {shlex.quote(sys.executable)} -c "
         code = "from holdfast.environment.platform import read_platform; print(read_platform().usable)"
         done = subprocess.run(["sh", "-c", f'{join} "{code}"'], capture_output=True, text=True, check=False, timeout=60)
         assert done.stdout.strip() == "0.5", done.stderr
