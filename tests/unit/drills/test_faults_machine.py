@@ -88,7 +88,7 @@ def test_a_killed_worker_leaves_its_training_without_it(drilled: Drilled) -> Non
 
 @pytest.mark.parametrize(("code", "workers"), [("worker-hung", 2), ("deadlock", 0), ("infinite-loop", 0), ("lock-held-in-c", 0)])
 def test_what_hangs_does_not_come_back_by_itself(drilled: Drilled, code: str, workers: int) -> None:
-    assert drilled(code, workers=workers, limit=2) == (-signal.SIGALRM, {})
+    assert drilled(code, workers=workers, limit=4) == (-signal.SIGALRM, {})
 
 
 def test_a_stopped_process_goes_on_where_it_was(drilled: Drilled) -> None:
