@@ -15,13 +15,11 @@ from holdfast.drills.score import Score
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks/drill_trainings"))
 from house import training
 
-QUICK = {"digits_cnn": ("fp16-overflow",)}
-SLOW = {"digits_mlp": ("nan-batch", "process-killed", "deadlock")}  # test_course.py drills the first, test_restart.py the others
-COURSE = {**QUICK, **SLOW}
+COURSE = {"digits_cnn": ("fp16-overflow",), "digits_mlp": ("nan-batch", "process-killed", "deadlock")}
 Drilled = Callable[[str], CourseResult]
 
-pytestmark = pytest.mark.timeout(400)
-each_training = pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]  # tests/unit/drills/test_course.py drills a shorter training
+each_training = pytest.mark.parametrize("name", COURSE)
 
 
 @pytest.fixture(scope="module")

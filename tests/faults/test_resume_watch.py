@@ -63,10 +63,10 @@ def causes(rows: Rows) -> list[str]:
 
 HEALTHY = [
     "--save-at 130 --batch 16",  # in the middle of a pass
-    "--save-at 300 --dropout 0.4 --norm --schedule none",
     "--save-at 80 --lr 0.01 --atomic",  # while the loss still falls fast
 ]
 ALSO_HEALTHY = [
+    "--save-at 300 --dropout 0.4 --norm --schedule none",
     "--save-at 400",
     "--save-at 400 --batch 4 --noise 0.3",
     "--save-at 250 --samples 256 --noise 0",  # learned by heart

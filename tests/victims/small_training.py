@@ -24,7 +24,7 @@ def main(seconds: float) -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            time.sleep(0.005)
+            time.sleep(0.01)
     print(f"final loss {loss.item():.4f}")
 
 
