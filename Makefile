@@ -38,10 +38,10 @@ format: $(INSTALLED)  ## put the code into the project's format
 	$(BIN)/ruff format $(CHECKED)
 
 pytest: $(INSTALLED)  ## the tests without style and types; ARGS="tests/unit -k name" narrows them
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(INSTALLED)  ## the tests that take too long for every day
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m slow $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m slow $(ARGS)
 
 test-gpu: $(INSTALLED)  ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu $(ARGS)
