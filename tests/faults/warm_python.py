@@ -18,6 +18,7 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
+from typing import Any, NoReturn
 
 
 def run(folder: str, environment: dict[str, str], script: str, *arguments: str) -> None:
@@ -48,6 +49,24 @@ def start_generators_anew() -> None:
     random.seed()
 
 
+def become(asked: list[Any]) -> NoReturn:
+    """Run a script in this forked child and end with it."""
+    code = 1
+    try:
+        try:
+            run(*asked)
+            code = 0
+        except BaseException:  # noqa: BLE001 - whatever ends the script is told in its output and by the exit code
+            traceback.print_exc()
+    except BaseException:  # noqa: BLE001 - torch's signal handler raised once more, for the same dead worker, while that was told
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
 def main() -> None:
     """Serve until the other side closes."""
     import torch._dynamo  # what the first step of an optimizer would import
@@ -69,17 +88,7 @@ def main() -> None:
             continue
         child = os.fork()
         if child == 0:
-            code = 1
-            try:
-                run(*asked)
-                code = 0
-            except BaseException:  # noqa: BLE001 - whatever ends the script is told in its output and by the exit code
-                traceback.print_exc()
-            finally:
-                atexit._run_exitfuncs()
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
+            become(asked)
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
 
