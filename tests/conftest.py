@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +26,14 @@ def trainings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
     all_of_them = Trainings(tmp_path_factory.mktemp)
     yield all_of_them
     all_of_them.close()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c_counts() -> Iterator[None]:
+    """A test run in the background of a shell ignores SIGINT, and would pass that on to what it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

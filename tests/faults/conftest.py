@@ -1,8 +1,7 @@
-"""What the tests here share: a terminal, a small disk, and Ctrl-C that counts."""
+"""What the tests here share: a terminal, and a small disk."""
 
 from __future__ import annotations
 
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,14 +13,6 @@ from holdfast_run import Sit, Terminal
 if TYPE_CHECKING:
     from warm_command import WarmCommand
     from watched_training import Trainings, WarmPython
-
-
-@pytest.fixture(autouse=True, scope="session")
-def ctrl_c_counts() -> Iterator[None]:
-    """A test run in the background of a shell ignores SIGINT, and would pass that on to what it starts."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

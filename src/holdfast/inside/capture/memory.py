@@ -45,7 +45,7 @@ def resident_of(pid: int) -> int | None:
     """Resident bytes of another process, or None if it is gone or the system has no /proc."""
     try:
         with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:  # noqa: PTH123 - pathlib costs more than the reading
-            return int(file.read(128).split()[1]) * _PAGE
+            return int(file.read(128).split()[1]) * _PAGE or None  # one that has ended and was not waited for has none
     except (OSError, ValueError, IndexError):
         return None
 
