@@ -73,7 +73,7 @@ def debugged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, T
     """A training at a terminal: its worker waits for storage, later a person debugs it. It runs while other tests do."""
     folder = tmp_path_factory.mktemp("debugged")
     pauses = (PAUSES, "20:disk:5", f"{SETTLE + 20}:debug:0", "--steps", str(SETTLE + 40), "--every", "0.008")
-    terminal = Terminal([*HOLDFAST, "run", "--policy", "heal", "--name", "a", "--hang-after", "0.5", PYTHON, *pauses], folder)
+    terminal = Terminal([*HOLDFAST, "run", "--policy", "heal", "--name", "a", "--hang-after", "1", PYTHON, *pauses], folder)
     yield folder, terminal
     terminal.close()
 
@@ -85,7 +85,7 @@ def test_slow_work_a_stopped_process_and_a_suspended_machine_are_not_a_hang(
         return any("is stopped" in row["evidence"].get("say", "") for row in findings_of(tmp_path / "runs/a"))
 
     slow = ("0:step:1.5", "10:evaluate:1.5", "20:save:1.5", "--steps", str(2 * SETTLE + 60), "--every", "0.008")
-    with training(tmp_path, *slow, hang_after=0.5) as process:
+    with training(tmp_path, *slow, hang_after=1.0) as process:
         wait_until(lambda: has_printed(tmp_path, f"step {SETTLE + 20}"), 120)
         everything = tree(process)
         assert len(everything) > 1 and not says_stopped()

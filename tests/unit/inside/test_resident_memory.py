@@ -11,7 +11,7 @@ from holdfast.inside.capture.memory import resident_of
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_a_worker_that_has_ended_has_no_memory_rather_than_none_of_it() -> None:
+def test_the_memory_of_a_worker_that_has_ended_is_unknown_and_not_zero() -> None:
     child = os.fork()
     if child == 0:
         os._exit(0)
