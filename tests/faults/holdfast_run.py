@@ -31,7 +31,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 def run(folder: Path, *words: str, env: dict[str, str] | None = None, **how: Any) -> subprocess.CompletedProcess[str]:
     """`holdfast run WORDS`, to its end."""
-    how = {"capture_output": True, "timeout": 60, **how}
+    how = {"capture_output": True, "timeout": 120, **how}
     return subprocess.run(
         [*HOLDFAST, "run", *words], cwd=folder, env=environment(folder, **(env or {})), text=True, check=False, **how
     )
@@ -82,7 +82,7 @@ def _become(environment: dict[str, str]) -> None:
     os.environ.update(environment)
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for something to become true, and fail loudly if it does not."""
     deadline = time.monotonic() + seconds
     while not true():
@@ -133,7 +133,7 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self.keyboard, keys)
 
-    def until(self, text: bytes, seconds: float = 20.0) -> None:
+    def until(self, text: bytes, seconds: float = 60.0) -> None:
         """Read the screen until `text` has appeared on it after what was waited for before."""
         deadline = time.monotonic() + seconds
         while text not in self.seen:
