@@ -42,7 +42,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AskedRun]:
             yield found
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 # What people type; each as it is

@@ -129,7 +129,7 @@ def in_terminal(command: list[str]) -> Callable[..., str]:
             while waiting and waiting[0][0](written.decode(errors="replace")):
                 waiting.pop(0)[1]()
         os.close(ours)
-        assert process.wait(20) == 0, written.decode()
+        assert process.wait(60) == 0, written.decode()
         assert not waiting, written.decode()
         return written.decode()
 

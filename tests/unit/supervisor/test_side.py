@@ -39,7 +39,7 @@ def test_a_time_of_ending_that_is_known_already_is_kept(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "a", ended=123.0)
     done = subprocess.Popen(["true"])
     done.wait()
-    assert start_side(run, done.pid, tmp_path).wait(20) == 0
+    assert start_side(run, done.pid, tmp_path).wait(60) == 0
     assert run.info()["ended"] == 123.0
 
 
@@ -50,7 +50,7 @@ def test_a_run_that_was_closed_is_not_watched_on_though_its_process_lives(tmp_pa
     _wait_until(lambda: (tmp_path / "holdfast" / f"{side.pid}.json").exists())
     assert side.poll() is None
     run.update_info(ended=123.0)
-    assert side.wait(20) == 0 and run.info()["ended"] == 123.0
+    assert side.wait(60) == 0 and run.info()["ended"] == 123.0
 
 
 def test_called_wrongly_it_ends_without_a_word(tmp_path: Path) -> None:
