@@ -60,7 +60,7 @@ def test_called_wrongly_it_ends_without_a_word(tmp_path: Path) -> None:
 
 
 def _wait_until(true: object) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not true():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.02)
