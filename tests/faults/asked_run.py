@@ -25,7 +25,7 @@ class AskedRun:
 
     def wait(self, ranks: int = 1, seconds: float = 60.0) -> None:
         """Wait until so many ranks can be asked."""
-        wait_until(lambda: self.path.is_dir() and len(doors(self.run)) >= ranks, seconds)
+        wait_until(lambda: (self.path / "run.json").exists() and len(doors(self.run)) >= ranks, seconds)
 
     def eval(self, code: str, *, now: bool = False, seconds: float = 30.0, rank: int = 0) -> dict[str, Any]:
         (told,) = evaluate([one for one in doors(self.run) if one.rank == rank], code, now=now, seconds=seconds)
