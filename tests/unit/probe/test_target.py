@@ -130,7 +130,7 @@ def test_the_process_that_trains_means_its_run_even_after_its_death(here: Path) 
 
 
 def test_a_process_that_is_no_run_and_one_that_is_not_there_are_told_apart(here: Path, child: subprocess.Popen[bytes]) -> None:
-    with pytest.raises(NoSuchRun, match=r"process \d+ \(.*python.*\) belongs to no run"):
+    with pytest.raises(NoSuchRun, match=r"process \d+ \(.+\) belongs to no run"):
         resolve(str(child.pid), here=here)
     with pytest.raises(NoSuchRun, match="there is no process 4194301"):
         resolve("4194301", here=here)
