@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -23,12 +22,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TextIO
 
 sys.path.insert(0, str(Path(__file__).parent / "drill_trainings"))
 from house import Stretch, every_training, healthy, in_chunks, stretches, training
+from machine import machine, today
 from scoreboard import Course, Row, key_of, page, worse_by
 
 PAGE = Path(__file__).parents[1] / "docs/scoreboard.md"
@@ -190,16 +189,6 @@ def remaining(planned: Iterable[Stretch], rows: Iterable[Row]) -> list[Stretch]:
     return sorted(left, key=lambda one: (one.seed, not one.training.startswith(SLOW)))
 
 
-def machine(jobs: int) -> Row:
-    """Where and when, in words and without the machine's name."""
-    import torch
-
-    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    words = f"{platform.system()} on {platform.machine()}, {os.cpu_count()} cores ({jobs} runs at a time){gpu}"
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    return {"kind": "machine", "machine": f"{words}, {versions}", "date": datetime.now(timezone.utc).strftime("%Y-%m-%d")}
-
-
 def read_rows(path: Path | None) -> list[Row]:
     """The rows of an earlier part of the course; a last line that was cut off is left out."""
     rows = []
@@ -260,7 +249,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="holdfast-drills-") as temporary, kept as into:
         runner = Runner(given.folder or Path(temporary), begun + given.time_limit, into)
         if waiting:
-            runner.keep(machine(given.jobs))
+            runner.keep({"kind": "machine", "machine": machine(given.jobs), "date": today()})
         runner.run(waiting, given.jobs)
     rows = [*before, *runner.rows]
     left = sum(len(stretch.codes) or 1 for stretch in remaining(planned, rows))

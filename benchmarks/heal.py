@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from heal_trainings.trial import LEAVES_ALONE, Trial, machine, run, write_between
+from heal_trainings.trial import LEAVES_ALONE, Trial, run, write_between
+from machine import machine, today
 from rich.console import Console
 from rich.table import Table
 
@@ -119,7 +120,7 @@ def as_table(results: list[Result]) -> Table:
 def as_markdown(results: list[Result], jobs: int) -> str:
     """What the page shows."""
     rows = [COLUMNS, ["---"] * len(COLUMNS), *(result.cells() for result in results)]
-    return f"Measured on {machine(jobs)}.\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return f"Measured on {today()}; {machine(jobs)}.\n\n" + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "peer_trainings"))
 from heal_trainings.trial import write_between
+from machine import machine, today
 from watchers import FAULTS, WATCHERS, Outcome, Watcher, done, names_cause, said_in
 
 from holdfast.drills.choosing import drawn
@@ -181,10 +182,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def machine_and_versions() -> str:
     """The date, the machine without its name, and the versions of what took part."""
-    import drills
-
-    row = drills.machine(1)
-    return f"{row['date']}; {row['machine'].replace(' (1 runs at a time)', '')}, {', '.join(_versions())}"
+    return f"{today()}; {machine(1)}, {', '.join(_versions())}"
 
 
 def _versions() -> list[str]:

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -96,15 +95,6 @@ def _journal(run_folder: Path) -> list[dict[str, Any]]:
 
 def _short(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def machine(jobs: int) -> str:
-    """Where and when, in words and without the machine's name."""
-    import torch
-
-    when = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    where = f"{platform.system()} on {platform.machine()}, {os.cpu_count()} cores ({jobs} at a time)"
-    return f"{when}; {where}, Python {platform.python_version()}, torch {torch.__version__}"
 
 
 def write_between(page: Path, name: str, body: str) -> None:

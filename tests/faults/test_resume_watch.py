@@ -69,7 +69,7 @@ ALSO_HEALTHY = [
     "--save-at 300 --dropout 0.4 --norm --schedule none",
     "--save-at 400",
     "--save-at 400 --batch 4 --noise 0.3",
-    "--save-at 250 --samples 256 --noise 0",  # learned by heart
+    "--save-at 250 --samples 256 --noise 0",  # memorised
 ]
 
 

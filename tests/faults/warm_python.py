@@ -56,7 +56,7 @@ def become(asked: list[Any]) -> NoReturn:
         try:
             run(*asked)
             code = 0
-        except BaseException:  # noqa: BLE001 - whatever ends the script is told in its output and by the exit code
+        except BaseException:  # noqa: BLE001 - whatever ends the script is reported in its output and by the exit code
             traceback.print_exc()
     except BaseException:  # noqa: BLE001 - torch's signal handler raised once more, for the same dead worker, while that was told
         traceback.print_exc()

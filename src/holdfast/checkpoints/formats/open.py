@@ -46,8 +46,8 @@ def open_checkpoint(path: Path) -> Contents:
     except OSError as error:
         return _unknown(path, no_access(error))
     except Exception as error:  # noqa: BLE001 - one file's failure is that file's row, never the end of a listing
-        words = f"It cannot be read, because of a mistake in it or in Holdfast: {type(error).__name__}: {str(error)[:200]}."
-        return _unknown(path, Trouble("unreadable", words, "do not load it; please report it with the file if you made it"))
+        words = f"Reading it failed: {type(error).__name__}: {str(error)[:200]}."
+        return _unknown(path, Trouble("unreadable", words, "do not load it; if you made the file, please report this"))
     _tell_whether_being_written(contents)
     if UNFINISHED.match(path.name) or SPARE.match(path.name):
         contents.notes.append("its name says that the save or the download was not finished")

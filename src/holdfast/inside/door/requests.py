@@ -16,9 +16,9 @@ from holdfast.inside.capture.memory import resident_of
 from holdfast.inside.door.boundary import Answer, Asked, Boundary
 from holdfast.inside.door.by_type import ByType
 from holdfast.inside.door.evaluation import Code, Evaluator, frame_of, read_code, told_syntax
-from holdfast.inside.door.running_tensors import HandsOff
 from holdfast.inside.door.settings import Made, Settings, read_setting
 from holdfast.inside.door.stacks import all_stacks
+from holdfast.inside.door.tensor_access import NoTensorAccess
 from holdfast.inside.door.time_limit import Gate
 from holdfast.inside.door.waiting import Request, do_between_steps, seconds_of, until_done
 from holdfast.inside.pulse import PULSE
@@ -91,7 +91,7 @@ class Requests:
         return {"ok": bool([one for one in fitting if self._boundary.withdraw(one)])}
 
     def _complete(self, request: Request, _connection: socket.socket) -> Answer:
-        with self._hands_off(seconds=0.0):
+        with self._no_tensor_access(seconds=0.0):
             names = self._evaluator.complete(str(request.get("text", "")), frame_of(self._thread), self._find)
         return {"ok": True, "names": names}
 
@@ -121,15 +121,15 @@ class Requests:
         gate = Gate()
 
         def work() -> Answer:
-            with self._hands_off(seconds_of(request)):
+            with self._no_tensor_access(seconds_of(request)):
                 return self._evaluator.run(code, lambda: frame_of(self._thread), self._find, gate, here=False)
 
         asked = Asked(self._training, work, gate)
         threading.Thread(target=lambda: asked.end(asked.do()), name="holdfast-eval", daemon=True).start()
         return until_done(asked, seconds_of(request), connection)
 
-    def _hands_off(self, seconds: float) -> HandsOff:
-        return HandsOff(
+    def _no_tensor_access(self, seconds: float) -> NoTensorAccess:
+        return NoTensorAccess(
             beats=lambda: PULSE.beats,
             is_paused=lambda: self._boundary.stands_still(self._training),
             step_seconds=self._training.budget.step_seconds or 0.0,

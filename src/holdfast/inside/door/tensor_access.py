@@ -32,7 +32,7 @@ class TensorInUse(RuntimeError):
     """Code beside a training that runs wanted to read or write a tensor."""
 
 
-class HandsOff(TorchFunctionMode):
+class NoTensorAccess(TorchFunctionMode):
     """Around code of a side thread. Asks again at every use of a tensor, for a hang can end and a pause too."""
 
     def __init__(self, *, beats: Callable[[], int], is_paused: Callable[[], bool], step_seconds: float, seconds: float) -> None:
