@@ -36,7 +36,7 @@ def _arm(folder: Path, policy: str, budget: float) -> None:
     from holdfast.inside.scope import Scope
     from holdfast.signals.run_folder import RunFolder
 
-    armed().session.loader.joins_late = True
+    armed().session.feeds.joins_late = True
     armed().add(Scope(RunFolder(folder), budget=budget, policy=Policy(policy), follows_children=True))
 
 

@@ -18,6 +18,7 @@ from holdfast.inside.pulse import PULSE
 from holdfast.inside.ranks import current_rank, world_size
 from holdfast.inside.restarted import restarted, step_loaded
 from holdfast.inside.scope import Scope
+from holdfast.inside.thread_state import Feed
 from holdfast.inside.training import Training
 from holdfast.inside.witness import Witness
 from holdfast.signals.recorder import Recorder
@@ -38,9 +39,10 @@ def begin(session: Session, scope: Scope, optimizer: Optimizer, *, alone: bool =
     if recorder is None:
         return None
     living = find_living()
-    training = _make_training(session, scope, recorder)
+    feed = session.here.feed = session.feeds.for_training(session.here.feed)
+    training = _make_training(session, scope, recorder, feed)
     if not alone:
-        session.loader.begin()
+        feed.loader.begin()
     scope.begin(training)
     with contextlib.suppress(OSError):
         PULSE.show_in(recorder.recording.path)
@@ -59,7 +61,7 @@ def begin(session: Session, scope: Scope, optimizer: Optimizer, *, alone: bool =
         from holdfast.inside.catching_up import catch_up
 
         session.catching_up = catch_up(session.loads, scope, training, optimizer)
-    clipped, session.first_clipping = session.first_clipping, None
+    clipped, session.here.first_clipping = session.here.first_clipping, None
     if clipped is not None and (of := [p for reference in clipped[0] if (p := reference()) is not None]):
         training.after_clipping(clipped[1], clipped[2], of)
     close_ended(session, scope)  # last: that there were others before is asked above
@@ -86,15 +88,17 @@ def _open_recorder(scope: Scope) -> Recorder | None:
         return None
 
 
-def _make_training(session: Session, scope: Scope, recorder: Recorder) -> Training:
+def _make_training(session: Session, scope: Scope, recorder: Recorder, feed: Feed) -> Training:
     """A training that counts from where its checkpoint ended, guarded under a policy that acts."""
     budget = Budget(fraction=scope.budget, always_done=scope.always_done, meeting=MEETING if world_size() > 1 else 0)
     first = 0 if scope.trainings else scope.first_step or step_loaded(session.loads.paths)
-    training = Training(recorder, losses=session.losses, loader=session.loader, memory=session.memory, budget=budget, first=first)
+    training = Training(recorder, losses=session.losses, loader=feed.loader, memory=session.memory, budget=budget, first=first)
     if scope.policy.acts:
         from holdfast.inside.guarding import guard_training
 
-        guard_training(training, scope, session.batches_kept())
+        session.feeds.keep_batches()
+        assert feed.batches is not None
+        guard_training(training, scope, feed.batches)
     else:
         training.witness = Witness()
     return training

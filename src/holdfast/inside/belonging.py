@@ -1,8 +1,13 @@
-"""Which training an optimizer belongs to.
+"""Which training an optimizer belongs to. Asked at an optimizer's first step; after that the session knows it.
 
-To the one whose parameters it shares, or to one that has just begun and was begun while the optimizer was already there
-(two networks trained against each other); any other begins a training of its own. Asked at an optimizer's first step; after
-that the session knows it.
+    shares parameters with a training                         that training
+    was there when a training began, a few steps ago          that training: two networks trained against each other
+    steps between the steps of a training in this thread      that training: an inner loop (MAML, PGD, a latent of each sample)
+    trains loose tensors after others that are gone, or is
+      the fifth in a row that comes and goes in a few steps   that training goes on with it
+    any other                                                 a training of its own
+
+That it steps between another's steps is known once that one has stepped again. Until then its own rows are kept in memory.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from holdfast.inside.beginning import begin, learn_models
 from holdfast.inside.discovery import find_living
@@ -20,6 +26,7 @@ from holdfast.inside.training import Training
 if TYPE_CHECKING:
     from holdfast.inside.session import Session
 
+_SHORT, _IN_A_ROW = 16, 3  # steps, trainings
 Optimizer = torch.optim.Optimizer
 
 
@@ -37,17 +44,46 @@ def assign(session: Session, optimizer: Optimizer) -> Training | None:
             training.join(optimizer)
             learn_models(session, scope, training, find_living().modules)
             return training
-    return begin(session, scope, optimizer)
+    here = [training for training in reversed(scope.trainings) if training.losses is session.losses]
+    for training in here:
+        if _takes_in(training, optimizer, parameters):
+            return training
+    was_short = bool(here) and here[0].main is not None and here[0].main.steps < _SHORT
+    begun = begin(session, scope, optimizer)
+    if begun is not None and was_short:
+        begun.short_before = here[0].short_before + 1
+    return begun
+
+
+def _takes_in(training: Training, optimizer: Optimizer, parameters: list[torch.Tensor]) -> bool:
+    """Whether an optimizer of other parameters may be part of a training of the same thread all the same."""
+    training.choose_main()
+    main, loose = training.main, not any(isinstance(parameter, nn.Parameter) for parameter in parameters)
+    if main is None:
+        return False
+    if main.optimizer() is not None:
+        training.take_in(optimizer, keeps_rows=not (loose or training.has_inner_loops or parameters[0].is_cuda))
+        return True
+    come_and_go = main.steps < _SHORT and (training.expects_others or training.short_before >= _IN_A_ROW)
+    follows = come_and_go or (loose and not training.roots())
+    if follows:
+        training.join(optimizer)
+        training.has_inner_loops = True
+    return follows
 
 
 def settle(session: Session, training: Training, optimizer: Optimizer) -> None:
     """An optimizer steps and steps without the main one: it is the main one, or a training of its own."""
+    member = training.members[id(optimizer)]
     if training.main is None or training.main.steps == 0:
-        training.main = training.members[id(optimizer)]
+        training.main, member.is_inner = member, False
         return
     training.leave(optimizer)
     scope = next(scope for scope in session.scopes if training in scope.trainings)
-    session.of_optimizer[id(optimizer)] = (weakref.ref(optimizer), begin(session, scope, optimizer, alone=True))
+    begun = begin(session, scope, optimizer, alone=not member.is_inner)
+    session.of_optimizer[id(optimizer)] = (weakref.ref(optimizer), begun)
+    if begun is not None and member.rows:
+        begun.begin_with(member.rows)
 
 
 def _continue(training: Training, optimizer: Optimizer, parameters: Iterable[torch.Tensor]) -> Training:

@@ -41,6 +41,7 @@ class Control:
         run: Path,
         journal: Journal,
         rank: int,
+        part: int,
         guard: Guard,
         snapshots: Snapshots,
         scope: Scope,
@@ -50,7 +51,7 @@ class Control:
         self.rate, self.snapshots = RateFactor(), snapshots
         self._run, self._journal, self._rank, self._guard = run, journal, rank, guard
         self._scope, self._helper, self._optimizers = scope, helper, optimizers
-        self._mailbox = Mailbox(run)
+        self._mailbox = Mailbox(run, part)
         self._waiting: list[Letter] = []
         self._untold: list[dict[str, Any]] = []
         self._tell_at = 0.0

@@ -48,6 +48,7 @@ def guard_training(training: Training, scope: Scope, batches: Batches) -> None:
         run=recorder.run.path,
         journal=journal,
         rank=rank,
+        part=recorder.recording.part,
         guard=training.guard,
         snapshots=snapshots,
         scope=scope,

@@ -37,12 +37,8 @@ class Hooks:
         self.session = session
         self._patches = Patches()
         self._handles: list[Any] = []
-        self._scaler: Any = None
-        self._depth = 0
-        self._in_closure = False
-        self._reached_update = False
+        self._here = session.here
         self.guards = False  # whether what only a guard needs is hung in
-        self._in_backward = False
         self._held: Callable[..., Any] | None = None  # of several ranks: told how long every so-manieth backward pass took
         shield = Shield(session.trouble)
         self._before = shield(session.before_update)
@@ -69,7 +65,7 @@ class Hooks:
         self.session.watch_trackers()
         self.guards = any(scope.policy.acts for scope in self.session.scopes)
         if self.guards:
-            self.session.batches_kept().install(self._patches)
+            self.session.feeds.keep_batches().install(self._patches)
             replace(AveragedModel, "update_parameters", self._update_average)
         replace(torch.jit._recursive, "create_script_module", self._script)
         replace(torch.utils, "swap_tensors", self._swap)
@@ -88,26 +84,27 @@ class Hooks:
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
         """Steps that are made meanwhile are none of the training's."""
-        self._depth += 1
+        self._here.steps_under_way += 1
         try:
             yield
         finally:
-            self._depth = max(0, self._depth - 1)
+            self._here.steps_under_way = max(0, self._here.steps_under_way - 1)
 
-    # The optimizer. A step inside a step (an optimizer that drives another) is part of it. These and `backward` are on the
-    # way of every step, so they shield themselves: a wrapper less is several microseconds less when caches are cold.
+    # The optimizer. These and `backward` are on the way of every step, so they shield themselves: a wrapper less is several
+    # microseconds less when caches are cold.
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _compiling() or (_CUDA_BUILT and _capturing()) or (self._failures and self._shield.closed("before_update")):
             return None
-        self._depth += 1
-        if self._depth > 1:
+        here = self._here
+        here.steps_under_way += 1
+        if here.steps_under_way > 1:
             return None
-        self._reached_update = True
+        here.reached_update = True
         closure = closure_of(args, kwargs)
         if closure is None:
             try:
-                self.session.before_update(optimizer, self._scaler)
+                self.session.before_update(optimizer, here.scaler)
             except Exception as error:  # noqa: BLE001 - shields the user's step
                 self._shield.failed("before_update", error)
             return None
@@ -119,23 +116,24 @@ class Hooks:
 
         def listening_closure(*args: Any, **kwargs: Any) -> Any:
             nonlocal called
-            self._in_closure = True
+            self._here.in_closure = True
             try:
                 result = closure(*args, **kwargs)
             finally:
-                self._in_closure = False
+                self._here.in_closure = False
             if not called:
                 called = True
-                self._before(optimizer, self._scaler)
+                self._before(optimizer, self._here.scaler)
             return result
 
         return listening_closure
 
     def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        if self._depth == 0:
+        here = self._here
+        if here.steps_under_way == 0:
             return
-        self._depth -= 1
-        if self._depth == 0 and not (self._failures and self._shield.closed("after_update")):
+        here.steps_under_way -= 1
+        if here.steps_under_way == 0 and not (self._failures and self._shield.closed("after_update")):
             try:
                 self.session.after_update(optimizer)
             except Exception as error:  # noqa: BLE001 - shields the user's step
@@ -144,12 +142,10 @@ class Hooks:
     # The gradient scaler
 
     def _scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        losses = self.session.losses
-
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
             if scaled is not outputs:
-                losses.note_scaling(scaled, outputs, scaler._scale)
+                self._here.losses.note_scaling(scaled, outputs, scaler._scale)
             return scaled
 
         return scale
@@ -158,12 +154,13 @@ class Hooks:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if not scaler.is_enabled():
                 return original(scaler, optimizer, *args, **kwargs)
-            self._scaler, self._reached_update = scaler, False
+            here = self._here
+            here.scaler, here.reached_update = scaler, False
             try:
                 result = original(scaler, optimizer, *args, **kwargs)
             finally:
-                self._scaler = None
-            if not self._reached_update and isinstance(optimizer, Optimizer):
+                here.scaler = None
+            if not here.reached_update and isinstance(optimizer, Optimizer):
                 inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate hands over a wrapper
                 self._before(inner, scaler)
                 self._after(inner, skipped=True)
@@ -178,10 +175,11 @@ class Hooks:
         end = shield(session.backward_ended)
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if _compiling() or self._in_backward:  # a checkpoint that is computed again calls it inside
+            here = self._here
+            if _compiling() or here.in_backward:  # a checkpoint that is computed again calls it inside
                 return original(tensors, *args, **kwargs)
-            if not self._in_closure:
-                self._depth = 0  # a step that raised has left it behind
+            if not here.in_closure:
+                here.steps_under_way = 0  # a step that raised has left it behind
             if not (failures and shield.closed("backward_begins")):
                 try:
                     session.backward_begins(tensors)
@@ -189,12 +187,12 @@ class Hooks:
                     shield.failed("backward_begins", error)
             if session.catching_up is not None and session.catching_up.skips_backward():
                 return None
-            self._in_backward = True
+            here.in_backward = True
             begun = time.perf_counter() if self._held is not None else 0.0
             try:
                 result = original(tensors, *args, **kwargs)
             finally:
-                self._in_backward = False
+                here.in_backward = False
             if begun and self._held is not None and session.trainings and session.trainings[-1].step % _BACKWARD_EVERY == 0:
                 self._held(BACKWARD, (), time.perf_counter() - begun)
             if session.samples_modules:

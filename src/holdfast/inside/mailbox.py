@@ -1,7 +1,7 @@
 """The mailbox of a run: actions that were decided outside, for a step in the near future, the same for every rank.
 
 One file of JSON lines in the run folder. Outside appends; each rank looks at the file's size once a step and reads on from
-where it was. A run may hold several trainings, one after the other: what lies there when one begins was for those before it.
+where it was. A run may hold several trainings: each takes what is for it, and nothing that lay there before it began.
 No torch here: the outside uses the same file.
 """
 
@@ -25,13 +25,14 @@ class Letter(NamedTuple):
     number: int
     at: int
     action: Action
+    part: int | None = None  # the training of the run that it is for; None is for all
 
 
 class Mailbox:
     """The reading end, in a rank. It is opened before the first step, and letters are about steps: the own ones come later."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path, self._file, self._read = folder / NAME, -1, 0
+    def __init__(self, folder: Path, part: int = 0) -> None:
+        self._path, self._part, self._file, self._read = folder / NAME, part, -1, 0
         self._open()
 
     def new_letters(self) -> list[Letter]:
@@ -59,12 +60,13 @@ class Mailbox:
         data = os.pread(self._file, 1 << 20, self._read)
         whole = data[: data.rfind(b"\n") + 1]  # a line that is still being written is read next time
         self._read += len(whole)
-        return [letter for line in whole.splitlines() if (letter := _letter(line)) is not None]
+        letters = (letter for line in whole.splitlines() if (letter := _letter(line)) is not None)
+        return [letter for letter in letters if letter.part in (None, self._part)]
 
 
-def post(folder: Path, number: int, at: int, action: Action) -> None:
-    """Put an action into the mailbox of a run. Raises OSError if it cannot be written."""
-    line = (json.dumps({"number": number, "at": at, **action.as_row()}) + "\n").encode()
+def post(folder: Path, number: int, at: int, action: Action, *, part: int | None = None) -> None:
+    """Put an action into the mailbox of a run, for one of its trainings or for all. Raises OSError if it cannot be written."""
+    line = (json.dumps({"number": number, "at": at, "part": part, **action.as_row()}) + "\n").encode()
     descriptor = os.open(folder / NAME, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         size = os.fstat(descriptor).st_size
@@ -79,6 +81,7 @@ def post(folder: Path, number: int, at: int, action: Action) -> None:
 def _letter(line: bytes) -> Letter | None:
     try:
         row: dict[str, Any] = json.loads(line)
-        return Letter(int(row["number"]), int(row["at"]), Action.from_row(row))
+        number, at, part = int(row["number"]), int(row["at"]), row.get("part")
+        return Letter(number, at, Action.from_row(row), None if part is None else int(part))
     except (ValueError, KeyError, TypeError):
         return None

@@ -9,24 +9,28 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from holdfast.inside import step_row as at
 from holdfast.inside.capture.gradients import HostPlan, read_each_on_host
 from holdfast.inside.capture.gradients_cuda import GradientKernel
 from holdfast.inside.capture.quick import AVAILABLE, quick_norm
 from holdfast.inside.capture.weights import plain_weights, weight_norms
 from holdfast.inside.gathering import Gathering
+from holdfast.signals.schema import STEPS
 
 if TYPE_CHECKING:
     from holdfast.inside.training import Training
 
 Optimizer = torch.optim.Optimizer
+_ALONE, _INNER_ALONE, _KEPT_ROWS = 64, 1000, 16  # steps
 _SHARES_AT_MOST = 64  # sets of parameters that a script clips, of which is remembered whose they are
 
 
 class Member:
     """One optimizer of a training, and what is remembered of it between steps."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer = weakref.ref(optimizer)
+    def __init__(self, optimizer: Optimizer, *, is_inner: bool = False) -> None:
+        self.optimizer, self.is_inner = weakref.ref(optimizer), is_inner
+        self.rows: list[tuple[list[float | int], Gathering]] | None = None  # of what may become a training of its own
         self.size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
         self.steps = 0
         self.steps_alone = 0  # since the main optimizer stepped last
@@ -46,6 +50,18 @@ class Member:
         which = None if every else tuple(id(parameter) for parameter in parameters if parameter.grad is not None)
         known, self._which = which == self._which and len(gradients) == len(self.names), which
         return known
+
+    @property
+    def steps_alone_at_most(self) -> int:
+        """After so many steps without the main optimizer it is a training of its own."""
+        return _ALONE if not self.is_inner else _INNER_ALONE if self.rows is None else _KEPT_ROWS
+
+    def keep_row(self, gathering: Gathering, backwards: int, *, skipped: bool) -> None:
+        """Keep what a step would be recorded as."""
+        if self.rows is not None:
+            row = [column.kind.missing for column in STEPS.columns]
+            row[at.STEP], row[at.TIME], row[at.SKIPPED], row[at.BACKWARDS] = len(self.rows), time.time(), int(skipped), backwards
+            self.rows.append((row, gathering))
 
     def share_in(self, parameters: list[torch.Tensor]) -> tuple[bool, bool]:
         """Whether some of these are this optimizer's, and whether they are exactly those that it trains."""

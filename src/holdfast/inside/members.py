@@ -32,6 +32,8 @@ class Members:
         self.members: dict[int, Member] = {}
         self.main: Member | None = None
         self.changed = 0  # how often one has joined or left
+        self.has_inner_loops = False  # whether optimizers come and go while it trains
+        self.short_before = 0  # trainings of a few steps right before this one
         self.step = self._first = first
         self.names_of, self._trained = models.names_of, models.trained  # at hand: they are used in a step
         self._unwritten: deque[tuple[list[float | int], Gathering, list[ModuleTime] | None]] = deque()
@@ -42,6 +44,7 @@ class Members:
 
     def join(self, optimizer: Optimizer) -> Member:
         """Take an optimizer in. The largest is the main one, as long as no row was written of another's steps."""
+        self._forget_dead()
         member = self.members[id(optimizer)] = Member(optimizer)
         self.changed += 1
         self.models.add(parameters_of(optimizer))
@@ -54,6 +57,24 @@ class Members:
             self._beginning += 1
             self.loader.give_back(*self._held)
         return member
+
+    def take_in(self, optimizer: Optimizer, *, keeps_rows: bool) -> None:
+        """Take in the optimizer of an inner loop: guarded, but nothing of it is recorded, saved or repaired."""
+        self._forget_dead()
+        member = self.members[id(optimizer)] = Member(optimizer, is_inner=True)
+        member.rows = [] if keeps_rows else None
+
+    def choose_main(self) -> None:
+        """If the main optimizer is gone and another is left, that one becomes the main one."""
+        if self.main is not None and self.main.optimizer() is None:
+            left = [member for member in self.members.values() if member.optimizer() is not None and not member.is_inner]
+            if left:
+                self.has_inner_loops = self.main.steps < _BEGINNING_STEPS
+                self.main, self._holding = max(left, key=lambda member: member.size), False
+
+    def _forget_dead(self) -> None:
+        for key in [key for key, member in self.members.items() if member.optimizer() is None and member is not self.main]:
+            del self.members[key]
 
     def leave(self, optimizer: Optimizer) -> None:
         """Let an optimizer go that turned out to belong elsewhere."""

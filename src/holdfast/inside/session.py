@@ -36,17 +36,16 @@ from holdfast.inside.metrics import write_losses
 from holdfast.inside.pulse import PULSE
 from holdfast.inside.saving import going_past
 from holdfast.inside.scope import Scope
+from holdfast.inside.thread_state import Feeds, ThreadState
 from holdfast.inside.training import Training
 from holdfast.signals.pulse import ENDING
 
 if TYPE_CHECKING:
-    from holdfast.inside.capture.batches import Batches
     from holdfast.inside.catching_up import CatchingUp
     from holdfast.inside.door.door import Doors
     from holdfast.inside.models import Models
     from holdfast.inside.trackers import Trackers
 
-_ALONE_AT_MOST = 64  # steps of an optimizer without the main one, before it is taken for a training of its own
 Optimizer = torch.optim.Optimizer
 
 
@@ -55,27 +54,32 @@ class Session:
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
-        self.losses, self.loader, self.memory = Losses(), Loader(), ProcessMemory()
+        self.here, self.feeds, self.memory = ThreadState(), Feeds(), ProcessMemory()
         news = CheckpointNews(self)
         self.saves, self.loads = Saves(news), Loads(news)
-        self.batches: Batches | None = None  # under a policy that acts
         self.trackers: Trackers | None = None
         self.began = time.time()
-        self.cost = 0.0  # seconds spent in events that belong to no training yet
         self.samples_modules = False  # whether modules are being timed in this step
         self.of_optimizer: dict[int, tuple[weakref.ref[Optimizer], Training | None]] = {}
         self.whole_models: dict[int, tuple[weakref.ref[nn.Module], Training]] = {}
-        self._phase: EvaluationPhase | None = None
-        self._phase_training: Training | None = None
-        self._evaluating_since: float | None = None
         self._closes_with = os.getpid()  # the process that wrote down to close with it; this one has `atexit`
         self.asked: Callable[[Training], None] | None = None  # set while someone asks for something between two steps
         self.doors: Doors | None = None
         self.stopping: Callable[[Training], None] | None = None  # set when Ctrl-C was pressed
         self.interrupt = Interrupt(self)
         self.catching_up: CatchingUp | None = None  # after a restart of a script that does not resume by itself
-        # parameters, norm and limit of a clipping before the first step, whose training is not known yet
-        self.first_clipping: tuple[list[weakref.ref[torch.Tensor]], Any, Any] | None = None
+
+    @property
+    def losses(self) -> Losses:
+        """The losses that this thread has gone backward from since its last step."""
+        return self.here.losses
+
+    @property
+    def loader(self) -> Loader:
+        """What this thread draws its batches from."""
+        if self.here.feed is None:
+            self.here.feed = self.feeds.for_drawing(None)
+        return self.here.feed.loader
 
     @property
     def trainings(self) -> list[Training]:
@@ -88,20 +92,22 @@ class Session:
 
     def before_update(self, optimizer: Optimizer, scaler: Any) -> None:
         """The gradients of an optimizer are complete."""
-        begun = time.perf_counter()
-        if self._evaluating_since is not None:
+        begun, here = time.perf_counter(), self.here
+        if here.evaluating_since is not None:
             self.end_evaluation()
         training = self._training_of(optimizer)
+        if training is not None and training.losses is not here.losses:  # it was begun by another thread
+            training.losses = here.losses
         if self.catching_up is not None and training is not None and not self.catching_up.before(training, optimizer):
             self.catching_up = None
         if self.catching_up is None and training is not None:
             training.before_update(optimizer, scaler)
-        self.cost += time.perf_counter() - begun
+        here.cost += time.perf_counter() - begun
 
     def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """An optimizer has stepped, or its scaler left the step out."""
-        begun = time.perf_counter()
-        self.losses.end_step()
+        begun, here = time.perf_counter(), self.here
+        here.losses.end_step()
         training = self._training_of(optimizer)
         if training is None:
             return
@@ -109,17 +115,19 @@ class Session:
             if self.catching_up.after(training, optimizer):
                 self.catching_up = None
             return
-        training.cost += self.cost
-        self.cost = 0.0
+        training.cost += here.cost
+        here.cost = 0.0
         training.after_update(optimizer, skipped=skipped)
         PULSE.stepped(training.step)
-        if self.batches is not None:
-            self.batches.end_step()
+        if here.feed is not None and here.feed.batches is not None:
+            here.feed.batches.end_step()
         self.samples_modules = training.sampler.running or (
             len(self.of_optimizer) > 1 and any(t.sampler.running for t in self.trainings)
         )
-        if len(training.members) > 1 and training.members[id(optimizer)].steps_alone >= _ALONE_AT_MOST:
-            settle(self, training, optimizer)
+        if len(training.members) > 1:
+            member = training.members[id(optimizer)]
+            if member.steps_alone >= member.steps_alone_at_most:
+                settle(self, training, optimizer)
         training.cost += time.perf_counter() - begun
         if self.stopping is not None:
             self.stopping(training)
@@ -132,7 +140,7 @@ class Session:
         training = self._training_with(parameters)
         if training is not None:
             training.before_clipping(parameters, norm_type)
-        self.cost += time.perf_counter() - begun
+        self.here.cost += time.perf_counter() - begun
 
     def clipping_ended(self, parameters: list[torch.Tensor], norm: Any, limit: Any, norm_type: float) -> None:
         """The script has clipped gradients and knows their norm. Before the first step, the training is not known yet."""
@@ -141,12 +149,12 @@ class Session:
         if training is not None:
             training.after_clipping(norm, limit, parameters)
         elif parameters and norm_type == 2.0:
-            self.first_clipping = ([weakref.ref(parameter) for parameter in parameters], norm, limit)
-        self.cost += time.perf_counter() - begun
+            self.here.first_clipping = ([weakref.ref(parameter) for parameter in parameters], norm, limit)
+        self.here.cost += time.perf_counter() - begun
 
     def let_go_of(self, *tensors: torch.Tensor) -> list[tuple[Models, torch.Tensor]]:
         """Drop the weak references to some tensors; those that `hold_again` takes up."""
-        self.first_clipping = None
+        self.here.first_clipping = None
         models = [training.models for training in self.trainings]
         return [(one, tensor) for one in models for tensor in tensors if one.trained.pop(id(tensor), None) is not None]
 
@@ -162,12 +170,12 @@ class Session:
 
     def backward_begins(self, given: Any) -> None:
         """`backward` was called on something."""
-        begun = time.perf_counter()
-        if self._evaluating_since is not None:
+        begun, here = time.perf_counter(), self.here
+        if here.evaluating_since is not None:
             self.end_evaluation()
-        self.losses.note(given)
+        here.losses.note(given)
         PULSE.beat()
-        self.cost += time.perf_counter() - begun
+        here.cost += time.perf_counter() - begun
 
     def backward_ended(self) -> None:
         """All gradients of a `backward` call are there."""
@@ -190,28 +198,34 @@ class Session:
         """A loader gave a batch."""
         if going_past.under_way:
             return
-        begun = time.perf_counter()
+        begun, here = time.perf_counter(), self.here
+        feed = here.feed
+        if feed is None:
+            feed = here.feed = self.feeds.for_drawing(iterator)
+        loader, evaluating = feed.loader, here.evaluation is not None
+        to_learn = torch.is_grad_enabled() and (not evaluating or loader.is_main(iterator))
         if torch.is_grad_enabled():
-            if self._phase is None or self.loader.is_main(iterator):  # trainers draw before they call `model.train()`
+            if to_learn:  # trainers draw before they call `model.train()`
                 self.end_evaluation()
-            self.loader.note_batch(iterator, batch, seconds, evaluating=self._phase is not None)
-            to_learn = self._phase is None or self.loader.is_main(iterator)
-            if self.batches is not None and to_learn:
-                self.batches.note(iterator, batch)
-        else:
-            to_learn = False
-            if self._evaluating_since is None:
-                self._evaluating_since = begun - seconds
-                PULSE.evaluation_begins()
-        if self.trainings:
-            training = self.trainings[-1]
+            loader.note_batch(iterator, batch, seconds, evaluating=here.evaluation is not None)
+            if feed.batches is not None and to_learn:
+                feed.batches.note(iterator, batch)
+        elif here.evaluating_since is None:
+            here.evaluating_since = begun - seconds
+            PULSE.evaluation_begins()
+        training = next((one for one in reversed(self.trainings) if one.loader is loader), None)
+        if training is not None:
             (training.inputs.batch if to_learn else training.inputs.held_out)(training, iterator, batch)
-        self.cost += time.perf_counter() - begun
+        here.cost += time.perf_counter() - begun
 
     def loader_ended(self, iterator: Any) -> None:
         """A loader was drawn to its end."""
-        if torch.is_grad_enabled():
-            self.loader.note_end(iterator)
+        if torch.is_grad_enabled() and self.here.feed is not None:
+            self.here.feed.loader.note_end(iterator)
+
+    def set_epoch(self, number: int) -> None:
+        """The script says which epoch it is."""
+        self.loader.set_epoch(number)
 
     # Events of evaluation
 
@@ -220,37 +234,31 @@ class Session:
         known = self.whole_models.get(id(module))
         if known is None or known[0]() is not module:
             return
+        here = self.here
         known[1].sampler.paused = not training_mode
         if training_mode:
             self.end_evaluation()
-        elif self._phase is None:
-            self._phase, self._phase_training = EvaluationPhase(self.trouble), known[1]
-            self._phase.open()
-            self._evaluating_since = self._evaluating_since or time.perf_counter()
+        elif here.evaluation is None:
+            here.evaluation = EvaluationPhase(known[1], self.trouble)
+            here.evaluation.open()
+            here.evaluating_since = here.evaluating_since or time.perf_counter()
             PULSE.evaluation_begins()
 
     def end_evaluation(self) -> None:
         """Training goes on: write the losses that were heard, and leave the time out of the step."""
-        if self._evaluating_since is not None:
-            passed = time.perf_counter() - self._evaluating_since
-            self._evaluating_since = None
+        here = self.here
+        if here.evaluating_since is not None:
+            passed = time.perf_counter() - here.evaluating_since
+            here.evaluating_since = None
             PULSE.evaluation_ends()
             for training in self.trainings:
-                training.evaluated += passed
-        phase, self._phase = self._phase, None
-        if phase is not None and self._phase_training is not None:
-            write_losses(self._phase_training, phase.close())
-            self._phase_training = None
+                if training.losses is here.losses:
+                    training.evaluated += passed
+        phase, here.evaluation = here.evaluation, None
+        if phase is not None:
+            write_losses(phase.of, phase.close())
 
     # Events that only a guarded training listens to
-
-    def batches_kept(self) -> Batches:
-        """What keeps the batches of the step under way; from the first call on they are kept."""
-        if self.batches is None:
-            from holdfast.inside.capture.batches import Batches
-
-            self.batches = Batches()
-        return self.batches
 
     def watch_trackers(self) -> None:
         """From the first call on, a tracker that fails is told; under a policy that repairs, the script is spared its error."""
@@ -282,6 +290,7 @@ class Session:
     def close(self, scope: Scope) -> None:
         """End the recording of one scope."""
         self.end_evaluation()
+        self._settle_rest(scope)
         self.saves.rows.flush(everything=True)
         if scope in self.scopes:
             self.scopes.remove(scope)
@@ -300,10 +309,17 @@ class Session:
         if not self.scopes:  # a backward pass without a step: the next run begins without it
             self.losses.__init__()  # type: ignore[misc]
 
+    def _settle_rest(self, scope: Scope) -> None:
+        """What stepped a few times after another training was no inner loop of it, as it turns out."""
+        for training in list(scope.trainings):
+            for member in list(training.members.values()):
+                if member.rows and (optimizer := member.optimizer()) is not None:
+                    settle(self, training, optimizer)
+
     def after_fork(self) -> None:
         """In a forked child: the parent's tables are not ours to write, its helper thread does not exist here."""
-        if self._phase is not None:
-            self._phase.close()
+        if self.here.evaluation is not None:
+            self.here.evaluation.close()
         self.stop_sampling_modules()
         self.scopes = [scope.in_child() for scope in self.scopes if scope.follows_children]
         self.saves.after_fork()
@@ -311,10 +327,9 @@ class Session:
         if self.doors is not None:
             self.doors.after_fork()
             self.asked = self.doors = None
-        self.losses.__init__()  # type: ignore[misc]
-        self.loader.__init__()  # type: ignore[misc]
         self.memory.__init__()  # type: ignore[misc]
-        self.cost, self._phase, self._phase_training, self._evaluating_since = 0.0, None, None, None
+        self.here.__init__()  # type: ignore[misc]
+        self.feeds.clear()
         self.of_optimizer.clear()
         self.whole_models.clear()
 

@@ -66,6 +66,7 @@ class Training(Members):
         self.courier: Courier | None = None  # once there are gradients on a GPU; that of the main optimizer, if it has some
         self._couriers: dict[torch.device, Courier] = {}
         self._gathering: Gathering | None = None
+        self._inner: Gathering | None = None  # the update of an inner loop that is under way
         self._read_early: Gathering | None = None
         self._early_at = 0
         self._clip_norm: float | None = None
@@ -95,7 +96,7 @@ class Training(Members):
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Those that live, the main one first."""
-        members = sorted(self.members.values(), key=lambda member: member is not self.main)
+        members = sorted((m for m in self.members.values() if not m.is_inner), key=lambda member: member is not self.main)
         return [optimizer for member in members if (optimizer := member.optimizer()) is not None]
 
     # Around one step
@@ -126,6 +127,10 @@ class Training(Members):
         """The gradients are complete and the update comes next: read them."""
         member = self.members[id(optimizer)]
         parameters = parameters_of(optimizer)
+        if member.is_inner:
+            if self.guard is not None or member.rows is not None:
+                self._before_inner(optimizer, member, parameters)
+            return
         if self.changes is not None:
             self.changes.put_on(optimizer)
         if self.control is not None:
@@ -180,6 +185,13 @@ class Training(Members):
         """The update is done, or was left out by the scaler: finish the row."""
         member = self.members[id(optimizer)]
         member.steps += 1
+        if member.is_inner:
+            member.steps_alone += 1
+            if self.guard is not None and self.guard.after(optimizer, None, skipped=skipped, is_main=False, inner=True):
+                skipped = True
+            if self._inner is not None:
+                member.keep_row(self._inner, self.losses.count, skipped=skipped)
+            return
         if self.control is not None:
             self.control.after_update()
         gathering, self._gathering = (self._gathering, None) if member is self.main else (None, self._gathering)
@@ -194,7 +206,8 @@ class Training(Members):
             return
         if len(self.members) > 1:
             for other in self.members.values():
-                other.steps_alone = 0
+                self.has_inner_loops |= other.is_inner and other.steps_alone > 0
+                other.steps_alone, other.rows = 0, None
         if self._sample is not None:
             self._compare(gathering, optimizer)
         times = self._times() if self.sampler.running else None
@@ -216,6 +229,21 @@ class Training(Members):
             self._start_times()
         if self.control is not None:
             self.control.between_steps(self.step, good=not skipped)
+
+    def _before_inner(self, optimizer: Optimizer, member: Member, parameters: list[torch.Tensor]) -> None:
+        """The update of an inner loop comes next."""
+        numbers = self._inner = self._read(parameters, member, each=False)
+        loss = self.losses.total()
+        numbers.add("loss", loss if loss is None or isinstance(loss, float) or not loss.is_cuda else None)
+        numbers.add("lr", optimizer.param_groups[0].get("lr"))
+        if self.guard is not None:
+            self.guard.before(optimizer, numbers, self.step, is_main=False)
+
+    def begin_with(self, rows: list[tuple[list[float | int], Gathering]]) -> None:
+        """What was an inner loop so far has become this training: these are its first steps."""
+        self._unwritten.extend((row, gathering, None) for row, gathering in rows)
+        self.begin_at(self.step + len(rows))
+        self.write()
 
     def _rates_may_have_changed(self, member: Member, optimizer: Optimizer, gathering: Gathering | None) -> bool:
         """Quick to say no: one group, the same rate as before. A weight decay that changes alone is seen a little later."""

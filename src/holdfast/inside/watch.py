@@ -55,7 +55,7 @@ class Run:
         self._parts: tuple[list[Any], list[Any]] = _weakly(parts[0]), _weakly(parts[1])
         session = armed().session
         shield = Shield(scope.step_back)
-        self._log, self._epoch = shield(scope.log), shield(session.loader.set_epoch)
+        self._log, self._epoch = shield(scope.log), shield(session.set_epoch)
         self._changed, self._settings, self._resumed = shield(scope.changed), shield(scope.note_settings), shield(scope.resumed)
         self._batch, self._loader_ended = shield(session.batch), shield(session.loader_ended)
 

@@ -71,6 +71,11 @@ class Course:
         """The newest step that was judged."""
         return self._window.view().step
 
+    @property
+    def part(self) -> int:
+        """Which training of the run it is."""
+        return self.recordings[0].part
+
     def newest_step(self) -> int:
         """The newest step of any rank, judged or not."""
         newest = (last_rows(one.path, "steps", ("step",), 1)["step"] for one in self.recordings)

@@ -68,6 +68,7 @@ class Judge:
         self._letter: _Letter | None = None
         self._changes_seen, self._number = 0, 0
         self._untried: set[int] = set()  # letters whose training was over
+        self._part_of: dict[int, int] = {}  # which training of the run a letter is for, by its number
         self._act = True
 
     def look(self, *, act: bool = True) -> None:
@@ -143,10 +144,10 @@ class Judge:
     def _judge(self, course: Course, seen: Seen) -> None:
         for finding in seen.new:
             self._out.write("finding", **finding.as_row())
-        newest = course is self._courses[max(self._courses)]
         weighty = any(finding.severity != "info" for finding in seen.new)
         plateau = any(finding.code == "loss-plateau" for finding in seen.holds)
-        if not newest or not (weighty or plateau):
+        newest = course is self._courses[max(self._courses)]
+        if not (weighty or plateau) or not (newest or not self._is_over(course)):
             return
         findings = {finding.code: finding for finding in (*course.recent(), *seen.holds)}
         diagnosis = self._diagnose(course, tuple(findings.values()))
@@ -205,7 +206,8 @@ class Judge:
         if not wanted or not self._may_act(course):
             return None
         question = diagnose(wanted, around=self._journal.rows, snapshots=course.snapshots())
-        past = ActionLog.from_rows(row for row in self._journal.rows if row.get("number") not in self._untried)
+        others = {number for number, part in self._part_of.items() if part != course.part}
+        past = ActionLog.from_rows(row for row in self._journal.rows if row.get("number") not in self._untried | others)
         for policy in list(self._policies):
             try:
                 action = policy.decide(question, past)
@@ -221,6 +223,7 @@ class Judge:
         told = (int(row.get("number") or 0) for row in self._journal.rows if row.get("kind") == "action")
         number = self._number = 1 + max(self._number, max(told, default=0))
         letter = self._letter = _Letter(number, _near(course), action, course, diagnosis, self._now(), asked)
+        self._part_of[number] = course.part
         self._out.write("action", **action.as_row(), number=number, at=letter.at, state="posted")
         if self._out.catch_up():
             self._send(letter)
@@ -228,7 +231,7 @@ class Judge:
     def _send(self, letter: _Letter) -> None:
         """Put it into the mailbox. If that has no room, it is tried again at the next look."""
         try:
-            post(self._run.path, letter.number, letter.at, letter.action)
+            post(self._run.path, letter.number, letter.at, letter.action, part=letter.course.part)
         except OSError as error:
             self._tell_trouble("posting an action", error)
             return

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.probe.alive import lives
+from holdfast.probe.rows import last_rows
 from holdfast.signals.run_folder import Recording
+
+_SIDE_BY_SIDE = 1.0  # seconds
 
 
 def is_over(training: Sequence[Recording], run: Sequence[Recording]) -> bool:
@@ -15,9 +18,19 @@ def is_over(training: Sequence[Recording], run: Sequence[Recording]) -> bool:
 
 
 def _has_ended(one: Recording, later: Sequence[Recording]) -> bool:
-    """Its process is gone, or has begun the next training. One that cannot be seen from here has ended when there is a next."""
+    """Its process is gone, or has begun the next training and goes on with that one alone.
+
+    One that cannot be seen from here has ended when there is a next.
+    """
     info = one.info()
     alive = lives(info) if isinstance(info.get("pid"), int) else None
     if alive is None:
         return bool(later)
-    return not alive or any(other.info().get("pid") == info["pid"] for other in later)
+    begun = [other.info().get("started", 0.0) for other in later if other.info().get("pid") == info["pid"]]
+    return not alive or (bool(begun) and not _has_stepped_since(one, max(begun)))
+
+
+def _has_stepped_since(one: Recording, when: float) -> bool:
+    """Whether a training goes on although its process has begun another: they run side by side, in threads."""
+    times = last_rows(one.path, "steps", ("time",), 1)["time"]
+    return len(times) > 0 and float(times[-1]) > when + _SIDE_BY_SIDE

@@ -159,17 +159,17 @@ def test_a_checkpoint_is_saved_and_rolled_back_to_from_disk(run: RunFolder) -> N
 
 def test_the_next_training_of_a_run_does_not_do_what_was_posted_for_the_one_before(run: RunFolder) -> None:
     first = Loop()
-    first.train(5)
-    post(run.path, 1, 0, Action("lower-lr", step=5, because="metric-decline", settings={"factor": 0.5}))
+    first.train(20)
+    post(run.path, 1, 0, Action("lower-lr", step=20, because="metric-decline", settings={"factor": 0.5}))
     first.train(2)
-    post(run.path, 2, 0, Action("roll-back", step=7, because="loss-divergence", settings={"to": 5}))
+    post(run.path, 2, 0, Action("roll-back", step=22, because="loss-divergence", settings={"to": 20}))
     second = Loop()
-    second.train(3)
+    second.train(20)
     assert len(armed().session.trainings) == 2
     moved = (second.model.weight - second.before[-1]) / second.model.weight.grad
     assert moved.mean().item() == pytest.approx(-0.1, rel=1e-4)
     assert [(answer["number"], answer["state"]) for answer in answers(run)] == [(1, "done")]
-    post(run.path, 3, 0, Action("lower-lr", step=3, because="metric-decline", settings={"factor": 0.5}))
+    post(run.path, 3, 0, Action("lower-lr", step=20, because="metric-decline", settings={"factor": 0.5}))
     second.train(1)
     assert [answer["number"] for answer in answers(run)] == [1, 3]
 
@@ -221,7 +221,7 @@ def test_what_cannot_be_done_is_refused_and_training_goes_on(run: RunFolder) -> 
     loop.train(3)
     post(run.path, 1, 0, Action("shrink-micro-batch", step=3, because="gpu-out-of-memory", settings={"parts": 2}))
     post(run.path, 2, 0, Action("sing", step=3, because="joy"))
-    post(run.path, 3, 0, Action("lower-lr", step=3, because="metric-decline", settings={"factor": "half"}))
+    post(run.path, 3, 0, Action("lower-lr", step=20, because="metric-decline", settings={"factor": "half"}))
     loop.train(3)
     assert [(answer["number"], answer["state"]) for answer in answers(run)] == [(n, "refused") for n in (1, 2, 3)]
 
@@ -257,3 +257,15 @@ def test_a_letter_that_a_full_disk_has_torn_does_not_take_the_next_one_with_it(t
     post(tmp_path, 3, 0, Action("stop", step=1, because="x"))
     assert [letter.number for letter in early.new_letters()] == [1, 3]
     assert [letter.number for letter in late.new_letters()] == [3]
+
+
+def test_of_two_trainings_side_by_side_each_does_what_was_posted_for_it(run: RunFolder) -> None:
+    loops = Loop(), Loop()
+    for loop in loops:
+        loop.train(20)
+    post(run.path, 1, 0, Action("lower-lr", step=20, because="metric-decline", settings={"factor": 0.5}), part=0)
+    for loop in loops:
+        loop.train(2)
+    moved = [((loop.model.weight - loop.before[-1]) / loop.model.weight.grad).mean().item() for loop in loops]
+    assert moved == [pytest.approx(-0.05, rel=1e-4), pytest.approx(-0.1, rel=1e-4)]
+    assert [(answer["number"], answer["state"]) for answer in answers(run)] == [(1, "done")]

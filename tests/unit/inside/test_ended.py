@@ -64,7 +64,7 @@ def test_one_that_is_over_is_closed_when_the_next_begins(run: Start, policy: str
 
 def test_one_that_ends_later_is_closed_within_seconds(run: Start) -> None:
     run()
-    first, second = train(nn.Linear(4, 4)), train(nn.Linear(4, 4))
+    first, second = train(nn.Linear(4, 4)), train(nn.Linear(4, 4), steps=20)
     assert parts() == ["rank-0", "rank-0.1"]
     del first
     gc.collect()

@@ -161,7 +161,7 @@ def test_a_mistake_in_listening_is_told_and_the_script_gets_its_loss(watching: W
     monkeypatch.setattr(LossSum, "add", broken)
     monkeypatch.setenv("HOLDFAST_DEBUG", "")
     told: list[str] = []
-    phase = EvaluationPhase(lambda what, error: told.append(str(error)))
+    phase = EvaluationPhase(None, lambda what, error: told.append(str(error)))
     phase.open()
     try:
         assert float(F.mse_loss(torch.zeros(3), torch.ones(3))) == 1.0

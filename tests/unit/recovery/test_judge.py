@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -263,3 +264,21 @@ def test_the_last_look_after_the_end_says_and_posts_nothing(run: RunFolder, trai
 def test_a_run_without_a_training_is_nothing_to_judge(run: RunFolder, train: Callable[..., Any]) -> None:
     Judge(run, defaults()).look()
     assert list(run.journal) == []
+
+
+def test_of_trainings_side_by_side_the_one_that_diverges_gets_the_action_and_an_earlier_one_none(
+    run: RunFolder, train: Any, letters: Any, falling: Any
+) -> None:
+    before, judge = train(), Judge(run, defaults())
+    before.steps([*falling(600), *np.full(40, 2.4)], grad_norm=1.0)
+    one, other = train(), train()
+    judge.look()
+    assert letters() == [], "it was over when the others began"
+    one.holds_snapshots(550)
+    for training in (one, other):
+        training.steps(falling(600), time=time.time() + 10.0)
+    judge.look()
+    one.steps(np.full(40, 2.4), grad_norm=1.0, time=time.time() + 20.0)
+    judge.look()
+    (letter,) = letters()
+    assert (letter["action"], letter["part"]) == ("roll-back", 1)

@@ -90,8 +90,8 @@ class Batches:
 
     look_at_input = staticmethod(look_at_input)
 
-    def __init__(self) -> None:
-        self._asked: weakref.WeakKeyDictionary[Any, _Asked] = weakref.WeakKeyDictionary()
+    def __init__(self, asked: weakref.WeakKeyDictionary[Any, _Asked] | None = None) -> None:
+        self.asked: weakref.WeakKeyDictionary[Any, _Asked] = weakref.WeakKeyDictionary() if asked is None else asked
         self._since: list[_Noted] = []
         self._kept: list[_Noted] = []  # drawn before the last step, for the one under way
         self._ahead = 0
@@ -134,7 +134,7 @@ class Batches:
 
     def indices_of(self, iterator: Any, position: int) -> list[Any] | None:
         """The samples of a batch by its place in the order of asking; None where the loader cannot say."""
-        asked = self._asked.get(iterator)
+        asked = self.asked.get(iterator)
         return _found(iterator, asked, position) if asked is not None else None
 
     def current(self) -> list[Drawn]:
@@ -174,9 +174,9 @@ class Batches:
         return save_batches(folder, step, self.current(), state=state, randomness=randomness, run_later=run_later, scale=scale)
 
     def _of(self, iterator: Any) -> _Asked:
-        asked = self._asked.get(iterator)
+        asked = self.asked.get(iterator)
         if asked is None:
-            asked = self._asked[iterator] = _Asked(self._ahead)
+            asked = self.asked[iterator] = _Asked(self._ahead)
         return asked
 
     def _drawing(self) -> _Asked | None:

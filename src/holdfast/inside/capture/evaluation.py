@@ -6,6 +6,7 @@ call the same functions. They stay the same objects (see overhearing.py), so a s
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -60,7 +61,9 @@ class LossSum:
 class EvaluationPhase:
     """One stretch of evaluation: open at `model.eval()`, closed when training goes on."""
 
-    def __init__(self, on_trouble: Callable[[str, BaseException], None]) -> None:
+    def __init__(self, of: Any, on_trouble: Callable[[str, BaseException], None]) -> None:
+        self.of = of  # the training whose model is evaluated
+        self._thread = threading.get_ident()
         self.sums: dict[str, LossSum] = {}
         self._overheard = Overheard()
         self._note = Shield(on_trouble)(self._hear)
@@ -79,7 +82,7 @@ class EvaluationPhase:
 
     def _listening(self, name: str, original: Callable[..., Any]) -> Call:
         def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if torch.compiler.is_compiling():
+            if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
                 return original(*args, **kwargs)
             self._depth += 1
             try:

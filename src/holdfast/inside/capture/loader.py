@@ -37,7 +37,7 @@ class Loader:
     while the model is in evaluation mode. The main one is the first that a training has begun to draw from.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, joins_late: bool = False) -> None:
         self.waited = 0.0
         self.samples = 0
         self.epoch: int | None = None
@@ -47,7 +47,7 @@ class Loader:
         self._dataset: weakref.ref[Any] | int | None = None
         self._iterator: weakref.ref[Any] | None = None
         self._waited_since_row = 0.0
-        self.joins_late = False  # whether the training may have been under way, in the middle of a pass, before anyone looked
+        self._joins_late = joins_late  # whether a training may have been under way before anyone looked
         self._drawn: dict[int, tuple[weakref.ref[Any] | int, _Pass]] = {}  # since the last step, by data set
 
     def begin(self) -> None:
@@ -62,11 +62,16 @@ class Loader:
             self.waited, self.samples = under_way.waited, under_way.samples
             break
 
+    @property
+    def has_drawn(self) -> bool:
+        """Whether a batch was drawn since the last step, and its pass is not over."""
+        return any(under_way.batches for _, under_way in list(self._drawn.values()))
+
     def note_batch(self, iterator: Any, batch: Any, seconds: float, *, evaluating: bool = False) -> None:
         """Take in one batch that was drawn with gradients on."""
         drawn = getattr(iterator, "_num_yielded", 0)
         samples, is_first = count_samples(batch), drawn == 1
-        if self.joins_late and self._dataset is None and not evaluating:
+        if self._joins_late and self._dataset is None and not evaluating:
             self._dataset = _reference(getattr(iterator, "_dataset", None))
         self._note_pass(iterator, samples, seconds, is_first)
         is_main = self.is_main(iterator)

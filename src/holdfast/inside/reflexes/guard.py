@@ -44,7 +44,7 @@ class Guard:
         self._now: LeftOut | None = None
         self._flag: Flag | None = None
         self._last_flag: torch.Tensor | None = None
-        self._bad: tuple[int, str] | None = None  # the step that is bad now, told when it is over
+        self._bad: tuple[int, str, Gathering] | None = None  # the update that is bad now, reported when its step is over
         self._clipped_in_a_row, self._trained = 0, (0, 0)
         self._past: deque[tuple[float | None, float | None]] = deque(maxlen=_BEFORE)
         self._together: weakref.WeakKeyDictionary[Optimizer, Together | None] = weakref.WeakKeyDictionary()
@@ -70,8 +70,7 @@ class Guard:
         if code is not None:
             if self.policy.guards(code):
                 self._now = LeftOut(parameters_of(optimizer))
-            if is_main:
-                self._bad = (step, code)
+            self._bad = (step, code, numbers)
             return
         if is_main and norm is not None:
             self._clip(optimizer, numbers, norm if clipped_at is None else min(norm, clipped_at), step)
@@ -127,12 +126,20 @@ class Guard:
 
     # After it
 
-    def after(self, optimizer: Optimizer, numbers: Gathering | None, *, skipped: bool, is_main: bool) -> bool:
+    def after(
+        self, optimizer: Optimizer, numbers: Gathering | None, *, skipped: bool, is_main: bool, inner: bool = False
+    ) -> bool:
         """The step is over; whether its update was left out, as far as the host knows."""
         flag, left_out = self._flag, self._now is not None
         skipped = skipped or bool(numbers is not None and not numbers.carries and numbers.found_inf)
         self._end(optimizer)
+        bad, self._bad = self._bad, None
         if not is_main:
+            if bad is not None:
+                words = (
+                    f"{type(optimizer).__name__} of an inner loop" if inner else f"{type(optimizer).__name__}, not the main one"
+                )
+                self.report.bad_update(*bad, list(self._past), left_out=left_out, optimizer=words)
             return left_out
         self.just_left_out = left_out
         if flag is not None and not skipped:
@@ -143,8 +150,8 @@ class Guard:
                 self.statistics.put_back()
             else:
                 self.statistics.keep()
-        if self._bad is not None and numbers is not None:
-            self.report.bad_update(*self._bad, numbers, list(self._past), left_out=left_out, at_once=True)
+        if bad is not None and numbers is not None:
+            self.report.bad_update(*bad, list(self._past), left_out=left_out, at_once=True)
         if left_out:
             self.left_out += 1
             self.averages.hold()

@@ -36,8 +36,12 @@ class Report:
         *,
         left_out: bool,
         at_once: bool = False,
+        optimizer: str = "",
     ) -> None:
-        """An update was not finite. `at_once`: the loop is still in that step, so its variables can be looked at."""
+        """An update was not finite. `at_once`: the loop is still in that step, so its variables can be looked at.
+
+        `optimizer` is said where it is not the main one: the step is that of the main one, which comes next.
+        """
         count = self._count(code)
         if not _is_told(count):
             return
@@ -48,6 +52,8 @@ class Report:
             "loss_before": [_plain(loss) for loss, _ in past],
             "norm_before": [_plain(norm) for _, norm in past],
         }
+        if optimizer:
+            evidence["optimizer"] = optimizer
         if count > 1:
             evidence["so_far"] = count
         if self._in_half():
