@@ -102,6 +102,17 @@ for number in range(40):
         optimizer.step()
 """
 
+ENDS_AT_ONCE = """
+import os, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(100):
+    optimizer.zero_grad()
+    model(torch.ones(8, 4)).square().mean().backward()
+    optimizer.step()
+os._exit(0)
+"""
+
 TWO_STAGES = """
 import torch
 def train(optimizer, model, steps):
@@ -175,3 +186,8 @@ def test_a_second_training_is_recorded_from_its_first_step_although_the_first_co
     assert recorded(run) == [(0, 30), (1, 30), (2, 5)]
     assert rows(run, "DISTINCT part, round(lr, 3)", "steps ORDER BY part") == [[0, 0.01], [1, 0.02], [2, 0.03]]
     assert [step for (step,) in rows(run, "step", "steps WHERE part = 1 ORDER BY step")] == list(range(30))
+
+
+def test_a_script_that_ends_with_os_exit_loses_no_step(warm: WarmPython, tmp_path: Path) -> None:
+    run, _ = run_of(warm, tmp_path, ENDS_AT_ONCE, policy="observe")
+    assert recorded(run) == [(0, 100)]

@@ -152,7 +152,7 @@ def test_a_full_disk_stops_the_recording_and_not_the_training_and_room_brings_it
     read = numbers(disk / "run")
     assert read == sorted(set(read)) and read[:published] == list(range(published)) and read[-1] == last
     assert len(read) + recorder.dropped == last + 1
-    assert findings(recorder.run) == ["holdfast-degraded"]
+    assert set(findings(recorder.run)) == {"holdfast-degraded"}
 
 
 def fill(ballast: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_disk_too_small_for_the_first_segment_leaves_the_training_alone(mount:
     append(recorder, 0, 3000)
     recorder.close()
     assert recorder.dropped == 3000
-    assert findings(recorder.run) == ["holdfast-degraded"]
+    assert set(findings(recorder.run)) == {"holdfast-degraded"}
     assert not list((recorder.recording.path / "steps").glob("*.seg")), "a file that could not be reserved was left behind"
 
 
@@ -185,7 +185,7 @@ def test_a_read_only_disk_leaves_the_training_alone(mount: Callable[..., Path]) 
     mount("remount,rw,size=4m")
     go_on_until(recorder, 3000, lambda: recorder.table("steps").rows > 0)
     recorder.close()
-    assert findings(recorder.run) == ["holdfast-degraded"]
+    assert set(findings(recorder.run)) == {"holdfast-degraded"}
     assert numbers(disk / "run")[:1000] == list(range(1000))
 
 
@@ -200,5 +200,5 @@ def test_a_folder_that_is_deleted_leaves_the_training_alone_and_is_used_again(tm
     go_on_until(recorder, next_number, lambda: recorder.table("steps").rows > published + 1)
     assert read_strings(recorder.recording.path) == []
     recorder.close()
-    assert findings(recorder.run) == ["holdfast-degraded"]
+    assert set(findings(recorder.run)) == {"holdfast-degraded"}
     assert len(numbers(tmp_path / "run")) > 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -69,6 +70,7 @@ class Hooks:
             replace(AveragedModel, "update_parameters", self._update_average)
         replace(torch.jit._recursive, "create_script_module", self._script)
         replace(torch.utils, "swap_tensors", self._swap)
+        replace(os, "_exit", self._exit)
         self._held = watch_collectives(self._patches, self.session, self._shield)
         told = restarted()
         if told is not None and told.workers is not None:
@@ -279,6 +281,15 @@ class Hooks:
             return result
 
         return load_state_dict
+
+    def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        write = self._shield(self.session.write_rows)
+
+        def _exit(status: int) -> Any:
+            write()  # `atexit` does not come
+            return original(status)
+
+        return _exit
 
     def _update_average(self, original: Callable[..., Any]) -> Callable[..., Any]:
         was_left_out = self._shield(self.session.was_left_out)

@@ -19,6 +19,7 @@ from holdfast.inside.metrics import Logged, write_logged
 from holdfast.inside.policy import OBSERVE, Policy
 from holdfast.inside.reflexes.averages import Averages
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.trouble import Trouble
 
 if TYPE_CHECKING:
     from holdfast.inside.training import Training
@@ -53,7 +54,7 @@ class Scope:
         self.trainings: list[Training] = []  # never changed in place: other threads go through it
         self._models = [weakref.ref(model) for model in models]
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
-        self._told = False
+        self._trouble = Trouble(run.journal)
         self._changing, self._ending = threading.Lock(), False
         self._closing = Helper("holdfast-closing", on_trouble=self.step_back)
         self._waiting: deque[Logged] = deque(maxlen=_WAITING_AT_MOST)
@@ -135,14 +136,8 @@ class Scope:
         return Scope(self.run, **kept, follows_children=True)
 
     def step_back(self, what: str, error: BaseException) -> None:
-        """Record `holdfast-degraded` once, through a training's recorder or straight into the journal."""
-        if self.trainings:
-            self.trainings[-1].recorder.step_back(what, error)
-        elif not self._told:
-            self._told = True
-            with contextlib.suppress(OSError):
-                evidence = {"what": what, "error": f"{type(error).__name__}: {error}"}
-                self.run.journal.write("finding", code="holdfast-degraded", severity="warning", evidence=evidence)
+        """Record that Holdfast could not do a thing, through a training's recorder or straight into the journal."""
+        (self.trainings[-1].recorder if self.trainings else self._trouble).step_back(what, error)
 
 
 def settings_of(source: Path) -> dict[str, Any] | None:

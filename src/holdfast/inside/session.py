@@ -309,6 +309,11 @@ class Session:
         if not self.scopes:  # a backward pass without a step: the next run begins without it
             self.losses.__init__()  # type: ignore[misc]
 
+    def write_rows(self) -> None:
+        """The process ends at once: write the steps that are not written yet, and wait for nobody."""
+        for training in self.trainings:
+            training.write()
+
     def _settle_rest(self, scope: Scope) -> None:
         """What stepped a few times after another training was no inner loop of it, as it turns out."""
         for training in list(scope.trainings):

@@ -1,7 +1,7 @@
 """Keep Holdfast's own mistakes away from the user's loop.
 
-Every entry from torch into Holdfast goes through here. An error inside is counted and told to the recorder, which
-writes `holdfast-degraded` once; after a few of them the entry is closed and costs nothing any more.
+Every entry from torch into Holdfast goes through here. An error inside is counted and reported as `holdfast-degraded`; after a
+few of them the entry is closed, which is reported too, and costs nothing any more.
 """
 
 from __future__ import annotations
@@ -50,5 +50,7 @@ class Shield:
         self.failures[name] = self.failures.get(name, 0) + 1
         try:
             self._report(name, error)
+            if self.failures[name] == _CLOSED_AFTER:
+                self._report(f"{name}: off from now on", error)
         except Exception:  # noqa: BLE001 - nothing is left that could be told
             self.failures[name] = _CLOSED_AFTER

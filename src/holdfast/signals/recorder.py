@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import queue
@@ -12,24 +11,22 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 from holdfast.signals.run_folder import Recording, RunFolder, replace_text
 from holdfast.signals.schema import TABLES
 from holdfast.signals.start_ticks import start_ticks
 from holdfast.signals.strings import StringWriter
 from holdfast.signals.table import TableWriter
+from holdfast.signals.trouble import Trouble
 
 
 class Recorder:
-    """Tables by name, made when their first row comes; trouble is written to the journal once."""
+    """Tables by name, made when their first row comes."""
 
     def __init__(self, run: RunFolder, recording: Recording) -> None:
         self.run, self.recording = run, recording
+        self._trouble = Trouble(run.journal, rank=recording.rank)
         self.strings = StringWriter(recording.path, on_trouble=self.step_back)
-        self.degraded: str | None = None
-        self._reporting = threading.Lock()
-        self._unwritten: dict[str, Any] | None = None
         self._tables: dict[str, TableWriter] = {}
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._periodic: list[Callable[[], None]] = []
@@ -73,18 +70,13 @@ class Recorder:
         self._periodic.append(job)
 
     def step_back(self, what: str, error: BaseException) -> None:
-        """Record once that Holdfast could not do a thing. A journal that cannot be written now is tried again later."""
-        with self._reporting:
-            if self.degraded is not None:
-                return
-            self.degraded = f"{what}: {error}"
-            self._unwritten = {
-                "code": "holdfast-degraded",
-                "severity": "warning",
-                "rank": self.recording.rank,
-                "evidence": {"what": what, "error": f"{type(error).__name__}: {error}"},
-            }
-        self._write_pending()
+        """Record that Holdfast could not do a thing."""
+        self._trouble.step_back(what, error)
+
+    @property
+    def degraded(self) -> str | None:
+        """The first thing that Holdfast could not do."""
+        return self._trouble.first
 
     def close(self) -> None:
         """Seal all tables and end the helper thread."""
@@ -95,12 +87,12 @@ class Recorder:
         self._thread.join(timeout=2.0)
         for writer in self._tables.values():
             writer.close()
-        self._write_pending()
+        self._trouble.write_pending()
 
     def let_go(self) -> None:
         """In a forked child: the tables are the parent's, so leave them alone and drop what the child appends."""
         self._closed = True
-        self._reporting = threading.Lock()  # the parent may have held it at the fork
+        self._trouble.lock = threading.Lock()  # the parent may have held it at the fork
         for writer in self._tables.values():
             writer.let_go()
 
@@ -108,12 +100,6 @@ class Recorder:
     def dropped(self) -> int:
         """Rows that could not be kept, over all tables."""
         return sum(writer.dropped for writer in self._tables.values())
-
-    def _write_pending(self) -> None:
-        with self._reporting, contextlib.suppress(OSError):
-            if self._unwritten is not None:
-                self.run.journal.write("finding", **self._unwritten)
-                self._unwritten = None
 
     def _work(self) -> None:
         wake_at = time.monotonic() + 1.0
@@ -129,7 +115,7 @@ class Recorder:
             self._run("making a file", job)
 
     def _run_periodic(self) -> None:
-        self._write_pending()
+        self._trouble.write_pending()
         for job in self._periodic:
             self._run("sampling in the background", job)
 

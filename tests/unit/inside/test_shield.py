@@ -28,11 +28,12 @@ def test_an_entry_that_keeps_failing_is_closed_and_the_others_stay_open(monkeypa
         calls.append(1)
         raise ValueError
 
-    shield = Shield(lambda _what, _error: None)
+    reported: list[str] = []
+    shield = Shield(lambda what, _error: reported.append(what))
     shielded, fine = shield(counting), shield(lambda: 7)
     for _ in range(20):
         shielded()
-    assert len(calls) == 5
+    assert len(calls) == 5 and reported == [*["counting"] * 5, "counting: off from now on"]
     assert fine() == 7
 
 

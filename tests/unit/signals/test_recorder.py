@@ -54,29 +54,31 @@ def test_every_table_takes_a_row_in_which_nothing_was_measured(recorder: Recorde
     assert rows(recorder, name) == 1
 
 
-def test_trouble_is_recorded_once_however_often_it_happens(recorder: Recorder) -> None:
-    for number in range(100):
-        recorder.step_back(f"thing {number}", OSError("no room"))
-    (finding,) = recorder.run.journal
-    assert (finding["code"], finding["severity"], finding["rank"]) == ("holdfast-degraded", "warning", 3)
-    assert finding["evidence"] == {"what": "thing 0", "error": "OSError: no room"}
-    assert recorder.degraded == "thing 0: no room"
+def test_every_failure_is_recorded_and_a_thousand_of_them_do_not_fill_the_journal(recorder: Recorder) -> None:
+    for number in range(1000):
+        recorder.step_back("sampling", OSError(f"no room {number}"))
+    recorder.step_back("before_update: off from now on", ValueError("the guard"))
+    first, *later, last = recorder.run.journal
+    assert (first["code"], first["severity"], first["rank"]) == ("holdfast-degraded", "warning", 3)
+    assert first["evidence"] == {"what": "sampling", "error": "OSError: no room 0"}
+    assert [row["evidence"]["so_far"] for row in later] == [2**power for power in range(1, 10)]
+    assert last["evidence"]["what"].startswith("before_update"), "the first failure does not hide that the guard is off"
+    assert recorder.degraded == "sampling: no room 0"
 
 
-def test_trouble_in_many_threads_at_once_is_recorded_once(recorder: Recorder) -> None:
+def test_failures_in_many_threads_at_once_are_counted(recorder: Recorder) -> None:
     start = threading.Barrier(8)
 
     def fail() -> None:
         start.wait()
         recorder.step_back("thing", OSError())
-        recorder._write_pending()
 
     threads = [threading.Thread(target=fail) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(list(recorder.run.journal)) == 1
+    assert [row["evidence"].get("so_far", 1) for row in recorder.run.journal] == [1, 2, 4, 8]
 
 
 def test_trouble_that_could_not_be_written_down_is_written_later(recorder: Recorder) -> None:
