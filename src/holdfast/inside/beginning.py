@@ -40,7 +40,7 @@ def begin(session: Session, scope: Scope, optimizer: Optimizer, *, alone: bool =
         return None
     living = find_living()
     feed = session.here.feed = session.feeds.for_training(session.here.feed)
-    training = _make_training(session, scope, recorder, feed)
+    training = _make_training(session, scope, recorder, feed, by_hand=not isinstance(optimizer, Optimizer))
     if not alone:
         feed.loader.begin()
     scope.begin(training)
@@ -57,7 +57,7 @@ def begin(session: Session, scope: Scope, optimizer: Optimizer, *, alone: bool =
     _tell_origin(session, scope, training, optimizer)
     if scope.follows_children and scope.policy.acts:
         session.interrupt.listen(scope)
-    if restarted() is not None:
+    if restarted() is not None and isinstance(optimizer, Optimizer):
         from holdfast.inside.catching_up import catch_up
 
         session.catching_up = catch_up(session.loads, scope, training, optimizer)
@@ -88,7 +88,7 @@ def _open_recorder(scope: Scope) -> Recorder | None:
         return None
 
 
-def _make_training(session: Session, scope: Scope, recorder: Recorder, feed: Feed) -> Training:
+def _make_training(session: Session, scope: Scope, recorder: Recorder, feed: Feed, *, by_hand: bool) -> Training:
     """A training that counts from where its checkpoint ended, guarded under a policy that acts."""
     budget = Budget(fraction=scope.budget, always_done=scope.always_done, meeting=MEETING if world_size() > 1 else 0)
     first = 0 if scope.trainings else scope.first_step or step_loaded(session.loads.paths)
@@ -98,7 +98,7 @@ def _make_training(session: Session, scope: Scope, recorder: Recorder, feed: Fee
 
         session.feeds.keep_batches()
         assert feed.batches is not None
-        guard_training(training, scope, feed.batches)
+        guard_training(training, scope, feed.batches, by_hand=by_hand)
     else:
         training.witness = Witness()
     return training

@@ -23,14 +23,17 @@ from holdfast.inside.training import Training
 _SNAPSHOTS = 5  # at most, further and further apart: a fault that is seen late still has a clean ancestor
 
 
-def guard_training(training: Training, scope: Scope, batches: Batches) -> None:
+def guard_training(training: Training, scope: Scope, batches: Batches, *, by_hand: bool = False) -> None:
     """Have every update of a training looked at before it is made, and snapshots kept where the policy allows repairs."""
     recorder = training.recorder
     folder, rank, journal = recorder.recording.path, recorder.recording.rank, recorder.run.journal
     blame = Blame(batches, folder=folder / "batches", models=training.roots, run_later=recorder.run_later)
     report = Report(journal, rank, training.models.name_of, blame, lambda: training.sampler.half)
     training.guard = Guard(scope.policy, report, scope.averages)
-    if not scope.policy.heals:
+    if by_hand:
+        words = "the script updates its parameters without a torch optimizer: gradients of a bad update are set to zero"
+        report.cannot("guard", f"{words}; clipping, lowering the learning rate and rolling back are not possible")
+    if by_hand or not scope.policy.heals:
         return
     helper = Helper("holdfast-snapshots", on_trouble=recorder.step_back)  # saving takes seconds
     say = partial(report.cannot, "roll-back")

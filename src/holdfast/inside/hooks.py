@@ -197,7 +197,8 @@ class Hooks:
                 here.in_backward = False
             if begun and self._held is not None and session.trainings and session.trainings[-1].step % _BACKWARD_EVERY == 0:
                 self._held(BACKWARD, (), time.perf_counter() - begun)
-            if session.samples_modules:
+            here.backwards += 1
+            if session.samples_modules or here.backwards >= here.look_at:
                 end()
             return result
 

@@ -17,7 +17,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -32,6 +32,7 @@ from holdfast.inside.capture.losses import Losses
 from holdfast.inside.capture.memory import ProcessMemory
 from holdfast.inside.capture.saves import Saves
 from holdfast.inside.interrupt import Interrupt
+from holdfast.inside.manual_updates import LOOK_AFTER_STEPS
 from holdfast.inside.metrics import write_losses
 from holdfast.inside.pulse import PULSE
 from holdfast.inside.saving import going_past
@@ -108,6 +109,8 @@ class Session:
         """An optimizer has stepped, or its scaler left the step out."""
         begun, here = time.perf_counter(), self.here
         here.losses.end_step()
+        if cast(Any, optimizer) is not here.manual:
+            here.backwards, here.look_at, here.manual = 0, LOOK_AFTER_STEPS, None
         training = self._training_of(optimizer)
         if training is None:
             return
@@ -173,6 +176,8 @@ class Session:
         begun, here = time.perf_counter(), self.here
         if here.evaluating_since is not None:
             self.end_evaluation()
+        if here.manual is not None:
+            self._end_manual_update()
         here.losses.note(given)
         PULSE.beat()
         here.cost += time.perf_counter() - begun
@@ -181,6 +186,24 @@ class Session:
         """All gradients of a `backward` call are there."""
         for training in self.trainings:
             training.sampler.end_backward()
+        here = self.here
+        if here.manual is None and here.backwards >= here.look_at:
+            here.look_at *= 2
+            if self.scopes and torch.is_grad_enabled():
+                here.manual = here.manual_search.look()
+            if here.manual is not None and (of := self._training_of(cast(Optimizer, here.manual))) is not None:
+                here.look_at = 0  # from now on each backward pass is a step
+                of.begin_at(max(of.step, here.backwards - 1))
+        if here.manual is not None:
+            here.manual.is_under_way = True
+            self.before_update(cast(Optimizer, here.manual), None)
+
+    def _end_manual_update(self) -> None:
+        """The script has made the update of its last backward pass by now."""
+        manual = self.here.manual
+        if manual is not None and manual.is_under_way:
+            manual.is_under_way = False
+            self.after_update(cast(Optimizer, manual))
 
     def stop_sampling_modules(self) -> None:
         """Take the hooks off the modules before the step is over."""
@@ -290,6 +313,7 @@ class Session:
     def close(self, scope: Scope) -> None:
         """End the recording of one scope."""
         self.end_evaluation()
+        self._end_manual_update()
         self._settle_rest(scope)
         self.saves.rows.flush(everything=True)
         if scope in self.scopes:

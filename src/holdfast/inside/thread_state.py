@@ -14,6 +14,7 @@ import torch
 from holdfast.inside.capture.evaluation import EvaluationPhase
 from holdfast.inside.capture.loader import Loader
 from holdfast.inside.capture.losses import Losses
+from holdfast.inside.manual_updates import FIRST_LOOK, ManualUpdates, Search
 
 if TYPE_CHECKING:  # loaded under a policy that acts
     from holdfast.inside.capture.batches import Batches
@@ -43,6 +44,9 @@ class ThreadState(threading.local):
         self.scaler: Any = None
         # parameters, norm and limit of a clipping before the first step, whose training is not known yet
         self.first_clipping: tuple[list[weakref.ref[torch.Tensor]], Any, Any] | None = None
+        self.backwards, self.look_at = 0, FIRST_LOOK  # passes since an optimizer stepped, and when to look who updates then
+        self.manual_search = Search()
+        self.manual: ManualUpdates | None = None
         self.evaluation: EvaluationPhase | None = None
         self.evaluating_since: float | None = None
 

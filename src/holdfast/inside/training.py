@@ -97,7 +97,7 @@ class Training(Members):
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Those that live, the main one first."""
         members = sorted((m for m in self.members.values() if not m.is_inner), key=lambda member: member is not self.main)
-        return [optimizer for member in members if (optimizer := member.optimizer()) is not None]
+        return [optimizer for member in members if isinstance(optimizer := member.optimizer(), Optimizer)]
 
     # Around one step
 

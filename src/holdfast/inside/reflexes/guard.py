@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
+from typing import Any
 
 import torch
 from torch import nn
@@ -69,7 +70,7 @@ class Guard:
         norm, code = self._judge(numbers, together)
         if code is not None:
             if self.policy.guards(code):
-                self._now = LeftOut(parameters_of(optimizer))
+                self._now = self._leave_out(optimizer)
             self._bad = (step, code, numbers)
             return
         if is_main and norm is not None:
@@ -121,7 +122,7 @@ class Guard:
         if takes_a_flag(optimizer) and not self.averages:
             self._flag = Flag(optimizer, flag)
         elif flag.item():
-            self._now = LeftOut(parameters_of(optimizer))
+            self._now = self._leave_out(optimizer)
         numbers.add("found_inf", flag if self._flag is None else self._flag.value)
 
     # After it
@@ -182,6 +183,16 @@ class Guard:
     def last_was_left_out(self) -> bool:
         """Whether the last update was left out, waiting for the device if only it knows."""
         return self.just_left_out or (self._last_flag is not None and bool(self._last_flag.item()))
+
+    def _leave_out(self, optimizer: Any) -> LeftOut:
+        """The optimizer finds no gradients; a script that updates by hand finds zeros."""
+        parameters = parameters_of(optimizer)
+        if isinstance(optimizer, torch.optim.Optimizer):
+            return LeftOut(parameters)
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        return LeftOut([])
 
     def _end(self, optimizer: Optimizer | None = None) -> None:
         if self._now is not None:

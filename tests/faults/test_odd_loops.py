@@ -1,4 +1,4 @@
-"""Several optimizers at work in one script: in threads beside each other, or inside each other's steps."""
+"""Scripts with more than one optimizer, or with none: threads beside each other, inner loops, updates by hand."""
 
 from __future__ import annotations
 
@@ -102,6 +102,38 @@ for number in range(40):
         optimizer.step()
 """
 
+BY_HAND = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+x = torch.randn(256, 8)
+y = x.sum(1, keepdim=True)
+
+class Descent:
+    def step(self):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                UPDATE
+                parameter.grad = None
+
+descent = Descent()
+for step in range(100):
+    inputs = x * float("nan") if step == 60 else x
+    loss = torch.nn.functional.mse_loss(model(inputs), y)
+    loss.backward()
+    descent.step()
+print(float(loss.detach()))
+"""
+UPDATES = {"in place": "parameter -= 0.05 * parameter.grad", "behind autograd": "parameter.data -= 0.05 * parameter.grad.data"}
+
+ONLY_GRADIENTS = """
+import torch
+model, x = torch.nn.Linear(8, 1), torch.randn(16, 8)
+for _ in range(100):
+    model(x).sum().backward()
+    model.zero_grad()
+"""
+
 ENDS_AT_ONCE = """
 import os, torch
 model = torch.nn.Linear(4, 1)
@@ -191,3 +223,20 @@ def test_a_second_training_is_recorded_from_its_first_step_although_the_first_co
 def test_a_script_that_ends_with_os_exit_loses_no_step(warm: WarmPython, tmp_path: Path) -> None:
     run, _ = run_of(warm, tmp_path, ENDS_AT_ONCE, policy="observe")
     assert recorded(run) == [(0, 100)]
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_a_script_without_a_torch_optimizer_is_recorded_and_guarded(warm: WarmPython, tmp_path: Path, update: str) -> None:
+    script = BY_HAND.replace("UPDATE", UPDATES[update])
+    run, printed = run_of(warm, tmp_path, script, policy="heal")
+    assert float(printed) < 0.1, "one bad batch did not end it"
+    assert [step for (step,) in rows(run, "step", "steps ORDER BY step")] == list(range(15, 100)), "once it is certain"
+    assert rows(run, "step", "steps WHERE skipped = 1") == [[60]]
+    warning, finding = findings_of(run.path)
+    assert "without a torch optimizer" in warning["evidence"]["error"], "what cannot be done is said"
+    assert (finding["code"], finding["step"]) == ("non-finite-loss", 60)
+
+
+def test_backward_passes_without_updates_are_no_training(warm: WarmPython, tmp_path: Path) -> None:
+    run, _ = run_of(warm, tmp_path, ONLY_GRADIENTS)
+    assert run.recordings() == []
