@@ -161,6 +161,8 @@ class Control:
         return f"learning rate x {self.rate.factor:g}"
 
     def _clip(self, action: Action, step: int) -> str:
+        if why := self._guard.cannot_clip:
+            raise Refused(f"gradients are not clipped here, as {why}; call torch.nn.utils.clip_grad_norm_ in the script")
         self._guard.max_norm = float(action.settings["max_norm"])
         self._clip_until = step + int(action.settings.get("steps", 1000))
         return f"gradient norm kept under {self._guard.max_norm:g} until step {self._clip_until}"

@@ -269,3 +269,19 @@ def test_of_two_trainings_side_by_side_each_does_what_was_posted_for_it(run: Run
     moved = [((loop.model.weight - loop.before[-1]) / loop.model.weight.grad).mean().item() for loop in loops]
     assert moved == [pytest.approx(-0.05, rel=1e-4), pytest.approx(-0.1, rel=1e-4)]
     assert [(answer["number"], answer["state"]) for answer in answers(run)] == [(1, "done")]
+
+
+def test_clipping_is_refused_where_a_gradient_scaler_would_undo_it(run: RunFolder) -> None:
+    loop, scaler = Loop(), torch.amp.GradScaler("cpu")  # type: ignore[attr-defined]
+
+    def step() -> None:
+        loop.optimizer.zero_grad()
+        scaler.scale(loop.model(torch.randn(8, 4)).square().mean()).backward()
+        scaler.step(loop.optimizer)
+        scaler.update()
+
+    step()
+    post(run.path, 1, 0, Action("clip", step=1, because="gradient-explosion", settings={"max_norm": 1e-3, "steps": 5}))
+    step()
+    (answer,) = answers(run)
+    assert answer["state"] == "refused" and "gradient scaler" in answer["detail"] and "clip_grad_norm_" in answer["detail"]

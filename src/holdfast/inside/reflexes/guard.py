@@ -40,6 +40,7 @@ class Guard:
         self.blame, self.statistics = report.blame, RunningStatistics(())
         self.norms = NormHistory()
         self.max_norm = math.inf  # an action may set a lower one
+        self.cannot_clip = ""  # why, in words: the last update was not one whose gradients are clipped here
         self.just_left_out = False  # whether the last update was; on a GPU it may not be known yet
         self.left_out = 0
         self._now: LeftOut | None = None
@@ -62,11 +63,14 @@ class Guard:
         self._end()  # a step that raised has left one behind
         self._bad = None
         if numbers.scale is not None:
+            self.cannot_clip = "a gradient scaler is in use"
             return
         together = self._sharing(optimizer) if self._several else None
         if numbers.carries or (together is not None and together.on_device):  # a rank without a gradient takes part alike
+            self.cannot_clip = "the gradients are on a GPU"
             self._before_on_device(optimizer, numbers, together)
             return
+        self.cannot_clip = ""
         norm, code = self._judge(numbers, together)
         if code is not None:
             if self.policy.guards(code):
