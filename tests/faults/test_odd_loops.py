@@ -240,3 +240,42 @@ def test_a_script_without_a_torch_optimizer_is_recorded_and_guarded(warm: WarmPy
 def test_backward_passes_without_updates_are_no_training(warm: WarmPython, tmp_path: Path) -> None:
     run, _ = run_of(warm, tmp_path, ONLY_GRADIENTS)
     assert run.recordings() == []
+
+
+LARGE_DATA = """
+import gc, re, torch
+from pathlib import Path
+from torch.utils.data import DataLoader
+
+samples = [[float(number)] for number in range(400_000)]  # one object for each, as file lists and annotations are
+gc.collect()
+gc.disable()  # Python's own would touch them, too
+
+def shared(pid):
+    return sum(map(int, re.findall(r"^Shared_Dirty: +([0-9]+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M))) >> 10
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(samples)
+    def __getitem__(self, index):
+        return torch.tensor(samples[index])
+
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+batches = iter(DataLoader(Data(), batch_size=4, num_workers=1, multiprocessing_context="fork"))
+before = None
+for step in range(20):
+    loss = model(next(batches)).square().mean()
+    before = before or shared(batches._workers[0].pid)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print(before, shared(batches._workers[0].pid))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="shared memory is read from /proc")
+def test_data_in_memory_stays_shared_with_forked_workers(warm: WarmPython, tmp_path: Path) -> None:
+    _, printed = run_of(warm, tmp_path, LARGE_DATA, policy="guard")
+    before, after = map(int, printed.split())
+    assert after > before - 15, "in MB; asking for every object would cost more than 25"

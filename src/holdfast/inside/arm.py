@@ -84,6 +84,7 @@ def arm_from_environment() -> None:
         folder = os.environ.get("HOLDFAST_RUN")
         if not folder:
             return
+        armed().session.registry.is_whole = True
         armed().add(
             Scope(
                 RunFolder(Path(folder)),

@@ -38,7 +38,7 @@ def begin(session: Session, scope: Scope, optimizer: Optimizer, *, alone: bool =
     recorder = _open_recorder(scope)
     if recorder is None:
         return None
-    living = find_living()
+    living = session.registry.living_with(p for group in optimizer.param_groups for p in group["params"]) or find_living()
     feed = session.here.feed = session.feeds.for_training(session.here.feed)
     training = _make_training(session, scope, recorder, feed, by_hand=not isinstance(optimizer, Optimizer))
     if not alone:

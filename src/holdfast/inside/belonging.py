@@ -42,7 +42,7 @@ def assign(session: Session, optimizer: Optimizer) -> Training | None:
     for training in scope.trainings:
         if training.expects(optimizer) and not training.is_over():
             training.join(optimizer)
-            learn_models(session, scope, training, find_living().modules)
+            learn_models(session, scope, training, (session.registry.living_with(parameters) or find_living()).modules)
             return training
     here = [training for training in reversed(scope.trainings) if training.losses is session.losses]
     for training in here:

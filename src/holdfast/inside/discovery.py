@@ -1,13 +1,16 @@
 """Find the objects of the training without being told: which models hold these parameters, which optimizers exist.
 
-The garbage collector knows every live object. It is asked once per training, at the first step, so nothing is paid
-while models are built. Types are looked at, never instances: an `isinstance` on a lazy proxy could run its code.
+Modules and optimizers are noted as they are made. Where Holdfast came later, or a model was made another way (unpickled, copied),
+the garbage collector is asked, once per training at its first step: it knows every live object. But asking it touches them all,
+and a large data set in memory would no longer be shared with the loader's forked workers. Types are looked at there, never
+instances: an `isinstance` on a lazy proxy could run its code.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +26,44 @@ class Living:
 
     modules: list[nn.Module]
     optimizers: list[torch.optim.Optimizer]
+
+
+class Registry:
+    """The modules and optimizers of this process, noted as they are made. Keeps nothing alive."""
+
+    def __init__(self) -> None:
+        self.is_whole = False  # whether it was there before the first model was
+        self._modules: dict[int, weakref.ref[nn.Module]] = {}
+        self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
+
+    def note_module(self, module: nn.Module, _name: str, _part: Any) -> None:
+        """A module has got a parameter or a submodule: for torch's hooks on registration."""
+        _note(self._modules, module)
+
+    def noting(self, original: Callable[..., None]) -> Callable[..., None]:
+        """The same constructor of an optimizer; there is no hook for it."""
+
+        def __init__(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            _note(self._optimizers, optimizer)
+
+        return __init__
+
+    def living_with(self, parameters: Iterable[torch.Tensor]) -> Living | None:
+        """What is alive, if the modules that hold these parameters are all known."""
+        if not self.is_whole:
+            return None
+        modules = [module for reference in list(self._modules.values()) if (module := reference()) is not None]
+        held = {id(parameter) for module in modules for parameter in module._parameters.values()}
+        if not all(id(parameter) in held for parameter in parameters):
+            return None
+        return Living(modules, [one for reference in list(self._optimizers.values()) if (one := reference()) is not None])
+
+
+def _note(known: dict[int, weakref.ref[Any]], thing: Any) -> None:
+    key = id(thing)
+    if key not in known:
+        known[key] = weakref.ref(thing, lambda _: known.pop(key, None))
 
 
 def find_living() -> Living:

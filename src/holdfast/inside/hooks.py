@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook, register_module_parameter_registration_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -50,7 +51,10 @@ class Hooks:
         """Hang everything in."""
         self._handles.append(register_optimizer_step_pre_hook(self._before_step))
         self._handles.append(register_optimizer_step_post_hook(self._after_step))
-        replace = self._patches.replace
+        registry, replace = self.session.registry, self._patches.replace
+        self._handles.append(register_module_parameter_registration_hook(registry.note_module))
+        self._handles.append(register_module_module_registration_hook(registry.note_module))
+        replace(Optimizer, "__init__", registry.noting)
         replace(torch.autograd, "backward", self._backward)
         replace(torch.amp.GradScaler, "scale", self._scale)
         replace(torch.amp.GradScaler, "step", self._scaler_step)

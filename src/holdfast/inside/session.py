@@ -31,6 +31,7 @@ from holdfast.inside.capture.loads import Loads
 from holdfast.inside.capture.losses import Losses
 from holdfast.inside.capture.memory import ProcessMemory
 from holdfast.inside.capture.saves import Saves
+from holdfast.inside.discovery import Registry
 from holdfast.inside.interrupt import Interrupt
 from holdfast.inside.manual_updates import LOOK_AFTER_STEPS
 from holdfast.inside.metrics import write_losses
@@ -55,7 +56,7 @@ class Session:
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
-        self.here, self.feeds, self.memory = ThreadState(), Feeds(), ProcessMemory()
+        self.here, self.feeds, self.memory, self.registry = ThreadState(), Feeds(), ProcessMemory(), Registry()
         news = CheckpointNews(self)
         self.saves, self.loads = Saves(news), Loads(news)
         self.trackers: Trackers | None = None
