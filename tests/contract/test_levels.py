@@ -11,21 +11,22 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 
 LEVELS = {
-    "__main__": 8,  # `python -m holdfast`: starts the command line
-    "cli": 7,
-    "web": 7,
-    "demo": 6,  # the training that `holdfast demo` starts, written as a user would; its verb is cli/demo.py
-    "supervisor": 6,
-    "trainer": 6,
-    "integrations": 6,
-    "drills": 6,
-    "recovery": 5,
-    "diagnosis": 4,
-    "detectors": 3,
-    "logs": 3,
-    "__init__": 3,  # `import holdfast`: hands out `watch`, which lives in inside
-    "inside": 2,
-    "probe": 2,
+    "__main__": 9,  # `python -m holdfast`: starts the command line
+    "cli": 8,
+    "web": 8,
+    "demo": 7,  # the training that `holdfast demo` starts, written as a user would; its verb is cli/demo.py
+    "supervisor": 7,
+    "trainer": 7,
+    "integrations": 7,
+    "drills": 7,
+    "recovery": 6,
+    "diagnosis": 5,
+    "detectors": 4,
+    "logs": 4,
+    "__init__": 4,  # `import holdfast`: hands out `watch`, which lives in inside
+    "inside": 3,
+    "probe": 3,
+    "state": 2,
     "signals": 1,
     "checkpoints": 1,
     "data": 1,

@@ -34,10 +34,10 @@ from holdfast.inside.capture.saves import Saves
 from holdfast.inside.interrupt import Interrupt
 from holdfast.inside.metrics import write_losses
 from holdfast.inside.pulse import PULSE
-from holdfast.inside.saving import going_past
 from holdfast.inside.scope import Scope
 from holdfast.inside.training import Training
 from holdfast.signals.pulse import ENDING
+from holdfast.state import fast_forward
 
 if TYPE_CHECKING:
     from holdfast.inside.capture.batches import Batches
@@ -188,7 +188,7 @@ class Session:
 
     def batch(self, iterator: Any, batch: Any, seconds: float) -> None:
         """A loader gave a batch."""
-        if going_past.under_way:
+        if fast_forward.active:
             return
         begun = time.perf_counter()
         if torch.is_grad_enabled():

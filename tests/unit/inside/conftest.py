@@ -20,8 +20,8 @@ from watched_process import Watching
 
 from holdfast.inside import watch as watched_runs
 from holdfast.inside.arm import arm_from_environment, armed
-from holdfast.inside.saving import saver
 from holdfast.signals.run_folder import RunFolder
+from holdfast.state import saver
 
 
 @pytest.fixture(scope="module", autouse=True)

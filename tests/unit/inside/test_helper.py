@@ -9,7 +9,7 @@ import pytest
 
 NO_THREAD = """
 import resource, threading
-from holdfast.inside.helper import Helper
+from holdfast.state.background import Helper
 
 troubles, done = [], []
 helper = Helper("slow work", on_trouble=lambda what, error: troubles.append(what))

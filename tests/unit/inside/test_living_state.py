@@ -11,8 +11,8 @@ from torch import nn
 
 import holdfast
 from holdfast.inside.arm import armed
-from holdfast.inside.living_state import LivingState
 from holdfast.inside.reflexes.averages import Averages
+from holdfast.inside.run_checkpoints import RecordedState
 from holdfast.inside.same import Same
 from holdfast.signals.run_folder import RunFolder
 
@@ -39,14 +39,14 @@ def test_an_optimizer_that_is_made_again_is_found(run: Callable[..., RunFolder])
     run()
     loop = Loop()
     loop.train(2)
-    state = LivingState(armed().session.trainings[0], Averages())
-    first = state()
-    assert first is not None and first is state(), "found once"
+    recorded, training = RecordedState(Averages()), armed().session.trainings[0]
+    first = recorded.of_training(training)
+    assert first is recorded.of_training(training), "discovered once"
     loop.make_again()
     loop.train(2)
-    again = state()
-    assert again is not None and again.optimizers() == [loop.optimizer]
-    assert again is state()
+    again = recorded.of_training(training)
+    assert again.optimizers() == [loop.optimizer]
+    assert again is recorded.of_training(training)
 
 
 def test_a_roll_back_restores_the_moments_of_an_optimizer_that_was_made_again(run: Callable[..., RunFolder]) -> None:
@@ -72,7 +72,7 @@ def test_what_run_save_saves_has_the_optimizer_that_was_made_again() -> None:
         for _ in range(5):  # at the same address as often as not
             loop.train(2)
             run.save(wait=True)
-            state = run._saving()._state(armed().session.trainings[-1])
+            state = run._saving().state(armed().session.trainings[-1])
             assert state.optimizers() == [loop.optimizer]
             loop.make_again()
 

@@ -24,9 +24,8 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from holdfast.inside.saving.going_past import is_by_value
-from holdfast.inside.saving.position import Position
-from holdfast.inside.saving.positions import Positions
+from holdfast.state.fast_forward import is_deterministic
+from holdfast.state.position import Position, Positions
 
 
 class WithOwnGenerators(Augmented):
@@ -193,8 +192,8 @@ def test_resumed_twice_within_one_pass_is_still_the_same() -> None:
 
 
 def test_what_was_used_is_not_loaded_again_where_samples_cannot_depend_on_it() -> None:
-    assert is_by_value(shuffled(data=lambda: TensorDataset(torch.arange(SAMPLES))))
-    assert not is_by_value(shuffled())
+    assert is_deterministic(shuffled(data=lambda: TensorDataset(torch.arange(SAMPLES))))
+    assert not is_deterministic(shuffled())
     _, state = train(Position(shuffled()), 1, stop=4)
     for fast, loaded in ((False, SAMPLES), (True, SAMPLES - 4 * BATCH)):
         loader = shuffled()
@@ -218,7 +217,7 @@ def test_skipping_in_the_sampler_keeps_the_order_with_workers(persistent: bool) 
     expected = [indices(whole) for _ in range(3)]
     seed(0)
     _, state = train_without_draws(Position(make()), stop=8)
-    position = Position(make(), fast=True, say=lambda _words: None)
+    position = Position(make(), fast=True, warn=lambda _words: None)
     position.load_state_dict(state)
     assert [indices(position), indices(position)] == [expected[1][2 * BATCH :], expected[2]]
 
@@ -273,7 +272,7 @@ def test_a_loader_can_go_while_a_run_remembers_its_place() -> None:
 
 
 def test_two_loaders_alike_that_both_live_have_a_place_each() -> None:
-    positions = Positions(say=lambda _: None, heard=lambda *_: None, ended=lambda: None)
+    positions = Positions(warn=lambda _: None, on_batch=lambda *_: None, on_end=lambda: None)
     one, other = (DataLoader(TensorDataset(torch.arange(8.0)), batch_size=4) for _ in range(2))
     first = positions.of(one, fast=False, timed=False)
     list(first)

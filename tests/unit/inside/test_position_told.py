@@ -17,8 +17,8 @@ from torch.utils.data import (
 )
 
 from holdfast.errors import CannotRestore
-from holdfast.inside.saving.going_past import fingerprint
-from holdfast.inside.saving.position import Position
+from holdfast.state.fast_forward import fingerprint
+from holdfast.state.position import Position
 
 
 def test_workers_that_live_on_give_the_same_order_and_it_is_said_that_augmentation_differs() -> None:
@@ -29,7 +29,7 @@ def test_workers_that_live_on_give_the_same_order_and_it_is_said_that_augmentati
         seed(7)
         before, state = train(Position(shuffled(2, persistent_workers=True)), 3, stop=stop)
         seed(99)
-        position = Position(shuffled(2, persistent_workers=True), say=said.append)
+        position = Position(shuffled(2, persistent_workers=True), warn=said.append)
         position.load_state_dict(state)
         after, _ = train(position, 3)
         indices = [[entry[1][:, 0] for entry in story if entry[0] != "validation"] for story in ([*before, *after], whole)]
@@ -72,7 +72,7 @@ def test_other_workers_are_allowed_and_told() -> None:
     said: list[str] = []
     seed(0)
     _, state = train(Position(shuffled()), 1, stop=3)
-    position = Position(shuffled(1), say=said.append)
+    position = Position(shuffled(1), warn=said.append)
     position.load_state_dict(state)
     assert len(list(position)) == 3
     assert "1 workers instead of 0" in said[0]
@@ -86,7 +86,7 @@ def test_another_number_of_ranks_goes_on_with_what_none_has_seen(
         monkeypatch.setenv("WORLD_SIZE", str(ranks))
         samplers = [DistributedSampler(range(48), num_replicas=ranks, rank=rank) for rank in range(ranks)]
         loaders = [DataLoader(list(range(48)), batch_size=size, sampler=sampler) for sampler in samplers]
-        return [Position(loader, say=said.append) for loader in loaders]
+        return [Position(loader, warn=said.append) for loader in loaders]
 
     said: list[str] = []
     first, seen = places(before, BATCH), set[int]()
@@ -122,10 +122,10 @@ def test_an_order_that_cannot_be_repeated_is_told() -> None:
     said: list[str] = []
     seed(7)
     _, state = train(Position(with_sampler(LazySampler)), 1, stop=3)
-    position = Position(with_sampler(LazySampler), say=said.append)
+    position = Position(with_sampler(LazySampler), warn=said.append)
     position.load_state_dict(state)
     assert len(list(position)) == 3
-    assert "did not come out as they did" in said[0] and "generator of its own" in said[0]
+    assert "differ from those of the first time" in said[0] and "generator of its own" in said[0]
 
 
 def test_a_fingerprint_tells_samples_apart_in_whatever_they_come() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from every_case import every_case
 
-from holdfast.inside.snapshots.retention import fitting_interval, to_give_up
+from holdfast.state.snapshots import affordable_interval, step_to_drop
 
 
 @every_case(("places", "newest_but_one", "oldest"), [(3, 16, 3), (4, 5, 8), (5, 3, 10)])
 def test_the_newest_is_kept_and_older_ones_at_growing_distances(places: int, newest_but_one: float, oldest: float) -> None:
     kept: list[int] = []
     for step in [1, 10, *range(50, 20_000, 50)]:
-        goes = to_give_up(kept, step, every=50, keep=places)
+        goes = step_to_drop(kept, step, every=50, keep=places)
         kept = sorted({*kept, step} - {goes})
         assert len(kept) <= places and kept[-1] == step
         if step > 1000:
@@ -21,12 +21,12 @@ def test_the_newest_is_kept_and_older_ones_at_growing_distances(places: int, new
 
 
 def test_with_one_place_the_newest_takes_it() -> None:
-    assert to_give_up([50], 100, every=50, keep=1) == 50
+    assert step_to_drop([50], 100, every=50, keep=1) == 50
 
 
 def test_the_interval_fits_the_budget_in_round_numbers() -> None:
-    assert fitting_interval(0.0001, 0.1, share=0.005, at_least=50) == 50
-    assert fitting_interval(0.1, 0.1, share=0.005, at_least=50) == 200
-    assert fitting_interval(0.2, 0.1, share=0.005, at_least=50) == 500
-    assert fitting_interval(60.0, 0.1, share=0.005, at_least=50) == 5000
-    assert fitting_interval(0.1, 0.0, share=0.005, at_least=50) == 5000
+    assert affordable_interval(0.0001, 0.1, budget=0.005, at_least=50) == 50
+    assert affordable_interval(0.1, 0.1, budget=0.005, at_least=50) == 200
+    assert affordable_interval(0.2, 0.1, budget=0.005, at_least=50) == 500
+    assert affordable_interval(60.0, 0.1, budget=0.005, at_least=50) == 5000
+    assert affordable_interval(0.1, 0.0, budget=0.005, at_least=50) == 5000

@@ -15,9 +15,9 @@ from snapshot_loop import Loop, same, snapshots_of
 from torch import nn
 
 from holdfast.errors import CannotRestore
-from holdfast.inside.helper import Helper
-from holdfast.inside.snapshots import host_memory
-from holdfast.inside.snapshots.host_copy import Block, Copier, Layout, Source
+from holdfast.state import host_memory
+from holdfast.state.background import Helper
+from holdfast.state.host_copy import Block, HostCopier, Reading, Source
 
 
 @pytest.fixture
@@ -40,7 +40,6 @@ def test_a_training_with_snapshots_computes_the_same_bits_as_one_without() -> No
     snapshots = snapshots_of(watched, every=5, run_later=helper.later)
 
     def between(step: int) -> None:
-        snapshots.wait_for_copies()
         if snapshots.due(step):
             snapshots.take(step)
 
@@ -95,12 +94,9 @@ def test_every_kind_of_number_is_checked(dtype: torch.dtype) -> None:
         values = [torch.full((1000,), largest, dtype=dtype), torch.zeros(7, dtype=dtype)]  # a sum of these overflows
         if bad is not None:
             values[0][617] = bad
-        sources = [Source(value, steady=True, checked=True) for value in values]
-        layout = Layout(sources)
-        block = Block(layout.size, pin=False)
-        for host, value in zip(block.lay_out(layout), values, strict=True):
-            host.copy_(value)
-        assert block.is_finite() == (bad is None)
+        reading, copier = Reading([Source(value, checked=True) for value in values], {}), HostCopier()
+        copy = copier.copy(reading, Block(copier.size(reading), pinned=False))
+        assert copy.non_finite() == ({} if bad is None else {0: 1})
 
 
 def test_an_infinite_mask_is_no_fault(loop: Loop) -> None:
@@ -131,12 +127,12 @@ def test_memory_is_used_again_and_bounded(loop: Loop) -> None:
 
 def test_fewer_are_kept_when_memory_is_short_and_none_is_said_aloud(loop: Loop) -> None:
     loop.run(0, 2)
-    size = Layout(loop.state.read().sources).size
+    size = HostCopier().size(loop.state.read())
     two = snapshots_of(loop, every=1, memory_limit=int(2.5 * size))
     loop.run(2, 30, lambda step: two.due(step) and two.take(step))
     assert len(two.steps()) == 2
     said: list[str] = []
-    none = snapshots_of(loop, memory_limit=size // 2, say=said.append)
+    none = snapshots_of(loop, memory_limit=size // 2, warn=said.append)
     loop.run(30, 40, lambda step: none.due(step) and none.take(step))
     assert none.steps() == [] and not none.take(40)
     assert len(said) == 1 and "No snapshots" in said[0]
@@ -147,8 +143,8 @@ def test_memory_that_cannot_be_had_is_not_asked_for_again(loop: Loop, monkeypatc
         raise MemoryError
 
     said: list[str] = []
-    snapshots = snapshots_of(loop, say=said.append)
-    monkeypatch.setattr("holdfast.inside.snapshots.blocks.Block", none)
+    snapshots = snapshots_of(loop, warn=said.append)
+    monkeypatch.setattr("holdfast.state.host_copy.Block", none)
     loop.run(0, 10, lambda step: snapshots.due(step) and snapshots.take(step))
     assert len(said) == 1 and "Memory is short" in said[0]
 
@@ -169,13 +165,13 @@ def test_a_costly_snapshot_is_taken_less_often_but_not_with_several_ranks(loop: 
 
 
 def test_one_snapshot_that_a_busy_machine_held_up_does_not_make_them_rare(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    snapshots, copy_out = snapshots_of(loop, budget=1.0), Copier.copy_out
+    snapshots, copy = snapshots_of(loop, budget=1.0), HostCopier.copy
 
-    def held_up(self: Copier, *words: Any) -> Any:
+    def held_up(self: HostCopier, *arguments: Any) -> Any:
         time.sleep(0.5 if snapshots.taken == 3 else 0.0)
-        return copy_out(self, *words)
+        return copy(self, *arguments)
 
-    monkeypatch.setattr(Copier, "copy_out", held_up)
+    monkeypatch.setattr(HostCopier, "copy", held_up)
     taken: list[int] = []
     loop.run(0, 220, lambda step: taken.append(step) if snapshots.due(step) and snapshots.take(step) else None)
     assert taken == [1, 10, 50, 100, 150, 200]
@@ -226,7 +222,7 @@ def test_a_limit_of_the_container_counts(tmp_path: Path) -> None:
         (tmp_path / "job" / name).write_text(text)
     (tmp_path / "memory.max").write_text("max")
     assert list(host_memory._of_groups(tmp_path, own)) == [500]
-    assert 0 < host_memory.share_for_snapshots() <= host_memory.available_memory()
+    assert 0 < host_memory.snapshot_memory() <= host_memory.available_memory()
 
 
 def test_a_job_that_fails_is_reported_and_the_next_one_is_done() -> None:

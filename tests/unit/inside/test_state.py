@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 from every_case import every_case
-from kept_state import Kept
+from kept_state import kept as kept_copy
 from store_loop import assert_same
 from torch import nn
 from torch.optim import lr_scheduler as schedules
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from holdfast.errors import CannotRestore
-from holdfast.inside.snapshots.state import TrainingState
+from holdfast.state.training_state import TrainingState
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.05),
@@ -132,12 +132,12 @@ def there_and_back(loop: Loop, *, at: int = 20, end: int = 40) -> None:
     """Train to `at`, keep the state, train on, restore it, train again: the same to the last bit."""
     loop.run(0, at)
     state = state_of(loop)
-    before, kept = loop.everything(), Kept(state)
+    before, kept = loop.everything(), kept_copy(state)
     loop.run(at, end)
     first = loop.everything()
     with pytest.raises(AssertionError):
         assert_same(before, first)
-    state.put_back(kept.tree, kept.hosts)
+    state.restore(kept.tree, kept.hosts)
     assert_same(before, loop.everything())
     loop.run(at, end)
     assert_same(first, loop.everything())
@@ -179,9 +179,9 @@ def test_two_optimizers_are_restored_together() -> None:
 
     train(0, 20)
     state = TrainingState.discover(models, optimizers)
-    kept = Kept(state)
+    kept = kept_copy(state)
     first = train(20, 40)
-    state.put_back(kept.tree, kept.hosts)
+    state.restore(kept.tree, kept.hosts)
     assert_same(first, train(20, 40))
 
 
@@ -189,12 +189,12 @@ def test_values_are_put_back_into_the_tensors_that_are_there() -> None:
     loop = Loop("Adam")
     loop.run(0, 3)
     state = state_of(loop)
-    kept = Kept(state)
+    kept = kept_copy(state)
     lists = [group["params"] for group in loop.optimizer.param_groups]
     addresses = [tensor.data_ptr() for tensor in (*loop.model.parameters(), *loop.model.buffers())]
     moments = {id(value) for entry in loop.optimizer.state.values() for value in entry.values()}
     loop.run(3, 6)
-    state.put_back(kept.tree, kept.hosts)
+    state.restore(kept.tree, kept.hosts)
     assert addresses == [tensor.data_ptr() for tensor in (*loop.model.parameters(), *loop.model.buffers())]
     assert all(a is b["params"] for a, b in zip(lists, loop.optimizer.param_groups, strict=True))
     assert moments == {id(value) for entry in loop.optimizer.state.values() for value in entry.values()}
@@ -203,12 +203,12 @@ def test_values_are_put_back_into_the_tensors_that_are_there() -> None:
 def test_frozen_parameters_and_buffers_that_are_not_saved_are_restored() -> None:
     loop = Loop("Adam")
     state = state_of(loop)
-    kept = Kept(state)
+    kept = kept_copy(state)
     frozen = loop.model.frozen.weight.clone()
     with torch.no_grad():
         loop.model.frozen.weight.zero_()
         loop.model.mask.zero_()
-    state.put_back(kept.tree, kept.hosts)
+    state.restore(kept.tree, kept.hosts)
     assert torch.equal(loop.model.frozen.weight, frozen)
     assert torch.isinf(loop.model.mask).all()
 
@@ -216,12 +216,12 @@ def test_frozen_parameters_and_buffers_that_are_not_saved_are_restored() -> None
 def test_generators_are_restored_only_when_asked_for() -> None:
     loop = Loop("SGD")
     state = state_of(loop)
-    kept = Kept(state)
+    kept = kept_copy(state)
     draw = lambda: (torch.rand(3).tolist(), np.random.rand(3).tolist(), random.random())  # noqa: E731
     first = draw()
-    state.put_back(kept.tree, kept.hosts)
+    state.restore(kept.tree, kept.hosts)
     assert draw() != first
-    state.put_back(kept.tree, kept.hosts, randomness=True)
+    state.restore(kept.tree, kept.hosts, randomness=True)
     assert draw() == first
 
 
@@ -237,12 +237,12 @@ def test_a_state_that_does_not_fit_is_refused_before_anything_is_changed() -> No
     loop = Loop("Adam")
     loop.run(0, 2)
     state = state_of(loop)
-    kept = Kept(state)
+    kept = kept_copy(state)
     loop.run(2, 4)
     loop.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
     before = loop.everything()
     with pytest.raises(CannotRestore, match="parameter groups"):
-        state.put_back(kept.tree, kept.hosts)
+        state.restore(kept.tree, kept.hosts)
     assert_same(before, loop.everything())
 
 
@@ -250,7 +250,7 @@ def test_nothing_is_kept_alive() -> None:
     loop = Loop("Adam", "OneCycleLR", scaler=True, average=True)
     loop.run(0, 1)
     state = state_of(loop)
-    kept = Kept(state)
+    kept = kept_copy(state)
     del loop
     gc.collect()
     assert not state.alive()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from kept_state import Kept
+from kept_state import kept as kept_copy
 from torch import nn
 from torch.optim import lr_scheduler as schedules
 
-from holdfast.inside.snapshots.state import TrainingState
+from holdfast.state.training_state import TrainingState
 
 
 def test_schedulers_and_optimizers_behind_wrappers_are_found() -> None:
@@ -68,16 +68,16 @@ def test_an_average_in_a_plain_object_is_restored_with_its_count() -> None:
     average = ModelEMA(model)
     average.updates = 5
     state = TrainingState.discover([model], [optimizer])
-    kept, before = Kept(state), average.ema.weight.clone()
+    kept, before = kept_copy(state), average.ema.weight.clone()
     with torch.no_grad():
         average.ema.weight.zero_()
     average.updates = 9
-    state.put_back(kept.tree, kept.hosts)
+    state.restore(kept.tree, kept.hosts)
     assert average.updates == 5 and torch.equal(average.ema.weight, before)
 
 
 def test_a_large_frozen_base_under_small_adapters_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.inside.snapshots.reading._FROZEN_SMALL", 0)
+    monkeypatch.setattr("holdfast.state.objects._FROZEN_SMALL", 0)
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 2))
     model[0].requires_grad_(False)
     optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
@@ -89,7 +89,7 @@ def test_a_large_frozen_base_under_small_adapters_is_not_copied(monkeypatch: pyt
 def test_values_lie_as_in_the_model_so_that_they_are_copied_in_one_piece() -> None:
     model = nn.Conv2d(4, 8, 3).to(memory_format=torch.channels_last)
     state = TrainingState([model], [torch.optim.SGD(model.parameters(), lr=0.1)])
-    kept = Kept(state)
+    kept = kept_copy(state)
     assert kept.hosts[0].stride() == model.weight.stride()
     assert torch.equal(kept.hosts[0], model.weight)
 
@@ -117,13 +117,13 @@ def test_of_sharded_parameters_the_local_part_is_kept_and_put_back() -> None:
             return [tensor.to_local().detach().clone() for tensor in (*model.parameters(), *moments)]
 
         train(3)
-        kept = Kept(state)
+        kept = kept_copy(state)
         assert state.is_sharded() and all(type(host) is torch.Tensor for host in kept.hosts)
         first = train(3)
         for forgotten in (False, True):
             if forgotten:
                 optimizer.state.clear()
-            state.put_back(kept.tree, kept.hosts)
+            state.restore(kept.tree, kept.hosts)
             assert all(torch.equal(a, b) for a, b in zip(first, train(3), strict=True))
     finally:
         dist.destroy_process_group()
@@ -142,9 +142,9 @@ def test_an_optimizer_inside_another_is_restored_with_it() -> None:
     model = nn.Linear(2, 2)
     optimizer = Sharp(model.parameters())
     state = TrainingState.discover([model], [optimizer])
-    kept = Kept(state)
+    kept = kept_copy(state)
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     assert optimizer.base.state
-    state.put_back(kept.tree, kept.hosts)
+    state.restore(kept.tree, kept.hosts)
     assert not optimizer.base.state

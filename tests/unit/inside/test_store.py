@@ -14,7 +14,7 @@ from safetensors.torch import load_file, load_model
 from store_loop import Batches, Loop, assert_same
 from torch import nn
 
-from holdfast.inside.saving.store import CheckpointStore
+from holdfast.state.store import CheckpointStore
 
 
 def test_a_restored_training_goes_on_bit_for_bit(loop: Loop, tmp_path: Path) -> None:
@@ -25,6 +25,7 @@ def test_a_restored_training_goes_on_bit_for_bit(loop: Loop, tmp_path: Path) -> 
     loop.train(12)
     path = store.save(12, **loop.parts, epoch=1, metrics={"val_loss": 0.5}, settings={"lr": 0.01})
     expected = loop.train(20).everything()
+    store.wait()
     other = Loop(seed=9)
     restored = CheckpointStore(tmp_path).restore(**other.parts)
     assert restored is not None and (restored.path, restored.step, restored.epoch) == (path, 12, 1)
@@ -110,7 +111,7 @@ def test_a_wrapped_model_is_saved_under_the_names_of_the_model_inside(tmp_path: 
 
 
 def test_a_large_frozen_part_is_saved_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.inside.snapshots.reading._FROZEN_SMALL", 0)
+    monkeypatch.setattr("holdfast.state.objects._FROZEN_SMALL", 0)
     model = nn.Sequential(nn.Linear(64, 64).requires_grad_(False), nn.Linear(64, 1))
     optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
     path = CheckpointStore(tmp_path).save(1, model=model, optimizer=optimizer, wait=True)

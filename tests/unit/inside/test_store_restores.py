@@ -13,9 +13,9 @@ from store_loop import Loop, assert_same
 from torch import nn
 
 from holdfast.errors import CannotRestore
-from holdfast.inside.saving.store import CheckpointStore
-from holdfast.inside.snapshots.snapshots import Snapshots
-from holdfast.inside.snapshots.state import TrainingState
+from holdfast.state.snapshots import Snapshots
+from holdfast.state.store import CheckpointStore
+from holdfast.state.training_state import TrainingState
 
 
 def damage(path: Path, file: str = "weights.safetensors") -> None:
@@ -37,7 +37,7 @@ def test_a_damaged_one_is_passed_over_for_the_newest_earlier_clean_one(loop: Loo
     damage(saved.folder / "step-000005")
     damage(saved.folder / "step-000004", "training.pt")
     assert saved.newest_clean() == saved.folder / "step-000003"
-    with pytest.warns(UserWarning, match="passed over"):
+    with pytest.warns(UserWarning, match="skipped"):
         restored = saved.restore(**loop.parts)
     assert restored is not None and restored.step == 3 and loop.loader.at == 3
     assert len(restored.skipped) == 2 and "step-000005" in restored.skipped[0] and "does not match" in restored.skipped[0]
@@ -45,7 +45,7 @@ def test_a_damaged_one_is_passed_over_for_the_newest_earlier_clean_one(loop: Loo
 
 def test_one_without_its_manifest_is_named_among_the_skipped(loop: Loop, saved: CheckpointStore) -> None:
     (saved.folder / "step-000005" / "manifest.json").unlink()
-    with pytest.warns(UserWarning, match="is not whole"):
+    with pytest.warns(UserWarning, match="is not complete"):
         restored = saved.restore(**loop.parts)
     assert restored is not None and restored.step == 4
 

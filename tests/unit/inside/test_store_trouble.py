@@ -13,8 +13,8 @@ import pytest
 from store_loop import Loop
 
 from holdfast.errors import UsageError
-from holdfast.inside.saving import saver
-from holdfast.inside.saving.store import CheckpointStore
+from holdfast.state import saver
+from holdfast.state.store import CheckpointStore
 
 
 def refuse(number: int) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
 """A training's state as the files of a checkpoint, and back.
 
-Weights are kept as the model's own `state_dict` names them, optimizers and scalers as their own `state_dict` would be, so that a
+Weights are named as in the model's own `state_dict`, optimizers and scalers are as their own `state_dict` would be, so that a
 checkpoint can be used without Holdfast: `optimizer.load_state_dict(torch.load("training.pt")["optimizers"][0])`.
 """
 
@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from holdfast.checkpoints.manifest import read_manifest
 from holdfast.checkpoints.safetensors import Tensors, can_hold
 from holdfast.errors import StorageError
-from holdfast.inside.snapshots.plain import Ref, put_together, take_apart
-from holdfast.inside.snapshots.reading import Tree
+from holdfast.state.fsdp1 import FlatState
+from holdfast.state.ranks import current_rank, world_size
+from holdfast.state.sharded import cut_to_parts, from_shards, numbered
+from holdfast.state.training_state import TrainingState
+from holdfast.state.values import Ref, Tree, flatten, unflatten
 
 _FIRST = ("step", "epoch", "optimizers", "schedulers", "scalers", "loader")  # what people look for in training.pt
 _IN_WEIGHTS = ("parameters", "buffers", "extra_state")
@@ -41,13 +47,13 @@ def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
     ]
     training["scalers"] = [_scaler(saved, hosts) for saved in tree["scalers"]]
     ordered = {name: training[name] for name in (*(first for first in _FIRST if first in training), *training)}
-    return {**parts, "training": put_together(ordered, lambda ref: hosts[ref.number], arrays=False)}
+    return {**parts, "training": unflatten(ordered, lambda ref: hosts[ref.number], arrays=False)}
 
 
 def from_parts(parts: Mapping[str, Any]) -> tuple[Tree, list[torch.Tensor]]:
     """The tree of a state, in which tensors are numbered, and the tensors; from either format."""
     training = parts["training"]
-    if training.get("sharded"):  # inside/saving/sharded.py reads those
+    if training.get("sharded"):  # `from_shards` reads those
         raise StorageError("It was saved by several ranks, each its part.", fix="use store.restore or run.restore")
     hosts: list[torch.Tensor] = []
     seen: dict[tuple[int, torch.Size, torch.dtype], Ref] = {}
@@ -69,12 +75,39 @@ def from_parts(parts: Mapping[str, Any]) -> tuple[Tree, list[torch.Tensor]]:
         content["optimizers"] = [_optimizer_tree(state, parameters) for state, parameters in own]
         content["scalers"] = [{"state": state} for state in training["scalers"]]
     randomness = content.pop("randomness", None)  # as it was written: its tensors are set, not copied
-    return {**take_apart(content, keep), "randomness": randomness}, hosts
+    return {**flatten(content, keep), "randomness": randomness}, hosts
 
 
-def numbered(name: str, number: int) -> str:
-    """Name of the first, or of a further, file of a kind."""
-    return name if number == 0 else f"{name}-{number}"
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """A checkpoint as a state that fits the live training. `position` is the position in the data, in plain containers."""
+
+    tree: Tree
+    hosts: list[torch.Tensor]
+    position: Any
+    gradients: Any  # accumulated and not used yet, if there are any
+    has_randomness: bool  # that of another rank, or of another number of ranks, is not this rank's
+
+    @classmethod
+    def of(cls, path: Path, parts: dict[str, Any], live: TrainingState) -> SavedState:
+        """What a checkpoint holds, as the live training needs it. Raises StorageError and CannotRestore."""
+        flat = isinstance(live, FlatState)
+        if parts["training"].get("sharded"):
+            tree, hosts = from_shards(path, parts["training"], live.read(), local=not flat)
+        else:
+            tree, hosts = from_parts(parts)
+            if live.is_sharded() and not flat:
+                hosts = cut_to_parts(tree, hosts, live.read())
+        ranks, position, gradients = tree.pop("ranks", {}), tree.pop("loader", None), tree.pop("gradients", None)
+        rank, same = current_rank(), (read_manifest(path) or {}).get("world_size", 1) == world_size()
+        own = _plain(ranks[rank], hosts) if same and rank in ranks else {}
+        tree["randomness"] = own.get("randomness", tree.get("randomness"))
+        has_randomness = bool(own) or rank == 0 or tree["randomness"] is None
+        return cls(tree, hosts, own.get("loader", _plain(position, hosts)), _plain(gradients, hosts), has_randomness)
+
+
+def _plain(tree: Any, hosts: list[torch.Tensor]) -> Any:
+    return unflatten(tree, lambda ref: hosts[ref.number].clone())
 
 
 def _split(saved: Tree, hosts: Sequence[torch.Tensor]) -> tuple[dict[str, Ref], Tree]:

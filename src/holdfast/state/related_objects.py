@@ -1,7 +1,7 @@
-"""What belongs to a training beside models and optimizers: schedulers, gradient scalers, averaged copies of the weights.
+"""What belongs to a training beside models and optimizers: schedulers, gradient scalers, averaged copies of the weights (EMA).
 
-Found through the garbage collector, once per training. Types are looked at first, and of instances only what lies in their
-own dictionary: an attribute of a lazy proxy could run its code.
+Searched with the garbage collector, once per training. Types are checked first, and of instances only their own dictionary:
+an attribute of a lazy proxy could run its code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
-from holdfast.inside.snapshots.plain import attributes_of
+from holdfast.state.values import attributes_of
 
 Optimizer = torch.optim.Optimizer
 _SCHEDULER_NAME = re.compile(r"(Scheduler|LR|Warmup\w*|Annealing\w*)$")
@@ -26,20 +26,20 @@ _SCHEDULER, _OTHER_SCHEDULER, _SCALER, _AVERAGE = 1, 2, 3, 4
 
 
 @dataclass(slots=True)
-class Companions:
-    """What was found, and in words what was seen but cannot be kept."""
+class RelatedObjects:
+    """The related objects, and a text for each that cannot be restored."""
 
     schedulers: list[Any] = field(default_factory=list)
     scalers: list[Any] = field(default_factory=list)
     averages: list[nn.Module] = field(default_factory=list)
-    counters: list[Any] = field(default_factory=list)  # plain objects that hold an average, and count its updates
-    unseen: list[str] = field(default_factory=list)
+    counters: list[Any] = field(default_factory=list)  # plain objects that hold an average and count its updates
+    not_restored: list[str] = field(default_factory=list)
 
 
-def find_companions(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> Companions:
-    """Ask the garbage collector for what works on these optimizers or copies these models."""
+def find_related_objects(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> RelatedObjects:
+    """Search the garbage collector for what works on these optimizers or averages these models."""
     models, optimizers = list(models), list(optimizers)
-    found, kinds = Companions(), dict[type, int]()
+    related, kinds = RelatedObjects(), dict[type, int]()
     ours = {id(optimizer) for optimizer in optimizers}
     schedulers: list[Any] = []
     averages: list[Any] = []
@@ -52,24 +52,24 @@ def find_companions(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]
             schedulers.append(thing)
         elif wanted == _SCALER:
             if _scales(thing, ours):
-                found.scalers.append(thing)
+                related.scalers.append(thing)
         elif wanted == _AVERAGE:
             averages.append(thing)
-    _sort_schedulers(schedulers, ours, found)
-    _sort_averages(averages, models, optimizers, found)
-    _put_in_order(found, optimizers)
-    return found
+    _add_schedulers(schedulers, ours, related)
+    _add_averages(averages, models, optimizers, related)
+    _sort(related, optimizers)
+    return related
 
 
-def _put_in_order(found: Companions, optimizers: list[Optimizer]) -> None:
-    """As it is in every process of this script; the collector's own order is not."""
+def _sort(related: RelatedObjects, optimizers: list[Optimizer]) -> None:
+    """In an order that is the same in every process of this script; the collector's own is not."""
     places = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
 
     def of_optimizer(scheduler: Any) -> int:
         return places.get(id(innermost(attributes_of(scheduler).get("optimizer"))), -1)
 
-    found.schedulers.sort(key=lambda scheduler: (of_optimizer(scheduler), type(scheduler).__qualname__))
-    for others in (found.scalers, found.averages, found.counters):
+    related.schedulers.sort(key=lambda scheduler: (of_optimizer(scheduler), type(scheduler).__qualname__))
+    for others in (related.scalers, related.averages, related.counters):
         others.sort(key=lambda one: type(one).__qualname__)
 
 
@@ -99,25 +99,25 @@ def _kind_of(kind: type) -> int:
 
 
 def _scales(scaler: Any, ours: set[int]) -> bool:
-    """Whether a scaler is at work, and not for other optimizers only."""
+    """Whether a scaler is enabled, and not for other optimizers only."""
     inside = attributes_of(scaler)
     known = set(inside.get("_per_optimizer_states", {}))
     return bool(inside.get("_enabled")) and (not known or bool(known & ours))
 
 
-def _sort_schedulers(candidates: list[Any], ours: set[int], found: Companions) -> None:
-    """Keep those of our optimizers; a scheduler inside another one is that one's business."""
+def _add_schedulers(candidates: list[Any], ours: set[int], related: RelatedObjects) -> None:
+    """Add those of our optimizers; a scheduler inside another one is restored by that one."""
     inner = {id(child) for outer in candidates for child in _children(outer)}
     for scheduler in candidates:
         if id(scheduler) in inner or not _works_on(scheduler, ours):
             continue
         kind = type(scheduler)
         if hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict"):
-            found.schedulers.append(scheduler)
+            related.schedulers.append(scheduler)
         else:
-            found.unseen.append(
-                f"{kind.__name__} steers the learning rate and has no state_dict(): after a roll-back it goes on from where "
-                f"it is. To have it restored, give {kind.__name__} state_dict() and load_state_dict()."
+            related.not_restored.append(
+                f"{kind.__name__} sets the learning rate and has no state_dict(): a roll-back does not restore it. "
+                f"To have it restored, give {kind.__name__} state_dict() and load_state_dict()."
             )
 
 
@@ -134,8 +134,8 @@ def _works_on(scheduler: Any, ours: set[int]) -> bool:
     return any(_works_on(child, ours) for child in _children(scheduler) if attributes_of(child).get("optimizer") is not None)
 
 
-def _sort_averages(candidates: list[Any], models: list[nn.Module], optimizers: list[Optimizer], found: Companions) -> None:
-    """Keep those that hold the parameters of one of our models under the same names, and none that is trained."""
+def _add_averages(candidates: list[Any], models: list[nn.Module], optimizers: list[Optimizer], related: RelatedObjects) -> None:
+    """Add those that hold the parameters of one of our models under the same names, and none that is trained."""
     trained = {id(parameter) for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]}
     shapes = [_shapes(part) for model in models for part in model.modules() if _holds(part, trained)]
     for candidate in candidates:
@@ -146,13 +146,13 @@ def _sort_averages(candidates: list[Any], models: list[nn.Module], optimizers: l
             copies = [thing for thing in attributes_of(candidate).values() if nn.Module in type(thing).__mro__]
             whole = copies[0] if copies else nn.Identity()
         if any((own := _shapes(copy)) and own in shapes for copy in copies) and not _holds(whole, trained):
-            found.averages.append(whole)
+            related.averages.append(whole)
             if whole is not candidate:
-                found.counters.append(candidate)
+                related.counters.append(candidate)
         elif not isinstance(candidate, nn.Module) and _matching_tensors(candidate, models):
-            found.unseen.append(
+            related.not_restored.append(
                 f"{type(candidate).__name__} looks like an average of the weights that is not an nn.Module: it is not restored. "
-                f"To have it restored, name it: run.ema(copy)."
+                f"To have it restored: run.ema(copy)."
             )
 
 
