@@ -17,6 +17,7 @@ INSIDE = sorted(
     [
         SOURCE / "errors.py",
         SOURCE / "memory_errors.py",
+        SOURCE / "environment" / "cgroup.py",
         *(SOURCE / "signals").rglob("*.py"),
         *(SOURCE / "checkpoints").rglob("*.py"),
         *(SOURCE / "state").rglob("*.py"),
@@ -27,7 +28,7 @@ INSIDE = sorted(
     ]
 )
 _DRILLS = ("holdfast.drills.fault", "holdfast.drills.plan", "holdfast.drills.injection")  # what runs and scores them is outside
-_UNITS = ("signals", "checkpoints", "state", "inside")
+_UNITS = ("signals", "checkpoints", "environment.cgroup", "state", "inside")
 OWN = ("holdfast.errors", "holdfast.memory_errors", *(f"holdfast.{unit}" for unit in _UNITS), *_DRILLS)
 ALLOWED = {"torch", "numpy", *sys.stdlib_module_names}
 

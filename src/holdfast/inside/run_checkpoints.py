@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,6 @@ from holdfast.errors import CannotRestore, UsageError
 from holdfast.inside.discovery import find_living, find_roots
 from holdfast.inside.reflexes.averages import Averages
 from holdfast.inside.restarted import restarted
-from holdfast.inside.same import Same
 from holdfast.inside.training import Training
 from holdfast.state.checkpoint_parts import SavedState
 from holdfast.state.parameters import Optimizer, optimizer_parameters
@@ -41,15 +41,17 @@ class RecordedState:
     def __init__(self, averages: Averages, *, whole: bool = False, warn: Callable[[str], None] = lambda _text: None) -> None:
         self._averages, self._whole, self._warn = averages, whole, warn
         self._state: TrainingState | None = None
-        self._same, self._changed = Same(), -1
+        self._parts: list[weakref.ref[Any]] = []  # a dead object's id may soon be another one's
+        self._changed = 0
 
     def of(self, models: list[nn.Module], optimizers: list[Optimizer], changed: int = 0) -> TrainingState:
         """The state of these models and optimizers; `changed` counts what has joined their training."""
         averages = self._averages.living()
         parts = (*models, *optimizers, *averages)
-        if self._state is None or self._changed != changed or not self._same.as_before(parts):
+        same = len(parts) == len(self._parts) and all(ref() is part for ref, part in zip(self._parts, parts, strict=True))
+        if self._state is None or self._changed != changed or not same:
             self._state = TrainingState.discover(models, optimizers, averages, whole=self._whole)
-            self._same, self._changed = Same(parts), changed
+            self._parts, self._changed = [weakref.ref(part) for part in parts], changed
             for text in self._state.missing():
                 self._warn(text)
         return self._state

@@ -6,19 +6,20 @@ import contextlib
 import mmap
 import os
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-_UNLIMITED = 1 << 60
+from holdfast.environment.cgroup import Limits, read_limits
 
 
-def available_memory() -> int:
-    """Bytes that can be allocated without swapping."""
-    return max(0, min([_of_machine(), *_of_groups()]))
+def available_memory(limits: Limits | None = None) -> int:
+    """Bytes that can be allocated without swapping: of the machine, and of the container that the process runs in."""
+    limits = limits or read_limits()
+    of_machine = _of_machine()
+    return max(0, min(of_machine, limits.memory - (limits.memory_used or 0))) if limits.memory is not None else of_machine
 
 
 def snapshot_memory(fraction: float = 0.2) -> int:
@@ -55,56 +56,10 @@ def pinned_zeros(length: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _of_machine() -> int:
-    try:
+    with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    except (OSError, ValueError, AttributeError):
-        return 4 << 30
-
-
-def _of_groups(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[int]:
-    """What is left in each control group of this process that has a limit (both versions)."""
-    try:
-        entries = [line.split(":", 2) for line in own.read_text(encoding="utf-8").splitlines()]
-    except OSError:
-        entries = []
-    for _, controllers, path in (entry for entry in entries if len(entry) == 3):
-        if not controllers:
-            yield from _upwards(root, path, "memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
-            yield from _upwards(root / "memory", path, *names)
-
-
-def _upwards(top: Path, path: str, limit: str, usage: str, cache: str) -> Iterator[int]:
-    folder = top / path.lstrip("/")
-    for group in (folder, *folder.parents):
-        allowed, used = _number(group / limit), _number(group / usage)
-        if allowed is not None and used is not None and allowed < _UNLIMITED:
-            yield allowed - used + _statistic(group / "memory.stat", cache)
-        if group == top:
-            return
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
-
-
-def _statistic(path: Path, name: str) -> int:
-    """Memory of a group that caches files and is freed when it is needed."""
-    try:
-        for line in path.read_text(encoding="ascii").splitlines():
-            key, _, value = line.partition(" ")
-            if key == name:
-                return int(value)
-    except (OSError, ValueError):
-        pass
-    return 0
+    return 4 << 30

@@ -28,7 +28,7 @@ from holdfast.state import fast_forward
 from holdfast.state.fast_forward import BatchCheck
 from holdfast.state.generators import LoaderGenerators
 from holdfast.state.ranks import world_size
-from holdfast.state.values import Tree
+from holdfast.state.values import Tree, weak_reference
 
 Batch = TypeVar("Batch")
 _FORMAT = 1
@@ -78,7 +78,7 @@ class Position(Generic[Batch]):
 
     @loader.setter
     def loader(self, loader: Any) -> None:
-        self._loader: Callable[[], Any] = (lambda: loader) if self._keep else refer_to(loader)
+        self._loader: Callable[[], Any] = (lambda: loader) if self._keep else weak_reference(loader)
         self.like = fast_forward.describe(loader)
 
     @property
@@ -338,14 +338,6 @@ def _redistributed(before: Tree, now: Tree, batches: int) -> int | None:
         return None
     used, at_once = batches * before["ranks"] * sizes[0], now["ranks"] * sizes[1]
     return used // at_once if used % at_once == 0 else None
-
-
-def refer_to(thing: Any) -> Callable[[], Any]:
-    """A weak reference; a strong one to what cannot be referred to weakly (a list)."""
-    try:
-        return weakref.ref(thing)
-    except TypeError:
-        return lambda: thing
 
 
 def _own_state(loader: Any) -> Any:

@@ -11,7 +11,6 @@ code and other holders of the same tensors see them.
 from __future__ import annotations
 
 import copy
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -26,7 +25,7 @@ from holdfast.state.objects import Counters, Plan
 from holdfast.state.parameters import Optimizer, local_tensor, optimizer_parameters
 from holdfast.state.ranks import is_sharded
 from holdfast.state.related_objects import find_related_objects, innermost
-from holdfast.state.values import Ref, Tree
+from holdfast.state.values import Ref, Tree, weak_reference
 
 
 class TrainingState:
@@ -160,15 +159,8 @@ class TrainingState:
 
 def _weak(things: Iterable[Any]) -> Callable[[], list[Any]]:
     """The things that are still alive at each call."""
-    references = [_reference(thing) for thing in things]
+    references = [weak_reference(thing) for thing in things]
     return lambda: [thing for reference in references if (thing := reference()) is not None]
-
-
-def _reference(thing: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(thing)
-    except TypeError:  # a class with slots
-        return lambda: thing
 
 
 def _with_inner(optimizers: Iterable[Optimizer]) -> list[Optimizer]:

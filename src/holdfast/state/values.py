@@ -6,6 +6,7 @@ plain (a function, an open file, a model that a scheduler holds on to) is not co
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -37,6 +38,14 @@ def attributes_of(thing: Any) -> dict[str, Any]:
     except TypeError:
         return {}
     return attributes
+
+
+def weak_reference(thing: Any) -> Callable[[], Any]:
+    """A weak reference; a strong one to what cannot be referred to weakly (a list, a class with slots)."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return lambda: thing
 
 
 def flatten(value: Any, keep: Callable[[torch.Tensor], Ref], depth: int = 0) -> Any:

@@ -13,7 +13,6 @@ import holdfast
 from holdfast.inside.arm import armed
 from holdfast.inside.reflexes.averages import Averages
 from holdfast.inside.run_checkpoints import RecordedState
-from holdfast.inside.same import Same
 from holdfast.signals.run_folder import RunFolder
 
 
@@ -75,12 +74,3 @@ def test_what_run_save_saves_has_the_optimizer_that_was_made_again() -> None:
             state = run._saving().state(armed().session.trainings[-1])
             assert state.optimizers() == [loop.optimizer]
             loop.make_again()
-
-
-def test_things_are_the_same_by_what_they_are() -> None:
-    one, other = nn.Linear(1, 1), nn.Linear(1, 1)
-    same = Same([one, other])
-    assert same.as_before([one, other])
-    assert not same.as_before([other, one]) and not same.as_before([one])
-    del one
-    assert not same.as_before([nn.Linear(1, 1), other])

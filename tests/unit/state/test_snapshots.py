@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from every_case import every_case
 from snapshot_loop import Loop, same, snapshots_of
 from torch import nn
 
+from holdfast.environment.cgroup import Limits
 from holdfast.errors import CannotRestore
 from holdfast.state import host_memory
 from holdfast.state.background import Helper
@@ -214,15 +214,10 @@ def test_memory_is_made_in_the_helper_thread_and_the_training_does_not_wait_for_
     assert snapshots.due(3)
 
 
-def test_a_limit_of_the_container_counts(tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
-    own = tmp_path / "self"
-    own.write_text("0::/job/inner\n")
-    for name, text in {"memory.max": "1000", "memory.current": "700", "memory.stat": "anon 1\ninactive_file 200\n"}.items():
-        (tmp_path / "job" / name).write_text(text)
-    (tmp_path / "memory.max").write_text("max")
-    assert list(host_memory._of_groups(tmp_path, own)) == [500]
-    assert 0 < host_memory.snapshot_memory() <= host_memory.available_memory()
+def test_a_limit_of_the_container_counts() -> None:
+    assert host_memory.available_memory(Limits(memory=1000, memory_used=500)) == 500
+    assert host_memory.available_memory(Limits(memory=1000, memory_used=2000)) == 0
+    assert 1000 < host_memory.snapshot_memory() < host_memory.available_memory(Limits())
 
 
 def test_a_job_that_fails_is_reported_and_the_next_one_is_done() -> None:
