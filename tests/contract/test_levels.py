@@ -82,6 +82,21 @@ def test_a_unit_imports_only_units_of_a_lower_level() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_files_of_the_state_import_each_other_in_one_direction() -> None:
+    """Imports in functions and under TYPE_CHECKING count: a cycle hides who knows whom."""
+    files = {file.stem: file for file in (SOURCE / "state").glob("*.py")}
+    below: dict[str, set[str]] = {}
+    for name, file in files.items():
+        below[name] = set()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("holdfast.state"):
+                module = (node.module or "").removeprefix("holdfast.state").lstrip(".")
+                below[name] |= {module} if module else {alias.name for alias in node.names}
+    while removed := {name for name, others in below.items() if not others & below.keys()}:
+        below = {name: others for name, others in below.items() if name not in removed}
+    assert not below, f"these files import each other: {sorted(below)}"
+
+
 WRITTEN = {
     "import holdfast": "__init__",
     "import holdfast.probe.sql as sql": "probe",

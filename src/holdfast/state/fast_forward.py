@@ -107,9 +107,7 @@ def _skipping_iterator(loader: Any, count: int) -> Any:
         return iterator
     name = "batch_sampler" if loader._auto_collation else "sampler"
     own, kept = getattr(loader, name), loader._iterator
-    object.__setattr__(
-        loader, name, _SkippingSampler(own, count)
-    )  # the loader refuses: workers would not see it, but here they do
+    object.__setattr__(loader, name, _SkippingSampler(own, count))  # the loader itself refuses: its workers would not see it
     try:
         if kept is not None:
             kept._index_sampler = getattr(loader, name)
