@@ -1,7 +1,7 @@
 """What a snapshot and a roll-back cost: a model of 100 M parameters with AdamW, on the host and, where there is one, on a GPU.
 
-`take` is what the training thread pays for a snapshot, `restore` what it pays for a roll-back. On a GPU the copies run behind
-its back; how long they take and what the next update waits for is printed too.
+`take` is what the training thread pays for a snapshot, `restore` what it pays for a roll-back. On a GPU the copies run in
+the training's own stream; how long they hold it is printed too.
 
     python benchmarks/rollback.py [--parameters 100] [--device cpu|cuda]
 """
@@ -19,10 +19,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from holdfast.inside.helper import Helper
-from holdfast.inside.snapshots.host_memory import available_memory
-from holdfast.inside.snapshots.snapshots import Snapshots
-from holdfast.inside.snapshots.state import TrainingState
+from holdfast.state.background import Helper
+from holdfast.state.host_memory import available_memory
+from holdfast.state.snapshots import Snapshots
+from holdfast.state.training_state import TrainingState
 
 BAR = 1.0  # seconds of host time for a roll-back of 100 M parameters
 ROUNDS = 5
@@ -54,7 +54,6 @@ def measure(millions: float, device: str) -> bool:
             time.sleep(0.01)
         snapshots.take(step)
         takes.append(snapshots.take_seconds)
-        snapshots.wait_for_copies()
         optimizer.step()
         while snapshots.at_or_before(step) is None:  # in a training it is looked at long before it is needed
             time.sleep(0.01)
@@ -68,7 +67,7 @@ def measure(millions: float, device: str) -> bool:
         snapshots._next = step
     print(f"  take     {1000 * statistics.median(takes[1:]):8.1f} ms of host time (the first {1000 * takes[0]:.1f})")
     if device == "cuda":
-        print(f"  copies   {1000 * snapshots._copy_seconds:8.1f} ms on a side stream, beside the next forward pass")
+        print(f"  copies   {1000 * snapshots.copy_seconds:8.1f} ms in the training's stream, in which the host does not wait")
     restore = statistics.median(restores)
     scaled = restore * 100 / count
     print(f"  restore  {1000 * restore:8.1f} ms of host time (for 100 M: {scaled:.2f} s, bar {BAR:.0f} s)")

@@ -23,8 +23,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from holdfast.inside.saving.store import CheckpointStore
-from holdfast.inside.snapshots.host_memory import available_memory
+from holdfast.state.host_memory import available_memory
+from holdfast.state.store import CheckpointStore
 
 BAR = 0.1
 

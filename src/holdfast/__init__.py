@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.checkpoints.load import Loaded, load
     from holdfast.data.predictions import PredictionWriter
-    from holdfast.inside.saving.position import Position
-    from holdfast.inside.saving.store import CheckpointStore
     from holdfast.inside.seeding import seed
     from holdfast.inside.watch import Run, watch
+    from holdfast.state.position import Position
+    from holdfast.state.store import CheckpointStore
 
 __version__ = "0.1.0"
 __all__ = ["CheckpointStore", "Loaded", "Position", "PredictionWriter", "Run", "__version__", "load", "seed", "watch"]
 
 _WHERE = {
-    "CheckpointStore": "holdfast.inside.saving.store",
+    "CheckpointStore": "holdfast.state.store",
     "Loaded": "holdfast.checkpoints.load",
-    "Position": "holdfast.inside.saving.position",
+    "Position": "holdfast.state.position",
     "PredictionWriter": "holdfast.data.predictions",
     "Run": "holdfast.inside.watch",
     "load": "holdfast.checkpoints.load",

@@ -17,8 +17,10 @@ INSIDE = sorted(
     [
         SOURCE / "errors.py",
         SOURCE / "memory_errors.py",
+        SOURCE / "environment" / "cgroup.py",
         *(SOURCE / "signals").rglob("*.py"),
         *(SOURCE / "checkpoints").rglob("*.py"),
+        *(SOURCE / "state").rglob("*.py"),
         *(SOURCE / "inside").rglob("*.py"),
         *(SOURCE / "drills" / name for name in ("fault.py", "plan.py")),
         *(SOURCE / "drills" / "faults").rglob("*.py"),
@@ -26,15 +28,16 @@ INSIDE = sorted(
     ]
 )
 _DRILLS = ("holdfast.drills.fault", "holdfast.drills.plan", "holdfast.drills.injection")  # what runs and scores them is outside
-OWN = ("holdfast.errors", "holdfast.memory_errors", "holdfast.signals", "holdfast.checkpoints", "holdfast.inside", *_DRILLS)
+_UNITS = ("signals", "checkpoints", "environment.cgroup", "state", "inside")
+OWN = ("holdfast.errors", "holdfast.memory_errors", *(f"holdfast.{unit}" for unit in _UNITS), *_DRILLS)
 ALLOWED = {"torch", "numpy", *sys.stdlib_module_names}
 
 LOAD_ALL = """
 import importlib, json, pkgutil, sys
 import numpy, torch
 before = set(sys.modules)
-import holdfast.drills.faults, holdfast.drills.injection, holdfast.errors, holdfast.inside, holdfast.signals
-for package in (holdfast.drills.faults, holdfast.drills.injection, holdfast.inside, holdfast.signals):
+import holdfast.drills.faults, holdfast.drills.injection, holdfast.errors, holdfast.inside, holdfast.signals, holdfast.state
+for package in (holdfast.drills.faults, holdfast.drills.injection, holdfast.inside, holdfast.signals, holdfast.state):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if ".site" not in module.name:
             importlib.import_module(module.name)

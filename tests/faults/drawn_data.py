@@ -15,7 +15,7 @@ from torch.utils.data import (
     Sampler,
 )
 
-from holdfast.inside.saving.position import Position
+from holdfast.state.position import Position
 
 SAMPLES, BATCH = 22, 4  # six batches a pass, the last one short
 

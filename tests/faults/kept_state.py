@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.inside.snapshots.host_copy import Block, Copier, Layout
-from holdfast.inside.snapshots.state import TrainingState
+from holdfast.state.host_copy import Block, HostCopier, HostCopy
+from holdfast.state.training_state import TrainingState
 
 
-class Kept:
+def kept(state: TrainingState) -> HostCopy:
     """A state copied to the host, as a snapshot does it."""
-
-    def __init__(self, state: TrainingState) -> None:
-        reading = state.read()
-        layout = Layout(reading.sources)
-        self.tree, self.hosts = reading.tree, Block(layout.size, pin=False).lay_out(layout)
-        Copier().copy_out(reading.sources, self.hosts)
+    reading, copier = state.read(), HostCopier()
+    return copier.copy(reading, Block(copier.size(reading), pinned=False))

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.inside.snapshots.snapshots import Snapshots
-from holdfast.inside.snapshots.state import TrainingState
+from holdfast.state.snapshots import Snapshots
+from holdfast.state.training_state import TrainingState
 
 
 class Loop:

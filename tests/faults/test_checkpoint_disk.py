@@ -17,7 +17,7 @@ from torch import nn
 
 import holdfast
 from holdfast.checkpoints import write
-from holdfast.inside.saving import saver
+from holdfast.state import saver
 
 pytestmark = pytest.mark.filterwarnings("ignore:holdfast")
 

@@ -72,10 +72,6 @@ def main() -> None:
     import torch._dynamo  # what the first step of an optimizer would import
     import torch.utils.data  # noqa: F401
 
-    import holdfast.inside.arm
-    import holdfast.inside.saving.store
-    import holdfast.inside.watch  # noqa: F401
-
     gc.collect()
     gc.freeze()  # what torch has made is neither searched nor collected again in the children
 

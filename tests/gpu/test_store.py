@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.inside.saving.store import CheckpointStore
+from holdfast.state.store import CheckpointStore
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
@@ -108,7 +108,7 @@ def test_the_memory_is_pinned_and_used_again(tmp_path: Path) -> None:
     blocks = set()
     for step in range(4):
         store.save(step, **loop.parts, wait=True)
-        block = store._saver._memory._block
+        block = store._saver._block
         assert block is not None and block.pinned
         blocks.add(block.memory.ctypes.data)
     assert len(blocks) == 1

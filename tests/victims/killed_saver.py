@@ -27,7 +27,7 @@ from torch import nn
 from holdfast.checkpoints import write
 from holdfast.checkpoints.formats.open import open_checkpoint
 from holdfast.checkpoints.verify import verify
-from holdfast.inside.saving.store import CheckpointStore
+from holdfast.state.store import CheckpointStore
 
 FOLDER = Path()  # as the first order says
 ENDLESS = 10**9

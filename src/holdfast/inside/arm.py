@@ -6,17 +6,22 @@ import atexit
 import contextlib
 import importlib
 import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from holdfast.inside.hooks import Hooks
 from holdfast.inside.last_words import FOLDER, listen
 from holdfast.inside.outlive import stay_alive_without
 from holdfast.inside.policy import Policy, read_rules
+from holdfast.inside.pulse import PULSE
 from holdfast.inside.restarted import restarted
 from holdfast.inside.scope import Scope
 from holdfast.inside.session import Session
+from holdfast.signals.pulse import SAVING
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.stack_signal import answer_signal
+from holdfast.state import report
 
 _SAMPLING = {"full": frozenset(("parameters", "weights", "modules")), "modules": frozenset(("modules",))}
 
@@ -27,6 +32,7 @@ class Armed:
     def __init__(self) -> None:
         self.session = Session()
         self._hooks: Hooks | None = None
+        report.recorder = self
         os.register_at_fork(after_in_child=self.session.after_fork)
         atexit.register(self.close_all)
 
@@ -46,6 +52,27 @@ class Armed:
         if not self.session.scopes and self._hooks is not None:
             self._hooks.remove()
             self._hooks = None
+
+    # What saving and restoring have to know, `holdfast.state.report.Recorder`
+
+    def recorded_run(self) -> RunFolder | None:
+        """The run that is being recorded, if one is."""
+        return self.session.scopes[0].run if self.session.scopes else None
+
+    def state_loaded(self, origin: Mapping[str, str]) -> None:
+        """A training resumes from a checkpoint."""
+        if self.session.scopes:
+            self.session.state_loaded()
+        for scope in self.session.scopes:
+            scope.origin = dict(origin)
+
+    def while_saving(self) -> AbstractContextManager[None]:
+        """While the training thread waits for a save."""
+        return PULSE.during(SAVING)
+
+    def while_unseen(self) -> AbstractContextManager[None]:
+        """While optimizer steps are made that are not the training's."""
+        return self._hooks.unseen() if self._hooks is not None else contextlib.nullcontext()
 
     def close_all(self) -> None:
         """At the end of the process: write what is under way."""

@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from holdfast.inside.helper import Helper
 from holdfast.inside.learning_rate import RateFactor
 from holdfast.inside.mailbox import Letter, Mailbox
 from holdfast.inside.reflexes.guard import Guard
 from holdfast.inside.scope import Scope
-from holdfast.inside.snapshots.snapshots import Snapshots
 from holdfast.signals.actions import Action, Refused
 from holdfast.signals.journal import Journal
+from holdfast.state.background import Helper
+from holdfast.state.snapshots import Snapshots
 
 _TO_DISK_FIRST, _TO_DISK_EVERY = 60.0, 300.0  # seconds until a snapshot goes to disk, and between two of them
 _OFTEN = os.environ.get("HOLDFAST_SAVE_EVERY", "")  # seconds, instead of both
@@ -69,8 +69,7 @@ class Control:
         }
 
     def before_update(self, optimizer: Optimizer, step: int) -> None:
-        """An update comes: it must wait for copies of what it changes, and see the learning rate that was decided."""
-        self.snapshots.wait_for_copies()
+        """An update comes: it must see the learning rate that was decided."""
         self.rate.put_on(optimizer, step)
 
     def after_update(self) -> None:

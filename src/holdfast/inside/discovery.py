@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-_WRAPPER_PREFIXES = ("module.", "_orig_mod.", "_forward_module.", "_fsdp_wrapped_module.")
+from holdfast.state.parameters import plain_name as plain_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +136,6 @@ def named(roots: list[nn.Module], kind: str) -> Iterator[tuple[str, Any]]:
         pairs = root.named_parameters() if kind == "parameters" else root.named_modules()
         for name, thing in pairs:
             yield (prefix + plain_name(name)).rstrip("."), thing
-
-
-def plain_name(name: str) -> str:
-    """A parameter's or module's name without what wrappers put into it."""
-    dotted = name + "."
-    for prefix in _WRAPPER_PREFIXES:
-        if dotted.startswith(prefix):
-            dotted = dotted[len(prefix) :]
-    return dotted.replace("._orig_mod.", ".").replace("._fsdp_wrapped_module.", ".").removesuffix(".")
 
 
 def _prefixes(roots: list[nn.Module]) -> list[str]:

@@ -7,18 +7,17 @@ from typing import Any
 
 from holdfast.inside.capture.batches import Batches
 from holdfast.inside.control import Control
-from holdfast.inside.helper import Helper
-from holdfast.inside.living_state import LivingState
 from holdfast.inside.ranks import world_size
 from holdfast.inside.reflexes.blame import Blame
 from holdfast.inside.reflexes.guard import Guard
 from holdfast.inside.reflexes.report import Report
 from holdfast.inside.restarted import restarted
-from holdfast.inside.saving.telling import Telling
+from holdfast.inside.run_checkpoints import RecordedState
 from holdfast.inside.scope import Scope
-from holdfast.inside.snapshots.disk import ToDisk
-from holdfast.inside.snapshots.snapshots import Snapshots
 from holdfast.inside.training import Training
+from holdfast.state.background import Helper
+from holdfast.state.report import SaveReport
+from holdfast.state.snapshots import Snapshots
 
 _SNAPSHOTS = 5  # at most, further and further apart: a fault that is seen late still has a clean ancestor
 
@@ -36,16 +35,18 @@ def guard_training(training: Training, scope: Scope, batches: Batches, *, by_han
     if by_hand or not scope.policy.heals:
         return
     helper = Helper("holdfast-snapshots", on_trouble=recorder.step_back)  # saving takes seconds
-    say = partial(report.cannot, "roll-back")
+    state = RecordedState(scope.averages, warn=partial(report.cannot, "roll-back"))
     snapshots = Snapshots(
-        LivingState(training, scope.averages, say=say),
+        partial(state.of_training, training),
+        every=50 if world_size() == 1 else 100,  # with one rank the interval grows with the cost; ranks must agree on theirs
         run_later=helper.later,
         keep=_SNAPSHOTS,
         rank=rank,
         world_size=world_size(),
         index=folder / "snapshots.json",
-        to_disk=ToDisk(partial(_facts, training, scope), Telling(recorder.run.path / "checkpoints", recorder.run, warns=False)),
-        say=partial(report.cannot, "snapshots"),
+        facts=partial(_facts, training, scope),
+        report=SaveReport(recorder.run.path / "checkpoints", recorder.run, warns=False),
+        warn=partial(report.cannot, "snapshots"),
     )
     training.control = Control(
         run=recorder.run.path,

@@ -8,32 +8,14 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
-
-def world_size() -> int:
-    """Number of ranks of this training."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_world_size()
-    size = os.environ.get("WORLD_SIZE", "1")
-    return int(size) if size.isdigit() else 1
-
-
-def current_rank() -> int:
-    """This process's rank: of the process group if there is one, else as the launcher says."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
-    rank = os.environ.get("RANK", "0")
-    return int(rank) if rank.isdigit() else 0
-
-
-def is_sharded(parameter: torch.Tensor) -> bool:
-    """Whether this rank holds only a part of the parameter."""
-    return any(hasattr(parameter, name) for name in ("_local_tensor", "_sharded_size", "_fsdp_flattened"))
+from holdfast.state.ranks import current_rank as current_rank
+from holdfast.state.ranks import is_sharded as is_sharded
+from holdfast.state.ranks import world_size as world_size
 
 
 class Together:

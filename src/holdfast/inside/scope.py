@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from holdfast.inside.helper import Helper
 from holdfast.inside.metrics import Logged, write_logged
 from holdfast.inside.policy import OBSERVE, Policy
 from holdfast.inside.reflexes.averages import Averages
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
+from holdfast.state.background import Helper
 
 if TYPE_CHECKING:
     from holdfast.inside.training import Training

@@ -36,11 +36,11 @@ from holdfast.inside.interrupt import Interrupt
 from holdfast.inside.manual_updates import LOOK_AFTER_STEPS
 from holdfast.inside.metrics import write_losses
 from holdfast.inside.pulse import PULSE
-from holdfast.inside.saving import going_past
 from holdfast.inside.scope import Scope
 from holdfast.inside.thread_state import Feeds, ThreadState
 from holdfast.inside.training import Training
 from holdfast.signals.pulse import ENDING
+from holdfast.state import fast_forward
 
 if TYPE_CHECKING:
     from holdfast.inside.catching_up import CatchingUp
@@ -220,7 +220,7 @@ class Session:
 
     def batch(self, iterator: Any, batch: Any, seconds: float) -> None:
         """A loader gave a batch."""
-        if going_past.under_way:
+        if fast_forward.active:
             return
         begun, here = time.perf_counter(), self.here
         feed = here.feed

@@ -35,10 +35,9 @@ from holdfast.inside.shield import Shield
 from holdfast.signals.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from holdfast.inside.saving.of_run import StoreOfRun
-    from holdfast.inside.saving.position import Pass
-    from holdfast.inside.saving.positions import Positions
-    from holdfast.inside.saving.restored import Restored
+    from holdfast.inside.run_checkpoints import RunCheckpoints
+    from holdfast.state.position import Pass, Positions
+    from holdfast.state.restore import Restored
 
 Batch = TypeVar("Batch")
 _open_runs: list[Run] = []
@@ -50,7 +49,7 @@ class Run:
     def __init__(self, scope: Scope, *, owned: bool, parts: tuple[list[Any], list[Any]] = ([], [])) -> None:
         self._scope, self._owned = scope, owned
         self.closed = False
-        self._store: StoreOfRun | None = None
+        self._store: RunCheckpoints | None = None
         self._positions: Positions | None = None
         self._parts: tuple[list[Any], list[Any]] = _weakly(parts[0]), _weakly(parts[1])
         session = armed().session
@@ -163,18 +162,20 @@ class Run:
         """
         return self._saving().restore(path, data=data)
 
-    def _saving(self) -> StoreOfRun:
+    def _saving(self) -> RunCheckpoints:
         if self._store is None:
-            from holdfast.inside.saving.of_run import StoreOfRun
+            from holdfast.inside.run_checkpoints import RunCheckpoints
 
-            self._store = StoreOfRun(self._scope, armed().session, self._places(), self._named)
+            self._store = RunCheckpoints(self._scope, armed().session, self._places(), self._named)
         return self._store
 
     def _places(self) -> Positions:
         if self._positions is None:
-            from holdfast.inside.saving.positions import Positions
+            from holdfast.state.position import Positions
 
-            self._positions = Positions(say=self._say, heard=partial(self._batch, None), ended=partial(self._loader_ended, None))
+            self._positions = Positions(
+                warn=self._say, on_batch=partial(self._batch, None), on_end=partial(self._loader_ended, None)
+            )
             self._scope.positions = self._positions
         return self._positions
 

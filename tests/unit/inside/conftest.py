@@ -7,62 +7,18 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from quiet_process import one_thread, only_our_own_objects  # noqa: F401 - fixtures
 from saving_script import LOAD, RENAME, REPLACE, SAVE
-from store_loop import Loop
 from watched_process import Watching
 
 from holdfast.inside import watch as watched_runs
 from holdfast.inside.arm import arm_from_environment, armed
-from holdfast.inside.saving import saver
 from holdfast.signals.run_folder import RunFolder
-
-
-@pytest.fixture(scope="module", autouse=True)
-def only_our_own_objects() -> None:
-    """What was there before the tests is neither searched nor collected again: with it, each search takes half a second.
-
-    For each file anew: tests of other folders run in between and import what they need.
-    """
-    import torch._dynamo  # noqa: F401 - what the first step of an optimizer would import
-
-    gc.collect()
-    gc.freeze()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small sums are slower with several threads, and far slower beside other tests."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def loop() -> Loop:
-    """A training that the store saves."""
-    return Loop()
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """A disk that writes only once the event is set."""
-    event, write = threading.Event(), saver.write_checkpoint
-
-    def slow(*args: Any, **kwargs: Any) -> Path:
-        assert event.wait(30)
-        return write(*args, **kwargs)
-
-    monkeypatch.setattr(saver, "write_checkpoint", slow)
-    yield event
-    event.set()
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFolder]:
     for name, value in {"RUN": str(folder.path), "DEBUG": "raise", "POLICY": "heal", "RULES": "", "SAMPLING": ""}.items():
         monkeypatch.setenv(f"HOLDFAST_{name}", value)
     monkeypatch.delenv("HOLDFAST_SUPERVISOR", raising=False)
-    monkeypatch.setattr("holdfast.inside.snapshots.snapshots.fitting_interval", lambda *_, at_least, **__: at_least)
+    monkeypatch.setattr("holdfast.state.snapshots.affordable_interval", lambda *_, at_least, **__: at_least)
     gc.collect()
     arm_from_environment()
     yield folder

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from holdfast.inside.pinned import pinned_zeros
+from holdfast.state.host_memory import pinned_zeros
 
 _SLOTS = 32
 Arrived = Callable[[npt.NDArray[Any] | None], None]

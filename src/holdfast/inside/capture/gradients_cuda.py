@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from holdfast.inside.capture.gradients import is_plain
-from holdfast.inside.pinned import pinned_zeros
+from holdfast.state.host_memory import pinned_zeros
 
 _CHUNK = 65536
 _THREADS = 512

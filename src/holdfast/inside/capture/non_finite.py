@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from holdfast.inside.snapshots.reading import is_usable, own_numbers
+from holdfast.state.parameters import is_usable, local_tensor
 
 _DEEPEST, _MOST = 16, 1_000_000
 _FEW = 64  # things in a list that are looked at for what it is
@@ -114,7 +114,7 @@ def _must_be_finite(thing: Any) -> dict[str, bool]:
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor | None:
     """This rank's numbers, if they are of a kind that may be NaN."""
-    numbers = own_numbers(tensor)
+    numbers = local_tensor(tensor)
     if not is_usable(numbers) or numbers.is_quantized or not numbers.numel():
         return None
     if numbers.is_floating_point():

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from holdfast.inside.capture.loads import IntoModule, LoadedFile, Loads
-from holdfast.inside.snapshots.companions import find_companions
 from holdfast.signals.lineage import Save, find_save, whole_steps
 from holdfast.signals.recorder import Recorder
+from holdfast.state.related_objects import find_related_objects
 
 Optimizer = torch.optim.Optimizer
 _FEW = 4  # parameters of a model that are looked for in files
@@ -35,7 +35,7 @@ def facts_of(
     file = file or loads.file_for(optimizer)
     if weights is None and said is None and not loads.was_put_into(optimizer):
         return None
-    found = find_companions(models, [optimizer])
+    found = find_related_objects(models, [optimizer])
     return {
         "path": file.path if file is not None else None,
         "weights": weights,

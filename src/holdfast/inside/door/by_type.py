@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from holdfast.inside.door.frames import Locals
-from holdfast.inside.snapshots.companions import find_companions
+from holdfast.state.related_objects import find_related_objects
 
 if TYPE_CHECKING:
     from holdfast.inside.training import Training
@@ -45,7 +45,7 @@ class ByType:
 
     def _scheduler(self, _frames: list[FrameType]) -> Any:
         optimizers = [one for member in self._training.members.values() if (one := member.optimizer()) is not None]
-        found = find_companions(self._training.roots(), optimizers).schedulers
+        found = find_related_objects(self._training.roots(), optimizers).schedulers
         return found[0] if found else None
 
     def _loader(self, _frames: list[FrameType]) -> Any:

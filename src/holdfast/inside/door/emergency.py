@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from holdfast.inside.ranks import current_rank, is_sharded
-from holdfast.inside.saving.of_run import StoreOfRun
-from holdfast.inside.saving.positions import Positions
-from holdfast.inside.snapshots.companions import find_companions
+from holdfast.inside.run_checkpoints import RunCheckpoints
 from holdfast.signals.actions import Refused
+from holdfast.state.position import Positions
+from holdfast.state.ranks import current_rank, is_sharded
+from holdfast.state.related_objects import find_related_objects
 
 if TYPE_CHECKING:
     from holdfast.inside.scope import Scope
@@ -36,7 +36,7 @@ class Emergency:
 
     def __init__(self, training: Training, scope: Scope, session: Session) -> None:
         self._training, self._scope, self._session = training, scope, session
-        self._store: StoreOfRun | None = None
+        self._store: RunCheckpoints | None = None
 
     def save(self, path: str | None) -> Finish:
         """Copy the state as it is now, between two steps; `finish` waits until it is on disk. Raises Refused."""
@@ -45,7 +45,7 @@ class Emergency:
         own = self._own_store()
         folder = Path(path) if path is not None else None
         store = own.store(folder)
-        store._saver.keeping = replace(store._saver.keeping, last=_KEPT, made_by="save")
+        store._saver.retention = replace(store._saver.retention, last=_KEPT, made_by="save")
         told = len(store.troubles)
         written = own.save(folder, None, wait=False)
 
@@ -63,10 +63,10 @@ class Emergency:
         if self._store is not None:
             self._store.close()
 
-    def _own_store(self) -> StoreOfRun:
+    def _own_store(self) -> RunCheckpoints:
         if self._store is None:
-            positions = self._scope.positions or Positions(say=_silent, heard=_silent, ended=_silent)
-            self._store = StoreOfRun(self._scope, self._session, positions, self._named)
+            positions = self._scope.positions or Positions(warn=_silent, on_batch=_silent, on_end=_silent)
+            self._store = RunCheckpoints(self._scope, self._session, positions, self._named)
         return self._store
 
     def _named(self) -> tuple[list[Any], list[Any]]:
@@ -82,7 +82,7 @@ class Emergency:
         if any(is_sharded(p) for o in optimizers for group in o.param_groups for p in group["params"]):
             raise Refused("each rank holds a part of the weights, which does not make one file: save without a file name")
         models = [_unwrapped(model) for model in self._training.roots()]
-        schedulers = [one for one in find_companions(models, optimizers).schedulers if hasattr(one, "state_dict")]
+        schedulers = [one for one in find_related_objects(models, optimizers).schedulers if hasattr(one, "state_dict")]
         content: dict[str, Any] = {"step": self._training.step, "epoch": self._training.loader.epoch, "time": time.time()}
         for name, things in (("model", models), ("optimizer", optimizers), ("scheduler", schedulers)):
             states = [_copied(thing.state_dict()) for thing in things]

@@ -1,0 +1,159 @@
+"""A training's state as the files of a checkpoint, and back.
+
+Weights are named as in the model's own `state_dict`, optimizers and scalers are as their own `state_dict` would be, so that a
+checkpoint can be used without Holdfast: `optimizer.load_state_dict(torch.load("training.pt")["optimizers"][0])`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.checkpoints.manifest import read_manifest
+from holdfast.checkpoints.safetensors import Tensors, can_hold
+from holdfast.errors import StorageError
+from holdfast.state.fsdp1 import FlatState
+from holdfast.state.ranks import current_rank, world_size
+from holdfast.state.sharded import cut_to_parts, from_shards, numbered
+from holdfast.state.training_state import TrainingState
+from holdfast.state.values import Ref, Tree, flatten, unflatten
+
+_FIRST = ("step", "epoch", "optimizers", "schedulers", "scalers", "loader")  # what people look for in training.pt
+_IN_WEIGHTS = ("parameters", "buffers", "extra_state")
+
+
+def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """The files of a checkpoint, by name without the end: `Tensors`, or what `torch.save` takes. Nothing is in two."""
+    parts: dict[str, Any] = {}
+    in_weights: set[Ref] = set()
+    training = {name: value for name, value in tree.items() if name not in ("models", "averages", "optimizers", "scalers")}
+    for what, kind in (("weights", "models"), ("averages", "averages")):
+        rest = []
+        for number, saved in enumerate(tree[kind]):
+            tensors, apart = _split(saved, hosts)
+            if tensors or what == "weights":
+                parts[numbered(what, number)] = _tensors(tensors, hosts)
+                in_weights.update(tensors.values())
+            rest.append(apart)
+        training[f"{kind}_apart"] = rest
+    training["optimizers"] = [_optimizer(saved) for saved in tree["optimizers"]]
+    training["own_parameters"] = [
+        {number: ref for number, ref in saved["parameters"].items() if ref not in in_weights} for saved in tree["optimizers"]
+    ]
+    training["scalers"] = [_scaler(saved, hosts) for saved in tree["scalers"]]
+    ordered = {name: training[name] for name in (*(first for first in _FIRST if first in training), *training)}
+    return {**parts, "training": unflatten(ordered, lambda ref: hosts[ref.number], arrays=False)}
+
+
+def from_parts(parts: Mapping[str, Any]) -> tuple[Tree, list[torch.Tensor]]:
+    """The tree of a state, in which tensors are numbered, and the tensors; from either format."""
+    training = parts["training"]
+    if training.get("sharded"):  # `from_shards` reads those
+        raise StorageError("It was saved by several ranks, each its part.", fix="use store.restore or run.restore")
+    hosts: list[torch.Tensor] = []
+    seen: dict[tuple[int, torch.Size, torch.dtype], Ref] = {}
+
+    def keep(tensor: torch.Tensor) -> Ref:
+        key = tensor.data_ptr() or id(tensor), tensor.shape, tensor.dtype
+        if key not in seen:
+            seen[key] = Ref(len(hosts))
+            hosts.append(tensor)
+        return seen[key]
+
+    if "models" in parts.get("weights", {}) and "models_apart" not in training:  # format 1
+        content = {**training, **parts["weights"]}
+    else:
+        content = {name: value for name, value in training.items() if not name.endswith(("_apart", "own_parameters"))}
+        content["models"] = _joined("weights", parts, training["models_apart"])
+        content["averages"] = _joined("averages", parts, training["averages_apart"])
+        own = zip(training["optimizers"], training["own_parameters"], strict=True)
+        content["optimizers"] = [_optimizer_tree(state, parameters) for state, parameters in own]
+        content["scalers"] = [{"state": state} for state in training["scalers"]]
+    randomness = content.pop("randomness", None)  # as it was written: its tensors are set, not copied
+    return {**flatten(content, keep), "randomness": randomness}, hosts
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """A checkpoint as a state that fits the live training. `position` is the position in the data, in plain containers."""
+
+    tree: Tree
+    hosts: list[torch.Tensor]
+    position: Any
+    gradients: Any  # accumulated and not used yet, if there are any
+    has_randomness: bool  # that of another rank, or of another number of ranks, is not this rank's
+
+    @classmethod
+    def of(cls, path: Path, parts: dict[str, Any], live: TrainingState) -> SavedState:
+        """What a checkpoint holds, as the live training needs it. Raises StorageError and CannotRestore."""
+        flat = isinstance(live, FlatState)
+        if parts["training"].get("sharded"):
+            tree, hosts = from_shards(path, parts["training"], live.read(), local=not flat)
+        else:
+            tree, hosts = from_parts(parts)
+            if live.is_sharded() and not flat:
+                hosts = cut_to_parts(tree, hosts, live.read())
+        ranks, position, gradients = tree.pop("ranks", {}), tree.pop("loader", None), tree.pop("gradients", None)
+        rank, same = current_rank(), (read_manifest(path) or {}).get("world_size", 1) == world_size()
+        own = _plain(ranks[rank], hosts) if same and rank in ranks else {}
+        tree["randomness"] = own.get("randomness", tree.get("randomness"))
+        has_randomness = bool(own) or rank == 0 or tree["randomness"] is None
+        return cls(tree, hosts, own.get("loader", _plain(position, hosts)), _plain(gradients, hosts), has_randomness)
+
+
+def _plain(tree: Any, hosts: list[torch.Tensor]) -> Any:
+    return unflatten(tree, lambda ref: hosts[ref.number].clone())
+
+
+def _split(saved: Tree, hosts: Sequence[torch.Tensor]) -> tuple[dict[str, Ref], Tree]:
+    """What of a module goes into its safetensors file, and what does not: it is not the model's, or of a kind it cannot hold."""
+    if "state" in saved:
+        return {}, saved
+    tensors = {name: ref for kind in _IN_WEIGHTS for name, ref in saved[kind].items() if isinstance(ref, Ref)}
+    odd = {name: ref for name, ref in tensors.items() if not can_hold(hosts[ref.number].dtype)}
+    extra = {name: value for name, value in saved["extra_state"].items() if not isinstance(value, Ref)}
+    rest = {"other_buffers": {**saved["other_buffers"], **odd}, "extra_state": extra}
+    return {name: ref for name, ref in tensors.items() if name not in odd}, rest
+
+
+def _tensors(named: Mapping[str, Ref], hosts: Sequence[torch.Tensor]) -> Tensors:
+    first: dict[Ref, str] = {}
+    for name, ref in named.items():
+        first.setdefault(ref, name)
+    tied = {name: first[ref] for name, ref in named.items() if first[ref] != name}
+    return Tensors({name: hosts[ref.number] for ref, name in first.items()}, tied)
+
+
+def _joined(what: str, parts: Mapping[str, Any], apart: Sequence[Tree]) -> list[Tree]:
+    return [
+        rest if "state" in rest else {"parameters": parts.get(numbered(what, number), {}), **rest}
+        for number, rest in enumerate(apart)
+    ]
+
+
+def _optimizer(saved: Tree) -> Tree:
+    """An optimizer's state as its own `state_dict()` has it."""
+    numbers = itertools.count()
+    groups = [{**group["settings"], "params": list(itertools.islice(numbers, group["count"]))} for group in saved["groups"]]
+    return {"state": saved["state"], "param_groups": groups}
+
+
+def _optimizer_tree(state: Tree, parameters: Tree) -> Tree:
+    groups = [
+        {"count": len(group["params"]), "settings": {name: value for name, value in group.items() if name != "params"}}
+        for group in state["param_groups"]
+    ]
+    return {"parameters": parameters, "state": state["state"], "groups": groups}
+
+
+def _scaler(saved: Tree, hosts: Sequence[torch.Tensor]) -> Tree:
+    """A gradient scaler's state as its own `state_dict()` has it."""
+    if "state" in saved:
+        return dict(saved["state"])
+    now = {name.removeprefix("_") if name == "_scale" else name: saved[name] for name in ("_scale", "_growth_tracker")}
+    return {**saved["settings"], **{name: hosts[ref.number].item() for name, ref in now.items() if isinstance(ref, Ref)}}

@@ -1,0 +1,315 @@
+"""How each kind of object in a training is read and restored: modules, averages, optimizers, schedulers, gradient scalers.
+
+Reading gives the tensors themselves and a copy of everything else; no value of a GPU is read. Restoring first checks everything
+(`Plan`), then copies into the tensors that are there.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Sequence, Set
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from holdfast.errors import CannotRestore
+from holdfast.state.host_copy import copy_in
+from holdfast.state.parameters import (
+    Optimizer,
+    buffers_in,
+    is_usable,
+    local_tensor,
+    optimizer_parameters,
+    parameters_in,
+    plain_name,
+)
+from holdfast.state.values import Ref, Tree, flatten_plain, is_plain, unflatten
+
+Keep = Callable[..., Ref]
+_EXTRA = "_extra_state"  # as torch names it
+_FROZEN_FACTOR = 2  # frozen parameters larger than this many times the rest are not copied: a large base under small adapters
+_FROZEN_SMALL = 64 << 20  # bytes of frozen parameters that are always copied
+
+
+def large_frozen(models: list[nn.Module], trained: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Frozen parameters, if they are far larger than what is trained (adapters on a large base)."""
+    parameters: dict[int, torch.Tensor] = {id(p): p for model in models for p in model.parameters()}
+    trained_ids = {id(parameter) for parameter in trained}
+    frozen = [p for p in parameters.values() if not p.requires_grad and id(p) not in trained_ids and is_usable(p)]
+    if not frozen:
+        return []
+    size = sum(local_tensor(p).nbytes for p in frozen)
+    rest = sum(local_tensor(p).nbytes for p in parameters.values() if is_usable(p)) - size
+    return frozen if size > max(_FROZEN_SMALL, _FROZEN_FACTOR * rest) else []
+
+
+def extra_state_modules(module: nn.Module) -> dict[str, nn.Module]:
+    """The parts of a model with `get_extra_state`, by the name that it has in the state dict."""
+    return {
+        plain_name(f"{prefix}.{_EXTRA}" if prefix else _EXTRA): part
+        for prefix, part in module.named_modules()
+        if type(part).get_extra_state is not nn.Module.get_extra_state
+    }
+
+
+def not_in_state_dict(module: nn.Module) -> set[str]:
+    """Names of the buffers that are not in `state_dict()`, or belong to the average around the model."""
+    names = {
+        plain_name(f"{prefix}.{name}" if prefix else name)
+        for prefix, part in module.named_modules(remove_duplicate=False)
+        for name in part._non_persistent_buffers_set
+    }
+    return {*names, "n_averaged"} if isinstance(module, AveragedModel) else names
+
+
+# Reading
+
+
+def read_module(module: nn.Module, keep: Keep, *, skip: Set[int] = frozenset(), is_average: bool = False) -> Tree:
+    """Parameters, buffers and extra state."""
+    parameters = {
+        name: keep(p, checked=p.requires_grad or is_average) for name, p in parameters_in(module).items() if id(p) not in skip
+    }
+    buffers = {  # a mask may be infinite on purpose; a running statistic may not
+        name: keep(buffer, checked=name.rpartition(".")[2].startswith("running_")) for name, buffer in buffers_in(module).items()
+    }
+    apart = not_in_state_dict(module)
+    return {
+        "parameters": parameters,
+        "buffers": {name: ref for name, ref in buffers.items() if name not in apart},
+        "other_buffers": {name: ref for name, ref in buffers.items() if name in apart},
+        "extra_state": {name: read_state(part.get_extra_state(), keep) for name, part in extra_state_modules(module).items()},
+    }
+
+
+def read_average(average: Any, keep: Keep) -> Tree:
+    """An averaged copy of the weights: a module, or anything with `state_dict()`."""
+    if isinstance(average, nn.Module):
+        return read_module(average, keep, is_average=True)
+    return {"state": read_state(average.state_dict(), keep)}
+
+
+def read_optimizer(optimizer: Optimizer, keep: Keep) -> Tree:
+    """Parameters, their state and the groups' settings; parameters are numbered through the groups."""
+    parameters: dict[int, Ref] = {}
+    state: dict[int, Any] = {}
+    for number, parameter in enumerate(optimizer_parameters(optimizer)):
+        if is_usable(parameter):
+            parameters[number] = keep(parameter)
+        if (values := optimizer.state.get(parameter)) is not None:
+            state[number] = flatten_plain(dict(values), keep)
+    groups = [
+        {"count": len(group["params"]), "settings": read_state({k: v for k, v in group.items() if k != "params"}, keep)}
+        for group in optimizer.param_groups
+    ]
+    return {"parameters": parameters, "state": state, "groups": groups}
+
+
+def read_scaler(scaler: Any, keep: Keep) -> Tree:
+    """Scale and growth count as tensors: `state_dict()` would wait for the GPU. Other kinds are asked for theirs."""
+    if not hasattr(scaler, "_growth_tracker"):
+        return {"state": read_state(scaler.state_dict(), keep)}
+    values = {name: getattr(scaler, name) for name in ("_scale", "_growth_tracker")}
+    settings = {
+        "scale": scaler._init_scale,
+        "growth_factor": scaler._growth_factor,
+        "backoff_factor": scaler._backoff_factor,
+        "growth_interval": scaler._growth_interval,
+        "_growth_tracker": scaler._init_growth_tracker,
+    }
+    refs = {name: None if value is None else keep(value, checked=False) for name, value in values.items()}
+    return {**refs, "settings": settings}
+
+
+def read_state(state: Any, keep: Keep) -> Any:
+    """A copy of what is plain in a state; its tensors need not be finite."""
+    return flatten_plain(state, lambda tensor: keep(tensor, checked=False))
+
+
+def read_gradients(optimizer: Optimizer) -> dict[int, torch.Tensor]:
+    """The gradients of an optimizer's parameters, by number; not copied."""
+    return {number: p.grad for number, p in enumerate(optimizer_parameters(optimizer)) if p.grad is not None}
+
+
+def set_gradients(optimizer: Optimizer, gradients: dict[int, torch.Tensor]) -> None:
+    """Give the parameters their gradients; the others have none."""
+    for number, parameter in enumerate(optimizer_parameters(optimizer)):
+        gradient = gradients.get(number)
+        parameter.grad = None if gradient is None else gradient.to(device=parameter.device, dtype=parameter.dtype)
+
+
+class Counters:
+    """The numbers in a plain object that holds an average: it counts its updates, and the count sets its decay."""
+
+    def __init__(self, holder: Any) -> None:
+        self._holder = weakref.ref(holder)
+
+    def read(self) -> Tree:
+        """The numbers."""
+        holder = self._holder()
+        return {} if holder is None else {name: value for name, value in vars(holder).items() if type(value) in (int, float)}
+
+    def set(self, numbers: Tree) -> None:
+        """Set them again."""
+        holder = self._holder()
+        if holder is not None:
+            vars(holder).update(numbers)
+
+
+# Restoring
+
+
+class Plan:
+    """What has to be done to restore a state: checked as it is put together, then carried out."""
+
+    def __init__(self, hosts: Sequence[torch.Tensor]) -> None:
+        self._hosts = hosts
+        self._copies: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._calls: list[Callable[[], Any]] = []
+
+    def carry_out(self) -> None:
+        """Do it. On a GPU the copies are only started, in the training's own stream."""
+        copy_in([host for host, _ in self._copies.values()], [target for _, target in self._copies.values()])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # schedulers warn on loading that the optimizer should be loaded too
+            for call in self._calls:
+                call()
+
+    def each(self, what: str, saved: list[Any], live: list[Any], restore: Callable[[Any, Any], None]) -> None:
+        """Pair saved states with live objects."""
+        if len(saved) != len(live):
+            raise _changed(f"there were {len(saved)} {what} and there are {len(live)}")
+        for state, thing in zip(saved, live, strict=True):
+            restore(state, thing)
+
+    def module(self, saved: Tree, module: nn.Module) -> None:
+        """Parameters, buffers and extra state."""
+        live, extra = {**parameters_in(module), **buffers_in(module)}, extra_state_modules(module)
+        for kind in ("parameters", "buffers", "other_buffers", "extra_state"):
+            for name, value in saved.get(kind, {}).items():
+                if name in extra:
+                    self._later(lambda part=extra[name], value=value: part.set_extra_state(self._values(value, None)))
+                else:
+                    self._into(live.get(name), value, name)
+
+    def average(self, saved: Tree, average: Any) -> None:
+        """An averaged copy of the weights."""
+        if "parameters" in saved:
+            self.module(saved, average)
+        else:
+            self._later(self._load, average, saved["state"])
+
+    def counters(self, saved: Tree, counters: Counters) -> None:
+        """The numbers beside an average."""
+        self._later(counters.set, saved)
+
+    def scheduler(self, saved: Any, scheduler: Any) -> None:
+        """A scheduler, through its own `load_state_dict`."""
+        self._later(self._load, scheduler, saved)
+
+    def scaler(self, saved: Tree, scaler: Any) -> None:
+        """A gradient scaler; one that was unused when the state was read starts again."""
+        if "state" in saved:
+            if saved["state"]:  # that of a disabled one is empty
+                self._later(self._load, scaler, saved["state"])
+            return
+        for name, initial in (("_scale", "_init_scale"), ("_growth_tracker", "_init_growth_tracker")):
+            live, value = getattr(scaler, name), saved[name]
+            if live is not None and isinstance(value, Ref):
+                self._into(live, value, name)
+            elif live is not None:
+                self._later(live.fill_, getattr(scaler, initial))
+            elif isinstance(value, Ref):  # it starts with its first use, from these numbers
+                self._later(setattr, scaler, initial, self._hosts[value.number].item())
+
+    def optimizer(self, saved: Tree, optimizer: Optimizer) -> None:
+        """An optimizer's state and settings; the lists of parameters stay the same objects."""
+        if len(saved["groups"]) != len(optimizer.param_groups):
+            raise _changed(f"the optimizer had {len(saved['groups'])} parameter groups and has {len(optimizer.param_groups)}")
+        number = 0
+        for old, group in zip(saved["groups"], optimizer.param_groups, strict=True):
+            if old["count"] != len(group["params"]):
+                raise _changed(f"a parameter group had {old['count']} parameters and has {len(group['params'])}")
+            self._settings(old["settings"], group)
+            for parameter in group["params"]:
+                if number in saved["parameters"]:
+                    self._into(parameter, saved["parameters"][number], f"parameter {number} of the optimizer")
+                self._parameter(saved["state"].get(number), optimizer, group, parameter)
+                number += 1
+
+    def _settings(self, old: Tree, group: Tree) -> None:
+        for name, value in old.items():
+            if isinstance(value, Ref) and isinstance(group.get(name), torch.Tensor):
+                self._into(group[name], value, name)
+            else:
+                self._later(group.__setitem__, name, self._values(value, group.get(name)))
+
+    def _parameter(self, old: Tree | None, optimizer: Optimizer, group: Tree, parameter: torch.Tensor) -> None:
+        """The state of one parameter; one that did not exist yet is removed, as the optimizer makes it itself."""
+        live = optimizer.state.get(parameter)
+        if old is None:
+            if live is not None:
+                self._later(optimizer.state.pop, parameter, None)
+            return
+        if live is None:
+            live = {}
+            self._later(optimizer.state.__setitem__, parameter, live)
+        for name, value in live.items():
+            if name not in old and is_plain(value):  # what is not plain was never copied, and stays
+                self._later(live.pop, name, None)
+        for name, value in old.items():
+            current = live.get(name)
+            if isinstance(value, Ref) and self._fits(current, value):
+                self._into(current, value, name)
+            elif isinstance(value, Ref):
+                self._later(live.__setitem__, name, self._state_tensor(name, value, group, parameter))
+            else:
+                self._later(live.__setitem__, name, self._values(value, current, device=parameter.device))
+
+    def _state_tensor(self, name: str, ref: Ref, group: Tree, parameter: torch.Tensor) -> torch.Tensor:
+        """A new tensor for an optimizer that has none: a step count is on the host unless the kernel reads it."""
+        host = self._hosts[ref.number]
+        on_host = name == "step" and not (group.get("capturable") or group.get("fused"))
+        fresh = host.to("cpu" if on_host else parameter.device, copy=True)
+        local = getattr(parameter, "_local_tensor", None)
+        if local is None or host.shape != local.shape or host.dim() == 0:
+            return fresh
+        from torch.distributed.tensor import DTensor
+
+        mesh, placements = parameter.device_mesh, parameter.placements  # type: ignore[attr-defined]
+        return DTensor.from_local(fresh, mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride())
+
+    def _fits(self, live: Any, ref: Ref) -> bool:
+        if not isinstance(live, torch.Tensor):
+            return False
+        local, host = local_tensor(live), self._hosts[ref.number]
+        return local.shape == host.shape and local.dtype == host.dtype
+
+    def _into(self, target: Any, ref: Ref, name: str) -> None:
+        """Copy into the tensor that is there."""
+        host = self._hosts[ref.number]
+        if not self._fits(target, ref):
+            now = f"{tuple(target.shape)} {target.dtype}" if isinstance(target, torch.Tensor) else "gone"
+            raise _changed(f"{name} was {tuple(host.shape)} {host.dtype} and is {now}")
+        self._copies[ref.number, id(target)] = host, local_tensor(target)
+
+    def _load(self, thing: Any, saved: Any) -> None:
+        """Through its own `load_state_dict`; what is not plain was never copied, and stays as it is."""
+        current = thing.state_dict()
+        state = self._values(saved, current)
+        if isinstance(state, dict) and isinstance(current, dict):
+            state.update({name: value for name, value in current.items() if name not in state and not is_plain(value)})
+        thing.load_state_dict(state)
+
+    def _later(self, call: Callable[..., Any], *arguments: Any) -> None:
+        self._calls.append(lambda: call(*arguments))
+
+    def _values(self, tree: Any, like: Any, device: torch.device | None = None) -> Any:
+        return unflatten(tree, lambda ref: self._hosts[ref.number].to(device or "cpu", copy=True), like)
+
+
+def _changed(what: str) -> CannotRestore:
+    return CannotRestore(f"The training has changed since this state was kept: {what}.", fix="resume from a newer snapshot")

@@ -1,0 +1,47 @@
+"""The parameters and buffers of models and optimizers: their names, and their tensors on this rank."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+Optimizer = torch.optim.Optimizer
+_WRAPPER_PREFIXES = ("module.", "_orig_mod.", "_forward_module.", "_fsdp_wrapped_module.")
+
+
+def plain_name(name: str) -> str:
+    """The name of a parameter or module without what wrappers add to it."""
+    dotted = name + "."
+    for prefix in _WRAPPER_PREFIXES:
+        if dotted.startswith(prefix):
+            dotted = dotted[len(prefix) :]
+    return dotted.replace("._orig_mod.", ".").replace("._fsdp_wrapped_module.", ".").removesuffix(".")
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory, detached; of a sharded tensor this rank's part."""
+    local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+    return local.detach()
+
+
+def is_usable(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds numbers that can be copied; one of a lazy layer has none yet."""
+    if type(tensor) in (UninitializedParameter, UninitializedBuffer):
+        return False
+    return tensor.layout is torch.strided and tensor.device.type != "meta"
+
+
+def parameters_in(module: nn.Module) -> dict[str, torch.Tensor]:
+    """All parameters by the model's own names; a shared one under each of its names."""
+    return {plain_name(name): p for name, p in module.named_parameters(remove_duplicate=False) if is_usable(p)}
+
+
+def buffers_in(module: nn.Module) -> dict[str, torch.Tensor]:
+    """All buffers by name, also those that are not in `state_dict()`."""
+    return {plain_name(name): b for name, b in module.named_buffers(remove_duplicate=False) if is_usable(b)}
+
+
+def optimizer_parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    """The parameters of an optimizer, in the order in which its state numbers them."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

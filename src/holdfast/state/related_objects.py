@@ -1,0 +1,175 @@
+"""What belongs to a training beside models and optimizers: schedulers, gradient scalers, averaged copies of the weights (EMA).
+
+Searched with the garbage collector, once per training. Types are checked first, and of instances only their own dictionary:
+an attribute of a lazy proxy could run its code.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
+
+from holdfast.state.values import attributes_of
+
+Optimizer = torch.optim.Optimizer
+_SCHEDULER_NAME = re.compile(r"(Scheduler|LR|Warmup\w*|Annealing\w*)$")
+_AVERAGE_NAME = re.compile(r"EMA|Ema(?![a-z])|Averaged|MovingAverage")
+_SCHEDULER, _OTHER_SCHEDULER, _SCALER, _AVERAGE = 1, 2, 3, 4
+
+
+@dataclass(slots=True)
+class RelatedObjects:
+    """The related objects, and a text for each that cannot be restored."""
+
+    schedulers: list[Any] = field(default_factory=list)
+    scalers: list[Any] = field(default_factory=list)
+    averages: list[nn.Module] = field(default_factory=list)
+    counters: list[Any] = field(default_factory=list)  # plain objects that hold an average and count its updates
+    not_restored: list[str] = field(default_factory=list)
+
+
+def find_related_objects(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> RelatedObjects:
+    """Search the garbage collector for what works on these optimizers or averages these models."""
+    models, optimizers = list(models), list(optimizers)
+    related, kinds = RelatedObjects(), dict[type, int]()
+    ours = {id(optimizer) for optimizer in optimizers}
+    schedulers: list[Any] = []
+    averages: list[Any] = []
+    for thing in gc.get_objects():
+        kind = type(thing)
+        wanted = kinds.get(kind)
+        if wanted is None:
+            wanted = kinds[kind] = _kind_of(kind)
+        if wanted in (_SCHEDULER, _OTHER_SCHEDULER):
+            schedulers.append(thing)
+        elif wanted == _SCALER:
+            if _scales(thing, ours):
+                related.scalers.append(thing)
+        elif wanted == _AVERAGE:
+            averages.append(thing)
+    _add_schedulers(schedulers, ours, related)
+    _add_averages(averages, models, optimizers, related)
+    _sort(related, optimizers)
+    return related
+
+
+def _sort(related: RelatedObjects, optimizers: list[Optimizer]) -> None:
+    """In an order that is the same in every process of this script; the collector's own is not."""
+    places = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
+
+    def of_optimizer(scheduler: Any) -> int:
+        return places.get(id(innermost(attributes_of(scheduler).get("optimizer"))), -1)
+
+    related.schedulers.sort(key=lambda scheduler: (of_optimizer(scheduler), type(scheduler).__qualname__))
+    for others in (related.scalers, related.averages, related.counters):
+        others.sort(key=lambda one: type(one).__qualname__)
+
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer inside wrappers such as Accelerate's and Lightning's."""
+    for _ in range(8):
+        inside = attributes_of(optimizer)
+        inner = inside.get("optimizer", inside.get("_optimizer"))
+        if inner is None or Optimizer not in type(inner).__mro__:
+            break
+        optimizer = inner
+    return optimizer
+
+
+def _kind_of(kind: type) -> int:
+    bases = kind.__mro__
+    if LRScheduler in bases:
+        return _SCHEDULER
+    if torch.amp.GradScaler in bases:
+        return _SCALER
+    if AveragedModel in bases or (_AVERAGE_NAME.search(kind.__name__) and kind.__module__ != "builtins"):
+        return _AVERAGE
+    steps = any("step" in vars(base) for base in bases)
+    if steps and nn.Module not in bases and Optimizer not in bases and _SCHEDULER_NAME.search(kind.__name__):
+        return _OTHER_SCHEDULER
+    return 0
+
+
+def _scales(scaler: Any, ours: set[int]) -> bool:
+    """Whether a scaler is enabled, and not for other optimizers only."""
+    inside = attributes_of(scaler)
+    known = set(inside.get("_per_optimizer_states", {}))
+    return bool(inside.get("_enabled")) and (not known or bool(known & ours))
+
+
+def _add_schedulers(candidates: list[Any], ours: set[int], related: RelatedObjects) -> None:
+    """Add those of our optimizers; a scheduler inside another one is restored by that one."""
+    inner = {id(child) for outer in candidates for child in _children(outer)}
+    for scheduler in candidates:
+        if id(scheduler) in inner or not _works_on(scheduler, ours):
+            continue
+        kind = type(scheduler)
+        if hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict"):
+            related.schedulers.append(scheduler)
+        else:
+            related.not_restored.append(
+                f"{kind.__name__} sets the learning rate and has no state_dict(): a roll-back does not restore it. "
+                f"To have it restored, give {kind.__name__} state_dict() and load_state_dict()."
+            )
+
+
+def _children(outer: Any) -> list[Any]:
+    inside = attributes_of(outer)
+    held = [inside.get(name) for name in ("_schedulers", "schedulers", "scheduler", "after_scheduler", "lr_scheduler")]
+    return [child for thing in held for child in (thing if isinstance(thing, (list, tuple)) else [thing]) if child is not None]
+
+
+def _works_on(scheduler: Any, ours: set[int]) -> bool:
+    optimizer = attributes_of(scheduler).get("optimizer")
+    if optimizer is not None:
+        return id(innermost(optimizer)) in ours
+    return any(_works_on(child, ours) for child in _children(scheduler) if attributes_of(child).get("optimizer") is not None)
+
+
+def _add_averages(candidates: list[Any], models: list[nn.Module], optimizers: list[Optimizer], related: RelatedObjects) -> None:
+    """Add those that hold the parameters of one of our models under the same names, and none that is trained."""
+    trained = {id(parameter) for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]}
+    shapes = [_shapes(part) for model in models for part in model.modules() if _holds(part, trained)]
+    for candidate in candidates:
+        if isinstance(candidate, nn.Module):
+            copies = [candidate, *candidate.children()]
+            whole: nn.Module = candidate
+        else:
+            copies = [thing for thing in attributes_of(candidate).values() if nn.Module in type(thing).__mro__]
+            whole = copies[0] if copies else nn.Identity()
+        if any((own := _shapes(copy)) and own in shapes for copy in copies) and not _holds(whole, trained):
+            related.averages.append(whole)
+            if whole is not candidate:
+                related.counters.append(candidate)
+        elif not isinstance(candidate, nn.Module) and _matching_tensors(candidate, models):
+            related.not_restored.append(
+                f"{type(candidate).__name__} looks like an average of the weights that is not an nn.Module: it is not restored. "
+                f"To have it restored: run.ema(copy)."
+            )
+
+
+def _shapes(module: nn.Module) -> dict[str, torch.Size]:
+    return {name: parameter.shape for name, parameter in module.named_parameters()}
+
+
+def _holds(module: nn.Module, trained: set[int]) -> bool:
+    return any(id(parameter) in trained for parameter in module.parameters())
+
+
+def _matching_tensors(candidate: Any, models: list[nn.Module]) -> bool:
+    """Whether a plain object keeps a list of tensors shaped as a model's parameters."""
+    for held in attributes_of(candidate).values():
+        tensors = list(held.values()) if type(held) is dict else held if type(held) is list else []
+        if tensors and all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+            shapes = [tensor.shape for tensor in tensors]
+            if any(shapes == [p.shape for p in model.parameters() if p.requires_grad] for model in models):
+                return True
+    return False

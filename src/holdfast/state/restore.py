@@ -1,0 +1,276 @@
+"""Restore a training from a checkpoint of the store, or from the newest earlier one that is clean."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from holdfast.checkpoints.manifest import MANIFEST, Kept, kept_in, parse_name, read_manifest, torn_in
+from holdfast.checkpoints.read import read_checkpoint
+from holdfast.checkpoints.write import best_checkpoint
+from holdfast.errors import CannotRestore, StorageError, UsageError
+from holdfast.signals.run_folder import RunFolder
+from holdfast.state.checkpoint_parts import SavedState
+from holdfast.state.fsdp1 import by_name
+from holdfast.state.objects import not_in_state_dict, set_gradients
+from holdfast.state.parameters import Optimizer, buffers_in, parameters_in
+from holdfast.state.ranks import RankNotes
+from holdfast.state.related_objects import innermost
+from holdfast.state.training_state import TrainingState
+from holdfast.state.values import Tree, not_plain
+
+_KINDS = {"optimizer": "optimizers", "scheduler": "schedulers", "scaler": "scalers", "ema": "averages"}
+_NAMED = 3
+_CHECKPOINTS = "checkpoints"
+At = int | str | os.PathLike[str] | None
+Select = Callable[[SavedState], list[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What a training resumes from."""
+
+    path: Path
+    step: int
+    epoch: int | None
+    metrics: dict[str, float]
+    settings: dict[str, Any]
+    skipped: list[str] = field(default_factory=list)  # checkpoints that could not be used, and why
+    unused: list[str] = field(default_factory=list)  # what the checkpoint holds that nothing was given for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingParts:
+    """The parts of a training that a script gives to the store: each one thing or a list."""
+
+    model: Any
+    optimizer: Any = None
+    scheduler: Any = None
+    scaler: Any = None
+    ema: Any = None
+    loader: Any = None
+
+    def state(self) -> TrainingState:
+        """The state of these, and of nothing else. Raises UsageError for what cannot be saved."""
+        models, optimizers = as_list(self.model), [innermost(optimizer) for optimizer in as_list(self.optimizer)]
+        if not models:
+            raise UsageError("there is no model to save.", fix="store.save(step, model=model, optimizer=optimizer)")
+        for model in models:
+            if not isinstance(model, nn.Module):
+                raise UsageError(f"{type(model).__name__} is no nn.Module.", fix="give the model itself, not its state_dict()")
+        for optimizer in optimizers:
+            if not isinstance(optimizer, Optimizer):
+                raise UsageError(f"{type(optimizer).__name__} is no torch.optim.Optimizer.", fix="give the optimizer itself")
+        for thing in (*as_list(self.scheduler), *as_list(self.scaler), *as_list(self.ema), *as_list(self.loader)):
+            if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+                name = type(thing).__name__
+                fix = f"give {name} state_dict() and load_state_dict()"
+                if any(thing is loader for loader in as_list(self.loader)):
+                    fix = "batches = holdfast.Position(loader); iterate over that, and give loader=batches"
+                raise UsageError(f"{name} has no state that can be saved.", fix=fix)
+        related = {"schedulers": as_list(self.scheduler), "scalers": as_list(self.scaler), "averages": as_list(self.ema)}
+        return TrainingState(models, optimizers, **related, whole=True)
+
+    def not_saved(self) -> list[str]:
+        """What of the states cannot be saved, as it is not plain. Asks all but torch's own for their state."""
+        others = [thing for name in ("scheduler", "scaler", "ema", "loader") for thing in as_list(getattr(self, name))]
+        return [
+            f"the state of {type(thing).__name__} holds what cannot be loaded without running code: {', '.join(values[:3])}"
+            for thing in others
+            if not isinstance(thing, (nn.Module, LRScheduler)) and (values := not_plain(thing.state_dict()))
+        ]
+
+    def position(self) -> dict[str, Any]:
+        """The state of the loader, if there is one."""
+        if self.loader is None:
+            return {}
+        if isinstance(self.loader, (list, tuple)):
+            return {"loader": [loader.state_dict() for loader in self.loader]}
+        return {"loader": self.loader.state_dict()}
+
+    def select(self, saved: SavedState) -> list[str]:
+        """Take out of a saved state what nothing was given for, and name it. Raises CannotRestore if something is missing."""
+        unused = []
+        for name, kind in _KINDS.items():
+            live, states = as_list(getattr(self, name)), saved.tree[kind]
+            if not live and states:
+                unused.append(name)
+                saved.tree[kind] = []
+            elif len(states) < len(live):
+                raise _lacks(name)
+        saved.tree["counters"] = []
+        if self.loader is None and saved.position is not None:
+            unused.append("loader")
+        if self.loader is not None and saved.position is None:
+            raise _lacks("loader")
+        return unused
+
+    def set_position(self, position: Any) -> None:
+        """Have the loaders continue from a position."""
+        if self.loader is not None:
+            positions = position if isinstance(self.loader, (list, tuple)) else [position]
+            for loader, state in zip(as_list(self.loader), positions, strict=True):
+                loader.load_state_dict(state)
+
+
+def as_list(things: Any) -> list[Any]:
+    """One thing or many as a list; an nn.ModuleList is one."""
+    if things is None:
+        return []
+    return list(things) if isinstance(things, (list, tuple)) else [things]
+
+
+def restore(
+    folder: Path,
+    at: At,
+    live: Callable[[], TrainingState],
+    select: Select,
+    *,
+    notes: RankNotes,
+    randomness: bool = True,
+) -> tuple[Restored, SavedState] | None:
+    """Restore the given checkpoint, or the newest earlier clean one. None if there is none at all.
+
+    `live` is the training's state; `select` takes out of the saved one what is not wanted, and names it. All ranks take the
+    checkpoint that rank 0 chooses. Raises CannotRestore, with nothing changed, if none can be used or it does not fit.
+    """
+    choice = notes.choose(lambda: _choose(folder, at)) or {"path": None, "skipped": []}
+    skipped: list[str] = choice["skipped"]
+    if choice["path"] is None:
+        if skipped or at is not None:
+            why = " ".join(skipped) or f"There is no checkpoint {at!r} in {folder}."
+            raise CannotRestore(f"Nothing was restored. {why}", fix=f"holdfast checkpoints list {folder}")
+        return None
+    path, state = Path(choice["path"]), by_name(live())
+    try:
+        saved = SavedState.of(path, read_checkpoint(path, verify=False), state)
+        unused = select(saved)
+        _refuse_missing(saved.tree, state.models())
+        state.restore(saved.tree, saved.hosts, randomness=randomness and saved.has_randomness)
+    except CannotRestore as error:
+        fix = f"see what differs: holdfast checkpoints compare {path} --with package.module:factory"
+        raise CannotRestore(f"{path} does not fit: {error.problem}", fix=fix) from None
+    for optimizer, gradients in zip(state.optimizers(), saved.gradients or [], strict=False):
+        set_gradients(optimizer, gradients)
+    manifest = read_manifest(path) or {}
+    restored = Restored(
+        path=path,
+        step=int(manifest["step"]),
+        epoch=manifest.get("epoch"),
+        metrics=dict(manifest.get("metrics") or {}),
+        settings=dict(manifest.get("settings") or {}),
+        skipped=skipped,
+        unused=unused,
+    )
+    return restored, saved
+
+
+def _choose(folder: Path, at: At) -> dict[str, Any]:
+    """The checkpoint to restore, of which every byte was read, and why others were skipped."""
+    skipped: list[str] = []
+    for path in candidates(folder, at, skipped):
+        try:
+            read_checkpoint(path)
+        except StorageError as error:
+            skipped.append(error.problem)
+        else:
+            return {"path": str(path), "skipped": skipped}
+    return {"path": None, "skipped": skipped}
+
+
+def candidates(folder: Path, at: At, skipped: list[str]) -> Iterator[Path]:
+    """The checkpoints to try: the given one, then those that are older, the newest first. Torn ones are noted as skipped."""
+    kept = kept_in(folder)
+    if isinstance(at, int):
+        kept = [one for one in kept if one.step <= at]
+        exists = any(one.step == at for one in kept) or any(step == at for step, _ in torn_in(folder))
+        kept = kept if exists else []
+    elif at == "best":
+        best = best_checkpoint(folder)
+        if best is not None:
+            yield best
+        kept = [one for one in kept if one.path != best]
+    elif at not in (None, "last"):
+        path = Path(at)
+        yield path
+        kept = _older_than(path)
+    newest = kept[-1].step if kept else -1
+    if at is None or isinstance(at, (int, str)):
+        torn = [(step, path) for step, path in torn_in(folder) if step > newest and (not isinstance(at, int) or step <= at)]
+        skipped += [f"{path} is not complete." for _, path in torn]
+    yield from (one.path for one in reversed(kept))
+
+
+def _older_than(path: Path) -> list[Kept]:
+    """The older checkpoints beside one; if that one is torn, by its name."""
+    kept = kept_in(path.absolute().parent)
+    this = next((one for one in kept if one.path.name == path.name), None)
+    if this is not None:
+        return [one for one in kept if one.age < this.age]
+    named = parse_name(path.name)
+    return [one for one in kept if named is not None and one.step <= named[0]]
+
+
+def _lacks(what: str) -> CannotRestore:
+    return CannotRestore(f"it holds no {what}, and one was given", fix="")
+
+
+def _refuse_missing(tree: Tree, models: list[nn.Module]) -> None:
+    """A parameter that the checkpoint does not hold would stay as it was initialized: random."""
+    for saved, model in zip(tree["models"], models, strict=False):
+        known = {name for kind in saved.values() for name in kind}
+        wanted = {*parameters_in(model), *buffers_in(model)} - not_in_state_dict(model)
+        if missing := sorted(wanted - known):
+            more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+            raise CannotRestore(f"it does not hold {', '.join(missing[:_NAMED])}{more}", fix="")
+
+
+# Where checkpoints are
+
+
+def locate(path: str | os.PathLike[str]) -> tuple[Path, Path | None]:
+    """The folder of checkpoints that a path means, and which of them if it names one."""
+    named = Path(path).absolute()
+    if (named / MANIFEST).exists() or (parse_name(named.name) is not None and named.is_dir()):
+        return named.parent, named
+    if (named / "run.json").exists():
+        return named / _CHECKPOINTS, None
+    if not named.is_dir():
+        raise CannotRestore(
+            f"There is nothing to restore at {named}.",
+            fix="name a checkpoint, a folder of them, or a run folder; `holdfast checkpoints list` shows what is there",
+        )
+    return named, None
+
+
+def newest_of_run(run: RunFolder) -> Path | None:
+    """The folder of checkpoints of this run, or of the newest earlier one of its name that has any."""
+    return next((folder for folder in _of_same_name(run) if kept_in(folder)), None)
+
+
+def _of_same_name(run: RunFolder) -> Iterator[Path]:
+    yield run.path / _CHECKPOINTS
+    name = run.info().get("asked")
+    if not isinstance(name, str):
+        return
+    earlier: list[tuple[float, Path]] = []
+    for folder in run.path.parent.iterdir():
+        info = _info(folder)
+        if not folder.is_symlink() and folder != run.path and info.get("asked") == name:
+            earlier.append((float(info.get("started") or 0.0), folder))
+    yield from (folder / _CHECKPOINTS for _, folder in sorted(earlier, reverse=True))
+
+
+def _info(folder: Path) -> dict[str, Any]:
+    try:
+        info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return info if isinstance(info, dict) else {}

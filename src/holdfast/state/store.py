@@ -1,0 +1,240 @@
+"""`CheckpointStore`: save a training's state complete or not at all, in the background, and resume from the newest clean one.
+
+    store = holdfast.CheckpointStore("checkpoints", best="val_loss")
+    store.restore(model=model, optimizer=optimizer)                                    # None in an empty folder
+    store.save(step, model=model, optimizer=optimizer, metrics={"val_loss": loss})     # returns at once
+
+A save that fails is reported (a warning, a finding in the journal, `store.troubles`) and never raised into the training loop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from holdfast.checkpoints.manifest import Kept, kept_in
+from holdfast.checkpoints.read import verify_checkpoint
+from holdfast.checkpoints.write import best_checkpoint
+from holdfast.errors import StorageError, UsageError
+from holdfast.signals.metric_direction import better
+from holdfast.signals.run_folder import RunFolder
+from holdfast.state.fsdp1 import by_name
+from holdfast.state.generators import read_process_generators
+from holdfast.state.objects import read_gradients
+from holdfast.state.ranks import RankNotes, current_rank, world_size
+from holdfast.state.report import SaveReport
+from holdfast.state.restore import At, Restored, TrainingParts, restore
+from holdfast.state.saver import Retention, Saver, ShardedSaver
+from holdfast.state.training_state import TrainingState
+
+_Rows = list[dict[str, Any]]
+_Checkpoints = list[Kept]
+
+
+class CheckpointStore:
+    """Checkpoints of one training in one folder.
+
+    Kept are the last `keep_last`, the last one of every epoch that is a multiple of `every_epochs`, and the best by the metric
+    named `best`. With `busy="drop"` a save is dropped while the one before it is still being written, instead of waiting for it.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        keep_last: int = 3,
+        every_epochs: int | None = 5,
+        best: str | None = None,
+        lower_is_better: bool | None = None,
+        busy: Literal["wait", "drop"] = "wait",
+        run: RunFolder | None = None,
+    ) -> None:
+        """`run` is the run whose journal gets the reports; by default the one that is recorded in this process."""
+        if keep_last < 1:
+            raise UsageError(f"keep_last={keep_last} would keep nothing.", fix="use 1 or more")
+        if busy not in ("wait", "drop"):
+            raise UsageError(f"there is no busy={busy!r}.", fix="use 'wait' or 'drop'")
+        if lower_is_better is None:
+            lower_is_better = best is not None and better(best) == "lower"
+        self.folder = Path(folder).absolute()
+        retention = Retention(last=keep_last, every_epochs=every_epochs or None, best=best, lower_is_better=lower_is_better)
+        self.report = SaveReport(self.folder, run)
+        self.notes = RankNotes(self.folder)
+        self._checked = False  # whether all that was given can be saved
+        self._saver = Saver(self.folder, retention=retention, report=self.report, notes=self.notes, drop=busy == "drop")
+
+    @property
+    def troubles(self) -> _Rows:
+        """What failed, as rows: time, code, step and evidence."""
+        return [*self.report.rows]
+
+    def save(
+        self,
+        step: int | None = None,
+        *,
+        model: Any,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        ema: Any = None,
+        loader: Any = None,
+        epoch: int | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        gradients: bool = False,
+        wait: bool = False,
+    ) -> Path | None:
+        """Save the state as it is now, and return where it will be; the rest happens in the background.
+
+        Each of model, optimizer and so on is one thing or a list. Without `step` it is one more than that of the newest. Between
+        two `backward` calls of one update ask for the `gradients` too. None is returned if nothing will be saved, and with `wait`
+        if nothing was.
+        """
+        try:
+            parts = TrainingParts(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, ema=ema, loader=loader)
+            state, also = parts.state(), parts.position()
+            if not self._checked:
+                self._checked = True
+                for text in parts.not_saved():
+                    self.report.warn(f"{text}. A restore leaves that as it is.", step)
+            return self.save_state(
+                state, step, epoch=epoch, metrics=metrics, settings=settings, also=also, gradients=gradients, wait=wait
+            )
+        except Exception as error:  # noqa: BLE001 - training continues
+            self.failed(error, step)
+            return None
+
+    def failed(self, error: BaseException, step: int | None) -> None:
+        """Report a save that failed, and do not raise it into the training loop."""
+        if os.environ.get("HOLDFAST_DEBUG") == "raise":
+            raise error
+        self.report.failed(error, step)
+
+    def save_state(
+        self,
+        state: TrainingState,
+        step: int | None,
+        *,
+        epoch: int | None,
+        metrics: Mapping[str, Any] | None,
+        settings: Mapping[str, Any] | None,
+        also: Mapping[str, Any],
+        gradients: bool,
+        wait: bool,
+    ) -> Path | None:
+        """Save a state that was put together elsewhere; `also` goes into training.pt. What fails here is raised."""
+        run, rank = self.report.run, current_rank()
+        facts = {
+            "epoch": epoch,
+            "time": time.time(),
+            "metrics": dict(metrics or {}),
+            "settings": _as_json(settings or {}),
+            "rank": rank,
+            "world_size": world_size(),
+            "run": str(run.path) if run is not None else None,
+            "made_by": self._saver.retention.made_by,
+        }
+        saver, state = self._saver_for(state), by_name(state)
+        if rank != 0 and not state.is_sharded():  # every rank has the same: rank 0 writes it
+            step, path = saver.names.foretell(step)
+            own = {name: value for name, value in also.items() if name == "loader"}
+            self.notes.leave(step, {**own, "randomness": read_process_generators(state.gpus())})
+            return path
+        if gradients:
+            also = {**also, "gradients": [read_gradients(optimizer) for optimizer in state.optimizers()]}
+        job = saver.save(state, step, facts, also)
+        if job is not None and wait:
+            job.done.wait()
+            return job.path if job.saved else None
+        return job.path if job is not None else None
+
+    def restore(
+        self,
+        *,
+        model: Any,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        ema: Any = None,
+        loader: Any = None,
+        at: At = None,
+        randomness: bool = True,
+    ) -> Restored | None:
+        """Make the training what it was: at a step, a path, "best" or "last", or by default the newest. None in an empty folder.
+
+        Every byte is compared with the manifest first. A damaged checkpoint is skipped for the newest earlier clean one.
+        Raises CannotRestore, with nothing changed, if none can be used or the model differs.
+        """
+        self.wait()
+        parts = TrainingParts(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, ema=ema, loader=loader)
+        result = restore(self.folder, at, parts.state, parts.select, notes=self.notes, randomness=randomness)
+        if result is None:
+            return None
+        restored, saved = result
+        parts.set_position(saved.position)
+        unused = [name for name in restored.unused if name != "loader"]
+        if optimizer is not None and unused:
+            self.report.warn(
+                f"{restored.path} also holds the state of {', '.join(unused)}, for which nothing was given: not restored. "
+                f"To restore it too: store.restore(model=..., {unused[0]}={unused[0]}).",
+                restored.step,
+            )
+        what = [name for name in ("optimizer", "scheduler", "scaler") if getattr(parts, name) is not None]
+        self.report.resumed(restored.path, restored.step, what, restored.skipped)
+        return restored
+
+    def _saver_for(self, state: TrainingState) -> Saver:
+        """Of a sharded state every rank saves its part."""
+        if state.is_sharded() and not isinstance(self._saver, ShardedSaver):
+            self._saver.close()
+            self._saver = ShardedSaver(self.folder, retention=self._saver.retention, report=self.report)
+        return self._saver
+
+    def list(self) -> _Checkpoints:
+        """The complete checkpoints, the oldest first."""
+        return kept_in(self.folder)
+
+    def newest_clean(self) -> Path | None:
+        """The newest checkpoint of which every byte is as it was written."""
+        return next((kept.path for kept in reversed(self.list()) if _is_clean(kept.path)), None)
+
+    def best(self) -> Path | None:
+        """The best one so far."""
+        return best_checkpoint(self.folder)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the save in progress is done; False if that takes longer than `timeout` seconds."""
+        return self._saver.wait(timeout)
+
+    def close(self) -> None:
+        """Finish the save in progress and give the memory back."""
+        self._saver.close()
+
+    def __enter__(self) -> CheckpointStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<checkpoints in {self.folder}>"
+
+
+def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON holds them; what it cannot hold becomes a string."""
+    try:
+        return dict(json.loads(json.dumps(dict(settings), default=str), parse_constant=str))
+    except (TypeError, ValueError, RecursionError):
+        return {str(name): str(value) for name, value in settings.items()}
+
+
+def _is_clean(path: Path) -> bool:
+    try:
+        verify_checkpoint(path)
+    except StorageError:
+        return False
+    return True
