@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.version import __version__
+
 if TYPE_CHECKING:
     from holdfast.checkpoints.load import Loaded, load
     from holdfast.data.predictions import PredictionWriter
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from holdfast.state.position import Position
     from holdfast.state.store import CheckpointStore
 
-__version__ = "0.1.0"
 __all__ = ["CheckpointStore", "Loaded", "Position", "PredictionWriter", "Run", "__version__", "load", "seed", "watch"]
 
 _WHERE = {

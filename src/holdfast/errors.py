@@ -24,9 +24,10 @@
     ├── ControlFailed             a training that fails in a drill before any fault was put in
     ├── CannotRestore             a state that is not there, or does not fit the training any more
     └── DoesNotFit                memory is too small for a single sample
+    CannotHappen                  a fault of a drill that this training gives nothing to get hold of
 
-None of them but the last is raised into a training loop: there, Holdfast steps back and records `holdfast-degraded`. The last
-takes the place of the out-of-memory error that the loop would have met.
+None of them but DoesNotFit is raised into a training loop: there, Holdfast steps back and records `holdfast-degraded`.
+DoesNotFit takes the place of the out-of-memory error that the loop would have met.
 """
 
 from __future__ import annotations
@@ -141,3 +142,7 @@ class CannotRestore(HoldfastError):
 
 class DoesNotFit(HoldfastError):
     """Memory is too small for a single sample, or for a batch that cannot be cut."""
+
+
+class CannotHappen(Exception):
+    """Raised by a fault that finds nothing to get hold of: says what this training lacks."""

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast.cli.main import app
+from holdfast.cli.app import app
 from holdfast.diagnosis.causes import BY_CODE, CAUSES
 from holdfast.diagnosis.describe import failure_pages
 from holdfast.diagnosis.failures import CODES, ERRORS, causes_of, page

@@ -1,4 +1,4 @@
-"""A unit imports only units of a strictly lower level; the table is DESIGN's."""
+"""A unit imports only units of a strictly lower level; the table is DESIGN's. And no files import each other in a circle."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ LEVELS = {
     "data": 1,
     "environment": 1,
     "errors": 0,
+    "version": 0,
     "memory_errors": 0,  # which errors are memory that ran out: asked by the loop, by `plan` and by the diagnosis
 }
 FILES = sorted(SOURCE.rglob("*.py"))
+INSIDE_CIRCLES = 46  # files of `inside` that still import each other in circles: lower it with each that goes, never raise it
 
 
 def unit_of(file: Path) -> str:
@@ -67,8 +69,7 @@ def _unit(path: list[str], names: tuple[str, ...], line: int) -> Iterator[tuple[
     elif not names:
         yield "__init__", line
     for name in names if len(path) == 1 else ():
-        if name != "__version__":  # a constant: naming it is no dependency on what the package hands out
-            yield (name if (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file() else "__init__"), line
+        yield (name if (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").is_file() else "__init__"), line
 
 
 def test_a_unit_imports_only_units_of_a_lower_level() -> None:
@@ -118,3 +119,67 @@ def test_an_import_is_seen_however_it_is_written(tmp_path: Path, monkeypatch: py
     for text, unit in WRITTEN.items():
         file.write_text(text)
         assert [found for found, _ in imported_units(file)] == [unit], text
+
+
+def name_of(file: Path) -> str:
+    """The module that a file is; a package's is that of its `__init__.py`."""
+    parts = file.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(("holdfast", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def imported_files(files: dict[str, Path]) -> dict[str, set[str]]:
+    """Which files each file imports: at its top, in functions, and under TYPE_CHECKING."""
+    found: dict[str, set[str]] = {}
+    for name, file in files.items():
+        named = set[str]()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                named |= {one.name for one in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                module = ".".join(part for part in (*_package(file, node.level), node.module) if part)
+                named |= {full if (full := f"{module}.{one.name}") in files else module for one in node.names}
+        found[name] = named & files.keys() - {name}
+    return found
+
+
+def ways_from(start: str, imports: dict[str, set[str]]) -> dict[str, list[str]]:
+    """The shortest way to every file that can be reached from one; also back to itself, if there is a way."""
+    ways = {one: [start, one] for one in sorted(imports[start])}
+    waiting = list(ways)
+    for one in waiting:
+        for following in sorted(imports[one] - ways.keys()):
+            ways[following] = [*ways[one], following]
+            waiting.append(following)
+    return ways
+
+
+def circles(imports: dict[str, set[str]]) -> dict[str, list[str]]:
+    """Every file that imports itself through others, with the shortest such way."""
+    return {one: ways[one] for one in imports if one in (ways := ways_from(one, imports))}
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    found = circles(imported_files({name_of(file): file for file in FILES}))
+    inside = [name for name in found if name.startswith("holdfast.inside.")]
+    wrong = sorted({" -> ".join(way) for name, way in found.items() if name not in inside}, key=len)
+    assert not wrong, "\n".join(wrong)
+    shown = "\n".join(" -> ".join(found[name]) for name in inside)
+    assert len(inside) <= INSIDE_CIRCLES, f"{len(inside)} files of inside import each other in circles:\n{shown}"
+
+
+def test_a_circle_is_seen_however_its_imports_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.SOURCE", tmp_path)
+    (tmp_path / "probe").mkdir()
+    texts = {
+        "errors.py": "import json",
+        "probe/__init__.py": "",
+        "probe/sql.py": "from .. import errors\nif TYPE_CHECKING:\n    from . import rows",
+        "probe/rows.py": "def later():\n    import holdfast.probe.views as views",
+        "probe/views.py": "from holdfast.probe.sql import query",
+        "probe/above.py": "from holdfast.probe import sql",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    found = circles(imported_files({name_of(tmp_path / name): tmp_path / name for name in texts}))
+    sql, rows, views = (f"holdfast.probe.{name}" for name in ("sql", "rows", "views"))
+    assert found == {sql: [sql, rows, views, sql], rows: [rows, views, sql, rows], views: [views, sql, rows, views]}

@@ -17,6 +17,7 @@ INSIDE = sorted(
     [
         SOURCE / "errors.py",
         SOURCE / "memory_errors.py",
+        SOURCE / "version.py",
         SOURCE / "environment" / "cgroup.py",
         *(SOURCE / "signals").rglob("*.py"),
         *(SOURCE / "checkpoints").rglob("*.py"),
@@ -29,7 +30,7 @@ INSIDE = sorted(
 )
 _DRILLS = ("holdfast.drills.fault", "holdfast.drills.plan", "holdfast.drills.injection")  # what runs and scores them is outside
 _UNITS = ("signals", "checkpoints", "environment.cgroup", "state", "inside")
-OWN = ("holdfast.errors", "holdfast.memory_errors", *(f"holdfast.{unit}" for unit in _UNITS), *_DRILLS)
+OWN = ("holdfast.errors", "holdfast.memory_errors", "holdfast.version", *(f"holdfast.{unit}" for unit in _UNITS), *_DRILLS)
 ALLOWED = {"torch", "numpy", *sys.stdlib_module_names}
 
 LOAD_ALL = """
@@ -65,9 +66,7 @@ def test_what_runs_inside_the_training_names_no_other_package() -> None:
         f"{file} imports {module}"
         for file in INSIDE
         for module in imports_of(ast.parse(file.read_text(encoding="utf-8")))
-        if module.split(".")[0] not in ALLOWED
-        and module not in ("holdfast", "holdfast.__version__")
-        and not module.startswith(OWN)
+        if module.split(".")[0] not in ALLOWED and module != "holdfast" and not module.startswith(OWN)
     ]
     assert not foreign, "\n".join(foreign)
 
@@ -88,3 +87,27 @@ def test_starting_python_under_holdfast_run_loads_only_the_standard_library() ->
     for node in tree.body:
         for module in imports_of(ast.Module([node], [])) if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
             assert module.split(".")[0] in sys.stdlib_module_names, f"sitecustomize.py imports {module} at its top"
+
+
+BEFORE_THE_SCRIPT = """
+import json, os, sys
+before = set(sys.modules)
+def spawn(*_, **__):
+    print(json.dumps(sorted(set(sys.modules) - before)), flush=True)
+    os._exit(0)
+os.posix_spawn = spawn
+from holdfast.cli.main import main
+sys.argv = ["holdfast", "run", "--", sys.executable, "-c", "pass"]
+main()
+"""
+
+
+def test_holdfast_run_starts_the_script_before_it_loads_anything_but_its_own_supervisor(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BEFORE_THE_SCRIPT]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert answer.returncode == 0, answer.stderr
+    loaded = [name.split(".") for name in json.loads(answer.stdout)]
+    assert {top for top, *_ in loaded} - set(sys.stdlib_module_names) == {"holdfast"}
+    assert {names[1] for names in loaded if names[0] == "holdfast" and names[1:]} == {
+        *("cli", "errors", "inside", "probe", "signals", "supervisor", "version")
+    }

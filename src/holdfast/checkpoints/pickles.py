@@ -58,7 +58,7 @@ def read_pickle(
 def read_old(stream: IO[bytes], size: int) -> tuple[Unpickled, Legacy]:
     """Read a file of the older form, or a bare pickle: what it holds, and where its storages lie."""
     found = Findings()
-    legacy = read_legacy(Source(stream, 0, size), found, size=size)
+    legacy = read_legacy(Source(stream, 0, size), found, Machine, size=size)
     told = list_tree(legacy.value, found)
     told.problem, told.cut, told.end = legacy.problem or told.problem, legacy.cut, legacy.end
     return told, legacy

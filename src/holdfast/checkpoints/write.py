@@ -21,11 +21,11 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from holdfast import __version__
 from holdfast.checkpoints import spare
 from holdfast.checkpoints.manifest import FORMAT, MANIFEST, free_name, next_number, read_manifest
 from holdfast.checkpoints.safetensors import PIECE, Tensors, count, write_safetensors
 from holdfast.errors import DiskFull, StorageError
+from holdfast.version import __version__
 
 _BEST = "best.json"
 _LEFT_FREE = 64 << 20  # bytes that are left free on the disk, if the checkpoint is larger than that

@@ -7,7 +7,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.journal import Telling, clock, print_lines
+from holdfast.cli.journal_lines import Telling, clock, print_lines
 
 if TYPE_CHECKING:
     from holdfast.probe.cluster import Cluster

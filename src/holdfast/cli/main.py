@@ -1,161 +1,20 @@
-"""The command line: `holdfast VERB`. Data goes to stdout, words to stderr; exit 0, 1 (something is wrong), 2 (could not).
-
-Verbs import what they need when they run, so that `holdfast --help` answers at once.
-"""
+"""The command line: `holdfast VERB`. Data goes to stdout, words to stderr; exit 0, 1 (something is wrong), 2 (could not)."""
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
-from collections.abc import Callable
-from typing import Annotated, Any
 
-import typer
-from typer.core import TyperGroup
-
-from holdfast import __version__
-from holdfast.cli import (
-    attach,
-    backtrace,
-    checkpoints,
-    cleanup,
-    demo,
-    diagnose,
-    doctor,
-    drill,
-    explain,
-    go_on,
-    journal,
-    pause,
-    plan,
-    ps,
-    query,
-    repl,
-    replay,
-    repro,
-    run,
-    save,
-    serve,
-    stats,
-    tables,
-    tail,
-    undo,
-    validate,
-    visualize,
-)
-from holdfast.cli import eval as eval_verb
-from holdfast.cli import set as set_verb
-from holdfast.errors import HoldfastError, QueryTimeout, UsageError
-
-_INTERRUPTED = 130
-
-
-class Verbs(TyperGroup):
-    """The group of all verbs; what a verb raises becomes words and an exit code here."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the verb."""
-        return in_words(lambda: super(Verbs, self).invoke(ctx))
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read what stands before the verb."""
-        found: list[str] = in_words(lambda: super(Verbs, self).parse_args(ctx, args))
-        return found
-
-
-def in_words(verb: Callable[[], Any]) -> Any:
-    """Call a verb; its errors are told in two lines, and end the process with their exit code."""
-    try:
-        answer = verb()
-        if sys.stdout is not None:  # closed by whoever started us
-            sys.stdout.flush()
-    except HoldfastError as error:
-        say_error(error)
-        leave(error.exit_code, at_once=isinstance(error, QueryTimeout))
-    except KeyboardInterrupt:
-        leave(_INTERRUPTED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails once more
-        leave(0)
-    except Exception as error:
-        if is_wrong_use(error):
-            say_error(as_usage_error(error))
-            leave(HoldfastError.exit_code)
-        if hasattr(error, "exit_code"):
-            raise  # typer's own: the help, or a verb's exit code
-        say_unexpected(error)
-        leave(HoldfastError.exit_code)
-    return answer
-
-
-def say_error(error: HoldfastError) -> None:
-    """The problem and the fix, on stderr."""
-    print(f"error: {error.problem}\n  fix: {error.fix}", file=sys.stderr)
-
-
-def is_wrong_use(error: Exception) -> bool:
-    """Whether typer did not understand the command line. That there is nothing on it is no mistake: it prints the help."""
-    return hasattr(error, "format_message") and type(error).__name__ != "NoArgsIsHelpError"
-
-
-def as_usage_error(error: Any) -> UsageError:
-    """What typer says, said as everything else is."""
-    text = str(error.format_message()).strip().rstrip(".")
-    path = getattr(getattr(error, "ctx", None), "command_path", "holdfast")
-    end = "" if text.endswith("?") else "."
-    return UsageError(f"{text[:1].lower()}{text[1:]}{end}", fix=f"{path} -h shows what it takes")
-
-
-def say_unexpected(error: Exception) -> None:
-    """An error of Holdfast's own, in one line; all of it with HOLDFAST_DEBUG=1."""
-    if os.environ.get("HOLDFAST_DEBUG") == "1":
-        traceback.print_exc()
-    text = " ".join(str(error).split())
-    print(f"error: {type(error).__name__}: {text}\n  fix: HOLDFAST_DEBUG=1 shows where; please report it", file=sys.stderr)
-
-
-def leave(code: int, *, at_once: bool = False) -> None:
-    """End the process. `at_once` does not wait for a query that was left behind in its thread."""
-    if at_once:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    raise SystemExit(code)
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        print(f"holdfast {__version__}")
-        raise typer.Exit
-
-
-app = typer.Typer(
-    name="holdfast",
-    cls=Verbs,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-@app.callback()
-def holdfast(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
-) -> None:
-    """Keeps PyTorch training alive: watch a run from outside, and ask it anything."""
-
-
-_BEFORE = (doctor, drill, plan, repro, stats, validate, visualize)  # before a run
-_DURING = (run, ps, tail, backtrace, journal, diagnose, explain, tables, query, serve, replay, checkpoints, demo)
-_INSIDE = (eval_verb, repl, set_verb, undo, save, cleanup, pause, go_on, attach)
-for _verb in (*_DURING, *_INSIDE, *_BEFORE):
-    _verb.register(app)
+from holdfast.cli.errors import in_words
 
 
 def main() -> None:
-    """The entry point of the `holdfast` command."""
+    """The entry point of the `holdfast` command. `run` goes without typer, which takes longer to import than all of `run`."""
+    if sys.argv[1:2] == ["run"]:
+        from holdfast.cli.run import run
+
+        raise SystemExit(in_words(lambda: run(sys.argv[2:])))
+    from holdfast.cli.app import app
+
     app()
 
 

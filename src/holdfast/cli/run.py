@@ -1,74 +1,108 @@
-"""`holdfast run`: start a command with Holdfast inside and a supervisor outside."""
+"""`holdfast run`: start a command with Holdfast inside and a supervisor outside.
+
+Read with argparse, not typer: every start of a training waits for this file.
+"""
 
 from __future__ import annotations
 
+import argparse
 import difflib
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import NoReturn
 
 from holdfast.errors import UsageError
 from holdfast.inside.policy import POLICIES
+from holdfast.supervisor.command import find_command
+from holdfast.supervisor.launch import Settings
+from holdfast.supervisor.watching import run_command
 
+_HELP = "holdfast run -h shows what it takes"
+_ABOUT = (
+    "Start a command with Holdfast inside and a supervisor outside. "
+    "The command runs as it would alone: its input, output, signals and exit code are passed through."
+)
 _POLICY_HELP = (
     "What Holdfast may do: observe (see and say), guard (leave out bad updates), heal (guard, and repair), "
     "or a file with policies of your own."
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb. Options end at the first word of the command: what follows is the command's own."""
-    app.command("run", context_settings={"allow_interspersed_args": False})(run)
+class _Parser(argparse.ArgumentParser):
+    """What argparse does not understand is raised like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}.", fix=_HELP)
 
 
-def run(
-    command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND...", show_default=False)] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run; the script's name and the time without it.")] = None,
-    folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
-    policy: Annotated[str, typer.Option(help=_POLICY_HELP)] = "observe",
-    rule: Annotated[list[str] | None, typer.Option(help="Another policy for one finding: loss-spike=observe.")] = None,
-    patience: Annotated[
-        int | None, typer.Option(min=1, help="Stop when a validation metric got no better for so many evaluations (heal).")
-    ] = None,
-    budget: Annotated[str, typer.Option(help="Share of a step that watching may cost.")] = "1%",
-    hang_after: Annotated[
-        str | None,
-        typer.Option(metavar="SECONDS", help="Silence that is no hang, 10 by default; or `off`.", show_default=False),
-    ] = None,
-    restarts: Annotated[int, typer.Option(min=0, help="How often a command that fails or hangs is started again (heal).")] = 3,
-    resume_args: Annotated[
-        str | None, typer.Option(metavar="WORDS", help='How the script resumes: "--resume {checkpoint}".', show_default=False)
-    ] = None,
-    restart_args: Annotated[
-        str | None, typer.Option(metavar="WORDS", help='More words for a restart: "--workers {workers}".', show_default=False)
-    ] = None,
-) -> None:
-    """Start a command with Holdfast inside and a supervisor outside.
-
-    The command runs as it would alone: its input, output, signals and exit code are passed through.
-    """
-    from holdfast.supervisor.command import find_command
-    from holdfast.supervisor.launch import Settings
-    from holdfast.supervisor.watching import run_command
-
-    rules = dict(read_rule(text) for text in rule or [])
-    if patience is not None and policy in ("observe", "guard"):
-        raise UsageError(f"the policy {policy} never stops a training.", fix="--policy heal --patience 20")
-    chosen = read_policy(policy)
-    settings = Settings(
-        name=name,
-        folder=folder,
-        policy=chosen,
-        rules=rules,
-        patience=patience,
-        budget=parse_budget(budget),
-        hang_after=read_hang_after(hang_after),
-        restarts=restarts,
-        resume_args=read_template(resume_args),
-        restart_args=read_template(restart_args),
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser("holdfast run", usage="holdfast run [OPTIONS] [--] COMMAND...", description=_ABOUT, allow_abbrev=False)
+    add = parser.add_argument
+    add("--name", help="Name of the run; the script's name and the time without it.")
+    add("--folder", type=Path, default=Path("runs"), help="Folder that holds the runs. [default: runs]")
+    add("--policy", default="observe", help=f"{_POLICY_HELP} [default: observe]")
+    add(
+        "--rule",
+        action="append",
+        default=[],
+        help="Another policy for one finding: loss-spike=observe. May be given several times.",
     )
-    raise typer.Exit(run_command(find_command(command or []), settings))
+    patience = "Stop when a validation metric got no better for so many evaluations (heal)."
+    add("--patience", type=_whole_number(1), help=patience)
+    add("--budget", default="1%", help="Share of a step that watching may cost. [default: 1%%]")
+    add("--hang-after", metavar="SECONDS", help="Silence that is no hang, 10 by default; or `off`.")
+    restarts = "How often a command that fails or hangs is started again (heal). [default: 3]"
+    add("--restarts", type=_whole_number(0), default=3, help=restarts)
+    add("--resume-args", metavar="WORDS", help='How the script resumes: "--resume {checkpoint}".')
+    add("--restart-args", metavar="WORDS", help='More words for a restart: "--workers {workers}".')
+    return parser
+
+
+def run(words: Sequence[str]) -> int:
+    """Do what the words after `holdfast run` say; the exit code. Options end at the first word of the command."""
+    options, command = _split(words)
+    given, unknown = _parser().parse_known_args(options)
+    if unknown:
+        raise _no_such_option(unknown[0].partition("=")[0], [f"--{name.replace('_', '-')}" for name in vars(given)])
+    if given.patience is not None and given.policy in ("observe", "guard"):
+        raise UsageError(f"the policy {given.policy} never stops a training.", fix="--policy heal --patience 20")
+    settings = Settings(
+        name=given.name,
+        folder=given.folder,
+        policy=read_policy(given.policy),
+        rules=dict(read_rule(text) for text in given.rule),
+        patience=given.patience,
+        budget=parse_budget(given.budget),
+        hang_after=read_hang_after(given.hang_after),
+        restarts=given.restarts,
+        resume_args=read_template(given.resume_args),
+        restart_args=read_template(given.restart_args),
+    )
+    return run_command(find_command(command), settings)
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options of `run` and the command. A value may begin with a dash (`--resume-args --resume`), as argparse has it not."""
+    options, rest = list[str](), list(words)
+    while rest and rest[0].startswith("-") and rest[0] != "--":
+        word = rest.pop(0)
+        takes_next = word.startswith("--") and word != "--help" and "=" not in word and rest
+        options.append(f"{word}={rest.pop(0)}" if takes_next else word)
+    return options, rest[1:] if rest[:1] == ["--"] else rest
+
+
+def _no_such_option(name: str, known: Sequence[str]) -> UsageError:
+    near = difflib.get_close_matches(name, known, n=1)
+    return UsageError(f"no such option: {name}.", fix=f"did you mean {near[0]}?" if near else _HELP)
+
+
+def _whole_number(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number of {least} or more")
+        return int(text)
+
+    return read
 
 
 def parse_budget(text: str) -> float:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from holdfast.errors import CannotHappen as CannotHappen
+
 if TYPE_CHECKING:
     from holdfast.drills.injection.scene import Scene
 
@@ -34,10 +36,6 @@ class Expected:
     survivable: bool = False  # under `heal` the run ends as one without the fault does
     remark: bool = False  # a finding of severity `info` is enough: it may be meant so
     unseen: str = ""  # why `observe` cannot see it, in words; such a fault counts for nobody
-
-
-class CannotHappen(Exception):
-    """Raised by a fault that finds nothing to get hold of: says what this training lacks."""
 
 
 class Fault:

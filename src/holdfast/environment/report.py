@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast import __version__
 from holdfast.environment.check import OK, PROBLEM, SKIPPED, WARNING, Verdict
 from holdfast.environment.examine import Answer
 from holdfast.environment.masking import mask, secret
 from holdfast.environment.packages import installed, of_training
+from holdfast.version import __version__
 
 _VARIABLES = (
     "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "OMP_", "MKL_", "SLURM_JOB", "SLURM_CPUS", "SLURM_NTASKS",

@@ -34,6 +34,13 @@ class Journal:
         finally:
             os.close(descriptor)
 
+    def has_rows(self) -> bool:
+        """Whether anything was written so far, without reading it."""
+        try:
+            return self.path.stat().st_size > 0
+        except OSError:
+            return False
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         try:
             text = self.path.read_text(encoding="utf-8", errors="replace")

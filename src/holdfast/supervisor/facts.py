@@ -14,7 +14,6 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
-from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +83,16 @@ def git_state() -> dict[str, Any] | None:
 
 
 def package_versions(words: Sequence[str]) -> dict[str, str]:
-    """Versions in the environment that the command's program belongs to, read from its metadata."""
+    """Versions in the environment that the command's program belongs to, by the names of their metadata folders."""
     program = shutil.which(words[0])
     if program is None:
         return {}
-    prefix = Path(program).absolute().parent.parent
-    folders = [str(folder) for folder in prefix.glob("lib/python3*/site-packages")]
     versions = {}
-    for name in _PACKAGES if folders else ():
-        with contextlib.suppress(Exception):
-            versions[name] = next(iter(Distribution.discover(name=name, path=folders))).version
+    with contextlib.suppress(OSError):
+        for folder in Path(program).absolute().parent.parent.glob("lib/python3*/site-packages/*.dist-info"):
+            name, _, version = folder.stem.partition("-")
+            if name in _PACKAGES:
+                versions[name] = version
     return versions
 
 

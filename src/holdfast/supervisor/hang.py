@@ -1,22 +1,21 @@
-"""The thread that watches for hangs while a run lives. What it needs is loaded when the first training is seen."""
+"""The thread that watches for hangs while a run lives. What it needs is loaded when a training has lasted a moment."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.probe.niceness import be_nice
-from holdfast.signals.pulse import STARTING
 from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor.begun import wait_for_training
 from holdfast.supervisor.trouble import Trouble
 
 if TYPE_CHECKING:
     from holdfast.detectors.finding import Finding
     from holdfast.supervisor.hang_watch import HangWatch
 
-_WAITS_FOR = 0.3  # seconds between two looks for a training
+_SHORT_SECONDS = 2.0  # of a training that is over before it can hang
 
 
 class Hangs:
@@ -47,9 +46,8 @@ class Hangs:
     def _work(self) -> None:
         be_nice()
         try:
-            while not self._has_begun():
-                if self._stop.wait(_WAITS_FOR):
-                    return
+            if not wait_for_training(self._run, self._stop, seconds=_SHORT_SECONDS, starting=True):
+                return
             from holdfast.supervisor.hang_watch import HangWatch, limits_from
 
             limits = limits_from(self._run.info().get("hang_after"))
@@ -70,8 +68,3 @@ class Hangs:
     def _found(self, finding: Finding) -> None:
         if self.on_hang is not None and not self._stop.is_set():
             self.on_hang(finding)
-
-    def _has_begun(self) -> bool:
-        with contextlib.suppress(OSError):
-            return (self._run.path / STARTING).is_dir() or bool(self._run.recordings())
-        return False

@@ -1,6 +1,7 @@
 """Samples of the machine, taken from outside every two seconds: the run's processes, and NVIDIA GPUs.
 
-They start with the first training that is seen in the run, so that a command that never trains leaves nothing here.
+They start a second after the first training that is seen in the run: a command that never trains, or is over by then, leaves
+nothing here.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.schema import MISSING, MISSING_INT
+from holdfast.supervisor.begun import wait_for_training
 from holdfast.supervisor.trouble import Trouble
 
 if TYPE_CHECKING:
     from holdfast.signals.recorder import Recorder
 
-_EVERY_SECONDS = 2.0
+_EVERY_SECONDS, _SHORT_SECONDS = 2.0, 1.0
 _COMMAND_LETTERS = 200
 _CLAIM = "sampler"  # the folder itself is nobody's: stacks are kept in it too
 
@@ -53,17 +55,10 @@ class HostSampler:
 
     def _work(self) -> None:
         try:
-            if self._wait_for_training():
+            if wait_for_training(self._run, self._stop, seconds=_SHORT_SECONDS):
                 self._sample()
         except Exception as error:  # noqa: BLE001 - a machine that cannot be sampled is still one that trains
             self._trouble.step_back("sampling processes and GPUs", error)
-
-    def _wait_for_training(self) -> bool:
-        while not self._stop.wait(0.5):
-            with contextlib.suppress(OSError):
-                if self._run.recordings():
-                    return True
-        return False
 
     def _sample(self) -> None:
         path = self._run.path / "host"

@@ -1,19 +1,26 @@
-"""The thread that judges a run from outside while it lives, and once more when it has ended."""
+"""The thread that judges a run from outside while it lives, and once more when it has ended.
+
+A run that ends after a few steps and within seconds is not judged unless something was reported: loading the detectors takes
+more CPU time than such a run itself. `holdfast diagnose` judges any run.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 import time
 from typing import Any
 
+from holdfast.inside.policy import Policy
 from holdfast.probe.niceness import be_nice
+from holdfast.signals.pulse import read_pulse
 from holdfast.signals.run_folder import RunFolder
+from holdfast.supervisor.begun import trainings, wait_for_training
 from holdfast.supervisor.trouble import Trouble
 
 _EVERY_SECONDS = 0.2
 _LAST_LOOK_SECONDS = 5.0
+_FEW_STEPS, _SHORT_SECONDS = 32, 2.0
 
 
 class Judging:
@@ -21,6 +28,7 @@ class Judging:
 
     def __init__(self, run: RunFolder, trouble: Trouble, *, hurry: threading.Event) -> None:
         self._run, self._trouble, self._hurry = run, trouble, hurry
+        self._heals = allowed_in(run).heals
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="holdfast-judging", daemon=True)
 
@@ -42,13 +50,12 @@ class Judging:
 
     def _work(self) -> None:
         try:
-            _get_ready()
-            be_nice()
-            while not self._stop.is_set() and not self._has_begun():
-                self._stop.wait(_EVERY_SECONDS)
-            if not self._has_begun():
+            if self._heals:
+                _get_ready()
+            if not wait_for_training(self._run, self._stop, seconds=_SHORT_SECONDS, or_if=self._is_worth_it):
                 return
-            judge = make_judge(self._run, self._trouble)
+            judge = make_judge(self._run, self._trouble)  # first, or on a busy machine the last look comes too late
+            be_nice()
             while not self._stop.wait(_EVERY_SECONDS):
                 self._look(judge)
             self._look(judge, act=False)
@@ -62,10 +69,12 @@ class Judging:
         except OSError as error:  # a share that was away comes back: the next look may be a good one
             self._trouble.step_back("looking at the run", error)
 
-    def _has_begun(self) -> bool:
-        with contextlib.suppress(OSError):
-            return self._run.path.is_dir() and bool(self._run.recordings())
-        return False
+    def _is_worth_it(self) -> bool:
+        """Whether to judge however soon the run ends: a policy acts, something was reported, or there are many steps."""
+        recordings = trainings(self._run)
+        unknown = _FEW_STEPS if self._stop.is_set() else 0  # a training that has no pulse gets one in a moment, or never
+        steps = max((pulse.steps if (pulse := read_pulse(one)) else unknown for one in recordings), default=0)
+        return bool(recordings) and (self._heals or steps >= _FEW_STEPS or self._run.journal.has_rows())
 
 
 def is_ours(run: RunFolder) -> bool:
@@ -78,21 +87,28 @@ def is_ours(run: RunFolder) -> bool:
 
 
 def _get_ready() -> None:
-    """Import what a judge needs while the training imports torch: later, on a machine with no core to spare, it takes seconds."""
+    """Import what a judge needs while the training imports torch: later, on a machine with no core to spare, it takes seconds.
+
+    Only a judge that acts is waited for.
+    """
     import holdfast.recovery.judge
     import holdfast.recovery.order  # noqa: F401
+
+
+def allowed_in(run: RunFolder) -> Policy:
+    """The policy that `run.json` names."""
+    info = run.info()
+    rules = info.get("rules")
+    return Policy(str(info.get("policy") or "observe"), dict(rules) if isinstance(rules, dict) else {})
 
 
 def make_judge(run: RunFolder, trouble: Trouble) -> Any:
     """The judge that the policy of the run calls for. A policy file that cannot be used is told, and nothing is acted on."""
     from holdfast.errors import UsageError
-    from holdfast.inside.policy import Policy
     from holdfast.recovery.judge import Judge
     from holdfast.recovery.order import defaults, load, stopping_early
 
-    info = run.info()
-    rules = info.get("rules")
-    allowed = Policy(str(info.get("policy") or "observe"), dict(rules) if isinstance(rules, dict) else {})
+    allowed = allowed_in(run)
     try:
         policies = load(allowed.name)
     except UsageError as error:
@@ -100,6 +116,6 @@ def make_judge(run: RunFolder, trouble: Trouble) -> Any:
         policies, allowed = (), Policy("observe", {})
     if not policies and allowed.heals:
         policies = defaults()
-    if policies and isinstance(patience := info.get("patience"), int):
+    if policies and isinstance(patience := run.info().get("patience"), int):
         policies = (*policies, *stopping_early(patience)[len(defaults()) :])
     return Judge(run, policies, allowed, on_trouble=trouble.step_back)

@@ -19,7 +19,7 @@ from holdfast.checkpoints.formats.open import open_checkpoint
 from holdfast.checkpoints.load import load
 from holdfast.checkpoints.matching.from_contents import side_of
 from holdfast.checkpoints.summary import summarise
-from holdfast.cli.main import app
+from holdfast.cli.app import app
 
 
 @pytest.fixture(scope="module")

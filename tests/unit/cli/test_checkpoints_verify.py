@@ -139,7 +139,7 @@ def test_torch_is_not_imported(holdfast: Holdfast, here: Path, command: list[str
 
     save(here / "good.pt", training())
     code = (
-        "import sys; from holdfast.cli.main import app\n"
+        "import sys; from holdfast.cli.app import app\n"
         "for verb in ('verify', 'list', 'inspect'):\n"
         "    app(['checkpoints', verb, 'good.pt'], standalone_mode=False); print('>', verb, 'torch' in sys.modules)"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.cli.main import app
+from holdfast.cli.app import app
 
 OVERFITS = [(0.02 + 1.2 * math.exp(-n / 12), 0.5 + math.exp(-n / 5) + 0.012 * max(0, n - 12)) for n in range(60)]
 LEARNS = [(0.02 + 1.2 * math.exp(-n / 12), 0.1 + 1.2 * math.exp(-n / 12)) for n in range(60)]

@@ -97,7 +97,7 @@ def test_a_name_that_is_no_factory_is_refused(holdfast: Holdfast) -> None:
 
 
 def test_asking_for_light_checks_does_not_import_torch(command: list[str]) -> None:
-    code = "import sys; from holdfast.cli.main import app; app(['doctor', '--only', 'limits', '--json'], standalone_mode=False)"
+    code = "import sys; from holdfast.cli.app import app; app(['doctor', '--only', 'limits', '--json'], standalone_mode=False)"
     after = f"{code}\n"
     done = subprocess.run([command[0], "-X", "importtime", "-c", after], capture_output=True, text=True, check=False, timeout=60)
     assert not [line for line in done.stderr.splitlines() if line.split("|")[-1].strip() == "torch"]

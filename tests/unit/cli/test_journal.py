@@ -13,7 +13,7 @@ import pytest
 from every_case import every_case
 
 from holdfast.cli.entries import sentence
-from holdfast.cli.journal import Telling, after
+from holdfast.cli.journal_lines import Telling, after
 from holdfast.probe.journal import Feed, Folding, JournalReader
 from holdfast.probe.words import ACTIONS, FINDINGS
 from holdfast.signals.actions import KINDS

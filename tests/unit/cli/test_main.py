@@ -14,6 +14,10 @@ from holdfast_run import typed
         (("--nope",), "no such option: --nope", "holdfast -h"),
         (("query",), "missing argument 'SQL'.", "holdfast query -h"),
         (("tail", "--once=x"), "does not take a value.", "-h shows what it takes"),
+        (("run", "--polcy", "heal", "--", "x"), "no such option: --polcy.", "did you mean --policy?"),
+        (("run", "--patience", "0", "--", "x"), "'0' is no whole number of 1 or more.", "holdfast run -h"),
+        (("run", "--name"), "argument --name: expected one argument.", "holdfast run -h"),
+        (("run", "--resume-args", "--resume", "no-such-program", "--polcy"), "there is no command no-such-program.", "spelling"),
         (("attach", "host:80"), "'host:80' is no number of a process of this machine.", "type it there"),
     ],
 )
@@ -27,5 +31,6 @@ def test_a_wrong_command_line_is_told_in_two_lines(words: tuple[str, ...], probl
 
 def test_help_and_version_are_no_errors() -> None:
     assert typed("--version").stdout.startswith("holdfast ") and typed("--version").returncode == 0
+    assert "--resume-args" in typed("run", "-h").stdout and typed("run", "--help").returncode == 0
     assert "backtrace" in typed("--help").stdout and typed("tail", "-h").returncode == 0
     assert "backtrace" in (typed().stdout + typed().stderr)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from holdfast.cli.main import app
+from holdfast.cli.app import app
 
 
 def diagnose(*words: str | Path) -> tuple[int, str]:

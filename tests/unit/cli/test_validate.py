@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from holdfast.cli.main import app
+from holdfast.cli.app import app
 from holdfast.data.cleaned import read_quarantine
 
 

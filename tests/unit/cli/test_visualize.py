@@ -9,7 +9,7 @@ import made_data as made
 import pytest
 from typer.testing import CliRunner, Result
 
-from holdfast.cli.main import app
+from holdfast.cli.app import app
 
 
 @pytest.fixture(autouse=True)

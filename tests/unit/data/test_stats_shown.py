@@ -11,7 +11,7 @@ import made_data as made
 import pytest
 from typer.testing import CliRunner, Result
 
-from holdfast.cli.main import app
+from holdfast.cli.app import app
 from holdfast.data.stats.figures import Bars, Grid, Histogram
 from holdfast.data.stats.page import page
 from holdfast.data.stats.report import Statistics

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from holdfast.recovery import judge as judge_module
+from holdfast.signals.pulse import MAGIC, NAME, TRAINING
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
@@ -62,6 +64,34 @@ def test_a_short_run_gets_a_last_look_and_no_letter(run: RunFolder) -> None:
     recorder.close()
     assert "loss-divergence" in [row.get("code") for row in run.journal]
     assert not (run.path / "mailbox.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("policy", "steps", "reported", "judged"),
+    [
+        ("observe", 20, False, False),
+        ("guard", 20, False, False),
+        ("observe", 32, False, True),
+        ("observe", 20, True, True),
+        ("heal", 20, False, True),
+        ("observe", None, False, True),  # a training whose pulse could not be written
+    ],
+)
+def test_a_run_of_a_few_steps_is_judged_only_if_something_was_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, steps: int | None, reported: bool, judged: bool
+) -> None:
+    run, looks = RunFolder.create(tmp_path, "short", policy=policy), []
+    monkeypatch.setattr(judge_module.Judge, "look", lambda _, *, act: looks.append(act))
+    recording = run.claim(0)
+    if steps is not None:
+        (recording.path / NAME).write_bytes(struct.pack("<qqqqqdd8x", MAGIC, 1, steps, 1, TRAINING, 0.0, 0.0))
+    if reported:
+        run.journal.write("finding", code="non-finite-loss", severity="critical", step=3)
+    judging = Judging(run, Trouble(run), hurry=threading.Event())
+    judging._stop.set()
+    judging.start()
+    judging.finish()
+    assert not judging.busy and looks == ([False] if judged else [])
 
 
 def test_a_judge_that_fails_is_told_once_and_ends_nothing(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

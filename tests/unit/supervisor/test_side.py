@@ -20,7 +20,8 @@ def test_the_side_process_lives_as_long_as_the_training_and_tidies_up(tmp_path: 
     run = RunFolder.create(tmp_path, "a")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as training:
         recorder = Recorder.start(run, 0)
-        recorder.table("groups").append((0, 0, 0, 0.1, 0.0))
+        for step in range(1100):  # two segments
+            recorder.table("groups").append((step, 0, 0, 0.1, 0.0))
         (recorder.recording.path / "process.json").write_text(f'{{"pid": {training.pid}}}')
         side = start_side(run, training.pid, tmp_path)
         entry = tmp_path / "holdfast" / f"{side.pid}.json"

@@ -12,6 +12,7 @@ from holdfast.checkpoints.contents import Contents
 from holdfast.checkpoints.formats.files import few, no_access
 from holdfast.checkpoints.formats.folders import DEEPSPEED
 from holdfast.checkpoints.formats.joining import join, trouble
+from holdfast.checkpoints.formats.one_file import open_file
 
 _RANK = re.compile(r"zero_pp_rank_(\d+)_mp_rank_(\d+)")
 
@@ -29,8 +30,6 @@ def open_deepspeed(path: Path) -> Contents:
 
 
 def _add(contents: Contents, path: Path) -> None:
-    from holdfast.checkpoints.formats.open import open_file
-
     try:
         part = open_file(path)
     except OSError as error:

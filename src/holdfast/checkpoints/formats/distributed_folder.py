@@ -18,6 +18,7 @@ from holdfast.checkpoints.formats.distributed_index import Entry, Piece, Place, 
 from holdfast.checkpoints.formats.distributed_items import BadItem, DataFile
 from holdfast.checkpoints.formats.files import few, no_access, shown
 from holdfast.checkpoints.formats.joining import about, add_file, add_new, join, trouble
+from holdfast.checkpoints.formats.one_file import open_file
 from holdfast.checkpoints.formats.pieces import InPieces
 from holdfast.checkpoints.formats.torch_words import unsafe
 from holdfast.checkpoints.formats.trees import nested
@@ -241,8 +242,6 @@ def _tell_strangers(contents: Contents, names: list[str], indexes: list[str], us
 
 def _add_meta(contents: Contents, names: list[str]) -> None:
     """Lightning keeps what is not sharded in a file beside the pieces."""
-    from holdfast.checkpoints.formats.open import open_file
-
     if "meta.pt" not in names:
         return
     try:

@@ -12,9 +12,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents, TensorInfo
+from holdfast.checkpoints.formats.distributed_folder import open_distributed
 from holdfast.checkpoints.formats.files import few, no_access, shown
 from holdfast.checkpoints.formats.joining import about, add_file, join, trouble
 from holdfast.checkpoints.formats.json_text import BadJson, read_json
+from holdfast.checkpoints.formats.one_file import open_file
 
 NEWEST = 2  # the newest format that is understood
 _MANIFEST = "manifest.json"
@@ -97,8 +99,6 @@ def _names(contents: Contents, manifest: dict[str, Any] | None) -> list[str]:
 
 
 def _add_part(contents: Contents, name: str, manifest: dict[str, Any] | None) -> None:
-    from holdfast.checkpoints.formats.open import open_file
-
     try:
         part = open_file(contents.path / name)
     except FileNotFoundError:
@@ -146,8 +146,6 @@ def _number(text: Any) -> int | None:
 
 
 def _add_shards(contents: Contents) -> None:
-    from holdfast.checkpoints.formats.distributed_folder import open_distributed
-
     try:
         part = open_distributed(contents.path / _SHARDS)
     except OSError as error:

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents
+from holdfast.checkpoints.formats.distributed_folder import open_distributed
 from holdfast.checkpoints.formats.files import no_access
 from holdfast.checkpoints.formats.folders import FSDP, INDEX, SHARD, TRAINER, weights_in
 from holdfast.checkpoints.formats.joining import about, add_file, join, trouble
 from holdfast.checkpoints.formats.json_text import BadJson, read_json
+from holdfast.checkpoints.formats.one_file import open_file
 from holdfast.checkpoints.formats.sharded import lonely_shards, open_index
 
 _OLDER = "use an older checkpoint; if this one was copied, copy it again"
@@ -92,10 +94,8 @@ def _add_part(contents: Contents, path: Path, key: str) -> None:
 
 
 def _open_part(path: Path) -> Contents:
-    from holdfast.checkpoints.formats.open import open_file, open_folder
-
     if path.is_dir():
-        return open_folder(path)
+        return open_distributed(path)
     return open_index(path) if INDEX.match(path.name) else open_file(path)
 
 

@@ -8,28 +8,25 @@ A file is known by its first bytes; its name counts only where these say nothing
 
 from __future__ import annotations
 
-import contextlib
 import stat
 import time
-from collections.abc import Iterator
-from contextvars import ContextVar
 from pathlib import Path
 
 from holdfast.checkpoints.contents import Contents, Trouble
-from holdfast.checkpoints.formats.files import file_info, holds, no_access
+from holdfast.checkpoints.formats.files import holds, no_access
 from holdfast.checkpoints.formats.find import find_checkpoints, search
 from holdfast.checkpoints.formats.folders import HOLDFAST, SPARE, UNFINISHED, folder_kind
 from holdfast.checkpoints.formats.kinds import recognise
+from holdfast.checkpoints.formats.one_file import open_file
 from holdfast.checkpoints.formats.producers import recognise_producer
+from holdfast.checkpoints.formats.sharded import open_index
 from holdfast.checkpoints.formats.writing import who_writes
 from holdfast.errors import NoCheckpoint
 
-__all__ = ["find_checkpoints", "open_checkpoint", "open_file", "open_folder"]
+__all__ = ["find_checkpoints", "open_checkpoint"]
 
 _FEW = 20_000  # names that are looked at for a hint
 _JUST_NOW = 30.0  # seconds
-_DEPTH = 3  # files that one file may lead to, one after the other; an index of shards needs two
-_opened: ContextVar[tuple[int, set[tuple[int, int]]] | None] = ContextVar("_opened", default=None)
 
 
 def open_checkpoint(path: Path) -> Contents:
@@ -42,7 +39,7 @@ def open_checkpoint(path: Path) -> Contents:
         words = "It is a pipe, a socket or a device, not a file: it was not opened."
         return _unknown(path, Trouble("unreadable", words, "name a file or a folder"))
     try:
-        contents = open_folder(path) if stat.S_ISDIR(mode) else open_file(path)
+        contents = _open_folder(path) if stat.S_ISDIR(mode) else _open_file(path)
     except OSError as error:
         return _unknown(path, no_access(error))
     except Exception as error:  # noqa: BLE001 - one file's failure is that file's row, never the end of a listing
@@ -54,59 +51,16 @@ def open_checkpoint(path: Path) -> Contents:
     return contents
 
 
-def open_file(path: Path) -> Contents:
-    """What a file holds, by its content, each file once per checkpoint. Raises OSError where it cannot be read."""
-    with _once(path) as trouble:
-        return _unknown(path, trouble) if trouble is not None else _open_file(path)
-
-
-@contextlib.contextmanager
-def _once(path: Path) -> Iterator[Trouble | None]:
-    """Files name other files, and may name each other: a checkpoint opens none twice, and goes only so deep."""
-    depth, seen = _opened.get() or (0, set())
-    identity = (path.stat().st_dev, path.stat().st_ino)
-    token = _opened.set((depth + 1, seen))
-    try:
-        if identity in seen:
-            yield Trouble("unreadable", f"{path.name} is named twice, or names itself through other files.", "do not load it")
-        elif depth >= _DEPTH:
-            yield Trouble("unreadable", f"{path.name} lies {depth} indexes deep.", "do not load it")
-        else:
-            seen.add(identity)
-            yield None
-    finally:
-        _opened.reset(token)
-
-
 def _open_file(path: Path) -> Contents:
-    info = file_info(path)
-    found = recognise(path, info.size)
-    if found.kind == "zip":
-        from holdfast.checkpoints.formats.zip_file import open_zip
-
-        contents = open_zip(path)
-    elif found.kind == "pickle":
-        from holdfast.checkpoints.formats.legacy_file import open_legacy
-
-        contents = open_legacy(path)
-        if found.trouble is not None and contents.state == "unreadable":
-            contents.troubles[:] = [found.trouble]
-    elif found.kind == "safetensors":
-        from holdfast.checkpoints.formats.safetensors_file import open_safetensors
-
-        contents = open_safetensors(path)
-    elif found.kind == "index":
-        from holdfast.checkpoints.formats.sharded import open_index
-
-        contents = open_index(path)
-    else:
-        contents = Contents(path=path, format="unknown", files=[info])
-        contents.troubles += [found.trouble] if found.trouble else []
+    """What a file holds: an index with the files that it names, or one file of tensors. Raises OSError."""
+    if recognise(path, path.stat().st_size).kind != "index":
+        return open_file(path)
+    contents = open_index(path)
     recognise_producer(contents)
     return contents
 
 
-def open_folder(path: Path) -> Contents:
+def _open_folder(path: Path) -> Contents:
     """What a folder holds that is a checkpoint as a whole. Raises OSError where it cannot be read."""
     inside = {entry.name for entry in path.iterdir()}
     kind = folder_kind(path.name, inside)

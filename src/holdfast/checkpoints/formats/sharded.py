@@ -16,6 +16,7 @@ from holdfast.checkpoints.formats.files import few, no_access, shown
 from holdfast.checkpoints.formats.folders import SHARD
 from holdfast.checkpoints.formats.joining import add_file, join, trouble
 from holdfast.checkpoints.formats.json_text import BadJson, read_json
+from holdfast.checkpoints.formats.one_file import open_file
 
 _FETCH = "copy or download the missing files again; if this is where it was saved, use an older checkpoint"
 
@@ -68,8 +69,6 @@ def _shards(index: Any) -> dict[str, list[str]] | None:
 
 
 def _add_shard(contents: Contents, folder: Path, name: str, wanted: list[str]) -> None:
-    from holdfast.checkpoints.formats.open import open_file
-
     if re.search(r"[/\\\0]", name) or name in ("", ".", ".."):
         trouble(
             contents, "unreadable", f"The index names a file outside of its folder: {shown(name)}.", "do not load it", name[:60]

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.checkpoints.harmless import ITEM_SIZES
+from holdfast.checkpoints.pickled.legacy import read_inside
 from holdfast.checkpoints.pickled.nodes import Named, Pairs, StorageUse, Tensor, Thing, View
+from holdfast.checkpoints.pickled.stack import Stack
 from holdfast.checkpoints.pickled.values import VALUES, fixed_row, text_of
-
-if TYPE_CHECKING:
-    from holdfast.checkpoints.pickled.machine import Machine
 
 _DIMENSIONS = 64
 _LONGEST = 1 << 62
 _ODD = (TypeError, ValueError, LookupError, OverflowError, AttributeError, struct.error)  # not what this name is given
 
 
-def make(machine: Machine, what: Named, given: tuple[Any, ...]) -> Any:
+def make(machine: Stack, what: Named, given: tuple[Any, ...]) -> Any:
     """What a call of a known name gives; a description of the call otherwise."""
     name = what.full
     try:
@@ -34,7 +33,7 @@ def make(machine: Machine, what: Named, given: tuple[Any, ...]) -> Any:
     return Thing(name, given)
 
 
-def _tensor(_: Machine, storage: Any, offset: Any, shape: Any, stride: Any, *_rest: Any, dtype: str = "") -> Tensor:
+def _tensor(_: Stack, storage: Any, offset: Any, shape: Any, stride: Any, *_rest: Any, dtype: str = "") -> Tensor:
     """A tensor of a storage. Raises TypeError or ValueError for what no tensor has."""
     whole, shift = (storage.storage, storage.offset) if isinstance(storage, View) else (storage, 0)
     if not isinstance(whole, StorageUse):
@@ -45,7 +44,7 @@ def _tensor(_: Machine, storage: Any, offset: Any, shape: Any, stride: Any, *_re
     return Tensor(whole, dtype or whole.dtype, sizes, start + shift, steps)
 
 
-def _tensor_v3(machine: Machine, *given: Any) -> Tensor:
+def _tensor_v3(machine: Stack, *given: Any) -> Tensor:
     """A tensor of a storage without a kind: its own comes seventh."""
     dtype = given[6]
     if not isinstance(dtype, Named) or dtype.module != "torch" or dtype.name not in ITEM_SIZES:
@@ -53,7 +52,7 @@ def _tensor_v3(machine: Machine, *given: Any) -> Tensor:
     return _tensor(machine, *given[:4], dtype=dtype.name)
 
 
-def _quantized(machine: Machine, storage: Any, *given: Any) -> Tensor:
+def _quantized(machine: Stack, storage: Any, *given: Any) -> Tensor:
     if storage.dtype not in ("qint8", "quint8", "qint32"):
         raise ValueError  # several numbers in a byte
     return _tensor(machine, storage, *given)
@@ -68,20 +67,20 @@ def _lengths(values: Any) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _parameter(_: Machine, value: Any, *_rest: Any) -> Any:
+def _parameter(_: Stack, value: Any, *_rest: Any) -> Any:
     if not isinstance(value, Tensor | Thing):
         raise TypeError
     return value
 
 
-def _same(_: Machine, value: Any, *_rest: Any) -> Any:
+def _same(_: Stack, value: Any, *_rest: Any) -> Any:
     return value
 
 
 def _described(name: str, *parts: str) -> Callable[..., Thing]:
     """A tensor that lies in no single storage, as a thing with its parts."""
 
-    def maker(_: Machine, *given: Any) -> Thing:
+    def maker(_: Stack, *given: Any) -> Thing:
         thing = Thing(name)
         thing.state = Pairs((part, _plain(value)) for part, value in zip(parts, given, strict=False))
         return thing
@@ -93,18 +92,18 @@ def _plain(value: Any) -> Any:
     return value.full if isinstance(value, Named) else value
 
 
-def _sparse(machine: Machine, layout: Any, data: Any) -> Thing:
+def _sparse(machine: Stack, layout: Any, data: Any) -> Thing:
     parts = ("indices", "values", "size", "coalesced")
     if _plain(layout) not in ("torch.sparse_coo", "sparse_coo"):
         parts = ("compressed_indices", "plain_indices", "values", "size")
     return _described("torch.sparse", *parts)(machine, *data)
 
 
-def _wrapper(_: Machine, kind: Any, dtype: Any, shape: Any, *_rest: Any) -> Thing:
+def _wrapper(_: Stack, kind: Any, dtype: Any, shape: Any, *_rest: Any) -> Thing:
     return Thing(kind.full, (_plain(dtype), shape))
 
 
-def _of_type(machine: Machine, function: Any, kind: Any, given: Any, state: Any = None) -> Any:
+def _of_type(machine: Stack, function: Any, kind: Any, given: Any, state: Any = None) -> Any:
     """A tensor of a class of its own: the function is called, so it is judged as called."""
     machine.judge_call(kind, "made")
     made = machine.call(function, given)
@@ -113,13 +112,7 @@ def _of_type(machine: Machine, function: Any, kind: Any, given: Any, state: Any 
     return made
 
 
-def _storage_inside(machine: Machine, blob: Any) -> Any:
-    from holdfast.checkpoints.pickled.legacy import read_inside
-
-    return read_inside(machine, blob)
-
-
-def _made_the_old_way(machine: Machine, kind: Any, _base: Any, content: Any = None) -> Any:
+def _made_the_old_way(machine: Stack, kind: Any, _base: Any, content: Any = None) -> Any:
     """Protocols 0 and 1: an object of a class, with what it holds of the class that it inherits from."""
     made = machine.call(kind, (content,) if isinstance(content, str | tuple) else (), "made")
     if isinstance(made, Thing) and isinstance(content, Pairs):
@@ -129,15 +122,15 @@ def _made_the_old_way(machine: Machine, kind: Any, _base: Any, content: Any = No
     return made
 
 
-def _made(machine: Machine, kind: Any, *given: Any) -> Any:
+def _made(machine: Stack, kind: Any, *given: Any) -> Any:
     return machine.call(kind, given, "made")
 
 
-def _made_with_names(machine: Machine, kind: Any, given: Any, named: Any) -> Any:
+def _made_with_names(machine: Stack, kind: Any, given: Any, named: Any) -> Any:
     return machine.call(kind, (*given, named), "made")
 
 
-def _item(machine: Machine, of: Any, which: Any) -> Thing:
+def _item(machine: Stack, of: Any, which: Any) -> Thing:
     """`Union[int, str]`. An item of anything else may be the way to a function, or call one."""
     if not isinstance(of, Named) or of.module not in ("typing", "builtins", "collections", "types"):
         machine.found.refuse("operator.getitem")
@@ -160,7 +153,7 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     "torch._tensor._rebuild_from_type_v2": _of_type,
     "torch.nn.parameter.Parameter": _parameter,
     "torch.nn.parameter.Buffer": _parameter,
-    "torch.storage._load_from_bytes": _storage_inside,
+    "torch.storage._load_from_bytes": read_inside,
     "torch.Size": lambda _, items=(): fixed_row(items),
     "torch.serialization._get_layout": lambda _, text: text_of(text),
     "torch.torch_version.TorchVersion": lambda _, text: text_of(text),

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoints.harmless import ITEM_SIZES
-from holdfast.checkpoints.pickled.machine import Findings, Machine
 from holdfast.checkpoints.pickled.nodes import Blob, CutShort, NotFollowed, Pairs, StorageUse, Thing
 from holdfast.checkpoints.pickled.opcodes import Source
+from holdfast.checkpoints.pickled.stack import Findings, Stack
 
 MAGIC = 0x1950A86A20F9469CFC6C
 VERSION = 1001
@@ -38,42 +38,38 @@ class Legacy:
     placed: dict[str, tuple[int, int]] = field(default_factory=dict)  # key: offset and bytes that are there
 
 
-def read_legacy(source: Source, found: Findings, *, size: int, depth: int = 0) -> Legacy:
-    """Read the pickles and find the storages, in a file (or a part of one) that ends at `size`."""
+def read_legacy(source: Source, found: Findings, machine: type[Stack], *, size: int, depth: int = 0) -> Legacy:
+    """Have a machine read the pickles, and find the storages, in a file (or a part of one) that ends at `size`."""
     told = Legacy()
-    first = _next(source, found, told, "its content", depth)
+
+    def read(part: str) -> Stack:
+        """Read the next pickle, which is that part."""
+        pickle = machine(source, found, depth=depth).run()
+        told.problem, told.cut, told.part = pickle.problem, pickle.cut, part
+        return pickle
+
+    first = read("its content")
     if type(first.value) is not int or first.value != MAGIC:
         told.bare = told.problem is None or source.offset > _FIRST
         told.part = told.part if told.bare else "its first bytes"
         told.value, told.end = first.value, source.offset
         return told
-    version = _next(source, found, told, "the version of its form", depth)
+    version = read("the version of its form")
     if told.problem is None and version.value != VERSION:
         told.problem = "the version of its form is not known"
     if told.problem is None:
-        machine = _next(source, found, told, "the description of the machine that wrote it", depth)
-        facts = machine.value if isinstance(machine.value, Pairs) else ()
+        written_by = read("the description of the machine that wrote it").value
+        facts = written_by if isinstance(written_by, Pairs) else ()
         told.little_endian = not any(name == "little_endian" and value is False for name, value in facts)
     if told.problem is None:
-        _content(source, found, told, size, depth)
+        content = read("its content")
+        told.value = content.value
+        if told.problem is None:
+            keys = read("the list of its storages")
+            if told.problem is None:
+                _place(source, told, keys.value, content.keys, size)
     told.end = source.offset
     return told
-
-
-def _content(source: Source, found: Findings, told: Legacy, size: int, depth: int) -> None:
-    content = _next(source, found, told, "its content", depth)
-    told.value = content.value
-    if told.problem is None:
-        keys = _next(source, found, told, "the list of its storages", depth)
-        if told.problem is None:
-            _place(source, told, keys.value, content.keys, size)
-
-
-def _next(source: Source, found: Findings, told: Legacy, part: str, depth: int) -> Machine:
-    """Read the next pickle, which is that part."""
-    machine = Machine(source, found, depth=depth).run()
-    told.problem, told.cut, told.part = machine.problem, machine.cut, part
-    return machine
 
 
 def _place(source: Source, told: Legacy, keys: Any, storages: dict[str, StorageUse], size: int) -> None:
@@ -107,14 +103,14 @@ def _bytes_of(storage: StorageUse) -> int:
     return storage.count * ITEM_SIZES[storage.dtype]
 
 
-def read_inside(machine: Machine, blob: Any) -> Any:
+def read_inside(machine: Stack, blob: Any) -> Any:
     """A storage that lies inside a pickle, in the form above. Torch would load it; here it is read by the same rules."""
     if not isinstance(blob, Blob) or machine.depth >= _DEEPEST:
         machine.found.refuse("torch.storage._load_from_bytes")
         return Thing("torch.storage._load_from_bytes")
     source, end = _source_of(machine, blob)
     known = len(machine.found.storages)
-    told = read_legacy(source, machine.found, size=end, depth=machine.depth + 1)
+    told = read_legacy(source, machine.found, type(machine), size=end, depth=machine.depth + 1)
     if told.bare or told.problem is not None:
         machine.found.refuse("torch.storage._load_from_bytes")  # torch would load whatever it is
     for storage in machine.found.storages[known:]:
@@ -123,7 +119,7 @@ def read_inside(machine: Machine, blob: Any) -> Any:
     return told.value if told.value is not None else Thing("torch.storage._load_from_bytes")
 
 
-def _source_of(machine: Machine, blob: Blob) -> tuple[Source, int]:
+def _source_of(machine: Stack, blob: Blob) -> tuple[Source, int]:
     if blob.offset is not None:
         return machine.source.part(blob.offset, blob.offset + blob.size), blob.offset + blob.size
     if blob.data is None:  # it could hold anything, so what follows is not called good

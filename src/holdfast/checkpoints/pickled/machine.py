@@ -28,11 +28,7 @@ class Machine(Stack):
     """One stream: `run` it, then look at `value` and `problem`."""
 
     def __init__(self, source: Source, found: Findings, *, depth: int = 0) -> None:
-        super().__init__(found)
-        self.source, self.depth = source, depth  # depth: a stream in a stream
-        self.problem: str | None = None
-        self.cut = False  # the stream ends before its end
-        self.keys: dict[str, StorageUse] = {}
+        super().__init__(source, found, depth=depth)
         self._judged: set[tuple[str, str, Use]] = set()
         self._calls = 0  # one in the other
 
@@ -77,6 +73,12 @@ class Machine(Stack):
         for code, (name, read) in OPCODES.items():
             table[code] = (read, None if name == "value" else getattr(self, f"_{name}"))
         return table
+
+    def _frame(self, _: int) -> None:
+        pass
+
+    def _readonly_buffer(self, _: None) -> None:
+        pass
 
     # --- names
 

@@ -1,12 +1,18 @@
-"""The stack of a pickle machine: marks, memo, and the containers that are put together on it."""
+"""The stack of a pickle machine: marks, memo, and the containers that are put together on it.
+
+What a machine is to those that it asks (`known`, `legacy`) stands here too: they cannot import the one that imports them.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from holdfast.checkpoints.names import Use
 from holdfast.checkpoints.pickled.nodes import Bag, Named, NotFollowed, Pairs, StorageUse, Thing
+from holdfast.checkpoints.pickled.opcodes import Source
 
 CONTAINER, MEMO = 4, 2  # units of work, by the memory they take; everything else is one
 
@@ -26,15 +32,30 @@ class Findings:
             self.refused.setdefault(ascii(what)[1:-1][:200])  # letters of other scripts may look like ours
 
 
-class Stack:
+class Stack(ABC):
     """The instructions that need nothing but the stack. Each takes the argument of its instruction."""
 
-    def __init__(self, found: Findings) -> None:
-        self.found = found
+    def __init__(self, source: Source, found: Findings, *, depth: int = 0) -> None:
+        self.source, self.found, self.depth = source, found, depth  # depth: a stream in a stream
         self.value: Any = None
+        self.problem: str | None = None
+        self.cut = False  # the stream ends before its end
+        self.keys: dict[str, StorageUse] = {}
         self._stack: list[Any] = []
         self._marks: list[list[Any]] = []
         self._memo: dict[int, Any] = {}
+
+    @abstractmethod
+    def run(self) -> Stack:
+        """Read up to the end of the stream, or as far as it can be followed."""
+
+    @abstractmethod
+    def call(self, what: Any, arguments: Any, use: Use = "called") -> Any:
+        """What a call would give, described."""
+
+    @abstractmethod
+    def judge_call(self, what: Any, use: Use = "called") -> None:
+        """Judge something that is called, or of which an object is made."""
 
     def begun(self) -> Any:
         """The outermost container of a stream that broke off, with what was waiting to be put into it and into those inside."""
@@ -77,9 +98,6 @@ class Stack:
         if version > 5:
             raise NotFollowed(f"protocol {version} of pickle is not known")
 
-    def _frame(self, _: int) -> None:
-        pass
-
     def _put(self, place: int) -> None:
         self.found.spent += MEMO
         self._memo[place] = self._stack[-1]
@@ -92,9 +110,6 @@ class Stack:
 
     def _buffer(self, _: None) -> None:
         self._stack.append(Thing("a buffer outside the file"))
-
-    def _readonly_buffer(self, _: None) -> None:
-        pass
 
     def _push(self, container: Any) -> None:
         self.found.spent += CONTAINER

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.drills.fault import CannotHappen
 from holdfast.drills.injection.scene import Scene
+from holdfast.errors import CannotHappen
 
 FACTS = {
     "loader": "a DataLoader",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.drills.fault import CannotHappen, Fault, places_of
+from holdfast.drills.fault import Fault, places_of
 from holdfast.drills.injection.notes import Notes
 from holdfast.drills.injection.scene import Scene
 from holdfast.drills.plan import Planned
+from holdfast.errors import CannotHappen
 
 
 class Live:

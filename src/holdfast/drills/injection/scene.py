@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from holdfast.drills.fault import CannotHappen
+from holdfast.errors import CannotHappen
 from holdfast.inside.discovery import find_living, find_roots
 
 _COUNT = struct.Struct("<q")

@@ -7,12 +7,12 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast import __version__
 from holdfast.probe.cluster import mark_of
 from holdfast.probe.glance import look
 from holdfast.probe.serve import inside, tables
 from holdfast.probe.serve.reply import Denied, Json, Reply, Request
 from holdfast.probe.state import read_state
+from holdfast.version import __version__
 
 PROTOCOL = 1
 _GLANCE_ROWS = 512

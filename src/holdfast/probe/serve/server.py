@@ -34,6 +34,7 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(
         self,
         address: tuple[str, int],
+        handler: type[http.server.BaseHTTPRequestHandler],
         runs: Callable[[], list[RunFolder]],
         tokens: Sequence[Token],
         *,
@@ -42,8 +43,6 @@ class Server(http.server.ThreadingHTTPServer):
         tls: ssl.SSLContext | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        from holdfast.probe.serve.handler import Handler
-
         self.runs, self.tokens, self.read_only, self.say = runs, list(tokens), read_only, say
         self.limits = limits or Limits()
         self.rate = Rate(self.limits.requests_a_second, self.limits.requests_at_once)
@@ -57,7 +56,7 @@ class Server(http.server.ThreadingHTTPServer):
         self._lock, self._strangers = threading.Lock(), Rate(1 / 60, 1)
         self._closed = threading.Event()
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, Handler)
+        super().__init__(address, handler)
         threading.Thread(target=self._shut_late_ones, name="holdfast-serve-deadlines", daemon=True).start()
 
     @property

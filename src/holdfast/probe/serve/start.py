@@ -13,6 +13,7 @@ from pathlib import Path
 
 from holdfast.errors import UsageError
 from holdfast.probe.address import Address, is_loopback, parse_listen
+from holdfast.probe.serve.handler import Handler
 from holdfast.probe.serve.limits import Limits
 from holdfast.probe.serve.server import Server
 from holdfast.probe.serve.tokens import given_tokens, local_token
@@ -45,7 +46,9 @@ def serving(
     if not is_loopback(host):
         _check_open_door(settings, has_tokens=bool(tokens), has_tls=tls is not None, say=say)
     try:
-        server = Server((host, port), runs, tokens, read_only=settings.read_only, limits=settings.limits, tls=tls, say=say)
+        server = Server(
+            (host, port), Handler, runs, tokens, read_only=settings.read_only, limits=settings.limits, tls=tls, say=say
+        )
     except OSError as error:
         raise UsageError(f"cannot listen on {settings.listen}: {error.strerror or error}.", fix=_fix(error)) from None
     with local_token(server.port) as own:

@@ -1,0 +1,95 @@
+"""The verbs as typer reads them. They import what they need when they run, so that `holdfast --help` answers at once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from holdfast.cli import (
+    attach,
+    backtrace,
+    checkpoints,
+    cleanup,
+    demo,
+    diagnose,
+    doctor,
+    drill,
+    explain,
+    go_on,
+    journal,
+    pause,
+    plan,
+    ps,
+    query,
+    repl,
+    replay,
+    repro,
+    save,
+    serve,
+    stats,
+    tables,
+    tail,
+    undo,
+    validate,
+    visualize,
+)
+from holdfast.cli import eval as eval_verb
+from holdfast.cli import set as set_verb
+from holdfast.cli.errors import in_words
+from holdfast.cli.run import run
+from holdfast.version import __version__
+
+
+class Verbs(TyperGroup):
+    """The group of all verbs; what a verb raises becomes words and an exit code here."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb."""
+        return in_words(lambda: super(Verbs, self).invoke(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what stands before the verb."""
+        found: list[str] = in_words(lambda: super(Verbs, self).parse_args(ctx, args))
+        return found
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"holdfast {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    name="holdfast",
+    cls=Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def holdfast(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
+) -> None:
+    """Keeps PyTorch training alive: watch a run from outside, and ask it anything."""
+
+
+@app.command(
+    "run",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+def run_verb(context: typer.Context) -> None:
+    """Start a command with Holdfast inside and a supervisor outside."""
+    raise typer.Exit(run(context.args))
+
+
+_BEFORE = (doctor, drill, plan, repro, stats, validate, visualize)  # before a run
+_DURING = (ps, tail, backtrace, journal, diagnose, explain, tables, query, serve, replay, checkpoints, demo)
+_INSIDE = (eval_verb, repl, set_verb, undo, save, cleanup, pause, go_on, attach)
+for _verb in (*_DURING, *_INSIDE, *_BEFORE):
+    _verb.register(app)
