@@ -36,7 +36,6 @@ LEVELS = {
     "memory_errors": 0,  # which errors are memory that ran out: asked by the loop, by `plan` and by the diagnosis
 }
 FILES = sorted(SOURCE.rglob("*.py"))
-INSIDE_CIRCLES = 46  # files of `inside` that still import each other in circles: lower it with each that goes, never raise it
 
 
 def unit_of(file: Path) -> str:
@@ -81,21 +80,6 @@ def test_a_unit_imports_only_units_of_a_lower_level() -> None:
             if unit != own and LEVELS.get(unit, 99) >= LEVELS[own]:
                 wrong.append(f"{file}:{line}: {own} (level {LEVELS[own]}) imports {unit} (level {LEVELS.get(unit)})")
     assert not wrong, "\n".join(wrong)
-
-
-def test_the_files_of_the_state_import_each_other_in_one_direction() -> None:
-    """Imports in functions and under TYPE_CHECKING count: a cycle hides who knows whom."""
-    files = {file.stem: file for file in (SOURCE / "state").glob("*.py")}
-    below: dict[str, set[str]] = {}
-    for name, file in files.items():
-        below[name] = set()
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("holdfast.state"):
-                module = (node.module or "").removeprefix("holdfast.state").lstrip(".")
-                below[name] |= {module} if module else {alias.name for alias in node.names}
-    while removed := {name for name, others in below.items() if not others & below.keys()}:
-        below = {name: others for name, others in below.items() if name not in removed}
-    assert not below, f"these files import each other: {sorted(below)}"
 
 
 WRITTEN = {
@@ -159,12 +143,9 @@ def circles(imports: dict[str, set[str]]) -> dict[str, list[str]]:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
+    """Imports in functions and under TYPE_CHECKING count: a circle hides who knows whom."""
     found = circles(imported_files({name_of(file): file for file in FILES}))
-    inside = [name for name in found if name.startswith("holdfast.inside.")]
-    wrong = sorted({" -> ".join(way) for name, way in found.items() if name not in inside}, key=len)
-    assert not wrong, "\n".join(wrong)
-    shown = "\n".join(" -> ".join(found[name]) for name in inside)
-    assert len(inside) <= INSIDE_CIRCLES, f"{len(inside)} files of inside import each other in circles:\n{shown}"
+    assert not found, "\n".join(sorted({" -> ".join(way) for way in found.values()}, key=len))
 
 
 def test_a_circle_is_seen_however_its_imports_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,11 +103,6 @@ def arm_from_environment() -> None:
     """Arm as `holdfast run` asked for. Never raises: a training must start whatever happens here."""
     try:
         _begin_others(os.environ.get("HOLDFAST_ALSO", ""))
-        if saved := os.environ.get("HOLDFAST_REPLAY"):
-            from holdfast.inside.replay import replay  # it imports this file
-
-            replay.arm(saved)
-            return
         folder = os.environ.get("HOLDFAST_RUN")
         if not folder:
             return

@@ -1,4 +1,4 @@
-"""Which training an optimizer belongs to. Asked at an optimizer's first step; after that the session knows it.
+"""Which training an optimizer belongs to. Asked at an optimizer's first step; after that the process knows it.
 
     shares parameters with a training                         that training
     was there when a training began, a few steps ago          that training: two networks trained against each other
@@ -24,15 +24,15 @@ from holdfast.inside.discovery import find_living
 from holdfast.inside.training import Training
 
 if TYPE_CHECKING:
-    from holdfast.inside.session import Session
+    from holdfast.inside.process import Process
 
 _SHORT, _IN_A_ROW = 16, 3  # steps, trainings
 Optimizer = torch.optim.Optimizer
 
 
-def assign(session: Session, optimizer: Optimizer) -> Training | None:
+def assign(process: Process, optimizer: Optimizer) -> Training | None:
     """The training of an optimizer that is seen for the first time; None if no scope wants it."""
-    scope = next((scope for scope in session.scopes if scope.wants(optimizer)), None)
+    scope = next((scope for scope in process.scopes if scope.wants(optimizer)), None)
     if scope is None:
         return None
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -42,14 +42,14 @@ def assign(session: Session, optimizer: Optimizer) -> Training | None:
     for training in scope.trainings:
         if training.expects(optimizer) and not training.is_over():
             training.join(optimizer)
-            learn_models(session, scope, training, (session.registry.living_with(parameters) or find_living()).modules)
+            learn_models(process, scope, training, (process.registry.living_with(parameters) or find_living()).modules)
             return training
-    here = [training for training in reversed(scope.trainings) if training.losses is session.losses]
+    here = [training for training in reversed(scope.trainings) if training.losses is process.losses]
     for training in here:
         if _takes_in(training, optimizer, parameters):
             return training
     was_short = bool(here) and here[0].main is not None and here[0].main.steps < _SHORT
-    begun = begin(session, scope, optimizer)
+    begun = begin(process, scope, optimizer)
     if begun is not None and was_short:
         begun.short_before = here[0].short_before + 1
     return begun
@@ -72,16 +72,16 @@ def _takes_in(training: Training, optimizer: Optimizer, parameters: list[torch.T
     return follows
 
 
-def settle(session: Session, training: Training, optimizer: Optimizer) -> None:
+def settle(process: Process, training: Training, optimizer: Optimizer) -> None:
     """An optimizer steps and steps without the main one: it is the main one, or a training of its own."""
     member = training.members[id(optimizer)]
     if training.main is None or training.main.steps == 0:
         training.main, member.is_inner = member, False
         return
     training.leave(optimizer)
-    scope = next(scope for scope in session.scopes if training in scope.trainings)
-    begun = begin(session, scope, optimizer, alone=not member.is_inner)
-    session.of_optimizer[id(optimizer)] = (weakref.ref(optimizer), begun)
+    scope = next(scope for scope in process.scopes if training in scope.trainings)
+    begun = begin(process, scope, optimizer, alone=not member.is_inner)
+    process.of_optimizer[id(optimizer)] = (weakref.ref(optimizer), begun)
     if begun is not None and member.rows:
         begun.begin_with(member.rows)
 

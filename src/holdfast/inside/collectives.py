@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from holdfast.inside.patches import Patches
+from holdfast.inside.process import Process
 from holdfast.inside.pulse import PULSE
-from holdfast.inside.session import Session
 from holdfast.inside.shield import Shield
 from holdfast.signals.pulse import COLLECTIVE
 
@@ -40,24 +40,24 @@ _ROWS_A_STEP = 100
 BACKWARD = "backward"  # under DDP and FSDP the ranks wait for each other in there
 
 
-def watch_collectives(patches: Patches, session: Session, shield: Shield) -> Callable[..., Any] | None:
+def watch_collectives(patches: Patches, process: Process, shield: Shield) -> Callable[..., Any] | None:
     """Wrap the functions of `torch.distributed` that a script calls. What writes down how long something held the caller; None
     where there is one rank only."""
     if not torch.distributed.is_available():
         return None
-    record = shield(_Log(session).record)
+    record = shield(_Log(process).record)
     for name in _OPERATIONS:
         patches.replace(torch.distributed, name, partial(_timed, name, record))
     return record if os.environ.get("WORLD_SIZE", "1") != "1" else None
 
 
 class _Log:
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, process: Process) -> None:
+        self._process = process
         self._step, self._rows = -1, 0
 
     def record(self, operation: str, tensors: Any, seconds: float) -> None:
-        trainings = self._session.trainings
+        trainings = self._process.trainings
         if not trainings:
             return
         training = trainings[-1]

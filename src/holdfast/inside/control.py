@@ -20,7 +20,6 @@ import torch
 from holdfast.inside.learning_rate import RateFactor
 from holdfast.inside.mailbox import Letter, Mailbox
 from holdfast.inside.reflexes.guard import Guard
-from holdfast.inside.scope import Scope
 from holdfast.signals.actions import Action, Refused
 from holdfast.signals.journal import Journal
 from holdfast.state.background import Helper
@@ -44,13 +43,13 @@ class Control:
         part: int,
         guard: Guard,
         snapshots: Snapshots,
-        scope: Scope,
+        micro_batches: Callable[[], Any],
         helper: Helper,
         optimizers: Callable[[], list[Optimizer]],
     ) -> None:
         self.rate, self.snapshots = RateFactor(), snapshots
         self._run, self._journal, self._rank, self._guard = run, journal, rank, guard
-        self._scope, self._helper, self._optimizers = scope, helper, optimizers
+        self._micro_batches, self._helper, self._optimizers = micro_batches, helper, optimizers
         self._mailbox = Mailbox(run, part)
         self._waiting: list[Letter] = []
         self._untold: list[dict[str, Any]] = []
@@ -167,7 +166,7 @@ class Control:
         return f"gradient norm kept under {self._guard.max_norm:g} until step {self._clip_until}"
 
     def _shrink(self, action: Action, step: int) -> str:  # noqa: ARG002 - all actions are called alike
-        micro_batches = self._scope.micro_batches
+        micro_batches = self._micro_batches()
         if micro_batches is None:
             raise Refused("the loop has no `@run.step` function that could be split; docs/out_of_memory.md shows the two lines")
         parts = int(action.settings.get("parts", 2))

@@ -14,32 +14,32 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from holdfast.inside.process import Process
     from holdfast.inside.scope import Scope
-    from holdfast.inside.session import Session
     from holdfast.inside.training import Training
 
 
-def close_ended(session: Session, scope: Scope) -> None:
+def close_ended(process: Process, scope: Scope) -> None:
     """Have the trainings of a scope that are over closed, and forget them. Does not wait."""
     for training in scope.take_ended():
-        _forget(session, training)
-        scope.close_later(partial(_close, session, training))
+        _forget(process, training)
+        scope.close_later(partial(_close, process, training))
 
 
-def _forget(session: Session, training: Training) -> None:
-    """Nothing in the session is to lead to it any more. In place: the hooks hold on to the same dictionaries."""
-    optimizers, models = session.of_optimizer, session.whole_models
+def _forget(process: Process, training: Training) -> None:
+    """Nothing in the process is to lead to it any more. In place: the hooks hold on to the same dictionaries."""
+    optimizers, models = process.of_optimizer, process.whole_models
     for key in [key for key, (optimizer, of) in list(optimizers.items()) if of is training and optimizer() is None]:
         optimizers.pop(key, None)
     for key in [key for key, (_, of) in list(models.items()) if of is training]:
         models.pop(key, None)
 
 
-def _close(session: Session, training: Training) -> None:
+def _close(process: Process, training: Training) -> None:
     device = training.courier.device if training.courier is not None else None  # another one than this thread would wait for
     with torch.cuda.device(device) if device is not None else contextlib.nullcontext():
         try:
-            if session.doors is not None:
-                session.doors.close(training)
+            for tell in process.when_over:
+                tell(training)
         finally:
             training.close()

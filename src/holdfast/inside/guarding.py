@@ -55,7 +55,7 @@ def guard_training(training: Training, scope: Scope, batches: Batches, *, by_han
         part=recorder.recording.part,
         guard=training.guard,
         snapshots=snapshots,
-        scope=scope,
+        micro_batches=lambda: scope.micro_batches,
         helper=helper,
         optimizers=training.optimizers,
     )

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from holdfast.inside.ranks import world_size
 
 if TYPE_CHECKING:
+    from holdfast.inside.process import Process
     from holdfast.inside.scope import Scope
-    from holdfast.inside.session import Session
     from holdfast.inside.training import Training
 
 _LOADER = os.path.join("torch", "utils", "data", "dataloader.py")  # noqa: PTH118 - the end of a path
@@ -29,10 +29,10 @@ _WAIT = 20.0  # seconds for the step to end; then it stops at once
 class Interrupt:
     """The handler of one process."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, process: Process) -> None:
+        self._process = process
         self._scope: Scope | None = None
-        self._wanted, self._process = False, 0
+        self._wanted, self._pid = False, 0
         self._timer: threading.Timer | None = None
 
     def listen(self, scope: Scope) -> None:
@@ -40,7 +40,7 @@ class Interrupt:
         if self._scope is not None or threading.current_thread() is not threading.main_thread() or world_size() > 1:
             return
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._scope, self._wanted, self._process = scope, False, os.getpid()
+            self._scope, self._wanted, self._pid = scope, False, os.getpid()
             signal.signal(signal.SIGINT, self._pressed)
 
     def let_go(self) -> None:
@@ -53,20 +53,20 @@ class Interrupt:
         self._scope = None
 
     def _pressed(self, number: int, frame: FrameType | None) -> None:
-        if self._wanted or not self._session.trainings or os.getpid() != self._process:
+        if self._wanted or not self._process.trainings or os.getpid() != self._pid:
             self.let_go()
             signal.default_int_handler(number, frame)
         self._wanted = True
         if _waits_for_a_batch(frame):
-            self._stop(list(self._session.trainings)[-1])
-        self._session.stopping = self._stop
+            self._stop(list(self._process.trainings)[-1])
+        self._process.stopping = self._stop
         _say("a checkpoint is saved at the end of this step, then it stops; Ctrl-C again stops at once")
         self._timer = threading.Timer(_WAIT, os.kill, (os.getpid(), signal.SIGINT))
         self._timer.daemon = True
         self._timer.start()
 
     def _stop(self, training: Training) -> None:
-        self._session.stopping = None
+        self._process.stopping = None
         try:
             _say(self._save(training))
         except Exception as error:  # noqa: BLE001 - it was asked to stop, and stops
@@ -78,7 +78,7 @@ class Interrupt:
         from holdfast.inside.door.emergency import Emergency
 
         assert self._scope is not None
-        emergency = Emergency(training, self._scope, self._session)
+        emergency = Emergency(training, self._scope, self._process)
         answer = emergency.save(None)()
         emergency.close()
         return f"saved {answer['path']}" if answer.get("ok") else f"no checkpoint was saved: {answer.get('error')}"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
 from holdfast.inside import step_row as at
+from holdfast.inside.capture.device import Courier
 from holdfast.inside.capture.gradients import HostPlan, read_each_on_host
 from holdfast.inside.capture.gradients_cuda import GradientKernel
 from holdfast.inside.capture.quick import AVAILABLE, quick_norm
@@ -17,12 +18,22 @@ from holdfast.inside.capture.weights import plain_weights, weight_norms
 from holdfast.inside.gathering import Gathering
 from holdfast.signals.schema import STEPS
 
-if TYPE_CHECKING:
-    from holdfast.inside.training import Training
-
 Optimizer = torch.optim.Optimizer
 _ALONE, _INNER_ALONE, _KEPT_ROWS = 64, 1000, 16  # steps
 _SHARES_AT_MOST = 64  # sets of parameters that a script clips, of which is remembered whose they are
+
+
+class Reader(Protocol):
+    """The training whose gradients are read."""
+
+    def names_of(self, parameters: list[torch.Tensor]) -> list[int]:
+        """The codes of those that have a gradient."""
+
+    def courier_for(self, device: torch.device) -> Courier | None:
+        """Who brings numbers from this device; None for the host."""
+
+    def charge(self, luxury: str, begun: float) -> None:
+        """What was done since `begun` is not part of every step."""
 
 
 class Member:
@@ -76,7 +87,7 @@ class Member:
             known = self._shares[key] = bool(own & given), own == given
         return known
 
-    def read(self, parameters: list[torch.Tensor], training: Training, *, each: bool) -> Gathering:
+    def read(self, parameters: list[torch.Tensor], training: Reader, *, each: bool) -> Gathering:
         """Read the gradients of these parameters, all together or each. On the way of every step."""
         if self.quick and not each:
             norm = quick_norm(parameters)

@@ -26,8 +26,8 @@ from holdfast.state.store import CheckpointStore
 from holdfast.state.training_state import TrainingState
 
 if TYPE_CHECKING:
+    from holdfast.inside.process import Process
     from holdfast.inside.scope import Scope
-    from holdfast.inside.session import Session
 
 Named = Callable[[], tuple[list[nn.Module], list[Optimizer]]]
 
@@ -64,9 +64,9 @@ class RecordedState:
 class RunCheckpoints:
     """Saves the newest training of a run, and resumes it."""
 
-    def __init__(self, scope: Scope, session: Session, positions: Positions, named: Named) -> None:
+    def __init__(self, scope: Scope, process: Process, positions: Positions, named: Named) -> None:
         """`named` gives the models and optimizers that the script has named, as far as they are alive."""
-        self._scope, self._session, self._positions, self._named = scope, session, positions, named
+        self._scope, self._process, self._positions, self._named = scope, process, positions, named
         self._stores: dict[Path, CheckpointStore] = {}
         self._recorded = RecordedState(scope.averages, whole=True)
         self._notes = RankNotes(scope.run.path)
@@ -86,7 +86,7 @@ class RunCheckpoints:
                 metrics=metrics,
                 settings=self._scope.settings,
                 also={"loader": self._positions.state_dict()},
-                gradients=self._session.losses.accumulating,
+                gradients=self._process.losses.accumulating,
                 wait=wait,
             )
         except Exception as error:  # noqa: BLE001 - training continues
@@ -159,7 +159,7 @@ class RunCheckpoints:
         passes = self._positions.passes if data else None
         restored = replace(restored, epoch=passes if passes is not None else restored.epoch)
         self._scope.first_step = restored.step
-        self._session.loader.set_epoch(restored.epoch or 0)
+        self._process.loader.set_epoch(restored.epoch or 0)
         self._report(restored)
         return restored
 

@@ -16,7 +16,6 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -24,20 +23,14 @@ from torch import nn
 from torch.utils.data import get_worker_info
 
 from holdfast.inside.belonging import assign, settle
-from holdfast.inside.capture.checkpoint_news import CheckpointNews
 from holdfast.inside.capture.evaluation import EvaluationPhase
-from holdfast.inside.capture.loader import Loader
-from holdfast.inside.capture.loads import Loads
-from holdfast.inside.capture.losses import Losses
-from holdfast.inside.capture.memory import ProcessMemory
-from holdfast.inside.capture.saves import Saves
-from holdfast.inside.discovery import Registry
 from holdfast.inside.interrupt import Interrupt
 from holdfast.inside.manual_updates import LOOK_AFTER_STEPS
 from holdfast.inside.metrics import write_losses
+from holdfast.inside.process import Process
 from holdfast.inside.pulse import PULSE
+from holdfast.inside.restarted import restarted
 from holdfast.inside.scope import Scope
-from holdfast.inside.thread_state import Feeds, ThreadState
 from holdfast.inside.training import Training
 from holdfast.signals.pulse import ENDING
 from holdfast.state import fast_forward
@@ -51,44 +44,19 @@ if TYPE_CHECKING:
 Optimizer = torch.optim.Optimizer
 
 
-class Session:
-    """The state of Holdfast in one process."""
+class Session(Process):
+    """What happens in this process; the rest is there for those who only need to know."""
 
     def __init__(self) -> None:
-        self.scopes: list[Scope] = []
-        self.here, self.feeds, self.memory, self.registry = ThreadState(), Feeds(), ProcessMemory(), Registry()
-        news = CheckpointNews(self)
-        self.saves, self.loads = Saves(news), Loads(news)
+        super().__init__()
         self.trackers: Trackers | None = None
-        self.began = time.time()
         self.samples_modules = False  # whether modules are being timed in this step
-        self.of_optimizer: dict[int, tuple[weakref.ref[Optimizer], Training | None]] = {}
-        self.whole_models: dict[int, tuple[weakref.ref[nn.Module], Training]] = {}
         self._closes_with = os.getpid()  # the process that wrote down to close with it; this one has `atexit`
-        self.asked: Callable[[Training], None] | None = None  # set while someone asks for something between two steps
         self.doors: Doors | None = None
-        self.stopping: Callable[[Training], None] | None = None  # set when Ctrl-C was pressed
         self.interrupt = Interrupt(self)
         self.catching_up: CatchingUp | None = None  # after a restart of a script that does not resume by itself
-
-    @property
-    def losses(self) -> Losses:
-        """The losses that this thread has gone backward from since its last step."""
-        return self.here.losses
-
-    @property
-    def loader(self) -> Loader:
-        """What this thread draws its batches from."""
-        if self.here.feed is None:
-            self.here.feed = self.feeds.for_drawing(None)
-        return self.here.feed.loader
-
-    @property
-    def trainings(self) -> list[Training]:
-        """All trainings of this process, in all scopes."""
-        if len(self.scopes) == 1:
-            return self.scopes[0].trainings
-        return [training for scope in self.scopes for training in scope.trainings]
+        self.when_begun.append(self._training_begins)
+        self.when_over.append(self._close_door)
 
     # Events of the optimizer
 
@@ -324,8 +292,7 @@ class Session:
             PULSE.enter(ENDING)
         scope.finish_closing()
         for training in scope.trainings:
-            if self.doors is not None:
-                self.doors.close(training)
+            self._close_door(training)
             training.close()
         gone = {id(training) for training in scope.trainings}
         self.of_optimizer = {k: v for k, v in self.of_optimizer.items() if v[1] is not None and id(v[1]) not in gone}
@@ -363,7 +330,34 @@ class Session:
         self.of_optimizer.clear()
         self.whole_models.clear()
 
-    def close_with_the_process(self) -> None:
+    def _training_begins(self, scope: Scope, training: Training, optimizer: Optimizer) -> None:
+        self._close_with_the_process()
+        self._open_door(scope, training)
+        if scope.follows_children and scope.policy.acts:
+            self.interrupt.listen(scope)
+        if restarted() is not None and isinstance(optimizer, Optimizer):
+            from holdfast.inside.catching_up import catch_up
+
+            self.catching_up = catch_up(self.loads, scope, training, optimizer)
+
+    def _open_door(self, scope: Scope, training: Training) -> None:
+        """Let a training be asked from outside, unless that was switched off."""
+        if not scope.door or os.environ.get("HOLDFAST_DOOR") == "0":
+            return
+        try:
+            if self.doors is None:
+                from holdfast.inside.door.door import Doors
+
+                self.doors = Doors(self)
+            self.doors.open(training, scope)
+        except Exception as error:  # noqa: BLE001 - the training is recorded without it
+            scope.step_back("opening the door", error)
+
+    def _close_door(self, training: Training) -> None:
+        if self.doors is not None:
+            self.doors.close(training)
+
+    def _close_with_the_process(self) -> None:
         """Have a forked child write what is under way: `multiprocessing` ends it without `atexit`, but calls this."""
         util: Any = sys.modules.get("multiprocessing.util")
         if util is not None and os.getpid() != self._closes_with:

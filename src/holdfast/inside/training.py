@@ -175,7 +175,7 @@ class Training(Members):
             loss, norm = gathering.loss, gathering.norm  # a number less itself is 0.0, unless it is not finite
             sound = (loss is None or loss - loss == 0.0) and (norm is None or norm - norm == 0.0)
             if not sound or gathering.reading is not None:
-                self.witness.saw(self, self.step, gathering, at_once=True)
+                self.witness.saw(self.step, gathering, at_once=True)
         if self.changes is not None:
             self._clip_norm = self.changes.clip(optimizer, self._clip_norm)
         if something_due and self.budget.due("weights", self.step):
@@ -275,7 +275,7 @@ class Training(Members):
         if self.guard is not None:
             self.guard.arrived(int(row[at.STEP]), numbers)
         elif self.witness is not None:
-            self.witness.saw(self, int(row[at.STEP]), numbers, at_once=False)
+            self.witness.saw(int(row[at.STEP]), numbers, at_once=False)
         if beginning == self._beginning:
             self._unwritten.append((row, numbers, times))
             self.write()

@@ -6,20 +6,28 @@ An update that is not finite spoils the weights, and afterwards nobody can say w
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from holdfast.inside.gathering import Gathering
-    from holdfast.inside.training import Training
+from torch import nn
+
+from holdfast.inside.gathering import Gathering
+from holdfast.signals.recorder import Recorder
 
 
 class Witness:
     """Looks once, at the first bad update."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        models: Callable[[], list[nn.Module]],
+        name_of: Callable[[int], str],
+        in_half: Callable[[], bool],
+    ) -> None:
+        self._recorder, self._models, self._name_of, self._in_half = recorder, models, name_of, in_half
         self._told = False
 
-    def saw(self, training: Training, step: int, numbers: Gathering, *, at_once: bool) -> None:
+    def saw(self, step: int, numbers: Gathering, *, at_once: bool) -> None:
         """An update, before it is made, or when its numbers have come from a device."""
         if self._told:
             return
@@ -29,17 +37,15 @@ class Witness:
         if numbers.scale is not None or not (loss_is_bad or is_bad):
             return
         self._told = True
-        self._tell(training, step, numbers, "non-finite-loss" if loss_is_bad else "non-finite-gradient", at_once=at_once)
+        self._tell(step, numbers, "non-finite-loss" if loss_is_bad else "non-finite-gradient", at_once=at_once)
 
-    def _tell(self, training: Training, step: int, numbers: Gathering, code: str, *, at_once: bool) -> None:
+    def _tell(self, step: int, numbers: Gathering, code: str, *, at_once: bool) -> None:
         from holdfast.inside.capture.batches import Batches
         from holdfast.inside.reflexes.blame import Blame
         from holdfast.inside.reflexes.report import Report
 
-        recorder = training.recorder
+        recorder = self._recorder
         folder = recorder.recording.path / "batches"  # batches are not kept: what the loop's variables hold is looked at
-        blame = Blame(Batches(), folder=folder, models=training.roots, run_later=recorder.run_later)
-        report = Report(
-            recorder.run.journal, recorder.recording.rank, training.models.name_of, blame, lambda: training.sampler.half
-        )
+        blame = Blame(Batches(), folder=folder, models=self._models, run_later=recorder.run_later)
+        report = Report(recorder.run.journal, recorder.recording.rank, self._name_of, blame, self._in_half)
         report.bad_update(step, code, numbers, [], left_out=False, at_once=at_once)

@@ -9,15 +9,14 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.environment.scratch import scratch_trackers
+from holdfast.environment.scratch import started_inside
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.signals.run_folder import Recording, RunFolder
-from holdfast.supervisor.launch import SITE
 
 _FOLDER = "batches"
 _TAIL = 12  # lines of output that are shown when the script fails
@@ -80,13 +79,10 @@ def replay(run: RunFolder, saved: SavedStep, *, timeout: float) -> dict[str, Any
         raise HoldfastError(f"{folder}, where the run was started, is not there.", fix="put the script and its data back there")
     with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as place:
         result, log = Path(place) / "result.json", Path(place) / "output.log"
-        environment = {
-            **_environment(os.environ, Path(place)),
-            **more,
-            "HOLDFAST_RUN": place,
-            "HOLDFAST_REPLAY": str(saved.path.resolve()),
-        }
-        code = _run(words, folder, {**environment, "HOLDFAST_REPLAY_RESULT": str(result)}, log, timeout)
+        asked = {"HOLDFAST_REPLAY": str(saved.path.resolve()), "HOLDFAST_REPLAY_RESULT": str(result)}
+        environment = started_inside(os.environ, "holdfast.inside.replay.replay:begin", Path(place), **more, **asked)
+        environment["TORCHDYNAMO_DISABLE"] = "1"  # nothing is compiled away from sight
+        code = _run(words, folder, environment, log, timeout)
         printed = log.read_text(encoding="utf-8", errors="replace")
         try:
             answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
@@ -124,14 +120,6 @@ def _alone() -> dict[str, str]:
         port = str(free.getsockname()[1])
     one = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     return {**one, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-
-
-def _environment(ours: Mapping[str, str], scratch: Path) -> dict[str, str]:
-    """This environment with Holdfast inside, nothing compiled away from sight, and no tracker told."""
-    kept = {name: value for name, value in ours.items() if not name.startswith("HOLDFAST_")}
-    theirs = kept.get("PYTHONPATH", "")
-    path = theirs if theirs.split(os.pathsep)[0] == str(SITE) else os.pathsep.join(part for part in (str(SITE), theirs) if part)
-    return {**kept, "PYTHONPATH": path, "TORCHDYNAMO_DISABLE": "1", **scratch_trackers(scratch)}
 
 
 def _run(words: Sequence[str], folder: Path, environment: dict[str, str], log: Path, timeout: float) -> int:

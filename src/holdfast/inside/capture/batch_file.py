@@ -13,21 +13,31 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from holdfast.inside.capture.contents import PLAIN, bad_fields, is_plain, look_at_input, same_shape, size_of
 
-if TYPE_CHECKING:
-    from holdfast.inside.capture.batches import Drawn
-
 FORMAT = 1
 AT_MOST = 3
 BATCH_BYTES, STATE_BYTES = 256 << 20, 2 << 30
 _INDICES = 4096
 _NAME = re.compile(r"step-(\d+)\.pt$")
+
+
+@dataclass(slots=True)
+class Drawn:
+    """One batch: its values (None once the limit of bytes was passed), its samples, and where it came from."""
+
+    batch: Any
+    indices: list[Any] | None
+    dataset_indices: list[Any] | None  # in the data set under all `Subset`s; the same as `indices` without one
+    position: int  # in its pass over the loader
+    loader: int = 0  # which of the iterators that this step drew from
+    dataset: str = ""
+    randomness: dict[str, Any] = field(default_factory=dict)  # as it was when the batch was handed out
 
 
 @dataclass(slots=True)

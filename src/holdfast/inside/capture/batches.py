@@ -9,7 +9,6 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ import torch
 from torch.utils.data import Subset
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 
-from holdfast.inside.capture.batch_file import SavedBatches, save_batches
+from holdfast.inside.capture.batch_file import Drawn, SavedBatches, save_batches
 from holdfast.inside.capture.contents import look_at_input, size_of
 from holdfast.inside.patches import Patches
 
@@ -26,19 +25,6 @@ _REMEMBERED_BYTES = 1 << 28
 _REMEMBERED = 256  # batches of one step
 _KNOWN = -1  # it was seen how far ahead batches are drawn
 _BEHIND = 64  # index lists that are kept although their batch has come
-
-
-@dataclass(slots=True)
-class Drawn:
-    """One batch: its values (None once the limit of bytes was passed), its samples, and where it came from."""
-
-    batch: Any
-    indices: list[Any] | None
-    dataset_indices: list[Any] | None  # in the data set under all `Subset`s; the same as `indices` without one
-    position: int  # in its pass over the loader
-    loader: int = 0  # which of the iterators that this step drew from
-    dataset: str = ""
-    randomness: dict[str, Any] = field(default_factory=dict)  # as it was when the batch was handed out
 
 
 class _Asked:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.inside.ranks import current_rank
 
 if TYPE_CHECKING:
-    from holdfast.inside.session import Session
+    from holdfast.inside.scope import Scope
     from holdfast.inside.training import Training
 
 
 class CheckpointNews:
     """Writes the rows into the journal of every run that this process belongs to."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, scopes: Callable[[], list[Scope]]) -> None:
+        self._scopes = scopes
 
     def newest(self) -> Training | None:
         """The training that began last, if one has begun."""
-        trainings = self._session.trainings
-        return trainings[-1] if trainings else None
+        return next((scope.trainings[-1] for scope in reversed(self._scopes()) if scope.trainings), None)
 
     def step(self) -> int | None:
         """How many steps were made so far; None before the first training."""
@@ -30,11 +30,11 @@ class CheckpointNews:
 
     def guards(self, code: str) -> bool:
         """Whether any run may act on this finding."""
-        return any(scope.policy.guards(code) for scope in self._session.scopes)
+        return any(scope.policy.guards(code) for scope in self._scopes())
 
     def heals(self, code: str) -> bool:
         """Whether any run may be repaired because of this finding."""
-        return any(scope.policy.heals_from(code) for scope in self._session.scopes)
+        return any(scope.policy.heals_from(code) for scope in self._scopes())
 
     def action(self, action: str, because: str, detail: str) -> None:
         """Write what was done."""
@@ -52,6 +52,6 @@ class CheckpointNews:
         self._write("finding", code=code, severity=severity, step=self.step(), evidence=evidence)
 
     def _write(self, kind: str, **fields: Any) -> None:
-        for scope in self._session.scopes:
+        for scope in self._scopes():
             with contextlib.suppress(OSError):
                 scope.run.journal.write(kind, rank=current_rank(), **fields)

@@ -11,22 +11,32 @@ import time
 import weakref
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
+from holdfast.inside.budget import Budget
 from holdfast.inside.capture.contents import leaves
+from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING, MISSING_INT
-
-if TYPE_CHECKING:
-    from holdfast.inside.training import Training
 
 TRAIN, HELD_OUT = "inputs", "held-out"  # the luxuries that these are
 _FIELDS, _SAMPLES, _NUMBERS = 8, 32, 512  # that are looked at: fields of a batch, samples of it, numbers of each
 _COPIED_AT_MOST = 1 << 22  # numbers, of a batch that does not lie in memory as it is read
 _MARKS, _CLASSES, _SOURCES = 1 << 16, 4096, 4
 _SHORT = 8  # steps: shorter passes are not told from each other
+
+
+class Sampled(Protocol):
+    """The training whose inputs are looked at."""
+
+    step: int
+    budget: Budget
+    recorder: Recorder
+
+    def charge(self, luxury: str, begun: float) -> None:
+        """What was done since `begun` is not part of every step."""
 
 
 class Inputs:
@@ -40,7 +50,7 @@ class Inputs:
         self._first: list[int] = []  # marks of the batch that the last pass began with
         self._begun_at, self._repeats = -_SHORT, 0
 
-    def batch(self, training: Training, iterator: Any, batch: Any) -> None:
+    def batch(self, training: Sampled, iterator: Any, batch: Any) -> None:
         """A batch to learn from, if one is due."""
         budget, step = training.budget, training.step
         begins = getattr(iterator, "_num_yielded", 0) == 1 and step - self._begun_at >= _SHORT
@@ -58,7 +68,7 @@ class Inputs:
         self._first, self._begun_at, self._repeats = marks, step, self._repeats + 1 if same else 0
         return self._repeats
 
-    def held_out(self, training: Training, iterator: Any, batch: Any) -> None:
+    def held_out(self, training: Sampled, iterator: Any, batch: Any) -> None:
         """A batch of an evaluation: the first from each data set, if it is due."""
         step, known = training.step, self._looked_at
         if known[0] != step:
@@ -73,7 +83,7 @@ class Inputs:
         self._look(training, "val", source, self._main(), batch)
         training.charge(HELD_OUT, begun)
 
-    def _look(self, training: Training, split: str, source: int, dataset: Any, batch: Any, repeats: int = MISSING_INT) -> None:
+    def _look(self, training: Sampled, split: str, source: int, dataset: Any, batch: Any, repeats: int = MISSING_INT) -> None:
         code, table = training.recorder.strings.code, training.recorder.table("inputs")
         for name, numbers in _fields(batch):
             marks = [hash(row.tobytes()) for row in numbers]

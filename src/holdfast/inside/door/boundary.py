@@ -1,6 +1,6 @@
 """The place between two steps: where the training thread answers what was asked, and where it waits when it was told to pause.
 
-The training looks at one attribute of its session per step, `session.asked`, which is None while nobody asks.
+The training looks at one attribute of its process per step, `process.asked`, which is None while nobody asks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.signals.actions import Refused
 from holdfast.signals.pulse import PAUSED
 
 if TYPE_CHECKING:
-    from holdfast.inside.session import Session
+    from holdfast.inside.process import Process
     from holdfast.inside.training import Training
 
 Answer = dict[str, Any]
@@ -47,8 +47,8 @@ class Asked:
 class Boundary:
     """What waits for the next step of each training of this process."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, process: Process) -> None:
+        self._process = process
         self._changed = threading.Condition()
         self._waiting: list[Asked] = []
         self._paused: dict[int, float] = {}  # trainings that wait, by identity, and until when
@@ -61,7 +61,7 @@ class Boundary:
         """Have it done between two steps."""
         with self._changed:
             self._waiting.append(asked)
-            self._session.asked = self.between_steps
+            self._process.asked = self.between_steps
             self._changed.notify_all()
 
     def withdraw(self, asked: Asked) -> bool:
@@ -93,7 +93,7 @@ class Boundary:
         with self._changed:
             before = self.is_paused(training)
             self._paused[id(training)] = time.monotonic() + (threading.TIMEOUT_MAX / 2 if seconds is None else seconds)
-            self._session.asked = self.between_steps
+            self._process.asked = self.between_steps
             return not before
 
     def go_on(self, training: Training) -> bool:
@@ -130,7 +130,7 @@ class Boundary:
             training.evaluated += time.perf_counter() - begun
             with self._changed:
                 if not self._waiting and not self._paused:
-                    self._session.asked = None
+                    self._process.asked = None
 
     def _serve(self, training: Training) -> None:
         while (asked := self._next(training)) is not None:

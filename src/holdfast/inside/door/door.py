@@ -19,8 +19,8 @@ from holdfast.inside.door.requests import Requests
 from holdfast.signals.door import REQUEST_BYTES, listen_in, peer_of, receive, remove, send
 
 if TYPE_CHECKING:
+    from holdfast.inside.process import Process
     from holdfast.inside.scope import Scope
-    from holdfast.inside.session import Session
     from holdfast.inside.training import Training
 
 _AT_ONCE = 32  # requests under way
@@ -30,14 +30,14 @@ _TO_SAY_IT = 10.0  # seconds that who connects has for the request
 class Doors:
     """The doors of all trainings of this process, and what they share."""
 
-    def __init__(self, session: Session) -> None:
-        self._boundary, self._evaluator = Boundary(session), Evaluator()
-        self._session = session
+    def __init__(self, process: Process) -> None:
+        self._boundary, self._evaluator = Boundary(process), Evaluator()
+        self._process = process
         self._open: dict[int, Door] = {}
 
     def open(self, training: Training, scope: Scope) -> None:
         """Open the door of a training that has begun in this thread. Raises OSError."""
-        requests = Requests(training, scope, self._session, self._boundary, self._evaluator)
+        requests = Requests(training, scope, self._process, self._boundary, self._evaluator)
         self._open[id(training)] = Door(training, requests)
 
     def close(self, training: Training) -> None:

@@ -21,8 +21,8 @@ from holdfast.state.ranks import current_rank, is_sharded
 from holdfast.state.related_objects import find_related_objects
 
 if TYPE_CHECKING:
+    from holdfast.inside.process import Process
     from holdfast.inside.scope import Scope
-    from holdfast.inside.session import Session
     from holdfast.inside.training import Training
 
 Finish = Callable[[], dict[str, Any]]
@@ -34,8 +34,8 @@ _WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule")
 class Emergency:
     """Saves one training on request."""
 
-    def __init__(self, training: Training, scope: Scope, session: Session) -> None:
-        self._training, self._scope, self._session = training, scope, session
+    def __init__(self, training: Training, scope: Scope, process: Process) -> None:
+        self._training, self._scope, self._process = training, scope, process
         self._store: RunCheckpoints | None = None
 
     def save(self, path: str | None) -> Finish:
@@ -66,7 +66,7 @@ class Emergency:
     def _own_store(self) -> RunCheckpoints:
         if self._store is None:
             positions = self._scope.positions or Positions(warn=_silent, on_batch=_silent, on_end=_silent)
-            self._store = RunCheckpoints(self._scope, self._session, positions, self._named)
+            self._store = RunCheckpoints(self._scope, self._process, positions, self._named)
         return self._store
 
     def _named(self) -> tuple[list[Any], list[Any]]:

@@ -27,8 +27,8 @@ from holdfast.signals.door import next_number
 
 if TYPE_CHECKING:
     from holdfast.inside.door.emergency import Emergency
+    from holdfast.inside.process import Process
     from holdfast.inside.scope import Scope
-    from holdfast.inside.session import Session
     from holdfast.inside.training import Training
 
 _REMEMBERED = 1000  # texts of code, of which is known how often they were run
@@ -37,8 +37,8 @@ _REMEMBERED = 1000  # texts of code, of which is known how often they were run
 class Requests:
     """Answers the requests to one training. Everything but the work itself happens in the thread of the connection."""
 
-    def __init__(self, training: Training, scope: Scope, session: Session, boundary: Boundary, evaluator: Evaluator) -> None:
-        self._training, self._scope, self._session = training, scope, session
+    def __init__(self, training: Training, scope: Scope, process: Process, boundary: Boundary, evaluator: Evaluator) -> None:
+        self._training, self._scope, self._process = training, scope, process
         self._boundary, self._evaluator, self._find = boundary, evaluator, ByType(training)
         self._thread = threading.get_ident()  # the one that trains
         self._made: dict[int, Made | str] = {}
@@ -169,7 +169,7 @@ class Requests:
         from holdfast.inside.door.emergency import Emergency
 
         if self._emergency is None:
-            self._emergency = Emergency(self._training, self._scope, self._session)
+            self._emergency = Emergency(self._training, self._scope, self._process)
         emergency, path = self._emergency, request.get("path")
 
         def work() -> Answer:

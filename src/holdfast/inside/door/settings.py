@@ -19,7 +19,7 @@ import torch
 from holdfast.signals.actions import Refused
 
 if TYPE_CHECKING:
-    from holdfast.inside.training import Training
+    from holdfast.inside.members import Members
 
 Optimizer = torch.optim.Optimizer
 _TEXT = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[\s*(\d+)\s*\])?\s*([*/]?=)\s*(\S.*?)\s*$")
@@ -107,7 +107,7 @@ class Made:
 class Settings:
     """The changes of one training that are in force."""
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: Members) -> None:
         self._training = training
         self._active: list[_Setting] = []
         self._names: tuple[str, ...] = ()

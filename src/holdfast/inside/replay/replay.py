@@ -37,10 +37,10 @@ from holdfast.signals.run_folder import RunFolder
 RESULT = "HOLDFAST_REPLAY_RESULT"
 
 
-def arm(path: str) -> None:
-    """Have this process replay what is saved at `path`; the answer goes to the file that HOLDFAST_REPLAY_RESULT names."""
+def begin() -> None:
+    """Have this process replay what HOLDFAST_REPLAY names; the answer goes to the file that HOLDFAST_REPLAY_RESULT names."""
     result = os.environ.get(RESULT)
-    Replay(Path(path), Path(result) if result else None).install()
+    Replay(Path(os.environ["HOLDFAST_REPLAY"]), Path(result) if result else None).install()
 
 
 class Replay:
