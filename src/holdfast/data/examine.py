@@ -56,7 +56,7 @@ def examine(how: Examination, entry: Entry) -> Facts:
     """Everything that can be said of one sample by itself. Never raises: what goes wrong is a fault of the sample."""
     faults: list[Fault] = []
     facts, header = _image(how, entry.image, faults)
-    label = _label(how, entry)
+    label = how.read_label(how.root, entry)
     faults += label.faults
     if how.has_boxes:
         found = presence(entry, label)
@@ -68,10 +68,6 @@ def examine(how: Examination, entry: Entry) -> Facts:
     for thing in label.things:
         kinds[thing.class_id] = kinds.get(thing.class_id, 0) + 1
     return facts._replace(classes=tuple(kinds.items()), masks=masks, faults=tuple(faults))
-
-
-def _label(how: Examination, entry: Entry) -> Label:
-    return entry.known if entry.known is not None else how.read_label(how.root, entry)
 
 
 def _image(how: Examination, file: str, faults: list[Fault]) -> tuple[Facts, Header]:

@@ -37,7 +37,7 @@ def bad_entries(report: Report, data: ImageSet) -> list[Entry]:
     first: set[str] = set()
     found = []
     for entry in data.entries:
-        parts = {entry.image, *entry.masks, *([entry.label] if entry.label and entry.known is None else [])}
+        parts = {entry.image, *entry.masks, *([entry.own_label] if entry.own_label else [])}
         again = entry.image in first  # named by two splits: stays in the first
         if again or parts & others or (entry.image in later and listed[entry.image] == 1):
             found.append(entry)

@@ -54,7 +54,12 @@ class Entry(NamedTuple):
     label: str | None = None
     masks: tuple[str, ...] = ()
     class_id: ClassKey | None = None  # of the image as a whole
-    known: Label | None = None  # where one file holds the labels of all images
+    spans: bytes = b""  # where one file holds the labels of all images: the places in it, for `read_label`
+
+    @property
+    def own_label(self) -> str | None:
+        """The file with the label of this image alone."""
+        return self.label if not self.spans else None
 
 
 ReadLabel = Callable[[Path, Entry], Label]
@@ -89,7 +94,7 @@ class ImageSet:
 
     def label_of(self, entry: Entry) -> Label:
         """What is said of an image."""
-        return entry.known if entry.known is not None else self.read_label(self.root, entry)
+        return self.read_label(self.root, entry)
 
     def path_of(self, entry: Entry) -> Path:
         """Where the image lies."""

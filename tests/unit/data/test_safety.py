@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import struct
+import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import made_data as made
 import numpy as np
@@ -154,6 +157,87 @@ def test_an_archive_that_grows_without_end_is_not_unpacked(tmp_path: Path, monke
     np.savez_compressed(tmp_path / "x.npz", x=np.zeros(1 << 22))
     report = found(tmp_path / "x.npz")
     assert codes(report) == {"array-unreadable"} and "grows" in report.problems[0].example
+
+
+MEASURED = """
+import resource, sys
+from pathlib import Path
+import numpy, PIL.Image, pyarrow.parquet
+from holdfast.data.validate import Settings, validate
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+report = validate(Path(sys.argv[1]), Settings(jobs=1))
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(report.samples, grown // (1024 if sys.platform == "linux" else 1024 * 1024))
+"""
+
+
+def megabytes_more(path: Path) -> tuple[int, int]:
+    """How many samples a process of its own finds, and by how many MB its memory grows at most meanwhile."""
+    done = subprocess.run([sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, check=True)
+    samples, grown = done.stdout.split()
+    return int(samples), int(grown)
+
+
+def long_texts(rows: int) -> Any:
+    import pyarrow as pa
+
+    texts = pa.array([f"{number}" * 12_000 for number in range(8)])
+    return pa.DictionaryArray.from_arrays(pa.array(np.arange(rows) % 8, pa.int32()), texts)
+
+
+def in_lists(values: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.ListArray.from_arrays(pa.array(np.arange(0, len(values) + 1, 10), pa.int32()), values)
+
+
+def in_structures(values: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.StructArray.from_arrays([values, pa.array(np.arange(len(values)))], ["text", "number"])
+
+
+@every_case("shape", [lambda values: values, in_lists, in_structures], ids=["plain", "in lists", "in structures"])
+def test_a_few_long_texts_in_many_rows_of_parquet_are_held_once(shape: Callable[[Any], Any], tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    column = shape(long_texts(60_000))
+    pq.write_table(pa.table({"text": column}), tmp_path / "texts.parquet")
+    assert (tmp_path / "texts.parquet").stat().st_size < 400_000
+    samples, grown = megabytes_more(tmp_path)
+    assert samples == len(column) and grown < 200, f"{grown} MB: decoded they are 720"
+
+
+def test_texts_of_a_dictionary_with_gaps_are_read_as_they_are(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from holdfast.data.formats.detect import list_data, open_table
+
+    words = ["b", None, "a", "b", "", None] * 3
+    pq.write_table(pa.table({"word": words, "list": [[word, "x"] for word in words]}), tmp_path / "x.parquet")
+    listing, named = list_data(tmp_path)
+    (chunk,) = open_table(listing, named, "table", None).parts[0].chunks()
+    assert chunk["word"].values.tolist() == [word or "" for word in words]
+    assert chunk["list"].values.tolist() == [one for word in words for one in (word or "", "x")]
+
+
+def test_a_large_coco_file_is_not_held_in_memory(tmp_path: Path) -> None:
+    for name in "ab":
+        made.write(tmp_path / f"{name}.png", made.encoded(ord(name), "PNG"))
+    outline = np.random.default_rng(0).uniform(1, 47, 60).round(2).tolist()
+    start, end = '{"category_id": 1, "bbox": [1, 1, 9, 9], ', f'"segmentation": [{outline}]}}'
+    rows = [f'{start}"id": {number}, "image_id": {7 + (number > 3)}, {end}' for number in range(100_000)]
+    made.write(
+        tmp_path / "labels.json",
+        f'{{"info": {{"é": "{"é" * 1000}"}}, "annotations": [{", ".join(rows)}], "categories": [{{"id": 1, "name": "é"}}], '
+        '"images": [{"id": 7, "file_name": "a.png"}, {"id": 5, "file_name": "b.png"}]}',
+    )
+    samples, grown = megabytes_more(tmp_path)
+    assert samples == 2 and grown < 60, f"{grown} MB for a file of {(tmp_path / 'labels.json').stat().st_size >> 20}"
+    report = found(tmp_path)
+    assert report.classes == {"é": 4} and codes(report) == {"box-duplicate", "label-empty", "label-orphaned"}
 
 
 def test_a_yaml_file_that_would_make_objects_makes_none(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def presence(entry: Entry, label: Label) -> Fault | None:
     if entry.label is None:
         return Fault(MISSING.code, entry.image, 0, "no label file")
     if not label.things and not label.faults:
-        return Fault(EMPTY.code, entry.label if entry.known is None else entry.image, 0, "no object")
+        return Fault(EMPTY.code, entry.own_label or entry.image, 0, "no object")
     return None
 
 
@@ -50,7 +50,7 @@ def stated_size(entry: Entry, label: Label, width: int, height: int, orientation
     stated = f"{label.size[0]} × {label.size[1]}"
     return Fault(
         STATED_SIZE.code,
-        entry.label if entry.label and entry.known is None else entry.image,
+        entry.own_label or entry.image,
         0,
         f"{stated}; the image has {width} × {height}",
     )

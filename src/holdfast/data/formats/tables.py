@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from functools import partial
@@ -18,6 +19,11 @@ _TEXT = (".csv", ".tsv")
 _PARQUET = (".parquet", ".pq")
 ENDINGS = (*_TEXT, *_PARQUET)
 _BLOCK = 4 << 20
+_WORDS = "BYTE_ARRAY"  # how Parquet stores text and bytes
+_DELTA_ROWS = 64  # at once, of words that are stored as differences: each may be as long as all before
+_LONG = (
+    1000  # letters of a value that is neither number nor text, such as a list of structures; longer ones are kept by their hash
+)
 _CONVERSION = re.compile(r"column #(\d+): .*conversion error")
 
 
@@ -48,13 +54,26 @@ def _chunks(path: Path) -> Iterator[Chunk]:
 
 
 def _parquet(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
+        columns = range(file.metadata.num_columns)
+        described = [file.metadata.schema.column(one) for one in columns]
+        words = [one.path for one in described if one.physical_type == _WORDS]
+    with pq.ParquetFile(path, read_dictionary=words) as file:  # equal words are stored once; so they are here
         for group in range(file.num_row_groups):  # all groups at once keep the whole file in memory
             of_group = file.metadata.row_group(group)
-            rows = rows_at_once(of_group.total_byte_size / max(1, of_group.num_rows))
-            yield from file.iter_batches(batch_size=rows, row_groups=[group])
+            chunks = [of_group.column(one) for one in columns]
+            rows = rows_at_once(sum(map(_decoded_bytes, chunks)) / max(1, of_group.num_rows))
+            deltas = any("DELTA_BYTE_ARRAY" in one.encodings for one in chunks)
+            for batch in file.iter_batches(batch_size=min(rows, _DELTA_ROWS) if deltas else rows, row_groups=[group]):
+                yield pa.Table.from_batches([batch]).flatten().combine_chunks().to_batches()[0] if batch.num_rows else batch
+
+
+def _decoded_bytes(chunk: Any) -> int:
+    """What a column of a row group takes in memory: a run of equal numbers takes nothing in the file."""
+    return max(int(chunk.total_uncompressed_size), 8 * int(chunk.num_values))
 
 
 def _csv(path: Path) -> Iterator[Any]:
@@ -124,8 +143,6 @@ def _column(values: Any) -> Column:
     import pyarrow as pa
 
     kind = values.type
-    if pa.types.is_dictionary(kind):
-        values, kind = values.dictionary_decode(), kind.value_type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         counts = np.nan_to_num(values.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
         return Column(_flat(values.flatten()), counts)
@@ -148,4 +165,25 @@ def _flat(values: Any) -> Any:
         return np.full(len(values), np.nan)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return values.fill_null("").to_numpy(zero_copy_only=False)
-    return np.array([str(value) for value in values.to_pylist()], dtype=object)
+    if pa.types.is_dictionary(kind):
+        return _from_dictionary(values)
+    return np.array([_shortened(str(value.as_py())) for value in values], dtype=object)
+
+
+def _from_dictionary(values: Any) -> Any:
+    """Each different value once, however many rows have it: a few long texts may fill gigabytes otherwise."""
+    import pyarrow as pa
+
+    numbers = values.indices.to_numpy(zero_copy_only=False)
+    if values.null_count:
+        numbers = np.nan_to_num(numbers, nan=-1).astype(np.int64)
+    used, places = np.unique(numbers, return_inverse=True)
+    different = _flat(values.dictionary.take(pa.array(used[used >= 0])))
+    if len(used) and used[0] < 0:
+        missing = _flat(pa.array([None], values.type.value_type))
+        different = np.concatenate([missing, different])
+    return different[places]
+
+
+def _shortened(word: str) -> str:
+    return word if len(word) <= _LONG else f"{word[:_LONG]} {hashlib.blake2b(word.encode('utf-8', 'surrogatepass')).hexdigest()}"

@@ -53,7 +53,7 @@ class Measuring:
         """Measure one sample. Never raises: what goes wrong is a fault of the sample."""
         faults: list[Fault] = []
         seen = self._image(entry.image, faults)
-        label = entry.known if entry.known is not None else self.read_label(self.root, entry)
+        label = self.read_label(self.root, entry)
         masks = tuple(masks_seen(self.root, entry.masks, faults))
         return seen._replace(
             kinds=tuple(thing.class_id for thing in label.things),

@@ -21,7 +21,7 @@ class ImageSuspects:
     def __init__(self, data: ImageSet, faults: Iterable[Fault]) -> None:
         self._entries = data.entries
         self._of_file: dict[str, list[int]] = {}
-        self._of_all = {entry.label for entry in data.entries if entry.known is not None}  # files with the labels of many images
+        self._of_all = {entry.label for entry in data.entries if entry.spans}  # files with the labels of many images
         self.of_entry: dict[int, list[Mark]] = {}
         self.of_file: dict[str, list[Mark]] = {}  # labels without an image
         for number, entry in enumerate(data.entries):
@@ -71,7 +71,7 @@ class ImageSuspects:
 
 def files_of(entry: Entry) -> list[str]:
     """The files that belong to this sample alone."""
-    own = [entry.label] if entry.label and entry.known is None else []
+    own = [entry.own_label] if entry.own_label else []
     return list(dict.fromkeys((entry.image, *own, *entry.masks)))
 
 
