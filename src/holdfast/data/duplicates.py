@@ -8,9 +8,9 @@ correlation of at most 0.78. One pair of BCCD is nearer (4 bits, 0.989): the sam
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +40,10 @@ KINDS = (LEAK, TWICE, NEAR)
 _LARGEST = 1 << 30
 _BITS = 6
 _ALIKE = 0.95
-_MANY = 50_000  # images, above which hashes are compared in larger pieces: pairs more than 3 bits apart may then be missed
-_MOST_PAIRS = 20_000_000
+_MOST_ALIKE = 128  # images that share a piece of their hash and are compared with the next one
+_ONES = np.unpackbits(np.arange(1 << 16, dtype=np.uint16).view(np.uint8).reshape(-1, 2), axis=1).sum(axis=1, dtype=np.uint8)
+_PLACES = np.arange(4, dtype=np.int64) << 16
+_ONE_BIT = np.array([0, *(1 << bit for bit in range(16))], np.int64)  # of 6 bits in 4 pieces, one piece has at most one
 Pair = tuple[int, int]
 
 
@@ -75,14 +77,45 @@ def _same_middle(root: Path, files: Sequence[str], size: int, numbers: list[int]
     return [number for some in groups.values() if len(some) > 1 for number in some]
 
 
-def look_alike(hashes: npt.NDArray[np.uint64], thumbnails: npt.NDArray[np.uint8]) -> list[Pair]:
-    """Pairs of images that look alike. Both hashes and thumbnails must be like each other."""
-    near = _near(hashes)
-    if not len(near):
-        return []
-    one, other = (_normal(thumbnails[near[:, side]]) for side in (0, 1))
-    alike = np.einsum("ij,ij->i", one, other) >= _ALIKE
-    return [(int(a), int(b)) for a, b in near[alike]]
+def look_alike(hashes: npt.NDArray[np.uint64], thumbnails: npt.NDArray[np.uint8]) -> Iterator[Pair]:
+    """Each image that looks like an earlier one, with the first of those. Both hashes and thumbnails must be like each other.
+
+    Memory grows with the images, not with the pairs: all frames of a camera that does not move are pairs of the first one.
+    """
+    pieces = hashes.view(np.uint16).reshape(-1, 4).astype(np.int64) + _PLACES
+    met: dict[int, array[int]] = {}  # the images that have a piece at its place
+    known: set[tuple[int, int]] = set()  # a hash, and the first image that those with it look like
+    for number, own in enumerate(pieces):
+        around = (own[:, None] ^ _ONE_BIT).ravel().tolist()
+        buckets = [bucket for key in around if (bucket := met.get(key))]
+        first = _first_alike(number, buckets, hashes, thumbnails) if buckets else None
+        if first is not None:
+            yield first, number
+        same = (int(hashes[number]), number if first is None else first)
+        if same not in known:
+            known.add(same)
+            for key in own.tolist():
+                bucket = met.setdefault(key, array("q"))
+                bucket.append(number)
+                if len(bucket) > _MOST_ALIKE:  # the oldest stays: all look-alikes are pairs of it
+                    del bucket[1]
+
+
+def _first_alike(
+    number: int, buckets: list[array[int]], hashes: npt.NDArray[np.uint64], thumbnails: npt.NDArray[np.uint8]
+) -> int | None:
+    """The first of the images that nearly share a piece of their hash with this one and look like it."""
+    some = np.concatenate(buckets)
+    near = some[_ONES[(hashes[some] ^ hashes[number]).view(np.uint16)].reshape(-1, 4).sum(axis=1) <= _BITS]
+    near = np.unique(near) if len(near) > 1 else near
+    own, start, at_once = _normal(thumbnails[number : number + 1])[0], 0, 16
+    while start < len(near):
+        block = near[start : start + at_once]
+        alike = np.flatnonzero(_normal(thumbnails[block]) @ own >= _ALIKE)
+        if len(alike):
+            return int(block[alike[0]])
+        start, at_once = start + at_once, 4 * at_once
+    return None
 
 
 def _normal(thumbnails: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
@@ -90,36 +123,6 @@ def _normal(thumbnails: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
     values -= values.mean(axis=1, keepdims=True)
     values /= np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-6)
     return values
-
-
-def _near(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Pairs whose hashes differ in at most 6 bits: such a pair has one of 8 pieces of the hash in common."""
-    pieces = hashes.astype(">u8").view(np.uint8 if len(hashes) <= _MANY else np.uint16).reshape(len(hashes), -1)
-    found: list[npt.NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
-    for piece in pieces.T:
-        order = np.argsort(piece, kind="stable")
-        edges = np.flatnonzero(np.diff(piece[order])) + 1
-        for group in np.split(order, edges):
-            found += _close_pairs(group, hashes)
-    return np.unique(np.concatenate(found), axis=0)
-
-
-def _close_pairs(group: npt.NDArray[np.int64], hashes: npt.NDArray[np.uint64]) -> Iterator[npt.NDArray[np.int64]]:
-    """The near pairs of images that share a piece; very large groups are compared with their neighbours only."""
-    reach = max(1, min(len(group) - 1, _MOST_PAIRS // max(len(group), 1)))
-    for apart in range(1, reach + 1) if len(group) > 1 else ():
-        one, other = group[:-apart], group[apart:]
-        close = _bits(hashes[one] ^ hashes[other]) <= _BITS
-        if close.any():
-            pairs = np.stack([one[close], other[close]], axis=1)
-            yield np.sort(pairs, axis=1)
-
-
-def _bits(values: npt.NDArray[np.uint64]) -> npt.NDArray[Any]:
-    """How many bits are set in each number."""
-    bits = np.unpackbits(values.view(np.uint8).reshape(len(values), 8), axis=1)
-    counts: npt.NDArray[Any] = bits.sum(axis=1, dtype=np.uint8)
-    return counts
 
 
 def pair_problems(files: Sequence[str], splits: Sequence[str], exact: Iterable[Pair], near: Iterable[Pair]) -> Iterator[Problem]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -108,14 +107,13 @@ class Gathering:
         splits = [entry.split for entry in self._entries]
         sizes = [self._data.listing.files[file].size for file in files]
         exact = list(same_content(self._data.root, files, sizes))
-        listed_twice = _listed_twice(files)
-        near: Iterable[tuple[int, int]] = ()
-        if self._looked:
-            thumbnails: Any = np.frombuffer(bytes(self._thumbnails), dtype=np.uint8).reshape(-1, 256)
-            pairs = look_alike(np.array(self._looks, dtype=np.uint64), thumbnails)
-            near = ((self._looked[one], self._looked[other]) for one, other in pairs)
-            near = [pair for pair in near if files[pair[0]] != files[pair[1]]]
-        yield from pair_problems(files, splits, [*exact, *listed_twice], near)
+        exact += _listed_twice(files)
+        looked = np.array(self._looked, dtype=np.int64)
+        once = ~np.isin(looked, [later for _, later in exact])  # equal ones need not be compared once more
+        thumbnails = np.frombuffer(bytes(self._thumbnails), dtype=np.uint8).reshape(-1, 256)
+        pairs = look_alike(np.array(self._looks, dtype=np.uint64)[once], thumbnails[once])
+        numbers = looked[once].tolist()
+        yield from pair_problems(files, splits, exact, [(numbers[one], numbers[other]) for one, other in pairs])
 
 
 def _listed_twice(files: list[str]) -> Iterator[tuple[int, int]]:

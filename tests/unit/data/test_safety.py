@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import struct
@@ -17,7 +16,9 @@ import made_data as made
 import numpy as np
 import pytest
 from every_case import every_case
+from PIL import Image
 
+from holdfast.data.duplicates import look_alike
 from holdfast.data.report import Report
 from holdfast.data.validate import Settings, validate
 
@@ -238,6 +239,39 @@ def test_a_large_coco_file_is_not_held_in_memory(tmp_path: Path) -> None:
     assert samples == 2 and grown < 60, f"{grown} MB for a file of {(tmp_path / 'labels.json').stat().st_size >> 20}"
     report = found(tmp_path)
     assert report.classes == {"é": 4} and codes(report) == {"box-duplicate", "label-empty", "label-orphaned"}
+
+
+def frames(folder: Path, count: int) -> None:
+    """What a camera sees that does not move: the same scene, with other noise in each frame."""
+    scene = np.asarray(made.picture(0)).astype(np.int16)
+    for number in range(count):
+        noise = np.random.default_rng(number).integers(-4, 5, scene.shape)
+        picture = Image.fromarray((scene + noise).clip(0, 255).astype(np.uint8))
+        path = folder / ("val" if number % 4 == 0 else "train") / "class" / f"{number:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(path)
+
+
+def test_frames_of_a_camera_that_does_not_move_take_little_memory_and_leak(tmp_path: Path) -> None:
+    frames(tmp_path, 500)
+    samples, grown = megabytes_more(tmp_path)
+    assert samples == 500 and grown < 60, f"{grown} MB"
+    leak, near = (next(one for one in found(tmp_path).problems if one.code == code) for code in ("split-leak", "near-duplicate"))
+    assert (leak.count, near.count) == (125, 374)
+    assert {first.split("/")[0] for first, _ in leak.numbers["pairs"]} == {"train"}
+
+
+@every_case("apart", [0, 3, 6, 7])
+def test_a_look_alike_is_found_up_to_six_bits_of_its_hash_apart(apart: int) -> None:
+    chance = np.random.default_rng(apart)
+    hashes = chance.integers(0, 1 << 63, 400, dtype=np.uint64)
+    thumbnails = chance.integers(0, 255, (400, 256), dtype=np.uint8)
+    for one in range(0, 400, 2):
+        bits = sum(1 << bit for bit in chance.choice(64, apart, replace=False).tolist())
+        hashes[one + 1] = hashes[one] ^ np.uint64(bits)
+        thumbnails[one + 1] = thumbnails[one]
+    pairs = list(look_alike(hashes, thumbnails))
+    assert pairs == ([(one, one + 1) for one in range(0, 400, 2)] if apart <= 6 else [])
 
 
 def test_a_yaml_file_that_would_make_objects_makes_none(tmp_path: Path) -> None:
