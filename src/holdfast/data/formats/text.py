@@ -38,6 +38,11 @@ class TextSet:
     embedding_rows: int | None = None
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def unit(self) -> str:
+        """What is counted: tokens where there are any, otherwise characters, with those that end a line."""
+        return "tokens" if self.tokenizer or all(is_ids(file) for _, file in self.files) else "characters"
+
 
 def recognise(listing: Listing, named: str | None) -> float | None:
     """How sure it is that this is text."""

@@ -36,8 +36,7 @@ class TextCounts:
 
     def __init__(self, data: TextSet, names: dict[int, str]) -> None:
         self._data, self._names = data, names
-        self._tokens = bool(data.tokenizer) or all(is_ids(file) for _, file in data.files)
-        self.unit = "tokens" if self._tokens else "characters"
+        self.unit = data.unit
         self._lengths = Values()
         self._often: dict[str, Counter[int]] = {}
         self._total: Counter[str] = Counter()
@@ -66,9 +65,9 @@ class TextCounts:
                 often.update(found)
                 length = len(found)
             else:
-                often.update(map(ord, line.rstrip("\r\n")))
+                often.update(map(ord, line))
                 length = len(line.rstrip("\r\n"))
-            self._total[split] += length
+            self._total[split] += length if self._data.tokenizer else len(line)
             self._lines[split] += 1
             self._lengths.add(split, length)
             yield len(line.encode("utf-8", errors="replace"))
@@ -122,7 +121,7 @@ class TextCounts:
         )  # fmt: skip
 
     def _name(self, number: int) -> str:
-        if not self._tokens:
+        if self.unit == "characters":
             return _shown(chr(number))
         if self._data.tokenizer and number == self._data.tokenizer.unknown:
             return self._names.get(number, "(unknown)")
