@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import made_data as made
+import numpy as np
 from every_case import every_case
 
+from holdfast.data.cleaned import skip_list
 from holdfast.data.validate import Settings, validate
 
 ROWS, LATE = 250_000, 220_000
@@ -34,3 +37,23 @@ def test_line_breaks_in_quoted_words_do_not_end_the_reading(tmp_path: Path) -> N
     report = validate(path, Settings())
     assert "table-unreadable" not in {one.code for one in report.problems}
     assert sum(report.splits.values()) == 60_000
+
+
+@every_case("word", ["", "  ", "NaN", "null", "N/A"])
+def test_rows_without_a_label_are_told_and_left_out(word: str, tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    rows = [f"{chance.normal()},{('cat', 'dog')[number % 2]}" for number in range(40)]
+    rows[3], rows[30] = f"0.25,{word}", f"0.75,{word}"
+    made.write(tmp_path / "x.csv", "\n".join(["a,label", *rows]) + "\n")
+    report = validate(tmp_path, Settings())
+    (problem,) = report.problems
+    assert (problem.code, problem.count, problem.example) == ("label-missing", 2, "x.csv: row 3 has no label")
+    assert report.classes == {"cat": 19, "dog": 19}
+    assert skip_list(report, str(tmp_path), Settings()) == ["x.csv:3", "x.csv:30"]
+
+
+def test_a_class_that_is_called_none_is_a_class(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    rows = [f"{chance.normal()},{('none', 'NA')[number % 2]}" for number in range(40)]
+    made.write(tmp_path / "x.csv", "\n".join(["a,label", *rows]) + "\n")
+    assert validate(tmp_path, Settings()).problems == []

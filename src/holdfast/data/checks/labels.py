@@ -31,7 +31,15 @@ OUTSIDE = Kind(
     "path-outside", "critical", "paths that lead out of the folder, not read: {count}",
     "move the files into the folder, or allow the place with --also FOLDER",
 )  # fmt: skip
-KINDS = (MISSING, EMPTY, ORPHANED, UNREADABLE, STATED_SIZE, IMAGE_MISSING, SPLIT_MISSING, OUTSIDE)
+DUPLICATE_ID = Kind(
+    "id-duplicate", "critical", "ids that two images, annotations or categories share: {count}",
+    "give each an id of its own: what reads COCO by id keeps only the last one",
+)  # fmt: skip
+CLASS_COUNT = Kind(
+    "class-count", "critical", "descriptions whose nc and names differ: {count}",
+    "let nc be the number of names: the model has nc outputs, and labels beyond them are an index error",
+)  # fmt: skip
+KINDS = (MISSING, EMPTY, ORPHANED, UNREADABLE, STATED_SIZE, IMAGE_MISSING, SPLIT_MISSING, OUTSIDE, DUPLICATE_ID, CLASS_COUNT)
 
 
 def presence(entry: Entry, label: Label) -> Fault | None:

@@ -119,7 +119,7 @@ class _Image(NamedTuple):
 
 
 class _Content:
-    """What is kept of one file while it streams by: 20 bytes of each annotation."""
+    """What is kept of one file while it streams by: 28 bytes of each annotation."""
 
     def __init__(self) -> None:
         self.images: list[_Image] = []
@@ -127,6 +127,7 @@ class _Content:
         self.wrong: list[tuple[str, str]] = []  # code and words
         self.numbers: dict[Id, int] = {}  # image ids of annotations, in the order they were met
         self._image, self._start, self._length, self._place = array("i"), array("q"), array("i"), array("i")
+        self._ids = array("q")
         self._met: Counter[str] = Counter()
         self._boxes = False
 
@@ -155,11 +156,16 @@ class _Content:
 
     def _add_to_categories(self, row: JsonRow) -> None:
         number, name = row.value.get("id"), str(row.value.get("name"))[:200]
-        if isinstance(number, int):
-            self.categories[number] = name
+        if not isinstance(number, int):
+            return
+        if number in self.categories:
+            self.tell("id-duplicate", f"category id {number}: {self.categories[number]} and {name}")
+        self.categories[number] = name
 
     def _add_to_annotations(self, row: JsonRow) -> None:
-        image, place = row.value.get("image_id"), self._met["annotations"]
+        image, number, place = row.value.get("image_id"), row.value.get("id"), self._met["annotations"]
+        if isinstance(number, (int, str)):
+            self._ids.append(number if isinstance(number, int) and abs(number) < 1 << 62 else hash(number))
         self._boxes = self._boxes or "category_id" in row.value or "bbox" in row.value
         if not isinstance(image, (int, str)):
             self.tell("label-unreadable", f"annotation {place} has no image_id")
@@ -168,6 +174,17 @@ class _Content:
         self._start.append(row.start)
         self._length.append(row.end - row.start)
         self._place.append(place)
+
+    def tell_shared_ids(self) -> None:
+        """Images, and annotations, with the id of another one."""
+        first: dict[Id, str] = {}
+        for image in self.images:
+            if image.id in first:
+                self.tell("id-duplicate", f"image id {image.id}: {first[image.id]} and {image.name}")
+            first.setdefault(image.id, image.name)
+        ids, counts = np.unique(np.frombuffer(self._ids, np.int64), return_counts=True)
+        for number, count in zip(ids[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
+            self.tell("id-duplicate", f"annotation id {number}: {count:,} annotations")
 
     def spans(self) -> Iterator[tuple[_Image, bytes]]:
         """Each image with the places of its row and of its annotations in the file, as 64-bit numbers: start, length, place."""
@@ -191,6 +208,7 @@ def _add(data: ImageSet, file: str, content: _Content, paths: ImagePaths, taken:
         return
     others.append(found)
     data.classes.update(content.categories)
+    content.tell_shared_ids()
     for image, spans in content.spans():
         path = paths.find(image.name, split)
         if path is None:
@@ -227,6 +245,8 @@ def read_label(root: Path, entry: Entry) -> Label:
                 stated = _stated_size(row)
                 continue
             try:
+                wrong = _wrong_mask(row.get("segmentation"), stated)
+                faults += [Fault("rle-size", entry.image, 0, f"annotation {row.get('id', place)}: {wrong}")] if wrong else []
                 if row.get("iscrowd") != 1:
                     things.append(_thing(row, place))
             except (TypeError, ValueError, OverflowError) as error:
@@ -260,6 +280,33 @@ def _thing(row: dict[str, Any], place: int) -> Thing:
     if not math.isfinite(sum(corners)):
         raise ValueError("a number of the bbox is not finite")
     return Thing(kind, corners, polygon, place)
+
+
+def _wrong_mask(mask: object, stated: tuple[int, int] | None) -> str:
+    """What is wrong with the size of a run-length mask, in words: it must be the image's, and all runs together must fill it."""
+    if not isinstance(mask, dict):
+        return ""
+    height, width = mask["size"] if isinstance(mask.get("size"), list) and len(mask["size"]) == 2 else (0, 0)
+    if stated is not None and (width, height) != stated:
+        return f"a mask of {width} × {height}; the image has {stated[0]} × {stated[1]}"
+    counts = mask.get("counts")
+    filled = sum(counts) if isinstance(counts, list) else _run_pixels(counts) if isinstance(counts, str) else 0
+    return f"its runs are {filled:,} pixels, not {width} × {height}" if filled != width * height else ""
+
+
+def _run_pixels(runs: str) -> int:
+    """The pixels of compressed runs: five bits a letter, the last of them a sign; from the fourth run on as differences."""
+    lengths: list[int] = []
+    value = shift = 0
+    for letter in runs:
+        piece = ord(letter) - 48
+        value |= (piece & 31) << shift
+        shift += 5
+        if not piece & 32:
+            value -= (1 << shift) if piece & 16 else 0
+            lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
+            value = shift = 0
+    return sum(lengths)
 
 
 def _polygon(segmentation: object) -> tuple[float, ...] | None:

@@ -21,6 +21,7 @@ from holdfast.data.samples import ClassKey, Entry, ImageSet
 from holdfast.errors import UsageError
 
 _SPLITS = ("train", "val", "valid", "test")
+_MOST_CLASSES = 100_000
 _NOT_LABELS = frozenset({"classes.txt", "readme.txt", "labels.txt", "notes.txt"})
 
 
@@ -35,12 +36,12 @@ def recognise(listing: Listing, named: str | None) -> float | None:
 
 
 def _description(listing: Listing, named: str | None) -> str | None:
-    """The YAML file that describes the set: it must name classes and at least one split."""
+    """The YAML file that describes the set: it must name or count classes, and name at least one split."""
     found = [named] if named else [path for path in listing.files if "/" not in path and suffix(path) in (".yaml", ".yml")]
     for path in sorted(found, key=lambda one: one != "data.yaml"):
         if suffix(path) in (".yaml", ".yml"):
             settings = settings_of(listing.root / path)
-            if "names" in settings and any(split in settings for split in _SPLITS):
+            if ("names" in settings or "nc" in settings) and any(split in settings for split in _SPLITS):
                 return path
     return None
 
@@ -76,7 +77,7 @@ def read(listing: Listing, named: str | None) -> ImageSet:
                 name = "val" if split == "valid" else split
                 entries += [_entry(listing, name, image) for image in _images(listing, base, one, described, faults)]
     faults += _orphans(listing, entries)
-    classes = _classes(settings.get("names"))
+    classes = _counted(_classes(settings.get("names")), settings.get("nc"), described, faults)
     shape = shape_of(settings.get("kpt_shape"))
     reader = partial(read_pose, shape) if shape else read_label
     return ImageSet("yolo", listing.root, listing, entries, classes, reader, bool(classes), True, described, faults)
@@ -155,6 +156,19 @@ def _classes(names: object) -> dict[ClassKey, str]:
     return {
         int(key): str(name)[:200] for key, name in names.items() if str(key).isdigit() and isinstance(name, (str, int, float))
     }
+
+
+def _counted(names: dict[ClassKey, str], count: object, described: str, faults: list[Fault]) -> dict[ClassKey, str]:
+    """The classes that a model with `nc` outputs knows; those of `names` where `nc` is not there."""
+    if count is None:
+        return names
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        faults.append(Fault("class-count", described, 0, f"nc is {str(count)[:40]!r}, which is no number of classes"))
+        return names
+    if names and set(names) != set(range(count)):
+        faults.append(Fault("class-count", described, 0, f"nc is {count}, but names has {len(names)}"))
+    names = names or {number: str(number) for number in range(min(count, _MOST_CLASSES))}
+    return {key: name for key, name in names.items() if isinstance(key, int) and key < count}
 
 
 def _without_description(listing: Listing) -> ImageSet:
