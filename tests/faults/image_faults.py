@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import made_data as made
-from PIL import Image
+from PIL import Image, ImageFilter
 
 
 def image(folder: Path, name: str = "train03") -> Path:
@@ -41,6 +41,26 @@ def rename(folder: Path) -> None:
 
 def tiny(folder: Path) -> None:
     save(made.picture(900, (64, 6)), image(folder))
+
+
+def long(folder: Path) -> None:
+    save(made.picture(900, (264, 48)), image(folder))
+
+
+def black(folder: Path) -> None:
+    save(made.picture(900).point(lambda value: value // 20), image(folder))
+
+
+def white(folder: Path) -> None:
+    save(made.picture(900).point(lambda value: 243 + value // 20), image(folder))
+
+
+def one_colour(folder: Path) -> None:
+    save(Image.new("RGB", made.SIZE, (90, 120, 30)), image(folder))
+
+
+def blurred(folder: Path) -> None:
+    save(made.picture(900).filter(ImageFilter.GaussianBlur(10)), image(folder))
 
 
 def grey(folder: Path) -> None:
@@ -96,6 +116,10 @@ ANY_IMAGE = [
     (empty_image, {"image-empty"}),
     (rename, {"image-extension"}),
     (grey, {"image-channels"}),
+    (black, {"image-blank"}),
+    (white, {"image-blank"}),
+    (one_colour, {"image-blank"}),
+    (blurred, {"image-blurred"}),
     (twice, {"duplicate-sample"}),
     (nearly_twice, {"near-duplicate"}),
     (leak, {"split-leak"}),
@@ -378,6 +402,7 @@ CASES = [
     *[("coco", *case) for case in IDS],
     *[("yolo", *case) for case in COUNTS],
     ("yolo", tiny, {"image-tiny"}),
+    ("image-folder", long, {"image-aspect"}),
     ("coco", remove_image, {"image-missing"}),
     ("yolo", rare, {"class-imbalance"}),
     ("yolo", other_shares, {"split-classes-differ"}),

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.data.checks.boxes import box_faults
 from holdfast.data.checks.image_extension import wrong_extension
-from holdfast.data.checks.image_size import is_a_bomb, odd_size
+from holdfast.data.checks.image_size import BLANK, is_a_bomb, odd_size
 from holdfast.data.checks.image_whole import EMPTY, UNREADABLE, from_decoder
 from holdfast.data.checks.labels import presence, stated_size
 from holdfast.data.checks.masks import OVERLAP, size_fault
@@ -89,6 +89,7 @@ def _image(how: Examination, file: str, faults: list[Fault]) -> tuple[Facts, Hea
     facts = _pixels(how, file, content, header, faults)
     odd = odd_size(file, facts.width, facts.height)
     faults += [odd] if odd else []
+    faults += [Fault(BLANK.code, file, 0, facts.blank)] if facts.blank else []
     return facts, header
 
 

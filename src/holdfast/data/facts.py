@@ -35,6 +35,8 @@ class Facts(NamedTuple):
     high: float = 0.0
     look: int = 0
     thumbnail: str = ""
+    sharpness: float = 0.0  # edges against contrast; 0 where there is nothing to see
+    blank: str = ""  # black, white or one colour
     classes: tuple[tuple[ClassKey, int], ...] = ()  # each class with its number of objects
     masks: tuple[MaskFacts, ...] = ()
     faults: tuple[Fault, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from holdfast.data.checks.channels import channel_problems
 from holdfast.data.checks.classes import class_problems
+from holdfast.data.checks.image_size import blur_problems
 from holdfast.data.checks.kinds import BY_CODE
 from holdfast.data.checks.masks import folder_problems
 from holdfast.data.checks.split_statistics import Spread, pooled, share_problems, statistics_problems
@@ -29,6 +31,7 @@ class Gathering:
         self._faults: list[Fault] = [*data.faults, *_links(data)]
         self._entries: list[Entry] = []
         self._channels: list[int] = []
+        self._sharpness = array("f")
         self._looks: list[int] = []
         self._thumbnails = bytearray()
         self._looked: list[int] = []
@@ -45,6 +48,7 @@ class Gathering:
             self._thumbnails += bytes.fromhex(facts.thumbnail)
         self._entries.append(entry)
         self._channels.append(facts.channels)
+        self._sharpness.append(facts.sharpness)
         self._faults += facts.faults
         if facts.means:
             self._means.setdefault(entry.split, []).append(facts.means)
@@ -72,6 +76,7 @@ class Gathering:
         yield from gathered(self._faults, BY_CODE)
         files = [entry.image for entry in self._entries]
         yield from channel_problems(files, self._channels)
+        yield from blur_problems(files, self._sharpness)
         yield from self._class_problems()
         yield from self._split_problems()
         for folder, masks in sorted(self._masks.items()):

@@ -21,9 +21,13 @@ _DECODERS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM", "JPEG2000", "AV
 _SIDE = 32
 _DRAFT = 48  # pixels: what a JPEG is decoded to at least, so that the way it is scaled does not show
 _FLAT = 2.0  # grey levels: with four times as much between dark and bright there is something to recognise
+_BLACK, _WHITE = 16, 239  # levels that the brightest, or the darkest, of 32 × 32 pixels has at most, or at least
 _AS_THEY_ARE = ("L", "RGB", "RGBA")
 _WAVES = np.cos(np.pi * (2 * np.arange(_SIDE)[None] + 1) * np.arange(8)[:, None] / (2 * _SIDE)).astype(np.float32)
 _CHANNELS = {"1": 1, "L": 1, "P": 1, "LA": 2, "PA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "I": 1, "F": 1}
+
+
+_Seen = tuple[tuple[float, ...], tuple[float, ...], float, float, int, str, float, str]
 
 
 class TooLarge(ValueError):
@@ -42,6 +46,8 @@ class Look(NamedTuple):
     high: float
     look: int
     thumbnail: str
+    sharpness: float = 0.0
+    blank: str = ""
 
 
 def opened(content: bytes) -> Image.Image:
@@ -70,7 +76,7 @@ def look_at(content: bytes) -> Look:
     return Look(width, height, channels, *_of_bytes(image))
 
 
-def _of_bytes(image: Image.Image) -> tuple[tuple[float, ...], tuple[float, ...], float, float, int, str]:
+def _of_bytes(image: Image.Image) -> _Seen:
     """Statistics, hash and thumbnail of an image with eight bits a channel. Pillow does what it can: it is faster here."""
     from PIL import Image
 
@@ -83,12 +89,14 @@ def _of_bytes(image: Image.Image) -> tuple[tuple[float, ...], tuple[float, ...],
     means, deviations = _moments(values)
     edges = image.getextrema()
     pairs: Any = edges if isinstance(edges[0], tuple) else (edges,)
-    grey = image.convert("L")
-    look, thumbnail = _recognisable(np.frombuffer(grey.tobytes(), np.uint8).reshape(_SIDE, _SIDE).astype(np.float32), _FLAT)
-    return means, deviations, float(min(pair[0] for pair in pairs)), float(max(pair[1] for pair in pairs)), look, thumbnail
+    grey = np.frombuffer(image.convert("L").tobytes(), np.uint8).reshape(_SIDE, _SIDE).astype(np.float32)
+    look, thumbnail, sharpness = _recognisable(grey, _FLAT)
+    low, high = float(min(pair[0] for pair in pairs[:3])), float(max(pair[1] for pair in pairs[:3]))
+    blank = "black" if high <= _BLACK else "white" if low >= _WHITE else "" if thumbnail else "one colour"
+    return means, deviations, low, high, look, thumbnail, sharpness, blank
 
 
-def _of_numbers(image: Image.Image) -> tuple[tuple[float, ...], tuple[float, ...], float, float, int, str]:
+def _of_numbers(image: Image.Image) -> _Seen:
     """The same for an image of 16 or 32 bits, in its own units."""
     from PIL import Image
 
@@ -100,7 +108,7 @@ def _of_numbers(image: Image.Image) -> tuple[tuple[float, ...], tuple[float, ...
     stretched: npt.NDArray[np.float32] = np.zeros_like(small)
     if span > 0 and math.isfinite(span):
         stretched = ((small - low) * (255 / span)).astype(np.float32)
-    return means, deviations, low, high, *_recognisable(stretched, _FLAT)
+    return means, deviations, low, high, *_recognisable(stretched, _FLAT), "one colour" if span == 0 else ""
 
 
 def _moments(values: npt.NDArray[np.float32]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -112,12 +120,18 @@ def _moments(values: npt.NDArray[np.float32]) -> tuple[tuple[float, ...], tuple[
     return tuple(round(mean, 3) for mean in means), tuple(round(deviation, 3) for deviation in deviations)
 
 
-def _recognisable(grey: npt.NDArray[np.float32], flat: float) -> tuple[int, str]:
-    """Perceptual hash and thumbnail: the signs of the slowest waves against their median, and 16 × 16 grey values."""
+def _recognisable(grey: npt.NDArray[np.float32], flat: float) -> tuple[int, str, float]:
+    """Perceptual hash, thumbnail and sharpness.
+
+    The signs of the slowest waves against their median; 16 × 16 grey values; and how far pixels differ from their neighbours,
+    in deviations of the whole image.
+    """
     waves = (_WAVES @ grey @ _WAVES.T).ravel()
     halves = grey[0::2] + grey[1::2]
     quarters = (halves[:, 0::2] + halves[:, 1::2]) * 0.25
     if not float(np.ptp(quarters)) > 4 * flat:
-        return 0, ""
+        return 0, "", 0.0
     bits = waves > np.sort(waves[1:])[31]
-    return int.from_bytes(np.packbits(bits).tobytes(), "big"), quarters.astype(np.uint8).tobytes().hex()
+    edges = 4 * grey[1:-1, 1:-1] - grey[:-2, 1:-1] - grey[2:, 1:-1] - grey[1:-1, :-2] - grey[1:-1, 2:]
+    sharpness = round(float(edges.std() / grey.std()), 3)
+    return int.from_bytes(np.packbits(bits).tobytes(), "big"), quarters.astype(np.uint8).tobytes().hex(), sharpness

@@ -28,6 +28,7 @@ def channel_problems(files: Sequence[str], channels: Sequence[int]) -> Iterator[
     odd = [(file, count) for file, count in zip(files, channels, strict=True) if count not in (0, usual)]
     if odd:
         example = f"{odd[0][0]}: {_SAID.get(odd[0][1], odd[0][1])}; {many:,} others have {_SAID.get(usual, usual)}"
-        yield problem(DIFFER, count=len(odd), files=[file for file, _ in odd], example=example)
+        cases = [f"{file}: {_SAID.get(count, count)}" for file, count in odd]
+        yield problem(DIFFER, count=len(odd), files=[file for file, _ in odd], example=example, cases=cases)
     elif usual == 4:
         yield problem(ALPHA, count=many, files=[], example=f"{files[0]}: RGBA")

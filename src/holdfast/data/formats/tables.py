@@ -1,4 +1,4 @@
-"""CSV and Parquet tables, read with pyarrow in batches. Splits are told by the names of the files, or by a column `split`."""
+"""CSV, Parquet and JSONL tables, read with pyarrow in batches. Splits: by the names of the files, or by a column `split`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -17,7 +17,9 @@ from holdfast.data.listing import Listing, suffix
 
 _TEXT = (".csv", ".tsv")
 _PARQUET = (".parquet", ".pq")
-ENDINGS = (*_TEXT, *_PARQUET)
+_LINES = (".jsonl", ".ndjson")
+ENDINGS = (*_TEXT, *_PARQUET, *_LINES)
+_LONGEST_LINE = 64 << 20
 _BLOCK = 4 << 20
 _WORDS = "BYTE_ARRAY"  # how Parquet stores text and bytes
 _DELTA_ROWS = 64  # at once, of words that are stored as differences: each may be as long as all before
@@ -46,8 +48,8 @@ def _chunks(path: Path) -> Iterator[Chunk]:
     import pyarrow as pa
 
     try:
-        batches = _parquet(path) if suffix(path.name) in _PARQUET else _csv(path)
-        for batch in batches:
+        ending = suffix(path.name)
+        for batch in _parquet(path) if ending in _PARQUET else _json_lines(path) if ending in _LINES else _csv(path):
             yield {str(name): _column(batch.column(place)) for place, name in enumerate(batch.schema.names)}
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise Unreadable(" ".join(str(error).split())[:300]) from None
@@ -74,6 +76,53 @@ def _parquet(path: Path) -> Iterator[Any]:
 def _decoded_bytes(chunk: Any) -> int:
     """What a column of a row group takes in memory: a run of equal numbers takes nothing in the file."""
     return max(int(chunk.total_uncompressed_size), 8 * int(chunk.num_values))
+
+
+def _json_lines(path: Path) -> Iterator[Any]:
+    """The batches of a file with a JSON object a line. What columns there are is known when all lines were read once."""
+    import pyarrow as pa
+
+    kinds: dict[str, Any] = {}
+    for table in _json_tables(path):
+        kinds |= {one.name: one.type for one in table.schema if not pa.types.is_null(one.type)} | {
+            name: pa.null()
+            for name in table.schema.names
+            if name not in kinds and pa.types.is_null(table.schema.field(name).type)
+        }
+    for table in _json_tables(path):
+        columns = {
+            name: table[name] if name in table.schema.names else pa.nulls(table.num_rows, kind) for name, kind in kinds.items()
+        }
+        yield from pa.table(columns).flatten().combine_chunks().to_batches() if table.num_rows else ()
+
+
+def _json_tables(path: Path) -> Iterator[Any]:
+    """Some lines at a time. ValueError with the first line of those that cannot be read."""
+    import io
+
+    import pyarrow as pa
+    from pyarrow import json
+
+    size, done = bytes_at_once(_BLOCK, _line_bytes(path)), 0
+    with path.open("rb") as file:
+        while lines := list(_some_lines(file, size)):
+            block = b"".join(line for line in lines if line.strip())
+            try:
+                if block:
+                    yield json.read_json(
+                        io.BytesIO(block), read_options=json.ReadOptions(use_threads=False, block_size=2 * len(block))
+                    )
+            except pa.ArrowException as error:
+                raise ValueError(f"after line {done:,}: {error}") from None
+            done += len(lines)
+
+
+def _some_lines(file: IO[bytes], size: int) -> Iterator[bytes]:
+    while size > 0 and (line := file.readline(_LONGEST_LINE)):
+        if len(line) == _LONGEST_LINE:
+            raise ValueError(f"a line of more than {_LONGEST_LINE >> 20} MB")
+        size -= len(line)
+        yield line
 
 
 def _csv(path: Path) -> Iterator[Any]:
