@@ -131,7 +131,7 @@ def _write(
     from holdfast.data.cleaned import write_cleaned, write_quarantine
 
     if html is not None:
-        from holdfast.data.report_html import page
+        from holdfast.data.report import page
 
         _told(html, "the report", page(report))
     if quarantine is not None:

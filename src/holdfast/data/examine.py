@@ -9,21 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.data.checks.boxes import box_faults
-from holdfast.data.checks.image_extension import wrong_extension
-from holdfast.data.checks.image_size import BLANK, is_a_bomb, odd_size
-from holdfast.data.checks.image_whole import EMPTY, UNREADABLE, from_decoder
+from holdfast.data.checks.images import BLANK, EMPTY, UNREADABLE, from_decoder, is_a_bomb, odd_size, rotated, wrong_extension
 from holdfast.data.checks.labels import presence, stated_size
 from holdfast.data.checks.masks import OVERLAP, size_fault
 from holdfast.data.checks.masks import UNREADABLE as MASK_UNREADABLE
-from holdfast.data.checks.rotation import rotated
-from holdfast.data.facts import Facts, MaskFacts, facts_from
 from holdfast.data.formats.masks import folder_of_masks
-from holdfast.data.image_header import Header, jpeg_from_ends, read_header
 from holdfast.data.listing import Stamp, read_bytes, read_ends
-from holdfast.data.mask_values import mask_facts, overlapping_pixels
-from holdfast.data.pixels import MOST_PIXELS, TooLarge, look_at, opened
+from holdfast.data.pixels import (
+    MOST_PIXELS,
+    Header,
+    TooLarge,
+    jpeg_from_ends,
+    look_at,
+    mask_facts,
+    opened,
+    overlapping_pixels,
+    read_header,
+)
 from holdfast.data.problem import Fault
-from holdfast.data.samples import ClassKey, Entry, Label, ReadLabel
+from holdfast.data.samples import ClassKey, Entry, Facts, Label, MaskFacts, ReadLabel, facts_from
 
 _LARGEST_FILE = 1 << 30
 _HEADS, _TAIL = (5120, 1 << 17), 1024  # bytes; the longer beginning holds the size of a photo with a thumbnail, too

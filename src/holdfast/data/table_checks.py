@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.data.checks.classes import class_problems
+from holdfast.data.checks.classes import class_problems, share_problems, statistics_problems
 from holdfast.data.checks.columns import column_problems
 from holdfast.data.checks.rows import (
     MOST_NAMED,
@@ -21,12 +21,10 @@ from holdfast.data.checks.rows import (
     order_problems,
     rows_are_distinctive,
 )
-from holdfast.data.checks.split_statistics import share_problems, statistics_problems
-from holdfast.data.column_summary import ColumnSummary, value_counts
+from holdfast.data.column_summary import ColumnSummary, row_numbers, value_counts
 from holdfast.data.columns import Chunk, Column, by_split, is_key, key_sets, label_column, numbers_rows
-from holdfast.data.formats.splits import order_of
+from holdfast.data.listing import order_of
 from holdfast.data.problem import Kind, Problem, problem
-from holdfast.data.row_hash import row_numbers
 
 _MOST_ROWS = 50_000_000  # of which duplicates are looked for: eight bytes each
 _MOST_CLASSES = 1000

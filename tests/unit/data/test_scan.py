@@ -12,13 +12,12 @@ from pathlib import Path
 import made_data as made
 import pytest
 
-from holdfast.data import workers
+from holdfast.data import scan as workers
 from holdfast.data.cache import Cache
 from holdfast.data.examine import Examination
-from holdfast.data.facts import Facts, MaskFacts, facts_from
-from holdfast.data.formats.yolo_labels import read_label
+from holdfast.data.formats.yolo import read_label
 from holdfast.data.problem import Fault
-from holdfast.data.samples import Entry
+from holdfast.data.samples import Entry, Facts, MaskFacts, facts_from
 from holdfast.data.validate import Settings, validate
 
 VICTIM = Path(__file__).parents[2] / "victims" / "counts_of_a_scan.py"

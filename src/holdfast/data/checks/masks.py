@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from holdfast.data.facts import MaskFacts
 from holdfast.data.problem import Fault, Kind, Problem, problem
+from holdfast.data.samples import MaskFacts
 
 SIZE = Kind("mask-size", "critical", "masks of another size than their image: {count}", "make them again at the image's size")
 RLE = Kind(

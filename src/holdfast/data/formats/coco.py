@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from holdfast.data.formats.splits import split_named
 from holdfast.data.json_stream import JsonRow, json_rows
-from holdfast.data.listing import Listing
+from holdfast.data.listing import Listing, split_named
 from holdfast.data.problem import Fault
 from holdfast.data.samples import ClassKey, Entry, ImageSet, Label, Thing, box_around
 from holdfast.errors import UsageError

@@ -12,8 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from holdfast.data.columns import Chunk, Column, Part, TableSet, Unreadable, bytes_at_once, rows_at_once
-from holdfast.data.formats.splits import split_named
-from holdfast.data.listing import Listing, suffix
+from holdfast.data.listing import Listing, split_named, suffix
 
 _TEXT = (".csv", ".tsv")
 _PARQUET = (".parquet", ".pq")
