@@ -18,7 +18,8 @@ from unittest import mock
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.data.checks import columns, split_statistics
+from holdfast.data.checks import classes as split_statistics
+from holdfast.data.checks import columns
 from holdfast.data.column_summary import ColumnSummary
 from holdfast.data.columns import Column
 

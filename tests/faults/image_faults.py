@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import made_data as made
-from PIL import Image
+from PIL import Image, ImageFilter
 
 
 def image(folder: Path, name: str = "train03") -> Path:
@@ -41,6 +41,26 @@ def rename(folder: Path) -> None:
 
 def tiny(folder: Path) -> None:
     save(made.picture(900, (64, 6)), image(folder))
+
+
+def long(folder: Path) -> None:
+    save(made.picture(900, (264, 48)), image(folder))
+
+
+def black(folder: Path) -> None:
+    save(made.picture(900).point(lambda value: value // 20), image(folder))
+
+
+def white(folder: Path) -> None:
+    save(made.picture(900).point(lambda value: 243 + value // 20), image(folder))
+
+
+def one_colour(folder: Path) -> None:
+    save(Image.new("RGB", made.SIZE, (90, 120, 30)), image(folder))
+
+
+def blurred(folder: Path) -> None:
+    save(made.picture(900).filter(ImageFilter.GaussianBlur(10)), image(folder))
 
 
 def grey(folder: Path) -> None:
@@ -96,6 +116,10 @@ ANY_IMAGE = [
     (empty_image, {"image-empty"}),
     (rename, {"image-extension"}),
     (grey, {"image-channels"}),
+    (black, {"image-blank"}),
+    (white, {"image-blank"}),
+    (one_colour, {"image-blank"}),
+    (blurred, {"image-blurred"}),
     (twice, {"duplicate-sample"}),
     (nearly_twice, {"near-duplicate"}),
     (leak, {"split-leak"}),
@@ -196,6 +220,86 @@ def other_size(folder: Path) -> None:
         label(folder).write_text(made.voc_xml("train03", made.boxes(3), (640, 480)))
 
 
+def shared_image_id(folder: Path) -> None:
+    path = folder / "annotations/instances_train.json"
+    path.write_text(
+        path.read_text().replace('{"id": 4, "file_name"', '{"id": 3, "file_name"').replace('"image_id": 4,', '"image_id": 3,')
+    )
+
+
+def shared_annotation_id(folder: Path) -> None:
+    edit_json(folder, lambda content: content["annotations"][5].update(id=content["annotations"][4]["id"]))
+
+
+def shared_category_id(folder: Path) -> None:
+    edit_json(folder, lambda content: content["categories"].append({"id": 2, "name": "bat"}))
+
+
+def put_mask(folder: Path, **mask: object) -> None:
+    edit_json(folder, lambda content: content["annotations"][0].update(segmentation=mask))
+
+
+def other_mask(folder: Path) -> None:
+    put_mask(folder, size=[64, 48], counts=[3000, 72])
+
+
+def short_mask(folder: Path) -> None:
+    put_mask(folder, size=[48, 64], counts=[3000, 71])
+
+
+def short_packed_mask(folder: Path) -> None:
+    put_mask(folder, size=[48, 64], counts=packed([3000, 20, 30, 21]))
+
+
+def sound_masks(folder: Path) -> None:
+    edit_json(folder, lambda content: content["annotations"][1].update(segmentation={"size": [48, 64], "counts": [3000, 72]}))
+    put_mask(folder, size=[48, 64], counts=packed([3000, 20, 30, 22]))
+
+
+def packed(runs: list[int]) -> str:
+    """Runs as pycocotools writes them: differences from the third on, five bits a letter, the sign in the last one."""
+    letters = ""
+    for place, run in enumerate(runs):
+        value, more = run - (runs[place - 2] if place > 2 else 0), True
+        while more:
+            piece, value = value & 31, value >> 5
+            more = value != (-1 if piece & 16 else 0)
+            letters += chr(48 + piece + 32 * more)
+    return letters
+
+
+def more_names(folder: Path) -> None:
+    (folder / "data.yaml").write_text((folder / "data.yaml").read_text() + "nc: 4\n")
+
+
+def fewer_names(folder: Path) -> None:
+    """Labels of the third class are beyond a model with two outputs."""
+    (folder / "data.yaml").write_text((folder / "data.yaml").read_text() + "nc: 2\n")
+
+
+def only_a_count(folder: Path) -> None:
+    (folder / "data.yaml").write_text((folder / "data.yaml").read_text().split("names")[0] + "nc: 2\n")
+
+
+def the_right_count(folder: Path) -> None:
+    (folder / "data.yaml").write_text((folder / "data.yaml").read_text() + "nc: 3\n")
+
+
+IDS = [
+    (shared_image_id, {"id-duplicate"}),
+    (shared_annotation_id, {"id-duplicate"}),
+    (shared_category_id, {"id-duplicate"}),
+    (other_mask, {"rle-size"}),
+    (short_mask, {"rle-size"}),
+    (short_packed_mask, {"rle-size"}),
+    (sound_masks, set()),
+]
+COUNTS = [
+    (more_names, {"class-count"}),
+    (fewer_names, {"class-count", "class-out-of-range"}),
+    (only_a_count, {"class-out-of-range"}),
+    (the_right_count, set()),
+]
 LABELS = [
     (unknown_class, {"class-out-of-range"}),
     (unused_class, {"class-unused"}),
@@ -209,7 +313,9 @@ def remove_label(folder: Path) -> None:
 
 def orphan(folder: Path) -> None:
     if (folder / "annotations").is_dir():
-        edit_json(folder, lambda content: content["annotations"].append({**content["annotations"][0], "image_id": 4242}))
+        edit_json(
+            folder, lambda content: content["annotations"].append({**content["annotations"][0], "id": 8000, "image_id": 4242})
+        )
     else:
         shutil.copy(label(folder), label(folder).with_stem("nobody"))
 
@@ -293,7 +399,10 @@ CASES = [
     *[(name, other_size, {"label-size"}) for name in ("voc", "coco")],
     *[(name, remove_label, {"label-missing"}) for name in ("yolo", "voc")],
     *[(name, orphan, {"label-orphaned"}) for name in ("yolo", "voc", "coco")],
+    *[("coco", *case) for case in IDS],
+    *[("yolo", *case) for case in COUNTS],
     ("yolo", tiny, {"image-tiny"}),
+    ("image-folder", long, {"image-aspect"}),
     ("coco", remove_image, {"image-missing"}),
     ("yolo", rare, {"class-imbalance"}),
     ("yolo", other_shares, {"split-classes-differ"}),

@@ -179,8 +179,18 @@ def _branch(values: np.ndarray) -> np.dtype:
     return np.dtype((values.dtype, values.shape[1:]))
 
 
+def write_jsonl(folder: Path, split: str, table: dict[str, np.ndarray]) -> None:
+    """NaN is null, as in all JSON."""
+    rows = zip(*(column.tolist() for column in table.values()), strict=True)
+    lines = (
+        json.dumps({name: value if value == value else None for name, value in zip(table, row, strict=True)}) for row in rows
+    )
+    write(folder / f"{split}.jsonl", "\n".join(lines) + "\n")
+
+
 TABLES: dict[str, Callable[[Path, str, dict[str, np.ndarray]], None]] = {
     "csv": write_csv,
+    "jsonl": write_jsonl,
     "parquet": write_parquet,
     "npz": write_npz,
     "npy": write_npy,

@@ -13,8 +13,7 @@ import pytest
 from holdfast_run import Done, typed
 
 from holdfast.data.loading.benchmark import Asked, Benchmark, benchmark
-from holdfast.data.loading.choice import Limits, chosen
-from holdfast.data.loading.setting import Setting, Trial
+from holdfast.data.loading.setting import Limits, Setting, Trial, chosen
 
 VICTIMS = Path(__file__).parents[1] / "victims"
 MB = 1 << 20

@@ -16,7 +16,7 @@ _INDENT = " " * 10
 _CLASSES = 12
 
 
-def show(report: Report) -> None:
+def show(report: Report, *, every: bool = False) -> None:
     """What the data is, what is wrong with it, and in the last line on stderr how that adds up."""
     from holdfast.cli.checkpoints.telling import page
 
@@ -27,7 +27,7 @@ def show(report: Report) -> None:
         more = f", and {len(report.classes) - len(some):,} more" if len(report.classes) > len(some) else ""
         _print(console, "classes: " + ", ".join(f"{name} {count:,}" for name, count in some) + more, indent="", style="dim")
     for problem in report.problems:
-        _problem(console, problem)
+        _problem(console, problem, every=every)
     for note in report.notes:
         _print(console, f"note: {note}", indent="", style="dim")
     sys.stdout.flush()
@@ -41,13 +41,19 @@ def _headline(report: Report) -> str:
     )
 
 
-def _problem(console: Console, problem: Problem) -> None:
+def _problem(console: Console, problem: Problem, *, every: bool) -> None:
     from rich.text import Text
 
     line = Text(no_wrap=True).append(problem.severity.ljust(10), _STYLES[problem.severity])
     console.print(line.append(problem.code, "bold"), soft_wrap=True)
     _print(console, problem.words)
-    if problem.example:
+    if every:
+        cases = problem.every_case()
+        for case in cases:
+            _print(console, case, style="dim")
+        if problem.count > len(cases) > 1:
+            _print(console, f"and {problem.count - len(cases):,} more", style="dim")
+    elif problem.example:
         _print(console, f"e.g. {problem.example}", style="dim")
     _print(console, f"fix: {problem.fix}", style="cyan")
 

@@ -14,7 +14,7 @@ from holdfast.cli.checkpoints.telling import folded, page, shortened
 from holdfast.cli.show import duration
 from holdfast.cli.stats_maps import heat_map, pairs
 from holdfast.data.stats.figures import Bars, Figure, Grid, Histogram
-from holdfast.data.stats.svg import number
+from holdfast.data.stats.page import number
 from holdfast.probe.words import plain
 
 if TYPE_CHECKING:

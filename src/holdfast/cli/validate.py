@@ -29,6 +29,7 @@ def validate(
     format: Format = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on warnings too.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Decode nothing: headers, structure and labels only.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List every case of a problem with its file, not one example.")] = False,
     label: Label = None,
     tree: Tree = None,
     tokenizer: TokenizerFile = None,
@@ -82,7 +83,7 @@ def validate(
         also=tuple(also or ()), cache=None if no_cache else cache_folder(),
     )  # fmt: skip
     report = _look(path, settings)
-    _show(report, as_json=as_json)
+    _show(report, as_json=as_json, every=every)
     _write(report, path, settings, fix=fix, fix_into=fix_into, quarantine=quarantine, html=html)
     if report.count("critical") or (strict and report.count("warning")):
         raise typer.Exit(1)
@@ -102,15 +103,18 @@ def _look(path: str, settings: Settings) -> Report:
             raise
 
 
-def _show(report: Report, *, as_json: bool) -> None:
+def _show(report: Report, *, as_json: bool, every: bool) -> None:
     if as_json:
         from holdfast.cli.show import for_json
 
-        print(json.dumps(for_json(report.as_row()), ensure_ascii=False))
+        row = report.as_row()
+        for problem, shown in zip(report.problems, row["problems"], strict=True):
+            shown["cases"] = problem.every_case() if every else []
+        print(json.dumps(for_json(row), ensure_ascii=False))
     else:
         from holdfast.cli.data_words import show
 
-        show(report)
+        show(report, every=every)
 
 
 def _write(
@@ -127,7 +131,7 @@ def _write(
     from holdfast.data.cleaned import write_cleaned, write_quarantine
 
     if html is not None:
-        from holdfast.data.report_html import page
+        from holdfast.data.report import page
 
         _told(html, "the report", page(report))
     if quarantine is not None:

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 
 from holdfast.data.loading.benchmark import Asked, Benchmark, benchmark
-from holdfast.data.loading.choice import Limits
+from holdfast.data.loading.setting import Limits
 
 _GIB = 1 << 30
 _SHARE = 0.8  # of the memory that is free: the training itself needs some
@@ -56,7 +56,7 @@ def measure_loader(
 
 def as_row(found: Benchmark) -> dict[str, Any]:
     """As JSON has it."""
-    from holdfast.data.loading.choice import by_setting
+    from holdfast.data.loading.setting import by_setting
 
     best = found.best
     return {

@@ -3,17 +3,65 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from holdfast.data.formats.coco_images import ImagePaths
+from holdfast.data.formats.coco import ImagePaths
+from holdfast.data.formats.detect import is_image_format, list_data, open_images
 from holdfast.data.formats.yolo import settings_of
-from holdfast.data.left_out import bad_entries, bad_rows, image_set
+from holdfast.data.json_stream import json_rows
 from holdfast.data.listing import stem
+from holdfast.data.problem import Problem
 from holdfast.data.report import Report
 from holdfast.data.samples import Entry, ImageSet
 from holdfast.data.validate import Settings
 from holdfast.errors import StorageError
+
+# Which samples a cleaned list leaves out and a loader should skip: those with a critical fault, and the later of two equals.
+
+_ALSO = frozenset({"split-leak", "duplicate-sample", "duplicate-row", "label-missing"})
+_NOT_OF_A_SAMPLE = frozenset({"class-unused", "one-class", "path-outside", "image-missing", "split-missing", "dtype-overflow"})
+
+
+def leaves_out(problem: Problem) -> bool:
+    """Whether the samples of a problem are left out."""
+    return problem.code in _ALSO or (problem.severity == "critical" and problem.code not in _NOT_OF_A_SAMPLE)
+
+
+def image_set(path: str, settings: Settings, format: str) -> ImageSet | None:
+    """The set that a report is about, opened once more; None where it is none of images."""
+    if not is_image_format(format):
+        return None
+    listing, named = list_data(Path(path), settings.also)
+    return open_images(listing, named, format)
+
+
+def bad_entries(report: Report, data: ImageSet) -> list[Entry]:
+    """The samples with something critical in their image, label or masks. A leak counts in its later split only."""
+    files = {file for problem in report.problems if leaves_out(problem) for file in problem.files}
+    later = {file for problem in report.problems if problem.code == "split-leak" for file in problem.files}
+    others = files - later
+    listed = Counter(entry.image for entry in data.entries)
+    first: set[str] = set()
+    found = []
+    for entry in data.entries:
+        parts = {entry.image, *entry.masks, *([entry.own_label] if entry.own_label else [])}
+        again = entry.image in first  # named by two splits: stays in the first
+        if again or parts & others or (entry.image in later and listed[entry.image] == 1):
+            found.append(entry)
+        first.add(entry.image)
+    return found
+
+
+def bad_rows(report: Report) -> dict[str, list[int]]:
+    """Rows of tables, arrays and trees that are to be skipped, by file, counted from 0."""
+    rows: dict[str, set[int]] = {}
+    for problem in report.problems:
+        for file, some in problem.numbers.get("in_files", {}).items() if leaves_out(problem) else ():
+            rows.setdefault(file, set()).update(some)
+    return {file: sorted(some) for file, some in rows.items()}
+
 
 _OF_KEYPOINTS = ("kpt_shape", "flip_idx", "kpt_names")  # without them the labels of a pose set cannot be read
 
@@ -29,7 +77,7 @@ def skip_list(report: Report, path: str, settings: Settings) -> list[str]:
 def write_quarantine(report: Report, path: str, settings: Settings, to: Path) -> int:
     """Write the list of what to skip, one a line; how many there are."""
     lines = skip_list(report, path, settings)
-    _write(to, "".join(f"{line}\n" for line in lines))
+    _write(to, (f"{line}\n" for line in lines))
     return len(lines)
 
 
@@ -44,8 +92,7 @@ def write_cleaned(report: Report, path: str, settings: Settings, into: Path | No
     if data is None:
         yield from _rows(report, path, into)
         return
-    bad = set(bad_entries(report, data)) if data.format != "coco" else bad_entries(report, data)
-    gone = {(entry.split, entry.image) for entry in bad}
+    gone = {(entry.split, entry.image) for entry in bad_entries(report, data)}
     kept = [entry for entry in data.entries if (entry.split, entry.image) not in gone]
     beside = into is None
     folder = into if into is not None else data.root
@@ -67,7 +114,7 @@ def _lists(data: ImageSet, kept: list[Entry], folder: Path, *, beside: bool) -> 
         else:
             lines = [f"./{image}" if beside else (data.root / image).as_posix() for image in images]
         names[split] = f"{split}.cleaned.txt"
-        _write(inner / names[split], "".join(f"{line}\n" for line in lines))
+        _write(inner / names[split], (f"{line}\n" for line in lines))
         yield f"wrote {inner / names[split]}: {len(lines):,} samples"
     if data.format == "yolo":
         described = folder / "data.cleaned.yaml"
@@ -91,14 +138,30 @@ def _coco(data: ImageSet, gone: set[tuple[str, str]], folder: Path) -> Iterator[
     splits = {str(entry.label): entry.split for entry in data.entries}
     paths = ImagePaths(data.listing)
     for file, split in splits.items():
-        content = json.loads((data.root / file).read_text(encoding="utf-8"))
-        kept = [row for row in content["images"] if (split, paths.find(row.get("file_name"), split)) not in gone]
-        numbers = {row.get("id") for row in kept}
-        annotations = [row for row in content.get("annotations", []) if row.get("image_id") in numbers]
         beside = folder == data.root or sum(stem(other) == stem(file) for other in splits) > 1  # as train/a.json and val/a.json
         to = folder / (Path(file).with_suffix(".cleaned.json") if beside else f"{stem(file)}.cleaned.json")
-        _write(to, json.dumps({**content, "images": kept, "annotations": annotations}))
-        yield f"wrote {to}: {len(kept):,} images, {len(annotations):,} annotations"
+        rows = (row for row in json_rows(data.root / file) if row.key == "images" and row.in_list)
+        kept = {row.value["id"] for row in rows if (split, paths.find(row.value["file_name"], split)) not in gone}
+        counts: Counter[str] = Counter()
+        _write(to, _coco_text(data.root / file, kept, counts))
+        yield f"wrote {to}: {counts['images']:,} images, {counts['annotations']:,} annotations"
+
+
+def _coco_text(path: Path, kept: set[object], counts: Counter[str]) -> Iterator[str]:
+    """The text of a JSON file with the rows of some images only; `counts` counts the rows that stay."""
+    before, names = "{", {"images": "id", "annotations": "image_id"}
+    for row in json_rows(path):
+        if row.in_list and row.key in names and row.value.get(names[row.key]) not in kept:
+            continue
+        comma = "," if row.in_list and counts[row.key] else ""
+        counts[row.key] += row.in_list
+        if row.in_list:
+            yield comma + json.dumps(row.value)
+            continue
+        begins = isinstance(row.value, list)
+        yield f"{before}{json.dumps(row.key)}: {'[' if begins else json.dumps(row.value)}"
+        before = "], " if begins else ", "
+    yield {"{": "{}", ", ": "}", "], ": "]}"}[before]
 
 
 def _rows(report: Report, path: str, into: Path | None) -> Iterator[str]:
@@ -111,14 +174,15 @@ def _rows(report: Report, path: str, into: Path | None) -> Iterator[str]:
     for file, rows in found.items():
         name = Path(file).name if names.count(Path(file).name) == 1 else file  # as in train/a.csv and val/a.csv
         to = folder / f"{name}.skip.txt"
-        _write(to, "".join(f"{row}\n" for row in rows))
+        _write(to, (f"{row}\n" for row in rows))
         yield f"wrote {to}: {len(rows):,} rows to leave out (counted from 0); the data itself is as it was"
 
 
-def _write(path: Path, content: str) -> None:
+def _write(path: Path, pieces: Iterable[str]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(pieces)
     except OSError as error:
         raise StorageError(
             f"cannot write {path}: {error.strerror}", fix="name a folder that can be written: --fix-into FOLDER"

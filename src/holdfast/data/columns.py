@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.data.formats.splits import word_of_split
-from holdfast.data.listing import Listing
+from holdfast.data.listing import Listing, word_of_split
 from holdfast.data.problem import Fault
 from holdfast.data.samples import FormatName
 

@@ -9,21 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.data.checks.boxes import box_faults
-from holdfast.data.checks.image_extension import wrong_extension
-from holdfast.data.checks.image_size import is_a_bomb, odd_size
-from holdfast.data.checks.image_whole import EMPTY, UNREADABLE, from_decoder
+from holdfast.data.checks.images import BLANK, EMPTY, UNREADABLE, from_decoder, is_a_bomb, odd_size, rotated, wrong_extension
 from holdfast.data.checks.labels import presence, stated_size
 from holdfast.data.checks.masks import OVERLAP, size_fault
 from holdfast.data.checks.masks import UNREADABLE as MASK_UNREADABLE
-from holdfast.data.checks.rotation import rotated
-from holdfast.data.facts import Facts, MaskFacts, facts_from
 from holdfast.data.formats.masks import folder_of_masks
-from holdfast.data.image_header import Header, jpeg_from_ends, read_header
 from holdfast.data.listing import Stamp, read_bytes, read_ends
-from holdfast.data.mask_values import mask_facts, overlapping_pixels
-from holdfast.data.pixels import MOST_PIXELS, TooLarge, look_at, opened
+from holdfast.data.pixels import (
+    MOST_PIXELS,
+    Header,
+    TooLarge,
+    jpeg_from_ends,
+    look_at,
+    mask_facts,
+    opened,
+    overlapping_pixels,
+    read_header,
+)
 from holdfast.data.problem import Fault
-from holdfast.data.samples import ClassKey, Entry, Label, ReadLabel
+from holdfast.data.samples import ClassKey, Entry, Facts, Label, MaskFacts, ReadLabel, facts_from
 
 _LARGEST_FILE = 1 << 30
 _HEADS, _TAIL = (5120, 1 << 17), 1024  # bytes; the longer beginning holds the size of a photo with a thumbnail, too
@@ -56,7 +60,7 @@ def examine(how: Examination, entry: Entry) -> Facts:
     """Everything that can be said of one sample by itself. Never raises: what goes wrong is a fault of the sample."""
     faults: list[Fault] = []
     facts, header = _image(how, entry.image, faults)
-    label = _label(how, entry)
+    label = how.read_label(how.root, entry)
     faults += label.faults
     if how.has_boxes:
         found = presence(entry, label)
@@ -68,10 +72,6 @@ def examine(how: Examination, entry: Entry) -> Facts:
     for thing in label.things:
         kinds[thing.class_id] = kinds.get(thing.class_id, 0) + 1
     return facts._replace(classes=tuple(kinds.items()), masks=masks, faults=tuple(faults))
-
-
-def _label(how: Examination, entry: Entry) -> Label:
-    return entry.known if entry.known is not None else how.read_label(how.root, entry)
 
 
 def _image(how: Examination, file: str, faults: list[Fault]) -> tuple[Facts, Header]:
@@ -93,6 +93,7 @@ def _image(how: Examination, file: str, faults: list[Fault]) -> tuple[Facts, Hea
     facts = _pixels(how, file, content, header, faults)
     odd = odd_size(file, facts.width, facts.height)
     faults += [odd] if odd else []
+    faults += [Fault(BLANK.code, file, 0, facts.blank)] if facts.blank else []
     return facts, header
 
 

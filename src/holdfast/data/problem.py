@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 Severity = Literal["info", "warning", "critical"]
+MOST_CASES = 10_000  # of a problem that are remembered one by one
 WORST_FIRST: tuple[Severity, ...] = ("critical", "warning", "info")
 
 
@@ -46,16 +47,36 @@ class Problem:
     example: str
     fix: str
     numbers: dict[str, Any] = field(default_factory=dict)
+    cases: list[str] = field(default_factory=list)  # each with its file, where files, pairs and rows do not say it all
 
     def as_row(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
 
+    def every_case(self) -> list[str]:
+        """All cases that are remembered, one a line."""
+        if self.cases:
+            return self.cases
+        if pairs := self.numbers.get("pairs"):
+            return [f"{later} is {first}" for first, later in pairs]
+        if rows := self.numbers.get("in_files"):
+            return [f"{file}: row {row:,}" for file, some in rows.items() for row in some]
+        return self.files or [self.example]
 
-def problem(kind: Kind, *, count: int, files: list[str], example: str, words: str | None = None, **numbers: Any) -> Problem:
+
+def problem(
+    kind: Kind,
+    *,
+    count: int,
+    files: list[str],
+    example: str,
+    words: str | None = None,
+    cases: list[str] | None = None,
+    **numbers: Any,
+) -> Problem:
     """A problem of a kind; `words` where the usual ones are not exact enough."""
     said = (words or kind.words).format(count=f"{count:,}")
-    return Problem(kind.code, kind.severity, said, count, files, example, kind.fix, numbers)
+    return Problem(kind.code, kind.severity, said, count, files, example, kind.fix, numbers, (cases or [])[:MOST_CASES])
 
 
 def gathered(faults: Iterable[Fault], kinds: dict[str, Kind]) -> Iterator[Problem]:
@@ -65,8 +86,8 @@ def gathered(faults: Iterable[Fault], kinds: dict[str, Kind]) -> Iterator[Proble
         by_code.setdefault(fault.code, []).append(fault)
     for code, some in by_code.items():
         files = list(dict.fromkeys(fault.file for fault in some))
-        first = some[0]
-        yield problem(kinds[code], count=len(some), files=files, example=f"{first.place}: {first.detail}".rstrip(": "))
+        cases = [f"{fault.place}: {fault.detail}".rstrip(": ") for fault in some[:MOST_CASES]]
+        yield problem(kinds[code], count=len(some), files=files, example=cases[0], cases=cases)
 
 
 def sorted_by_severity(problems: Iterable[Problem]) -> list[Problem]:

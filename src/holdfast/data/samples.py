@@ -5,11 +5,58 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from holdfast.data.cache import fingerprint
 from holdfast.data.listing import Listing
 from holdfast.data.problem import Fault
+
+# What is known of a sample of image data once it was looked at: small, plain values, without its pixels.
+
+
+class MaskFacts(NamedTuple):
+    """One mask: its file, size, Pillow's mode, the values in it (at most 300 of them), and whether different ones touch."""
+
+    file: str
+    width: int
+    height: int
+    mode: str
+    values: tuple[int, ...]
+    touching: bool = False
+
+
+class Facts(NamedTuple):
+    """One sample. `means` and `deviations` are per channel, of a picture 32 pixels wide and high; empty if nothing was decoded.
+
+    `look` is a 64-bit perceptual hash, `thumbnail` 16 × 16 grey values in hexadecimal: two images that look alike have nearly
+    the same. Both are empty for an image of one colour.
+    """
+
+    width: int = 0
+    height: int = 0
+    channels: int = 0
+    means: tuple[float, ...] = ()
+    deviations: tuple[float, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    look: int = 0
+    thumbnail: str = ""
+    sharpness: float = 0.0  # edges against contrast; 0 where there is nothing to see
+    blank: str = ""  # black, white or one colour
+    classes: tuple[tuple[ClassKey, int], ...] = ()  # each class with its number of objects
+    masks: tuple[MaskFacts, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+
+def facts_from(row: list[Any]) -> Facts:
+    """Facts from what JSON made of them."""
+    made = dict(zip(Facts._fields, row, strict=True))
+    made["means"], made["deviations"] = tuple(made["means"]), tuple(made["deviations"])
+    made["classes"] = tuple((kind, count) for kind, count in made["classes"])
+    made["masks"] = tuple(MaskFacts._make(mask)._replace(values=tuple(mask[4])) for mask in made["masks"])
+    made["faults"] = tuple(Fault._make(fault) for fault in made["faults"])
+    return Facts(**made)
+
 
 Corners = tuple[float, float, float, float]
 ClassKey = int | str  # a class as the format writes it: its number, or its name
@@ -54,7 +101,12 @@ class Entry(NamedTuple):
     label: str | None = None
     masks: tuple[str, ...] = ()
     class_id: ClassKey | None = None  # of the image as a whole
-    known: Label | None = None  # where one file holds the labels of all images
+    spans: bytes = b""  # where one file holds the labels of all images: the places in it, for `read_label`
+
+    @property
+    def own_label(self) -> str | None:
+        """The file with the label of this image alone."""
+        return self.label if not self.spans else None
 
 
 ReadLabel = Callable[[Path, Entry], Label]
@@ -89,7 +141,7 @@ class ImageSet:
 
     def label_of(self, entry: Entry) -> Label:
         """What is said of an image."""
-        return entry.known if entry.known is not None else self.read_label(self.root, entry)
+        return self.read_label(self.root, entry)
 
     def path_of(self, entry: Entry) -> Path:
         """Where the image lies."""

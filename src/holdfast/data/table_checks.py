@@ -9,26 +9,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.data.checks.classes import class_problems
+from holdfast.data.checks.classes import class_problems, share_problems, statistics_problems
 from holdfast.data.checks.columns import column_problems
 from holdfast.data.checks.rows import (
+    MOST_NAMED,
     RowPlaces,
     SplitRows,
+    by_file,
     duplicate_problems,
     group_problems,
     order_problems,
     rows_are_distinctive,
 )
-from holdfast.data.checks.split_statistics import share_problems, statistics_problems
-from holdfast.data.column_summary import ColumnSummary, value_counts
+from holdfast.data.column_summary import ColumnSummary, row_numbers, value_counts
 from holdfast.data.columns import Chunk, Column, by_split, is_key, key_sets, label_column, numbers_rows
-from holdfast.data.formats.splits import order_of
-from holdfast.data.problem import Problem
-from holdfast.data.row_hash import row_numbers
+from holdfast.data.listing import order_of
+from holdfast.data.problem import Kind, Problem, problem
 
 _MOST_ROWS = 50_000_000  # of which duplicates are looked for: eight bytes each
 _MOST_CLASSES = 1000
 _NUMBER = "\0number in the file"  # a column that is added, so that rows keep their numbers when they are put into splits
+_MISSING = frozenset({"", "nan", "n/a", "#n/a", "null"})  # words for no label; "none" and "NA" may be classes
+UNLABELLED = Kind("label-missing", "warning", "rows without a label: {count}", "label them, or leave them out: --fix lists them")
 _OWN = 0.8  # values over rows, above which a column is taken for a measurement that does not repeat
 
 
@@ -43,6 +45,8 @@ class _Split:
         self.places = RowPlaces()  # of those that have a number
         self.keys: dict[tuple[str, ...], list[npt.NDArray[np.uint64]]] = {}
         self.classes: Counter[Any] = Counter()
+        self.unlabelled: list[tuple[int, tuple[str, int]]] = []  # rows in the split, with file and number there
+        self.unlabelled_count = 0
         self.changes = 0
         self.last: Any = None
 
@@ -83,9 +87,9 @@ class TableGathering:
         elif chunk:
             self._remember(split, chunk, keys)
             split.places.add(file, numbers)
-        split.rows += len(numbers)
         if self.label in chunk:
-            self._classes(split, chunk[self.label].values)
+            self._classes(split, _labelled(split, chunk[self.label], file, numbers))
+        split.rows += len(numbers)
 
     def _tells(self, name: str) -> bool:
         """Whether a column says something of its rows, and not only which ones they are."""
@@ -141,6 +145,8 @@ class TableGathering:
         order = {name: self._splits[name] for name in self.splits}
         for split in order.values():
             yield from column_problems(split.columns, split.files, self.label)
+            if split.unlabelled:
+                yield _unlabelled(split, str(self.label))
         yield from self._about_splits(order)
         yield from self._about_rows(order)
         if self.is_classified:
@@ -179,6 +185,31 @@ class TableGathering:
         yield from share_problems({name: split.classes for name, split in order.items()}, {})
         for split in order.values():
             yield from order_problems(split.changes, len(split.classes), split.rows, split.files[0], str(self.label))
+
+
+def _labelled(split: _Split, column: Column, file: str, numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """The labels that are there; rows without one are remembered."""
+    values: npt.NDArray[Any] = column.values
+    if column.counts is not None or values.ndim != 1 or values.dtype.kind != "O":
+        return values
+    missing = {word for word in set(values.tolist()) if isinstance(word, str) and word.strip().lower() in _MISSING}
+    if not missing:
+        return values
+    gaps = np.fromiter((word in missing for word in values.tolist()), bool, len(values))
+    rows = np.flatnonzero(gaps)
+    split.unlabelled_count += len(rows)
+    for row in rows[: MOST_NAMED - len(split.unlabelled)].tolist():
+        split.unlabelled.append((split.rows + row, (file, int(numbers[row]))))
+    there: npt.NDArray[Any] = values[~gaps]
+    return there
+
+
+def _unlabelled(split: _Split, label: str) -> Problem:
+    file, row = split.unlabelled[0][1]
+    return problem(
+        UNLABELLED, count=split.unlabelled_count, files=split.files, example=f"{file}: row {row:,} has no {label}",
+        rows=[row for row, _ in split.unlabelled], in_files=by_file(place for _, place in split.unlabelled),
+    )  # fmt: skip
 
 
 def _may_be_key(name: str, column: Column) -> bool:

@@ -150,7 +150,7 @@ def judged_text(path: Path, data: text.TextSet, progress: Progress | None) -> Re
     """Read every line once."""
     gathering = TextGathering(data)
     gathering.read(progress)
-    report = Report(str(path), "text", "tokens" if data.tokenizer else "characters", gathering.splits)
+    report = Report(str(path), "text", data.unit, gathering.splits)
     report.problems = sorted_by_severity(gathering.problems())
     report.notes = data.notes
     return report

@@ -63,6 +63,31 @@ def test_json_holds_everything(tmp_path: Path) -> None:
     assert first["files"] == ["labels/train/train03.txt"] and first["fix"] and first["example"]
 
 
+def test_all_lists_every_case_with_its_file(tmp_path: Path) -> None:
+    folder = with_faults(tmp_path / "set")
+    made.write(folder / "labels/train/train04.txt", made.yolo_line(1, 4, 4, 4, 4) * 2)
+    made.write(folder / "images/val/val01.jpg", (folder / "images/val/val00.jpg").read_bytes())
+    places = [f"labels/train/train{number}.txt:{line}: " for number, line in (("03", 1), ("04", 1), ("04", 2))]
+    plain, every = typed(folder).stdout, typed(folder, "--all").stdout
+    assert [place in plain for place in places] == [True, False, False]
+    assert all(place in every for place in places) and "e.g." not in every
+    assert "images/val/val01.jpg is images/val/val00.jpg" in every
+    problems = json.loads(typed(folder, "--all", "--json").stdout)["problems"]
+    cases = {problem["code"]: problem["cases"] for problem in problems}
+    assert [case.split(" ")[0] + " " for case in cases["box-zero-area"]] == places
+    assert cases["label-missing"] == ["images/train/train05.jpg: no label file"]
+
+
+def test_all_names_the_rows_of_a_table(tmp_path: Path) -> None:
+    rows = [f"{number * 0.37 % 1.3},{number % 2}" for number in range(60)]
+    rows[7], rows[9] = "nan,1", "nan,0"
+    made.write(tmp_path / "set/x.csv", "\n".join(["a,label", *rows]))
+    assert (
+        "x.csv: row 7\n" in typed(tmp_path / "set", "--all").stdout
+        and "x.csv: row 9\n" in typed(tmp_path / "set", "--all").stdout
+    )
+
+
 def test_fix_writes_a_cleaned_set_that_validates_and_changes_nothing_else(tmp_path: Path) -> None:
     folder = with_faults(tmp_path / "set")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,11 +1,16 @@
-"""CSV files whose columns turn out to hold something else than their beginning says."""
+"""CSV and JSONL files whose columns turn out to hold something else than their beginning says."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import made_data as made
+import numpy as np
 from every_case import every_case
 
+from holdfast.data.cleaned import skip_list
+from holdfast.data.columns import chunks_of
 from holdfast.data.validate import Settings, validate
 
 ROWS, LATE = 250_000, 220_000
@@ -34,3 +39,45 @@ def test_line_breaks_in_quoted_words_do_not_end_the_reading(tmp_path: Path) -> N
     report = validate(path, Settings())
     assert "table-unreadable" not in {one.code for one in report.problems}
     assert sum(report.splits.values()) == 60_000
+
+
+@every_case("word", ["", "  ", "NaN", "null", "N/A"])
+def test_rows_without_a_label_are_told_and_left_out(word: str, tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    rows = [f"{chance.normal()},{('cat', 'dog')[number % 2]}" for number in range(40)]
+    rows[3], rows[30] = f"0.25,{word}", f"0.75,{word}"
+    made.write(tmp_path / "x.csv", "\n".join(["a,label", *rows]) + "\n")
+    report = validate(tmp_path, Settings())
+    (problem,) = report.problems
+    assert (problem.code, problem.count, problem.example) == ("label-missing", 2, "x.csv: row 3 has no label")
+    assert report.classes == {"cat": 19, "dog": 19}
+    assert skip_list(report, str(tmp_path), Settings()) == ["x.csv:3", "x.csv:30"]
+
+
+def test_a_class_that_is_called_none_is_a_class(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    rows = [f"{chance.normal()},{('none', 'NA')[number % 2]}" for number in range(40)]
+    made.write(tmp_path / "x.csv", "\n".join(["a,label", *rows]) + "\n")
+    assert validate(tmp_path, Settings()).problems == []
+
+
+def test_lines_of_json_with_other_keys_are_one_table(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    rows: list[dict[str, object]] = [{"a": chance.normal(), "label": "cat" if number % 2 else "dog"} for number in range(300)]
+    for number in range(200, 300):
+        rows[number]["late"] = {"x": number % 7, "y": [float(chance.normal())] * (number % 3)}
+    rows[3]["label"] = None
+    made.write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")
+    with chunks_of(50):
+        report = validate(tmp_path, Settings())
+    assert report.splits == {"all": 300} and report.classes == {"cat": 149, "dog": 150}
+    told = {problem.code: problem.example for problem in report.problems}
+    assert told["label-missing"] == "x.jsonl: row 3 has no label"
+    assert told["non-finite-input"] == "x.jsonl: late.x has 200 NaN of 300, first in row 0"
+
+
+@every_case("line", ["{", "[1, 2]", '{"a": "word"}', "nonsense"])
+def test_a_line_that_is_no_row_is_told_with_its_place(line: str, tmp_path: Path) -> None:
+    made.write(tmp_path / "x.jsonl", '{"a": 1}\n' * 30 + line + "\n")
+    (problem,) = validate(tmp_path, Settings()).problems
+    assert problem.code == "table-unreadable" and "after line 0" in problem.example

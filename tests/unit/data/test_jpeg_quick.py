@@ -14,9 +14,8 @@ from PIL import Image
 
 from holdfast.data import examine as examined
 from holdfast.data.examine import Examination, examine
-from holdfast.data.facts import Facts
-from holdfast.data.formats.yolo_labels import read_label
-from holdfast.data.samples import Entry
+from holdfast.data.formats.yolo import read_label
+from holdfast.data.samples import Entry, Facts
 from holdfast.data.validate import Settings, validate
 
 SIZE = (1600, 1200)

@@ -23,12 +23,11 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
 from holdfast.data.loading.blame import of_error, of_text, sample_of, where
-from holdfast.data.loading.opened import opened
+from holdfast.data.loading.measurer import tree_memory
+from holdfast.data.loading.opened import opened, rows_of
 from holdfast.data.loading.phases import SampleFailed, measured_phases
 from holdfast.data.loading.setting import Phases, Setting
 from holdfast.data.loading.source import Batches, Source
-from holdfast.data.loading.table_reading import rows_of
-from holdfast.data.loading.tree_memory import tree_memory
 from holdfast.errors import UsageError
 
 SLEEP = 0.01

@@ -22,6 +22,7 @@ def told(report: Report) -> list[tuple[str, str, int]]:
     return [(problem.severity, problem.code, problem.count) for problem in report.problems]
 
 
+LIT_UNEVENLY = ("info", "image-blurred", 1)  # a false alarm: the limit was chosen on BCCD, and is not changed to please this set
 TWO_SHOTS_OF_ONE_SCENE = ("warning", "split-leak", 1)
 
 
@@ -42,7 +43,7 @@ def test_the_yolo_conversion_of_bccd_is_clean_but_for_two_shots_of_one_scene() -
 
 def test_the_nuclei_have_an_alpha_channel_and_instances_that_touch_and_nothing_wrong() -> None:
     report = found("nuclei_dsb2018_256")
-    assert told(report) == [("info", "image-alpha", 334), ("info", "instances-touch", 226)]
+    assert told(report) == [("info", "image-alpha", 334), ("info", "instances-touch", 226), LIT_UNEVENLY]
     assert report.splits == {"train": 264, "val": 35, "test": 35}
 
 
@@ -71,6 +72,22 @@ def test_shakespeare_is_fine_with_a_vocabulary_of_his_own_characters(tmp_path: P
     assert [problem.code for problem in found("tinyshakespeare/input.txt", tokenizer=tmp_path / "vocab.txt").problems] == [
         "unknown-tokens"
     ]
+
+
+@every_case("name", ["bccd/yolo/images/train", "nuclei_dsb2018_256/images/train"])
+def test_real_images_that_were_blurred_are_told_from_sharp_ones(name: str, tmp_path: Path) -> None:
+    """The limit was chosen on BCCD; the nuclei are what it is judged by."""
+    from PIL import Image, ImageFilter
+
+    files = sorted((DATA / name).iterdir())[:60]
+    for number, path in enumerate(files):
+        picture = Image.open(path).convert("RGB")
+        if number % 6 == 0:
+            picture = picture.filter(ImageFilter.GaussianBlur(0.04 * picture.width))
+        (tmp_path / "a").mkdir(exist_ok=True)
+        picture.save(tmp_path / "a" / f"{path.stem}.png")
+    blurred = next(one for one in validate(tmp_path, Settings(format="image-folder")).problems if one.code == "image-blurred")
+    assert blurred.files == [f"a/{path.stem}.png" for path in files[::6]]
 
 
 def test_real_images_that_were_saved_again_are_recognised(tmp_path: Path) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import resource
 import struct
+import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import made_data as made
 import numpy as np
 import pytest
 from every_case import every_case
+from PIL import Image
 
+from holdfast.data.image_checks import look_alike
 from holdfast.data.report import Report
 from holdfast.data.validate import Settings, validate
 
@@ -156,6 +160,120 @@ def test_an_archive_that_grows_without_end_is_not_unpacked(tmp_path: Path, monke
     assert codes(report) == {"array-unreadable"} and "grows" in report.problems[0].example
 
 
+MEASURED = """
+import resource, sys
+from pathlib import Path
+import numpy, PIL.Image, pyarrow.parquet
+from holdfast.data.validate import Settings, validate
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+report = validate(Path(sys.argv[1]), Settings(jobs=1))
+grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(report.samples, grown // (1024 if sys.platform == "linux" else 1024 * 1024))
+"""
+
+
+def megabytes_more(path: Path) -> tuple[int, int]:
+    """How many samples a process of its own finds, and by how many MB its memory grows at most meanwhile."""
+    done = subprocess.run([sys.executable, "-c", MEASURED, str(path)], capture_output=True, text=True, check=True)
+    samples, grown = done.stdout.split()
+    return int(samples), int(grown)
+
+
+def long_texts(rows: int) -> Any:
+    import pyarrow as pa
+
+    texts = pa.array([f"{number}" * 12_000 for number in range(8)])
+    return pa.DictionaryArray.from_arrays(pa.array(np.arange(rows) % 8, pa.int32()), texts)
+
+
+def in_lists(values: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.ListArray.from_arrays(pa.array(np.arange(0, len(values) + 1, 10), pa.int32()), values)
+
+
+def in_structures(values: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.StructArray.from_arrays([values, pa.array(np.arange(len(values)))], ["text", "number"])
+
+
+@every_case("shape", [lambda values: values, in_lists, in_structures], ids=["plain", "in lists", "in structures"])
+def test_a_few_long_texts_in_many_rows_of_parquet_are_held_once(shape: Callable[[Any], Any], tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    column = shape(long_texts(60_000))
+    pq.write_table(pa.table({"text": column}), tmp_path / "texts.parquet")
+    assert (tmp_path / "texts.parquet").stat().st_size < 400_000
+    samples, grown = megabytes_more(tmp_path)
+    assert samples == len(column) and grown < 200, f"{grown} MB: decoded they are 720"
+
+
+def test_texts_of_a_dictionary_with_gaps_are_read_as_they_are(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from holdfast.data.formats.detect import list_data, open_table
+
+    words = ["b", None, "a", "b", "", None] * 3
+    pq.write_table(pa.table({"word": words, "list": [[word, "x"] for word in words]}), tmp_path / "x.parquet")
+    listing, named = list_data(tmp_path)
+    (chunk,) = open_table(listing, named, "table", None).parts[0].chunks()
+    assert chunk["word"].values.tolist() == [word or "" for word in words]
+    assert chunk["list"].values.tolist() == [one for word in words for one in (word or "", "x")]
+
+
+def test_a_large_coco_file_is_not_held_in_memory(tmp_path: Path) -> None:
+    for name in "ab":
+        made.write(tmp_path / f"{name}.png", made.encoded(ord(name), "PNG"))
+    outline = np.random.default_rng(0).uniform(1, 47, 60).round(2).tolist()
+    start, end = '{"category_id": 1, "bbox": [1, 1, 9, 9], ', f'"segmentation": [{outline}]}}'
+    rows = [f'{start}"id": {number}, "image_id": {7 + (number > 3)}, {end}' for number in range(100_000)]
+    made.write(
+        tmp_path / "labels.json",
+        f'{{"info": {{"é": "{"é" * 1000}"}}, "annotations": [{", ".join(rows)}], "categories": [{{"id": 1, "name": "é"}}], '
+        '"images": [{"id": 7, "file_name": "a.png"}, {"id": 5, "file_name": "b.png"}]}',
+    )
+    samples, grown = megabytes_more(tmp_path)
+    assert samples == 2 and grown < 60, f"{grown} MB for a file of {(tmp_path / 'labels.json').stat().st_size >> 20}"
+    report = found(tmp_path)
+    assert report.classes == {"é": 4} and codes(report) == {"box-duplicate", "label-empty", "label-orphaned"}
+
+
+def frames(folder: Path, count: int) -> None:
+    """What a camera sees that does not move: the same scene, with other noise in each frame."""
+    scene = np.asarray(made.picture(0)).astype(np.int16)
+    for number in range(count):
+        noise = np.random.default_rng(number).integers(-4, 5, scene.shape)
+        picture = Image.fromarray((scene + noise).clip(0, 255).astype(np.uint8))
+        path = folder / ("val" if number % 4 == 0 else "train") / "class" / f"{number:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(path)
+
+
+def test_frames_of_a_camera_that_does_not_move_take_little_memory_and_leak(tmp_path: Path) -> None:
+    frames(tmp_path, 500)
+    samples, grown = megabytes_more(tmp_path)
+    assert samples == 500 and grown < 60, f"{grown} MB"
+    leak, near = (next(one for one in found(tmp_path).problems if one.code == code) for code in ("split-leak", "near-duplicate"))
+    assert (leak.count, near.count) == (125, 374)
+    assert {first.split("/")[0] for first, _ in leak.numbers["pairs"]} == {"train"}
+
+
+@every_case("apart", [0, 3, 6, 7])
+def test_a_look_alike_is_found_up_to_six_bits_of_its_hash_apart(apart: int) -> None:
+    chance = np.random.default_rng(apart)
+    hashes = chance.integers(0, 1 << 63, 400, dtype=np.uint64)
+    thumbnails = chance.integers(0, 255, (400, 256), dtype=np.uint8)
+    for one in range(0, 400, 2):
+        bits = sum(1 << bit for bit in chance.choice(64, apart, replace=False).tolist())
+        hashes[one + 1] = hashes[one] ^ np.uint64(bits)
+        thumbnails[one + 1] = thumbnails[one]
+    pairs = list(look_alike(hashes, thumbnails))
+    assert pairs == ([(one, one + 1) for one in range(0, 400, 2)] if apart <= 6 else [])
+
+
 def test_a_yaml_file_that_would_make_objects_makes_none(tmp_path: Path) -> None:
     made.yolo(tmp_path)
     sprung = tmp_path / "sprung"
@@ -180,7 +298,7 @@ def test_json_nested_without_end_is_a_fault_not_a_crash(tmp_path: Path) -> None:
 
 
 def test_words_in_labels_cannot_steer_the_terminal_or_the_page(tmp_path: Path) -> None:
-    from holdfast.data.report_html import page
+    from holdfast.data.report import page
 
     made.yolo(tmp_path)
     made.write(tmp_path / "labels/train/train03.txt", "<script>alert(1)</script> \x1b[2J 0 0 0\n")

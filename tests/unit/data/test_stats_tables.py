@@ -15,6 +15,7 @@ from holdfast.data.stats.figures import Bars, Histogram
 from holdfast.data.stats.report import Statistics
 from holdfast.data.stats.tables import table_statistics
 from holdfast.data.stats.take import StatsSettings, take_statistics
+from holdfast.data.validate import Settings, validate
 from holdfast.errors import UsageError
 
 
@@ -164,11 +165,13 @@ def test_text_is_counted_by_tokens_with_their_names_and_what_is_unknown(tmp_path
 def test_text_without_a_tokenizer_is_counted_by_characters(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("abca\ncc\n", encoding="utf-8")
     found = taken(tmp_path / "a.txt")
-    assert found.unit == "characters" and found.splits == {"all": 6}
-    assert bars(found, "frequency").totals == {"c": 3, "a": 2, "b": 1}
+    assert found.unit == "characters" and found.splits == {"all": 8}
+    assert bars(found, "frequency").totals == {"c": 3, "a": 2, repr("\n"): 2, "b": 1}
+    assert found.splits == validate(tmp_path / "a.txt", Settings()).splits
 
 
 def test_token_ids_in_a_file_are_counted(tmp_path: Path) -> None:
     np.array([5, 5, 7, 65535], dtype="<u2").tofile(tmp_path / "train.bin")
     found = taken(tmp_path / "train.bin")
+    assert found.unit == validate(tmp_path / "train.bin", Settings()).unit == "tokens"
     assert found.splits == {"train": 4} and bars(found, "frequency").totals == {"5": 2, "7": 1, "65535": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from every_case import every_case
 
-from holdfast.data.visualize.choose import Suspects, chosen
+from holdfast.data.visualize.sample import Suspects, chosen
 
 REST = {
     (kind, split): [f"{kind}-{split}-{number}" for number in range(100)] for kind in ("cat", "dog") for split in ("train", "val")

@@ -38,7 +38,7 @@ _LONGEST = 50.0
 
 def box_faults(entry: Entry, label: Label, size: tuple[int, int], classes: Collection[ClassKey] | None) -> Iterator[Fault]:
     """Judge all boxes of an image of this size. No `classes`: any is right."""
-    file = entry.label if entry.label is not None and entry.known is None else entry.image
+    file = entry.own_label or entry.image
     met: set[tuple[ClassKey, Corners]] = set()
     (across, down), (most_right, most_down) = size if label.shares else (1, 1), (size[0] + _OVER, size[1] + _OVER)
     for kind, box, _, line in label.things:

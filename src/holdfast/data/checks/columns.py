@@ -54,6 +54,7 @@ def column_problems(columns: Mapping[str, ColumnSummary], files: list[str], labe
             yield problem(
                 kind, count=len(found), files=files, example=f"{', '.join(files[:3])}: {found[0][0]} {found[0][1]}",
                 columns=[name for name, _ in found], rows=[],
+                cases=[f"{', '.join(files[:3])}: {name} {said}" for name, said in found],
             )  # fmt: skip
 
 

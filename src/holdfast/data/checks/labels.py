@@ -31,7 +31,15 @@ OUTSIDE = Kind(
     "path-outside", "critical", "paths that lead out of the folder, not read: {count}",
     "move the files into the folder, or allow the place with --also FOLDER",
 )  # fmt: skip
-KINDS = (MISSING, EMPTY, ORPHANED, UNREADABLE, STATED_SIZE, IMAGE_MISSING, SPLIT_MISSING, OUTSIDE)
+DUPLICATE_ID = Kind(
+    "id-duplicate", "critical", "ids that two images, annotations or categories share: {count}",
+    "give each an id of its own: what reads COCO by id keeps only the last one",
+)  # fmt: skip
+CLASS_COUNT = Kind(
+    "class-count", "critical", "descriptions whose nc and names differ: {count}",
+    "let nc be the number of names: the model has nc outputs, and labels beyond them are an index error",
+)  # fmt: skip
+KINDS = (MISSING, EMPTY, ORPHANED, UNREADABLE, STATED_SIZE, IMAGE_MISSING, SPLIT_MISSING, OUTSIDE, DUPLICATE_ID, CLASS_COUNT)
 
 
 def presence(entry: Entry, label: Label) -> Fault | None:
@@ -39,7 +47,7 @@ def presence(entry: Entry, label: Label) -> Fault | None:
     if entry.label is None:
         return Fault(MISSING.code, entry.image, 0, "no label file")
     if not label.things and not label.faults:
-        return Fault(EMPTY.code, entry.label if entry.known is None else entry.image, 0, "no object")
+        return Fault(EMPTY.code, entry.own_label or entry.image, 0, "no object")
     return None
 
 
@@ -50,7 +58,7 @@ def stated_size(entry: Entry, label: Label, width: int, height: int, orientation
     stated = f"{label.size[0]} × {label.size[1]}"
     return Fault(
         STATED_SIZE.code,
-        entry.label if entry.label and entry.known is None else entry.image,
+        entry.own_label or entry.image,
         0,
         f"{stated}; the image has {width} × {height}",
     )

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from holdfast.data.facts import MaskFacts
 from holdfast.data.problem import Fault, Kind, Problem, problem
+from holdfast.data.samples import MaskFacts
 
 SIZE = Kind("mask-size", "critical", "masks of another size than their image: {count}", "make them again at the image's size")
+RLE = Kind(
+    "rle-size", "critical", "run-length masks of another size than their image: {count}",
+    "encode them again from masks of the image's size: decoded, they are shifted or fail",
+)  # fmt: skip
 VALUES = Kind(
     "mask-values", "critical", "masks with values that mean nothing: {count}",
     "look how they were saved: JPEG and smooth scaling invent values, nearest-neighbour scaling and PNG do not",
@@ -29,7 +33,7 @@ TOUCH = Kind(
     "instances-touch", "info", "masks in which objects touch or overlap: {count}",
     "nothing for instance masks; counted in a binary mask, such objects melt into one",
 )  # fmt: skip
-KINDS = (SIZE, VALUES, COLOURS, UNREADABLE, EMPTY, OVERLAP, TOUCH)
+KINDS = (SIZE, RLE, VALUES, COLOURS, UNREADABLE, EMPTY, OVERLAP, TOUCH)
 
 _BINARY = ({0, 1}, {0, 255})
 _MOSTLY = 0.9  # of a folder's masks that must be of one kind for the others to be faults

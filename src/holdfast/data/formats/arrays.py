@@ -20,8 +20,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from holdfast.data.columns import Array, Chunk, Column, Part, TableSet, Unreadable, rows_at_once
-from holdfast.data.formats.splits import split_named
-from holdfast.data.listing import Listing, suffix
+from holdfast.data.listing import Listing, split_named, suffix
 from holdfast.data.problem import Fault
 
 ENDINGS = (".npy", ".npz")

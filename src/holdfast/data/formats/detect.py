@@ -8,8 +8,7 @@ from pathlib import Path
 
 from holdfast.data.columns import TableSet
 from holdfast.data.formats import arrays, coco, image_folder, masks, root_trees, tables, text, voc, yolo
-from holdfast.data.formats.splits import order_of
-from holdfast.data.listing import Listing, listed
+from holdfast.data.listing import Listing, listed, order_of
 from holdfast.data.samples import FORMATS, ImageSet
 from holdfast.errors import UsageError
 

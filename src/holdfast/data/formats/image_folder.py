@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.data.formats.splits import ALL, word_of_split
-from holdfast.data.listing import IMAGES, Listing, suffix
+from holdfast.data.listing import ALL, IMAGES, Listing, suffix, word_of_split
 from holdfast.data.problem import Fault
 from holdfast.data.samples import ClassKey, Entry, ImageSet, no_label
 

@@ -11,8 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from holdfast.data.formats.splits import split_named
-from holdfast.data.listing import Listing, read_text, stem, suffix
+from holdfast.data.listing import Listing, read_text, split_named, stem, suffix
 from holdfast.data.problem import Fault
 from holdfast.data.samples import ClassKey, Entry, ImageSet, no_label
 

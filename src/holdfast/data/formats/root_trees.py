@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.data.columns import BYTES, Chunk, Column, Part, TableSet, Unreadable, rows_at_once
-from holdfast.data.formats.splits import split_named
-from holdfast.data.listing import Listing, suffix
+from holdfast.data.listing import Listing, split_named, suffix
 from holdfast.data.problem import Fault
 from holdfast.errors import UsageError
 

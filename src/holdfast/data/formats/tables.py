@@ -1,23 +1,30 @@
-"""CSV and Parquet tables, read with pyarrow in batches. Splits are told by the names of the files, or by a column `split`."""
+"""CSV, Parquet and JSONL tables, read with pyarrow in batches. Splits: by the names of the files, or by a column `split`."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from holdfast.data.columns import Chunk, Column, Part, TableSet, Unreadable, bytes_at_once, rows_at_once
-from holdfast.data.formats.splits import split_named
-from holdfast.data.listing import Listing, suffix
+from holdfast.data.listing import Listing, split_named, suffix
 
 _TEXT = (".csv", ".tsv")
 _PARQUET = (".parquet", ".pq")
-ENDINGS = (*_TEXT, *_PARQUET)
+_LINES = (".jsonl", ".ndjson")
+ENDINGS = (*_TEXT, *_PARQUET, *_LINES)
+_LONGEST_LINE = 64 << 20
 _BLOCK = 4 << 20
+_WORDS = "BYTE_ARRAY"  # how Parquet stores text and bytes
+_DELTA_ROWS = 64  # at once, of words that are stored as differences: each may be as long as all before
+_LONG = (
+    1000  # letters of a value that is neither number nor text, such as a list of structures; longer ones are kept by their hash
+)
 _CONVERSION = re.compile(r"column #(\d+): .*conversion error")
 
 
@@ -40,21 +47,81 @@ def _chunks(path: Path) -> Iterator[Chunk]:
     import pyarrow as pa
 
     try:
-        batches = _parquet(path) if suffix(path.name) in _PARQUET else _csv(path)
-        for batch in batches:
+        ending = suffix(path.name)
+        for batch in _parquet(path) if ending in _PARQUET else _json_lines(path) if ending in _LINES else _csv(path):
             yield {str(name): _column(batch.column(place)) for place, name in enumerate(batch.schema.names)}
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise Unreadable(" ".join(str(error).split())[:300]) from None
 
 
 def _parquet(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
+        columns = range(file.metadata.num_columns)
+        described = [file.metadata.schema.column(one) for one in columns]
+        words = [one.path for one in described if one.physical_type == _WORDS]
+    with pq.ParquetFile(path, read_dictionary=words) as file:  # equal words are stored once; so they are here
         for group in range(file.num_row_groups):  # all groups at once keep the whole file in memory
             of_group = file.metadata.row_group(group)
-            rows = rows_at_once(of_group.total_byte_size / max(1, of_group.num_rows))
-            yield from file.iter_batches(batch_size=rows, row_groups=[group])
+            chunks = [of_group.column(one) for one in columns]
+            rows = rows_at_once(sum(map(_decoded_bytes, chunks)) / max(1, of_group.num_rows))
+            deltas = any("DELTA_BYTE_ARRAY" in one.encodings for one in chunks)
+            for batch in file.iter_batches(batch_size=min(rows, _DELTA_ROWS) if deltas else rows, row_groups=[group]):
+                yield pa.Table.from_batches([batch]).flatten().combine_chunks().to_batches()[0] if batch.num_rows else batch
+
+
+def _decoded_bytes(chunk: Any) -> int:
+    """What a column of a row group takes in memory: a run of equal numbers takes nothing in the file."""
+    return max(int(chunk.total_uncompressed_size), 8 * int(chunk.num_values))
+
+
+def _json_lines(path: Path) -> Iterator[Any]:
+    """The batches of a file with a JSON object a line. What columns there are is known when all lines were read once."""
+    import pyarrow as pa
+
+    kinds: dict[str, Any] = {}
+    for table in _json_tables(path):
+        kinds |= {one.name: one.type for one in table.schema if not pa.types.is_null(one.type)} | {
+            name: pa.null()
+            for name in table.schema.names
+            if name not in kinds and pa.types.is_null(table.schema.field(name).type)
+        }
+    for table in _json_tables(path):
+        columns = {
+            name: table[name] if name in table.schema.names else pa.nulls(table.num_rows, kind) for name, kind in kinds.items()
+        }
+        yield from pa.table(columns).flatten().combine_chunks().to_batches() if table.num_rows else ()
+
+
+def _json_tables(path: Path) -> Iterator[Any]:
+    """Some lines at a time. ValueError with the first line of those that cannot be read."""
+    import io
+
+    import pyarrow as pa
+    from pyarrow import json
+
+    size, done = bytes_at_once(_BLOCK, _line_bytes(path)), 0
+    with path.open("rb") as file:
+        while lines := list(_some_lines(file, size)):
+            block = b"".join(line for line in lines if line.strip())
+            try:
+                if block:
+                    yield json.read_json(
+                        io.BytesIO(block), read_options=json.ReadOptions(use_threads=False, block_size=2 * len(block))
+                    )
+            except pa.ArrowException as error:
+                raise ValueError(f"after line {done:,}: {error}") from None
+            done += len(lines)
+
+
+def _some_lines(file: IO[bytes], size: int) -> Iterator[bytes]:
+    while size > 0 and (line := file.readline(_LONGEST_LINE)):
+        if len(line) == _LONGEST_LINE:
+            raise ValueError(f"a line of more than {_LONGEST_LINE >> 20} MB")
+        size -= len(line)
+        yield line
 
 
 def _csv(path: Path) -> Iterator[Any]:
@@ -124,8 +191,6 @@ def _column(values: Any) -> Column:
     import pyarrow as pa
 
     kind = values.type
-    if pa.types.is_dictionary(kind):
-        values, kind = values.dictionary_decode(), kind.value_type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         counts = np.nan_to_num(values.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
         return Column(_flat(values.flatten()), counts)
@@ -148,4 +213,25 @@ def _flat(values: Any) -> Any:
         return np.full(len(values), np.nan)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return values.fill_null("").to_numpy(zero_copy_only=False)
-    return np.array([str(value) for value in values.to_pylist()], dtype=object)
+    if pa.types.is_dictionary(kind):
+        return _from_dictionary(values)
+    return np.array([_shortened(str(value.as_py())) for value in values], dtype=object)
+
+
+def _from_dictionary(values: Any) -> Any:
+    """Each different value once, however many rows have it: a few long texts may fill gigabytes otherwise."""
+    import pyarrow as pa
+
+    numbers = values.indices.to_numpy(zero_copy_only=False)
+    if values.null_count:
+        numbers = np.nan_to_num(numbers, nan=-1).astype(np.int64)
+    used, places = np.unique(numbers, return_inverse=True)
+    different = _flat(values.dictionary.take(pa.array(used[used >= 0])))
+    if len(used) and used[0] < 0:
+        missing = _flat(pa.array([None], values.type.value_type))
+        different = np.concatenate([missing, different])
+    return different[places]
+
+
+def _shortened(word: str) -> str:
+    return word if len(word) <= _LONG else f"{word[:_LONG]} {hashlib.blake2b(word.encode('utf-8', 'surrogatepass')).hexdigest()}"

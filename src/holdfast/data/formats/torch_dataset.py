@@ -14,11 +14,191 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.data.columns import Chunk, Part, TableSet
-from holdfast.data.formats.sample_boxes import BoxJudge
-from holdfast.data.formats.sample_columns import Batch, Columns, columns_of
+import numpy as np
+
+from holdfast.data.checks.boxes import box_faults
+from holdfast.data.columns import BYTES, Array, Chunk, Column, Part, TableSet
 from holdfast.data.problem import Fault
+from holdfast.data.samples import ClassKey, Entry, Label, Thing
 from holdfast.errors import UsageError
+
+# Boxes of detection samples, as torchvision has them: (image, {"boxes": left, top, right, bottom, "labels": …}).
+
+_LONGEST_NAME = 40
+_NOT_READ = (TypeError, ValueError, RuntimeError, OverflowError)
+
+
+class OddTarget(ValueError):
+    """Boxes that are not understood; its words say why."""
+
+
+class BoxJudge:
+    """Judges the boxes of one sample after the other. Those that are not understood are left out, and told by a note."""
+
+    def __init__(self, split: str) -> None:
+        self._split = split
+        self._odd = 0
+        self._first = ""
+
+    def faults(self, place: int, sample: Any) -> list[Fault]:
+        """What is wrong with the boxes of a sample, if it has any."""
+        target = sample[1] if isinstance(sample, (tuple, list)) and len(sample) == 2 else None
+        if not isinstance(target, dict) or "boxes" not in target:
+            return []
+        shape: tuple[int, ...] = tuple(getattr(sample[0], "shape", ()))
+        if len(shape) != 3:
+            return []
+        name = f"{self._split}[{place}]"
+        height, width = (shape[1], shape[2]) if shape[0] <= 16 else (shape[0], shape[1])
+        try:
+            label = Label(things_of(target))
+        except OddTarget as error:
+            self._odd += 1
+            self._first = self._first or f"{name}: {error}"
+            return []
+        return list(box_faults(Entry(self._split, name), label, (int(width), int(height)), None))
+
+    def notes(self) -> list[str]:
+        """How many samples have boxes that were not judged, and why the first of them were not."""
+        samples = "1 sample" if self._odd == 1 else f"{self._odd:,} samples"
+        return [f"the boxes of {samples} were not judged; first {self._first}"] if self._odd else []
+
+
+def things_of(target: dict[str, Any]) -> list[Thing]:
+    """The boxes of a target with their labels. Where there are no labels, all are of class 0."""
+    boxes = _four_each(_numbers(target["boxes"]))
+    labels = target.get("labels")
+    try:
+        kinds = [0] * len(boxes) if labels is None else _as_array(labels).ravel().tolist()
+    except _NOT_READ:
+        raise OddTarget("its labels are not one for each box") from None
+    if len(kinds) != len(boxes):
+        raise OddTarget(f"it has {_many(len(kinds), 'label', 'labels')} for {_many(len(boxes), 'box', 'boxes')}")
+    pairs = zip(kinds, boxes.tolist(), strict=True)
+    return [Thing(_class(kind), (left, top, right, bottom)) for kind, (left, top, right, bottom) in pairs]
+
+
+def _as_array(value: Any) -> Array:
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+
+
+def _numbers(value: Any) -> Array:
+    try:
+        if value is not None:  # which would become NaN
+            return _as_array(value).astype(np.float64)
+    except _NOT_READ:
+        pass
+    raise OddTarget("its boxes cannot be read as numbers")
+
+
+def _four_each(boxes: Array) -> Array:
+    if not boxes.size or boxes.shape == (4,):
+        return boxes.reshape(-1, 4)
+    if boxes.ndim == 2 and boxes.shape[1] == 4:
+        return boxes
+    if boxes.ndim == 2:
+        raise OddTarget(f"its boxes have {_many(boxes.shape[1], 'number', 'numbers')} each, not four")
+    raise OddTarget(f"its boxes have the shape {boxes.shape}, not (boxes, 4)")
+
+
+def _class(kind: Any) -> ClassKey:
+    """A whole number as a number, anything else (words, NaN) by its name."""
+    if isinstance(kind, (int, float)) and kind == kind and abs(kind) != float("inf"):
+        return int(kind)
+    return str(kind)[:_LONGEST_NAME]
+
+
+def _many(count: int, one: str, more: str) -> str:
+    return f"{count:,} {one if count == 1 else more}"
+
+
+# What a sample of a torch data set holds, as columns, and many such samples joined to chunks of a bounded size.
+
+Columns = dict[str, Array]
+_AT_ONCE = 256
+_OF_A_NUMBER = 8  # bytes: all of them are float64 while a column is summed up
+
+
+def columns_of(sample: Any) -> Columns:
+    """The values of a sample by name; what is neither word, number nor array is left out."""
+    return dict(_columns("", sample))
+
+
+def _columns(name: str, value: Any) -> Iterator[tuple[str, Array]]:
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _columns(f"{name}.{key}".strip("."), one)
+    elif isinstance(value, (tuple, list)) and name and value and all(isinstance(one, str) for one in value):
+        yield name, np.array(value, dtype=object)
+    elif isinstance(value, (tuple, list)) and not (value and all(isinstance(one, (int, float)) for one in value)):
+        names = ["input", "label"] if len(value) == 2 and not name else [str(place) for place in range(len(value))]
+        for key, one in zip(names, value, strict=True):
+            yield from _columns(f"{name}.{key}".strip("."), one)
+    elif isinstance(value, str):
+        yield name or "input", np.array(value, dtype=object)
+    else:
+        yield from _array(name or "input", value)
+
+
+def _array(name: str, value: Any) -> Iterator[tuple[str, Array]]:
+    try:
+        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError):
+        return
+    if array.dtype.kind == "b":
+        array = array.astype(np.int8)
+    if array.dtype.kind not in "iuf":
+        return
+    if array.ndim == 3 and min(array.shape[0], array.shape[2]) <= 16:
+        layers = array if array.shape[0] <= 16 else np.moveaxis(array, 2, 0)
+        yield from ((f"{name}[{place}]", layer) for place, layer in enumerate(layers))
+    else:
+        yield name, array
+
+
+class Batch:
+    """Samples with the same columns that wait to be joined: 256 at most, and fewer where they are large."""
+
+    def __init__(self) -> None:
+        self._samples: list[Columns] = []
+        self._weight = 0
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def takes(self, columns: Columns) -> bool:
+        """Whether a sample may be added; an empty batch takes any."""
+        if not self._samples:
+            return True
+        fits = len(self._samples) < _AT_ONCE and self._weight + _weight(columns) <= BYTES
+        return fits and list(self._samples[-1]) == list(columns)
+
+    def add(self, columns: Columns) -> None:
+        """The next sample."""
+        self._samples.append(columns)
+        self._weight += _weight(columns)
+
+    def joined(self) -> Chunk:
+        """All that waited; the batch is empty afterwards, so that the samples are not held beside the chunk."""
+        samples, self._samples, self._weight = self._samples, [], 0
+        return {name: _column([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def _weight(columns: Columns) -> int:
+    """The bytes that a sample takes while it is judged, about."""
+    return sum(
+        sum(map(len, value.ravel().tolist())) if value.dtype.kind == "O" else _OF_A_NUMBER * value.size
+        for value in columns.values()
+    )
+
+
+def _column(values: list[Array]) -> Column:
+    """One column of many samples. Where their types differ, one is taken that holds all of them: floats for 1 and NaN."""
+    if len({value.shape for value in values}) > 1:
+        return Column(np.concatenate([value.ravel() for value in values]), np.array([value.size for value in values], np.int64))
+    rows = np.stack(values) if len(values) > 1 else values[0][np.newaxis]
+    return Column(rows if rows.ndim == 1 else rows.reshape(len(values), -1))
+
 
 _NAMED = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 _MOST = 1_000_000

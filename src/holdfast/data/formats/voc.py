@@ -5,16 +5,245 @@ The XML is read with expat and every entity is refused, so no file is fetched an
 
 from __future__ import annotations
 
+import math
 import posixpath
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
+from xml.parsers import expat
 
-from holdfast.data.formats.splits import split_named
-from holdfast.data.formats.voc_lists import listed_images
-from holdfast.data.formats.voc_pairs import paired
-from holdfast.data.formats.voc_xml import objects_of
-from holdfast.data.listing import Listing, read_text
+from holdfast.data.listing import ALL, Listing, read_bytes, read_text, split_named, stem, word_of_split
 from holdfast.data.problem import Fault
-from holdfast.data.samples import ClassKey, Entry, ImageSet, Label, Thing
+from holdfast.data.samples import ClassKey, Corners, Entry, ImageSet, Label, Thing
+
+# Which XML file of Pascal VOC belongs to which image: the same name may stand in `train` and in `val`.
+
+_OF_IMAGES = frozenset({"images", "image", "imgs", "img", "jpegimages"})
+_OF_LABELS = frozenset({"annotations", "annotation", "annots", "labels", "label", "xml", "xmls"})
+Key = tuple[str, str]
+
+
+class Pairs(NamedTuple):
+    """Images with their labels, in the order of the listing; and labels without an image."""
+
+    labels: dict[str, str | None]
+    orphans: list[str]
+
+
+def key_of(path: str) -> Key:
+    """What an image and its label have in common: the folders, without those that say what lies in them, and the name."""
+    return part_of(posixpath.dirname(path)), stem(path)
+
+
+def part_of(folder: str) -> str:
+    """A folder without the parts `images`, `annotations`, …: `train/images` and `annotations/train` are both `train`."""
+    return "/".join(part for part in folder.split("/") if part.lower() not in _OF_IMAGES | _OF_LABELS)
+
+
+def paired(listing: Listing) -> Pairs:
+    """Pair by folder and name; what is left, by split and name, then by the name alone where that is clear."""
+    images = _one_for_each_key(sorted(listing.images(), key=_is_among_labels))
+    labels = list({key_of(path): path for path in listing.with_suffix(".xml")}.values())
+    found: dict[str, str] = {}
+    for key in (key_of, _split_and_name, lambda path: ("", stem(path))):
+        used = set(found.values())
+        found |= {image: label for image, label in _clear(key, images, labels) if label not in used}
+    used = set(found.values())
+    masks = _without_labels(images, found)
+    return Pairs(
+        {image: found.get(image) for image in images if image not in masks}, [label for label in labels if label not in used]
+    )
+
+
+def _is_among_labels(image: str) -> bool:
+    """Whether an image lies in a folder of labels: it is a mask then, where another one has its name."""
+    return any(part.lower() in _OF_LABELS for part in image.split("/")[:-1])
+
+
+def _one_for_each_key(images: Iterable[str]) -> list[str]:
+    first: dict[Key, str] = {}
+    for path in images:
+        first.setdefault(key_of(path), path)
+    return list(first.values())
+
+
+def _split_and_name(path: str) -> Key:
+    return split_named(path), stem(path)
+
+
+def _clear(key: Callable[[str], Key], images: list[str], labels: list[str]) -> Iterator[tuple[str, str]]:
+    """Pairs with the same key. Of several labels none is taken; of several images the first, unless they are in two splits."""
+    by_key, with_label = _gathered(key, images), _gathered(key, labels)
+    for name, some in by_key.items():
+        its_own = with_label.get(name, [])
+        if len(its_own) == 1 and len({split_named(path) for path in [*some, *its_own]} - {ALL}) <= 1:
+            yield some[0], its_own[0]
+
+
+def _gathered(key: Callable[[str], Key], paths: Iterable[str]) -> dict[Key, list[str]]:
+    found: dict[Key, list[str]] = {}
+    for path in paths:
+        found.setdefault(key(path), []).append(path)
+    return found
+
+
+def _without_labels(images: list[str], found: dict[str, str]) -> set[str]:
+    """Masks and other views (SegmentationClass, …): in folders without any label, of images that stand in one with labels."""
+    folders = {posixpath.dirname(image) for image in found}
+    samples = {_split_and_name(image) for image in images if posixpath.dirname(image) in folders}
+    return {image for image in images if posixpath.dirname(image) not in folders and _split_and_name(image) in samples}
+
+
+# ImageSets/Main/*.txt of Pascal VOC: which image is in which split. An image may be in two of them, which is a leak.
+
+_FOLDER = "ImageSets/Main/"
+
+
+def listed_images(listing: Listing, pairs: Pairs, faults: list[Fault]) -> list[tuple[str, str]]:
+    """Split and image, each pair once; nothing where there are no lists. Names that are not there become faults."""
+    finder = _Finder(pairs)
+    found: dict[tuple[str, str], None] = {}
+    lists, each_once = _wanted([path for path in listing.with_suffix(".txt") if _FOLDER in f"/{path}"])
+    met: set[str] = set()
+    for path, split in lists:
+        for number, line in enumerate(read_text(listing.root / path, limit=1 << 28).splitlines(), 1):
+            name = next(iter(line.split()), "")
+            image = finder.find(name, path, split) if name else None
+            if image and not (each_once and image in met):
+                found[split, image] = None
+                met.add(image)
+            elif name and not image and name not in finder.orphans:
+                faults.append(Fault("image-missing", path, number, finder.said(name)))
+    return list(found)
+
+
+def _wanted(paths: list[str]) -> tuple[list[tuple[str, str]], bool]:
+    """The lists that count, with their splits, and whether each image counts once only.
+
+    `train` and `val` leave out `trainval`, which is both once more, and `cat_train`, which is a part. Where only lists by class
+    are there, `cat_train` is train. Lists that name no split say nothing of leaks.
+    """
+    by_word = [(path, split) for path in paths if (split := word_of_split(stem(path)))]
+    by_end = [(path, split) for path in paths if (split := split_named(posixpath.basename(path))) != ALL]
+    by_name = [(path, stem(path)) for path in paths]
+    return sorted(by_word or by_end or by_name, key=lambda one: (one[1], one[0])), not (by_word or by_end)
+
+
+class _Finder:
+    """Images by the name that a list gives them."""
+
+    def __init__(self, pairs: Pairs) -> None:
+        self._by_key = {key_of(image): image for image in pairs.labels}
+        self._by_name: dict[str, list[str]] = {}
+        for image in pairs.labels:
+            self._by_name.setdefault(stem(image), []).append(image)
+        self.orphans = {stem(path) for path in pairs.orphans}
+
+    def find(self, name: str, of_list: str, split: str) -> str | None:
+        """The image in the folders of the list; or the only one of that name, or the only one of it in the split."""
+        own = self._by_key.get((part_of(f"/{of_list}".partition(f"/{_FOLDER}")[0].strip("/")), name))
+        some = [own] if own else self._by_name.get(name, [])
+        if len(some) > 1:
+            some = [image for image in some if split_named(image) == split]
+        return some[0] if len(some) == 1 else None
+
+    def said(self, name: str) -> str:
+        """What is wrong with a name for which there is not one image."""
+        count = len(self._by_name.get(name, ()))
+        return f"{name[:200]!r}" + (f" may be any of {count} images in other folders" if count else "")
+
+
+# One annotation file of Pascal VOC, read with expat: line numbers are kept, and every entity declaration is refused.
+
+_LARGEST = 64 << 20
+_DEEPEST = 64
+_SIDES = ("xmin", "ymin", "xmax", "ymax")
+
+
+class Found(NamedTuple):
+    """One `<object>`: its name, its box, the line it begins on; or what is wrong with it."""
+
+    name: str
+    box: Corners
+    line: int
+    wrong: str = ""
+
+
+class _Reader:
+    """Follows the elements of one file; keeps only the texts that matter."""
+
+    def __init__(self) -> None:
+        self.parser = expat.ParserCreate()
+        self.parser.buffer_text = True
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self._text
+        self.parser.EntityDeclHandler = _refuse
+        self.path: list[str] = []
+        self.found: list[Found] = []
+        self.sizes: dict[str, str] = {}
+        self._values: dict[str, str] = {}
+        self._line = 0
+        self._words = ""
+
+    def _start(self, name: str, _: dict[str, str]) -> None:
+        self.path.append(name)
+        if len(self.path) > _DEEPEST:
+            raise ValueError("elements are nested too deep")
+        if len(self.path) == 1 and name != "annotation":
+            raise ValueError(f"<{name[:40]}> where <annotation> must be")
+        if self.path[1:] == ["object"]:
+            self._values, self._line = {}, self.parser.CurrentLineNumber
+        self._words = ""
+
+    def _text(self, words: str) -> None:
+        if len(self._words) < 1000:
+            self._words += words
+
+    def _end(self, name: str) -> None:
+        inner = self.path[1:]
+        self.path.pop()
+        if inner[:1] == ["object"]:
+            if inner == ["object"]:
+                self.found.append(_object(self._values, self._line))
+            elif inner == ["object", "name"] or (len(inner) == 3 and inner[1] == "bndbox"):
+                self._values[name] = self._words.strip()
+        elif inner[:1] == ["size"] and len(inner) == 2:
+            self.sizes[name] = self._words.strip()
+        self._words = ""
+
+
+def _refuse(name: str, *_: object) -> None:
+    raise ValueError(f"it declares the entity {name[:40]!r}, which no annotation needs; not read")
+
+
+def _object(values: dict[str, str], line: int) -> Found:
+    name = values.get("name", "")[:200]
+    try:
+        left, top, right, bottom = (float(values[side]) for side in _SIDES)
+    except KeyError as error:
+        return Found(name, (0, 0, 0, 0), line, f"the object has no {error.args[0]}")
+    except ValueError:
+        return Found(name, (0, 0, 0, 0), line, "a side of the box is no number")
+    box = (left, top, right, bottom)
+    wrong = "the object has no name" if not name else "" if math.isfinite(sum(box)) else "a side of the box is not finite"
+    return Found(name, box, line, wrong)
+
+
+def objects_of(path: Path) -> tuple[list[Found], tuple[int, int] | None]:
+    """The objects of a file, and the size of the image as it states it; ValueError with the reason where it cannot be read."""
+    reader = _Reader()
+    try:
+        reader.parser.Parse(read_bytes(path, limit=_LARGEST), True)
+    except expat.ExpatError as error:
+        raise ValueError(f"no XML: {error}") from None
+    width, height = (_whole(reader.sizes.get(side)) for side in ("width", "height"))
+    return reader.found, (width, height) if width and height else None
+
+
+def _whole(words: str | None) -> int:
+    return int(words) if words and words.isdecimal() and len(words) < 10 else 0
+
 
 _HEAD = 4096
 

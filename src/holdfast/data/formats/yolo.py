@@ -9,18 +9,166 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator
 from functools import partial
+from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from holdfast.data.formats.splits import split_named
-from holdfast.data.formats.yolo_labels import read_label
-from holdfast.data.formats.yolo_pose import read_pose, shape_of
-from holdfast.data.listing import IMAGES, Listing, read_text, suffix
+from holdfast.data.listing import IMAGES, Listing, read_text, split_named, suffix
 from holdfast.data.problem import Fault
-from holdfast.data.samples import ClassKey, Entry, ImageSet
+from holdfast.data.samples import ClassKey, Entry, ImageSet, Label, Thing, box_around
 from holdfast.errors import UsageError
 
+# One label file of YOLO: `class x y width height` or `class x y x y x y …` a line, in shares of the image's size.
+
+_LARGEST = 64 << 20
+MOST_TOLD = 20  # faults of one file
+_new = tuple.__new__  # a Thing without the call of its constructor: twice as fast, and there are thousands
+
+
+def read_label(root: Path, entry: Entry) -> Label:
+    """Read the label of one image; a line that cannot be read becomes a fault, the others are kept."""
+    text = text_of(root, entry)
+    if isinstance(text, Label):
+        return text
+    lines = text.splitlines()
+    things = _only_boxes(text, lines)
+    return Label(things, True) if things is not None else _line_by_line(str(entry.label), lines)
+
+
+def text_of(root: Path, entry: Entry) -> str | Label:
+    """The text of a label file; a label that says so where there is no file, or it cannot be read."""
+    if entry.label is None:
+        return Label([], shares=True)
+    try:
+        return read_text(f"{root}/{entry.label}" if entry.label[0] != "/" else entry.label, limit=_LARGEST)
+    except (OSError, ValueError) as error:
+        return Label([], shares=True, faults=(Fault("label-unreadable", entry.label, 0, str(error)),))
+
+
+def _only_boxes(text: str, lines: list[str]) -> list[Thing] | None:
+    """The usual file at once: five numbers on every line; None for any other. Half of the time of a quick look is spent here.
+
+    A line of four beside one of six would put a coordinate in the place of a class, which is no whole number.
+    """
+    words = text.split()
+    if len(words) != 5 * len(lines) or text.count(" ") != 4 * len(lines):
+        return None
+    try:
+        values = list(map(float, words))
+        kinds = list(map(int, values[0::5]))
+    except (ValueError, OverflowError):
+        return None
+    if kinds != values[0::5] or not isfinite(sum(values)):
+        return None
+    columns = (kinds, values[1::5], values[2::5], values[3::5], values[4::5], range(1, len(lines) + 1))
+    return [
+        _new(Thing, (kind, (x - across / 2, y - down / 2, x + across / 2, y + down / 2), None, number))
+        for kind, x, y, across, down, number in zip(*columns, strict=True)
+    ]
+
+
+def _line_by_line(file: str, lines: list[str]) -> Label:
+    things: list[Thing] = []
+    faults: list[Fault] = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        try:
+            if words:
+                things.append(_thing(words, number))
+        except (ValueError, OverflowError) as error:
+            if len(faults) < MOST_TOLD:
+                faults.append(Fault("label-unreadable", file, number, str(error)[:200]))
+    return Label(things, True, None, tuple(faults))
+
+
+def _thing(words: list[str], number: int) -> Thing:
+    """A box, also with a score behind it as predictions have, or a polygon; ValueError with what is wrong with anything else."""
+    values = numbers_of(words)
+    if len(values) in (5, 6):
+        return box_of(values, number)
+    points = values[1:]
+    if len(points) < 6 or len(points) % 2:
+        raise ValueError(f"{len(words)} numbers are neither a box (5) nor a polygon (7, 9, 11 …)")
+    return Thing(int(values[0]), box_around(points), tuple(points), number)
+
+
+def numbers_of(words: list[str]) -> list[float]:
+    """The numbers of a line, of which the first is a class; ValueError where one is none."""
+    values = [float(word) for word in words]
+    if not isfinite(sum(values)):
+        raise ValueError(f"not a finite number in {' '.join(words)[:80]!r}")
+    if int(values[0]) != values[0]:
+        raise ValueError(f"class {words[0][:40]} is no whole number")
+    return values
+
+
+def box_of(values: list[float], number: int) -> Thing:
+    """The box that the first five numbers of a line are."""
+    x, y, across, down = values[1:5]
+    return Thing(int(values[0]), (x - across / 2, y - down / 2, x + across / 2, y + down / 2), None, number)
+
+
+# One label file of YOLO with keypoints: `class x y width height`, then `x y` or `x y visible` for each point of `kpt_shape`.
+
+_OVER = 0.01  # shares of the image by which a point may reach over an edge: Ultralytics allows as much
+
+
+class Shape(NamedTuple):
+    """How many points an object has, and how many numbers each of them."""
+
+    points: int
+    width: int
+
+
+def shape_of(setting: object) -> Shape | None:
+    """What `kpt_shape` in data.yaml says; None where it is not there or no shape."""
+    if not isinstance(setting, list) or len(setting) != 2 or not all(type(one) is int for one in setting):
+        return None
+    points, width = setting
+    return Shape(points, width) if points > 0 and width in (2, 3) else None
+
+
+def read_pose(shape: Shape, root: Path, entry: Entry) -> Label:
+    """Read the label of one image; a line that cannot be read, or with a point outside the image, becomes a fault."""
+    text = text_of(root, entry)
+    if isinstance(text, Label):
+        return text
+    things: list[Thing] = []
+    faults: list[Fault] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        code, wrong = "label-unreadable", ""
+        try:
+            if words := line.split():
+                values = _values(words, shape)
+                things.append(box_of(values, number))
+                code, wrong = "box-outside", _outside(values, shape)
+        except (ValueError, OverflowError) as error:
+            wrong = str(error)[:200]
+        if wrong and len(faults) < MOST_TOLD:
+            faults.append(Fault(code, str(entry.label), number, wrong))
+    return Label(things, True, None, tuple(faults))
+
+
+def _values(words: list[str], shape: Shape) -> list[float]:
+    wanted = 5 + shape.points * shape.width
+    if len(words) != wanted:
+        keypoints = f"{shape.points} × {shape.width} for the keypoints of kpt_shape"
+        raise ValueError(f"{len(words)} numbers where there must be {wanted}: 5 for the box and {keypoints}")
+    return numbers_of(words)
+
+
+def _outside(values: list[float], shape: Shape) -> str:
+    """The first visible point that lies outside the image, in words; empty where there is none."""
+    for place in range(shape.points):
+        start = 5 + place * shape.width
+        x, y, *visible = values[start : start + shape.width]
+        if (not visible or visible[0] > 0) and (min(x, y) < -_OVER or max(x, y) > 1 + _OVER):
+            return f"keypoint {place + 1} at {x:.4g}, {y:.4g}, in shares of the image"
+    return ""
+
+
 _SPLITS = ("train", "val", "valid", "test")
+_MOST_CLASSES = 100_000
 _NOT_LABELS = frozenset({"classes.txt", "readme.txt", "labels.txt", "notes.txt"})
 
 
@@ -35,12 +183,12 @@ def recognise(listing: Listing, named: str | None) -> float | None:
 
 
 def _description(listing: Listing, named: str | None) -> str | None:
-    """The YAML file that describes the set: it must name classes and at least one split."""
+    """The YAML file that describes the set: it must name or count classes, and name at least one split."""
     found = [named] if named else [path for path in listing.files if "/" not in path and suffix(path) in (".yaml", ".yml")]
     for path in sorted(found, key=lambda one: one != "data.yaml"):
         if suffix(path) in (".yaml", ".yml"):
             settings = settings_of(listing.root / path)
-            if "names" in settings and any(split in settings for split in _SPLITS):
+            if ("names" in settings or "nc" in settings) and any(split in settings for split in _SPLITS):
                 return path
     return None
 
@@ -76,7 +224,7 @@ def read(listing: Listing, named: str | None) -> ImageSet:
                 name = "val" if split == "valid" else split
                 entries += [_entry(listing, name, image) for image in _images(listing, base, one, described, faults)]
     faults += _orphans(listing, entries)
-    classes = _classes(settings.get("names"))
+    classes = _counted(_classes(settings.get("names")), settings.get("nc"), described, faults)
     shape = shape_of(settings.get("kpt_shape"))
     reader = partial(read_pose, shape) if shape else read_label
     return ImageSet("yolo", listing.root, listing, entries, classes, reader, bool(classes), True, described, faults)
@@ -155,6 +303,19 @@ def _classes(names: object) -> dict[ClassKey, str]:
     return {
         int(key): str(name)[:200] for key, name in names.items() if str(key).isdigit() and isinstance(name, (str, int, float))
     }
+
+
+def _counted(names: dict[ClassKey, str], count: object, described: str, faults: list[Fault]) -> dict[ClassKey, str]:
+    """The classes that a model with `nc` outputs knows; those of `names` where `nc` is not there."""
+    if count is None:
+        return names
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        faults.append(Fault("class-count", described, 0, f"nc is {str(count)[:40]!r}, which is no number of classes"))
+        return names
+    if names and set(names) != set(range(count)):
+        faults.append(Fault("class-count", described, 0, f"nc is {count}, but names has {len(names)}"))
+    names = names or {number: str(number) for number in range(min(count, _MOST_CLASSES))}
+    return {key: name for key, name in names.items() if isinstance(key, int) and key < count}
 
 
 def _without_description(listing: Listing) -> ImageSet:

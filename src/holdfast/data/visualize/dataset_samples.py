@@ -13,21 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from holdfast.data.columns import TableSet
-from holdfast.data.formats.sample_boxes import OddTarget, things_of
-from holdfast.data.formats.torch_dataset import as_columns, by_split, made_by
+from holdfast.data.formats.torch_dataset import OddTarget, as_columns, by_split, made_by, things_of
 from holdfast.data.report import Report
 from holdfast.data.samples import ClassKey, Thing
 from holdfast.data.scan import Progress
 from holdfast.data.validate import Settings
-from holdfast.data.visualize.array_pictures import as_planes, picture_of
-from holdfast.data.visualize.boxes import draw_things
-from holdfast.data.visualize.choose import Suspects
-from holdfast.data.visualize.colours import Colour, colour_of
-from holdfast.data.visualize.pictures import fitting, scaled, words_instead
+from holdfast.data.visualize.charts import as_planes, picture_of
+from holdfast.data.visualize.image_drawing import draw_things
+from holdfast.data.visualize.pictures import Colour, colour_of, fitting, scaled, words_instead
 from holdfast.data.visualize.row_drawing import Row, draw_row
 from holdfast.data.visualize.row_samples import Own, row_groups
 from holdfast.data.visualize.row_survey import Fetched
-from holdfast.data.visualize.sample import Group, Mark, Sample, Size, Wish
+from holdfast.data.visualize.sample import Group, Mark, Sample, Size, Suspects, Wish
 
 if TYPE_CHECKING:
     from PIL import Image

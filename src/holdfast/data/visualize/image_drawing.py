@@ -2,22 +2,218 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from holdfast.data.checks.boxes import KINDS as OF_BOXES
-from holdfast.data.checks.image_whole import EMPTY, UNREADABLE
-from holdfast.data.checks.rotation import way_of
+from holdfast.data.checks.images import EMPTY, UNREADABLE, way_of
+from holdfast.data.formats.masks import folder_of_masks
+from holdfast.data.pixels import read_mask
 from holdfast.data.problem import Fault
-from holdfast.data.samples import ClassKey, Entry, ImageSet, Label, in_pixels
-from holdfast.data.visualize.boxes import draw_things
-from holdfast.data.visualize.colours import Colour, colour_of
-from holdfast.data.visualize.masks import Numbers, draw_masks, read_masks
-from holdfast.data.visualize.pictures import Picture, fitting, read_picture, scaled, side_by_side, turned, words_instead
+from holdfast.data.samples import ClassKey, Entry, ImageSet, Label, Thing, in_pixels
+from holdfast.data.visualize.pictures import (
+    BAD,
+    Colour,
+    Picture,
+    colour_of,
+    fitted,
+    fitting,
+    hexed,
+    ink_on,
+    put,
+    read_picture,
+    scaled,
+    side_by_side,
+    turned,
+    width_of,
+    words_instead,
+)
 from holdfast.data.visualize.sample import Size
 
 if TYPE_CHECKING:
     from PIL import Image
+
+
+# Boxes and polygons on a picture, each with its class; those with a fault in red, with a ring around them if they are tiny.
+
+_TINY = 14  # pixels
+_RING = 11
+_MOST_NAMES = 24  # objects, above which their names would cover the picture
+_LETTERS = 11
+_FAR = 1e5  # a coordinate beyond this many pixels is drawn there: Pillow overflows on larger ones
+
+
+def draw_things(
+    picture: Image.Image,
+    things: list[Thing],
+    size: Size,
+    *,
+    colour: Callable[[ClassKey], Colour],
+    name: Callable[[ClassKey], str],
+    bad_lines: Collection[int],
+) -> Image.Image:
+    """Draw all objects of an image that had this size before it was scaled to what is given."""
+    from PIL import Image, ImageDraw
+
+    across, down = picture.width / max(size[0], 1), picture.height / max(size[1], 1)
+    places = [_Place(thing, across, down, thing.line in bad_lines, colour(thing.class_id)) for thing in things]
+    if any(place.polygon for place in places):
+        filled = Image.new("RGBA", picture.size)
+        over = ImageDraw.Draw(filled)
+        for place in places:
+            if place.polygon:
+                over.polygon(place.polygon, fill=(*place.colour, 70))
+        picture = Image.alpha_composite(picture.convert("RGBA"), filled).convert("RGB")
+    draw = ImageDraw.Draw(picture)
+    for place in sorted(places, key=lambda one: one.bad):
+        place.outline(draw)
+    for place in sorted(places, key=lambda one: one.bad):
+        if len(places) <= _MOST_NAMES or place.bad:
+            place.label(draw, name(place.class_id), picture.size)
+    return picture
+
+
+class _Place:
+    """Where an object is in the scaled picture."""
+
+    def __init__(self, thing: Thing, across: float, down: float, bad: bool, colour: Colour) -> None:
+        left, top, right, bottom = thing.box
+        self.class_id = thing.class_id
+        self.corners = tuple(_near(value) for value in (left * across, top * down, right * across, bottom * down))
+        points = thing.polygon or ()
+        self.polygon = [(_near(x * across), _near(y * down)) for x, y in zip(points[0::2], points[1::2], strict=True)]
+        self.bad = bad
+        self.colour = colour
+
+    def outline(self, draw: object) -> None:
+        """The object's edge."""
+        from PIL import ImageDraw
+
+        assert isinstance(draw, ImageDraw.ImageDraw)
+        left, top, right, bottom = self.corners
+        ink = BAD if self.bad else hexed(self.colour)
+        if self.polygon:
+            draw.line([*self.polygon, self.polygon[0]], fill=ink, width=3 if self.bad else 2, joint="curve")
+        else:
+            corners = (min(left, right), min(top, bottom), max(left, right), max(top, bottom))
+            draw.rectangle(corners, outline=ink, width=3 if self.bad else 2)
+        if self.bad and min(right - left, bottom - top) < _TINY:
+            across, down = (left + right) / 2, (top + bottom) / 2
+            draw.ellipse((across - _RING, down - _RING, across + _RING, down + _RING), outline=BAD, width=2)
+
+    def label(self, draw: object, words: str, size: Size) -> None:
+        """The class, at the upper left corner, inside the picture."""
+        from PIL import ImageDraw
+
+        assert isinstance(draw, ImageDraw.ImageDraw)
+        words = fitted(words, _LETTERS, 110)
+        width, height = width_of(words, _LETTERS) + 6, _LETTERS + 3
+        left = min(max(0.0, self.corners[0]), size[0] - width)
+        top = self.corners[1] - height if self.corners[1] >= height else max(0.0, self.corners[1])
+        top = min(top, size[1] - height)
+        ink = (224, 36, 36) if self.bad else self.colour
+        draw.rectangle((left, top, left + width, top + height), fill=hexed(ink))
+        put(draw, (left + 3, top + height / 2), words, _LETTERS, ink_on(ink), anchor="lm")
+
+
+def _near(value: float) -> float:
+    return min(max(value, -_FAR), _FAR)
+
+
+# Masks over a picture: a translucent colour for each class or object, and its edge.
+
+Numbers = npt.NDArray[np.int64]
+_COVER = 0.4  # of a pixel's colour that is the mask's
+_IGNORED, _GREY = 255, (128, 128, 128)
+
+
+def read_masks(root: Path, files: Sequence[str]) -> tuple[Numbers | None, str, list[str]]:
+    """The numbers of that folder of masks which tells most objects apart, its name, and what could not be read."""
+    folders: dict[str, list[str]] = {}
+    for file in files:
+        folders.setdefault(folder_of_masks(file), []).append(file)
+    wrong: list[str] = []
+    maps = {folder: made for folder, some in folders.items() if (made := _one_folder(root, some, wrong)) is not None}
+    if not maps:
+        return None, "", wrong
+    best = max(maps, key=lambda folder: len(np.unique(maps[folder])))
+    return maps[best], best, wrong
+
+
+def _one_folder(root: Path, files: Sequence[str], wrong: list[str]) -> Numbers | None:
+    """One file: its own numbers. Several: each is an object, the later over the earlier."""
+    made: Numbers | None = None
+    for place, file in enumerate(files, 1):
+        try:
+            values = _flat(read_mask(root / file))
+        except Exception as error:  # noqa: BLE001 - decoders raise anything on damaged files
+            wrong.append(f"{file}: {error}"[:200])
+            continue
+        if len(files) == 1:
+            return values
+        made = np.zeros_like(values) if made is None else made
+        if made.shape == values.shape:
+            made[values > 0] = place
+    return made
+
+
+def _flat(values: npt.NDArray[Any]) -> Numbers:
+    """One number a pixel; colours become numbers of their own, without what alpha says."""
+    if values.ndim == 2:
+        return values.astype(np.int64)
+    bands = values[..., :3].astype(np.int64)
+    packed: Numbers = sum(
+        (bands[..., band] << (8 * band) for band in range(bands.shape[-1])), np.zeros(values.shape[:2], np.int64)
+    )
+    return packed
+
+
+def draw_masks(picture: Image.Image, numbers: Numbers, *, classes: Mapping[int, int] | None) -> Image.Image:
+    """Lay a mask over a picture. `classes`: the place of each class in the list of colours; without, each number has its own."""
+    from PIL import Image
+
+    scaled = _scaled(numbers, picture.size)
+    values = np.unique(scaled)
+    colours = np.array([_colour(int(value), place, classes) for place, value in enumerate(values)], np.float64)
+    over = colours[np.searchsorted(values, scaled)]
+    pixels = np.asarray(picture.convert("RGB")).astype(np.float64)
+    inside = scaled != 0
+    pixels[inside] = (1 - _COVER) * pixels[inside] + _COVER * over[inside]
+    edges = _edges(scaled)
+    pixels[edges] = over[edges]
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+def _colour(value: int, place: int, classes: Mapping[int, int] | None) -> tuple[int, int, int]:
+    if classes is None:
+        return colour_of(place - 1)
+    if value == _IGNORED and value not in classes:
+        return _GREY
+    return colour_of(classes.get(value, value))
+
+
+def _scaled(numbers: Numbers, size: Size) -> Numbers:
+    """The nearest pixel's number; none is invented between two."""
+    down = np.minimum((np.arange(size[1]) + 0.5) * numbers.shape[0] / size[1], numbers.shape[0] - 1).astype(int)
+    across = np.minimum((np.arange(size[0]) + 0.5) * numbers.shape[1] / size[0], numbers.shape[1] - 1).astype(int)
+    scaled: Numbers = numbers[down][:, across]
+    return scaled
+
+
+def _edges(numbers: Numbers) -> npt.NDArray[np.bool_]:
+    """The pixels of objects beside which something else begins."""
+    edges: npt.NDArray[np.bool_] = np.zeros(numbers.shape, bool)
+    for here, there in ((np.s_[:, 1:], np.s_[:, :-1]), (np.s_[1:], np.s_[:-1])):
+        differ = numbers[here] != numbers[there]
+        edges[here] |= differ
+        edges[there] |= differ
+    edges &= numbers != 0
+    return edges
+
 
 _OF_BOXES = frozenset(kind.code for kind in OF_BOXES)
 _NOT_OPENED = frozenset({UNREADABLE.code, EMPTY.code})

@@ -13,13 +13,10 @@ from holdfast.data.report import Report
 from holdfast.data.scan import Progress
 from holdfast.data.validate import Settings
 from holdfast.data.visualize.charts import number
-from holdfast.data.visualize.choose import Suspects, chosen
 from holdfast.data.visualize.pictures import words_instead
-from holdfast.data.visualize.row_drawing import Ranges, Row, draw_row
-from holdfast.data.visualize.row_pieces import RowId, put_together
-from holdfast.data.visualize.row_survey import Fetched, Partner, Survey, fetch
-from holdfast.data.visualize.row_suspicion import Suspicion, suspicions
-from holdfast.data.visualize.sample import Group, Mark, Sample, Size, Wish, kind_words
+from holdfast.data.visualize.row_drawing import Ranges, Row, RowId, draw_row, put_together
+from holdfast.data.visualize.row_survey import Fetched, Partner, Survey, Suspicion, fetch, suspicions
+from holdfast.data.visualize.sample import Group, Mark, Sample, Size, Suspects, Wish, chosen, kind_words
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -2,15 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from holdfast.data.formats.splits import ALL
+from holdfast.data.listing import ALL
 from holdfast.data.problem import Problem, Severity
 
 if TYPE_CHECKING:
     from PIL import Image
+
+
+# Which samples are drawn: suspicious ones first, then some of each split and class, by a lot that only the seed decides.
+
+Id = TypeVar("Id", bound=Hashable)
+_TO_KNOW = 4  # findings that are only to be known of get at most one of so many places
+
+
+class Suspects(NamedTuple):
+    """The samples of one finding; those that belong together (a pair of equals) are one unit."""
+
+    code: str
+    severity: Severity
+    units: list[tuple[Hashable, ...]]
+
+
+def lot(seed: int, *words: object) -> bytes:
+    """A number drawn for something: the same for the same seed, whatever else is there."""
+    return hashlib.blake2b("\0".join(map(str, (seed, *words))).encode("utf-8", errors="surrogatepass"), digest_size=8).digest()
+
+
+def chosen(
+    suspects: Sequence[Suspects],
+    rest: Mapping[tuple[str, ...], Sequence[Hashable]],
+    wanted: int,
+    seed: int,
+    *,
+    only_suspects: bool = False,
+) -> list[tuple[Hashable, ...]]:
+    """Units to draw, in order. `rest` are the samples of each split and class, already in the order of their lots.
+
+    Findings take turns, so that a frequent one leaves room for the others; what they got is shown together.
+    """
+    serious = [place for place, one in enumerate(suspects) if only_suspects or one.severity != "info"]
+    to_know = [place for place in range(len(suspects)) if place not in serious]
+    units = _suspicious(suspects, serious, wanted, seed, set())
+    drawn = {one for _, unit in units for one in unit}
+    room = min(wanted - _tiles(units), wanted // _TO_KNOW)
+    units += _suspicious(suspects, to_know, room, seed, drawn)
+    found = [unit for _, unit in sorted(units, key=lambda one: one[0])]
+    return found if only_suspects else [*found, *_spread(rest, drawn, wanted - _tiles(units))]
+
+
+def _tiles(units: list[tuple[int, tuple[Hashable, ...]]]) -> int:
+    return sum(len(unit) for _, unit in units)
+
+
+def _suspicious(
+    suspects: Sequence[Suspects], places: list[int], room: int, seed: int, drawn: set[Hashable]
+) -> list[tuple[int, tuple[Hashable, ...]]]:
+    """What findings get in turns. A pair is drawn whole, even where one of the two was drawn for another finding."""
+    units: list[tuple[int, tuple[Hashable, ...]]] = []
+    for place, unit in _in_turns({place: _by_lot(suspects[place], seed) for place in places}):
+        if not drawn.issuperset(unit) and len(unit) <= room:
+            drawn.update(unit)
+            units.append((place, unit))
+            room -= len(unit)
+    return units
+
+
+def _by_lot(suspects: Suspects, seed: int) -> list[tuple[Hashable, ...]]:
+    return sorted(suspects.units, key=lambda unit: lot(seed, suspects.code, *unit))
+
+
+def _in_turns(queues: Mapping[int, Sequence[tuple[Hashable, ...]]]) -> Iterator[tuple[int, tuple[Hashable, ...]]]:
+    longest = max(map(len, queues.values()), default=0)
+    for turn in range(longest):
+        for place, units in queues.items():
+            if turn < len(units):
+                yield place, units[turn]
+
+
+def _spread(
+    rest: Mapping[tuple[str, ...], Sequence[Hashable]], taken: Iterable[Hashable], wanted: int
+) -> Iterator[tuple[Hashable, ...]]:
+    """One of each split and class in turn, until there are enough."""
+    done = set(taken)
+    queues = [iter(rest[bucket]) for bucket in sorted(rest)]
+    while queues and wanted > 0:
+        for queue in list(queues):
+            one = next((one for one in queue if one not in done), None)
+            if one is None:
+                queues.remove(queue)
+            elif wanted > 0:
+                done.add(one)
+                wanted -= 1
+                yield (one,)
+
 
 Size = tuple[int, int]
 PICTURE: Size = (320, 250)  # pixels of a tile's picture, at most
