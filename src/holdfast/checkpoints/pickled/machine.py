@@ -12,14 +12,15 @@ from typing import Any
 from holdfast.checkpoints.harmless import CALLS_WHAT_IT_IS_GIVEN, STORAGES
 from holdfast.checkpoints.names import Use, judge, today
 from holdfast.checkpoints.pickled.known import make
-from holdfast.checkpoints.pickled.nodes import Blob, CutShort, Named, NotFollowed, Pairs, StorageUse, Thing, View
-from holdfast.checkpoints.pickled.opcodes import OPCODES, Source
+from holdfast.checkpoints.pickled.nodes import CutShort, Named, NotFollowed, Pairs, StorageUse, Thing, View
+from holdfast.checkpoints.pickled.opcodes import OPCODES, Blob, Source
 from holdfast.checkpoints.pickled.stack import CONTAINER, Stack
 from holdfast.checkpoints.pickled.stack import Findings as Findings
 
 LIMIT = 16_000_000  # units of work: some 150,000 tensors, or a list of sixteen million numbers
 _TURN = 1000  # instructions between two looks at what was spent
 _NAME = 100  # units for a name: a checkpoint has some dozens
+_LONGEST_NAME = 600  # characters; a name of more than 500 is refused
 _CALLS = 20  # a call inside a call: torch writes two
 _GETATTR = "builtins.getattr"  # how protocols below 4 write `Class.method`: judged by what it is asked for
 
@@ -30,6 +31,7 @@ class Machine(Stack):
     def __init__(self, source: Source, found: Findings, *, depth: int = 0) -> None:
         super().__init__(found)
         self.source, self.depth = source, depth  # depth: a stream in a stream
+        source.keep = found.keep
         self.problem: str | None = None
         self.cut = False  # the stream ends before its end
         self.keys: dict[str, StorageUse] = {}
@@ -82,7 +84,7 @@ class Machine(Stack):
 
     def name(self, module: str, name: str, use: Use = "named") -> Named:
         """A name as it is called today, judged."""
-        module, name = today(module, name)
+        module, name = today(module[:_LONGEST_NAME], name[:_LONGEST_NAME])
         named = Named(module, name)
         if (module, name, use) in self._judged or (named.full == _GETATTR and use == "named"):
             return named
@@ -159,7 +161,7 @@ class Machine(Stack):
             return self.name(of.module, f"{of.name}.{attribute}")
         if not plain or not isinstance(of, Thing) or of.name not in self.found.needs_code:
             self.found.refuse(_GETATTR)
-        return Thing(f"{of.name}.{attribute}" if isinstance(of, Thing) else _GETATTR, (of,))
+        return Thing(f"{of.name}.{attribute}"[:_LONGEST_NAME] if isinstance(of, Thing) else _GETATTR, (of,))
 
     def _reduce(self, _: None) -> None:
         arguments, what = self._stack.pop(), self._stack.pop()

@@ -47,24 +47,6 @@ class Bag(list[Any]):
     __slots__ = ()
 
 
-class Blob:
-    """A run of bytes, and where it lies in the file; of a large one the bytes are not kept."""
-
-    __slots__ = ("data", "offset", "size")
-
-    def __init__(self, data: bytes | None, size: int, offset: int | None) -> None:
-        self.data, self.size, self.offset = data, size, offset  # offset None: it lies nowhere as such
-
-
-class LongText:
-    """A text that is too long to be kept."""
-
-    __slots__ = ("size",)
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-
 @dataclass(slots=True, eq=False)
 class StorageUse:
     """A storage as the stream speaks of it. Where its bytes lie is the format's business, unless that is in the pickle itself."""

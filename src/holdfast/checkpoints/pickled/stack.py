@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.checkpoints.pickled.nodes import Bag, Named, NotFollowed, Pairs, StorageUse, Thing
 
 CONTAINER, MEMO = 4, 2  # units of work, by the memory they take; everything else is one
+_ROOM, _EACH = 8 << 20, 16  # bytes of text, bytes and copies that may be held, and how many more for each unit of work
 
 
 class Findings:
@@ -19,6 +20,19 @@ class Findings:
         self.refused: dict[str, None] = {}  # in the order in which they were met
         self.needs_code: dict[str, None] = {}
         self.spent = 0  # units of work
+        self._held = self._copied = 0  # bytes
+
+    def keep(self, size: int) -> bool:
+        """Whether so many bytes more may be held; if so, they are counted. A long stream may hold more than a short one."""
+        fits = self._held + size <= _ROOM + _EACH * self.spent
+        self._held += size if fits else 0
+        return fits
+
+    def copy(self, size: int) -> None:
+        """Count a copy of what the stream may name again and again. Raises NotFollowed when they outgrow the stream."""
+        self._copied += size
+        if self._copied > _ROOM + _EACH * self.spent:
+            raise NotFollowed("it copies the same values again and again, until they fill the memory")
 
     def refuse(self, what: str) -> None:
         """Tell what the stream wants that no checkpoint needs."""

@@ -12,7 +12,8 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Opaque, TensorInfo
 from holdfast.checkpoints.pickled.arrays import describe
-from holdfast.checkpoints.pickled.nodes import Bag, Blob, LongText, Named, Pairs, StorageUse, Tensor, Thing, View
+from holdfast.checkpoints.pickled.nodes import Bag, Named, Pairs, StorageUse, Tensor, Thing, View
+from holdfast.checkpoints.pickled.opcodes import Blob, LongText
 from holdfast.checkpoints.pickled.stack import printable
 
 DEEPEST = 64  # levels; a level takes several calls, of which Python allows 1,000
@@ -35,6 +36,7 @@ class Listing:
         self._above: set[int] = set()
         self._names: dict[str, int] = {}
         self._tuple_keys = _TUPLE_KEYS
+        self._counted: dict[tuple[int, str], Any] = {}
 
     def tree(self, node: Any) -> Any:
         """The plain form of a node."""
@@ -144,16 +146,18 @@ class Listing:
 
     def _array(self, node: Thing) -> Opaque:
         try:
-            facts, values = describe(node)
+            array = describe(node, self._counted)
         except (TypeError, ValueError, LookupError):
             return Opaque("numpy.ndarray")
-        return Opaque("numpy.ndarray", facts, self._row(values) if values is not None else None)
+        values = self._row(array.values) if array.values is not None else None
+        return Opaque("numpy.ndarray", (array.kind, array.shape), values, array.bad.nan, array.bad.inf)
 
     def _tensor(self, node: Any, dtype: str, shape: tuple[int, ...], offset: int, stride: tuple[int, ...]) -> TensorInfo | Opaque:
         storage = node.storage if isinstance(node, Tensor) else node
         if storage.inside and storage.offset is None:  # written as text: its bytes cannot be had as they are
             return Opaque("torch.Tensor", (dtype, shape))
         name = ".".join(self._path)[:_NAME] or "tensor"
+        self._room -= len(name) >> 5
         seen = self._names[name] = self._names.get(name, 0) + 1
         steps = None if stride == contiguous(shape) else stride
         info = TensorInfo(name if seen == 1 else f"{name} ({seen})", dtype, shape, storage.number, offset, steps)

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.checkpoints.pickled.arrays import array_of, number_of
-from holdfast.checkpoints.pickled.nodes import Bag, Blob, LongText, Pairs
-
-_ENCODINGS = ("latin1", "latin-1", "utf-8", "utf8", "ascii")
+from holdfast.checkpoints.pickled.nodes import Bag, Pairs
+from holdfast.checkpoints.pickled.opcodes import Blob
 
 
 def table_of(items: Any = ()) -> Pairs:
@@ -41,21 +40,6 @@ def text_of(text: Any = "") -> str:
     if not isinstance(text, str):
         raise TypeError
     return text
-
-
-def encoded(text: Any, encoding: Any = "utf-8") -> Blob:
-    """Bytes that were written as text: they lie nowhere in the file as they are."""
-    if encoding not in _ENCODINGS:
-        raise ValueError
-    if isinstance(text, LongText):
-        return Blob(None, text.size, None)
-    data = text_of(text).encode(encoding)
-    return Blob(data, len(data), None)
-
-
-def bytes_of(data: Any = "", encoding: Any = "latin-1") -> Blob:
-    """Bytes of bytes, or of text with its encoding."""
-    return data if isinstance(data, Blob) else encoded(data, encoding)
 
 
 def _complex(real: Any = 0.0, imaginary: Any = 0.0) -> complex:
@@ -115,7 +99,6 @@ def _path(kind: type[pathlib.PurePath]) -> Callable[..., str]:
     return value
 
 
-_POSIX_NAMES = ("Path", "PurePath", "PosixPath", "PurePosixPath")
 _POSIX, _WINDOWS = _path(pathlib.PurePosixPath), _path(pathlib.PureWindowsPath)
 
 VALUES: dict[str, Callable[..., Any]] = {
@@ -128,11 +111,8 @@ VALUES: dict[str, Callable[..., Any]] = {
     "builtins.tuple": fixed_row,
     "builtins.set": lambda items=(): Bag(row(items)),
     "builtins.frozenset": lambda items=(): Bag(row(items)),
-    "builtins.bytearray": bytes_of,
-    "builtins.bytes": bytes_of,
     "builtins.complex": _complex,
     "builtins.str": text_of,
-    "_codecs.encode": encoded,
     "torch.device": _device,
     "datetime.datetime": _moment,
     "datetime.date": _day,
