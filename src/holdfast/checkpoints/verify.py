@@ -2,12 +2,14 @@
 
     verify(open_checkpoint(path)) -> Verdict
 
-What must be finite: weights, averaged weights, optimizer state and running statistics. A buffer that holds -Inf on purpose, such
-as an attention mask, is a note; so is what a trainer keeps beside them (`best_score` of a callback begins as Inf).
+What must be finite: weights, averaged weights, optimizer state and running statistics, as tensors or as arrays of numpy. A
+buffer that holds -Inf on purpose, such as an attention mask, is a note; so is what a trainer keeps beside them (`best_score` of a
+callback begins as Inf).
 """
 
 from __future__ import annotations
 
+import math
 import re
 import time
 import zlib
@@ -20,7 +22,7 @@ from typing import Any
 from holdfast.checkpoints.contents import Contents, State, TensorInfo, Trouble, worst
 from holdfast.checkpoints.counting import count_in, is_mask, span_of
 from holdfast.checkpoints.numbers import LAYOUTS, Counts
-from holdfast.checkpoints.parts import Role, parts_of, tensors_in
+from holdfast.checkpoints.parts import Role, arrays_in, is_kept_beside, parts_of, tensors_in
 from holdfast.checkpoints.scanning import Crc32, Progress, Scanned, Wanted, scan
 
 _MUST_BE_FINITE = ("weights", "optimizer", "ema")
@@ -30,6 +32,8 @@ _MASKED = 0.05  # share of -Inf that a mask has at least
 _NAMED = 3  # tensors that a sentence names
 _AGAIN = "verify it again when nothing writes to it any more"
 _COPY = "copy it again from where it came from; if this is where it was saved, use an older one and look after the disk"
+_BESIDE = "kept beside the weights, and nothing is computed from it"
+_NO_TENSOR = "name the file or the folder that holds the weights"
 _OLDER = "use an older one: holdfast checkpoints choose FOLDER"
 
 
@@ -74,8 +78,13 @@ class Verdict:
         }
 
 
-def verify(contents: Contents, *, crc32: Crc32 = zlib.crc32, progress: Progress | None = None) -> Verdict:
-    """Read all of a checkpoint that was opened, and judge it. Never raises for what is in the files or happens to them."""
+def verify(
+    contents: Contents, *, crc32: Crc32 = zlib.crc32, progress: Progress | None = None, must_hold_tensors: bool = False
+) -> Verdict:
+    """Read all of a checkpoint that was opened, and judge it. Never raises for what is in the files or happens to them.
+
+    With `must_hold_tensors` a file without any is not a clean checkpoint; without it, a script may keep its counters in one.
+    """
     started = time.perf_counter()
     swapped = any("big-endian order" in note for note in contents.notes)
     looking = _Looking(contents, swapped=swapped)
@@ -83,7 +92,9 @@ def verify(contents: Contents, *, crc32: Crc32 = zlib.crc32, progress: Progress 
     troubles = [*contents.troubles, *_read_troubles(contents, scanned), *_sum_troubles(contents, scanned)]
     bad, notes = looking.judge(scanned)
     if bad:
-        troubles.append(_non_finite(bad, contents, looking.roles))
+        troubles.append(_non_finite(bad, contents, looking.roles, len(looking.arrays)))
+    if must_hold_tensors and not troubles and not looking.holds_numbers:
+        troubles.append(Trouble("unreadable", "It holds no tensor, so it is not a checkpoint of a model.", _NO_TENSOR))
     return Verdict(
         path=contents.path,
         state=worst(trouble.state for trouble in troubles),
@@ -106,7 +117,14 @@ class _Looking:
         for tensor in contents.tensors:
             if tensor.dtype in LAYOUTS and tensor.count and 0 <= tensor.storage < len(contents.storages):
                 self._inside[tensor.storage].append(tensor)
-        self.roles = {tensor.name: part.role for part in parts_of(contents.tree) for tensor in tensors_in(part.value)}
+        parts = parts_of(contents.tree)
+        self.roles = {tensor.name: part.role for part in parts for tensor in tensors_in(part.value)}
+        self.arrays = {
+            name: (array, part is not None and is_kept_beside(part))
+            for part in parts or (None,)
+            for name, array in arrays_in(contents.tree if part is None else part.value, () if part is None else part.path)
+        }
+        self.holds_numbers = bool(contents.tensors or self.arrays)
 
     def wanted(self) -> list[Wanted]:
         """What is to be read, and as what kinds of numbers."""
@@ -128,6 +146,12 @@ class _Looking:
                     excused[excuse].append((tensor.name, counts))
                 else:
                     bad.append(BadTensor(tensor.name, counts.nan, counts.inf, tensor.count))
+        for name, (array, beside) in self.arrays.items():
+            counts = Counts(array.nan, array.inf)
+            if counts.all and beside:
+                excused[_BESIDE].append((name, counts))
+            elif counts.all and (counts.nan or not _MASK.search(name)):
+                bad.append(BadTensor(name, counts.nan, counts.inf, math.prod(array.arguments[1])))
         return bad, [_note(excuse, tensors) for excuse, tensors in excused.items()]
 
     def _count(self, tensor: TensorInfo, scanned: list[Scanned]) -> Counts:
@@ -140,7 +164,7 @@ class _Looking:
         """Why a tensor may hold what it holds; empty if it may not."""
         role = self.roles.get(tensor.name, "weights")
         if role not in _MUST_BE_FINITE:
-            return "kept beside the weights, and nothing is computed from it"
+            return _BESIDE
         if role == "optimizer" or counts.nan:
             return ""
         if _UNSET.search(tensor.name):
@@ -219,10 +243,10 @@ def _few(names: list[str]) -> str:
     return f"{shown} and {len(names) - _NAMED:,} more" if len(names) > _NAMED else shown
 
 
-def _non_finite(bad: list[BadTensor], contents: Contents, roles: dict[str, Role]) -> Trouble:
+def _non_finite(bad: list[BadTensor], contents: Contents, roles: dict[str, Role], arrays: int) -> Trouble:
     """The sentence about all bad tensors, and what can still be done with the rest."""
     kinds = {roles.get(one.name, "weights") for one in bad}
-    floating = sum(tensor.dtype in LAYOUTS for tensor in contents.tensors)
+    floating = sum(tensor.dtype in LAYOUTS for tensor in contents.tensors) + arrays
     nan, inf = sum(one.nan for one in bad), sum(one.inf for one in bad)
     hold = "tensors holds" if len(bad) == 1 else "tensors hold"
     words = f"{len(bad):,} of {floating:,} {hold} numbers that are not finite: {amounts(nan, inf)}."

@@ -33,8 +33,8 @@ def cut_short(info: FileInfo, *, expected: int | None = None, without: str = "it
 
 
 def unsafe(names: Sequence[str], *, damaged: bool = False) -> Trouble:
-    """A file that asks for what no checkpoint needs. In damaged bytes a name may also be one by accident."""
-    words = f"It asks for {few(list(names))}, which no checkpoint needs: loading it can run a program on your machine"
+    """A file that asks for what is on no list of harmless names. In damaged bytes a name may also be one by accident."""
+    words = f"It asks for {few(list(names))}, not known to be safe: loading it can run a program on your machine"
     perhaps = ", unless the name is only the damage" if damaged else ""
     return Trouble("unsafe", f"{words}{perhaps}.", "do not load it with weights_only=False; get it again from a source you trust")
 

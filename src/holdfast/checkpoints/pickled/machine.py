@@ -22,6 +22,7 @@ _TURN = 1000  # instructions between two looks at what was spent
 _NAME = 100  # units for a name: a checkpoint has some dozens
 _LONGEST_NAME = 600  # characters; a name of more than 500 is refused
 _CALLS = 20  # a call inside a call: torch writes two
+_PARTIAL = "functools.partial"
 _GETATTR = "builtins.getattr"  # how protocols below 4 write `Class.method`: judged by what it is asked for
 
 
@@ -135,7 +136,7 @@ class Machine(Stack):
     def judge_call(self, what: Any, use: Use = "called") -> None:
         """Judge something that is called, or of which an object is made."""
         for _ in range(100):  # partial(partial(partial(…
-            if not isinstance(what, Thing) or what.name != "functools.partial":
+            if not isinstance(what, Thing) or what.name != _PARTIAL:
                 break
             state = what.state if isinstance(what.state, tuple) else ()
             what, use = next(iter((*state[:1], *what.arguments[:1])), None), "called"
@@ -147,11 +148,19 @@ class Machine(Stack):
     def _judge_given(self, what: Any, given: tuple[Any, ...]) -> None:
         """What is handed to a call: `getattr` itself, or something that will be called."""
         passes_on = isinstance(what, Named) and what.full in CALLS_WHAT_IT_IS_GIVEN
+        if isinstance(what, Named) and what.full == _PARTIAL:
+            self._judge_partial(given)
         for value in given:
             if isinstance(value, Named) and value.full == _GETATTR:
                 self.found.refuse(_GETATTR)
-            elif passes_on and (isinstance(value, Named) or (isinstance(value, Thing) and value.name == "functools.partial")):
+            elif passes_on and (isinstance(value, Named) or (isinstance(value, Thing) and value.name == _PARTIAL)):
                 self.judge_call(value)
+
+    def _judge_partial(self, given: Any) -> None:
+        """A partial is of a function that the stream names, and so judges; of anything else it could be of whatever there is."""
+        function = given[0] if isinstance(given, tuple) and given else None
+        if not isinstance(function, Named) and not (isinstance(function, Thing) and function.name == _PARTIAL):
+            self.found.refuse(_PARTIAL)
 
     def _attribute(self, given: tuple[Any, ...]) -> Any:
         """`getattr(Class, "method")`, as older protocols write it. Of anything but a class or an object of one it is refused."""
@@ -190,6 +199,8 @@ class Machine(Stack):
         state, into = self._stack.pop(), self._stack[-1]
         if isinstance(into, Thing):
             into.state = state
+            if into.name == _PARTIAL:
+                self._judge_partial(state)
         elif isinstance(into, Named):
             self.found.refuse(f"a change of {into.full}")
 
