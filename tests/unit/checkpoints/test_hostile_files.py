@@ -103,3 +103,31 @@ def test_many_runs_of_bytes_and_text_are_not_all_held(tmp_path: Path) -> None:
             paths[-1].write_bytes(b"\x80\2(" + run * (40_000_000 // size) + b"l.")
     taken = megabytes(*paths)
     assert len(taken) == len(paths) and max(taken.values()) < 24, taken
+
+
+TENSOR = b'{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
+HEADERS = {
+    "objects": b'{"a":[' + b"{}," * 9_000_000 + b"{}]}",
+    "lists": b'{"a":' + b"[[]," * 7_000_000 + b"[]" + b"]" * 7_000_000 + b"}",
+    "shape": b'{"a":{"dtype":"F32","shape":[' + b"1," * 14_000_000 + b'1],"data_offsets":[0,4]}}',
+    "notes": b'{"__metadata__":{' + b",".join(b'"%d":""' % number for number in range(2_400_000)) + b"}}",
+    "tensors": b"{" + b",".join(b'"%d":%b' % (number, TENSOR) for number in range(500_000)) + b"}",
+    "long": b'{"a":' + b" " * 90_000_000 + TENSOR + b"}",
+}
+
+
+def test_a_header_that_would_fill_the_memory_is_refused_before_it_does(tmp_path: Path) -> None:
+    for name, header in HEADERS.items():
+        (tmp_path / f"{name}.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+        contents = open_checkpoint(tmp_path / f"{name}.safetensors")
+        assert contents.state == "unreadable" and contents.tensors == [], name
+        assert "values" in contents.troubles[0].words or "250,000 tensors" in contents.troubles[0].words
+    taken = megabytes(*(tmp_path / f"{name}.safetensors" for name in HEADERS))
+    assert len(taken) == len(HEADERS) and max(taken.values()) < 64, taken
+
+
+def test_a_header_of_many_tensors_is_read_in_a_bounded_amount_of_memory(tmp_path: Path) -> None:
+    header = b"{" + b",".join(b'"%d":%b' % (number, TENSOR) for number in range(200_000)) + b"}"
+    (tmp_path / "many.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    assert len(open_checkpoint(tmp_path / "many.safetensors").tensors) == 200_000
+    assert 50 < megabytes(tmp_path / "many.safetensors")["many.safetensors"] < 300
