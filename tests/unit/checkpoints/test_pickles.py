@@ -21,8 +21,8 @@ from every_case import every_case
 
 from holdfast.checkpoints.contents import Opaque, TensorInfo
 from holdfast.checkpoints.pickled import machine
-from holdfast.checkpoints.pickled.nodes import CutShort, NotFollowed
 from holdfast.checkpoints.pickled.opcodes import OPCODES, Blob, LongText, Source
+from holdfast.checkpoints.pickled.stack import CutShort, NotFollowed
 from holdfast.checkpoints.pickles import Unpickled, read_pickle
 
 VALUES: list[Any] = [

@@ -12,9 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents, TensorInfo
-from holdfast.checkpoints.formats.files import few, no_access, shown
+from holdfast.checkpoints.formats.files import BadJson, few, no_access, read_json, shown
 from holdfast.checkpoints.formats.joining import about, add_file, join, trouble
-from holdfast.checkpoints.formats.json_text import BadJson, read_json
 
 NEWEST = 2  # the newest format that is understood
 _MANIFEST = "manifest.json"

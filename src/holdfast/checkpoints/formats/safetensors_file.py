@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from holdfast.checkpoints.contents import Contents, Storage, TensorInfo, Trouble
-from holdfast.checkpoints.formats.files import few, file_info, no_access, shown
-from holdfast.checkpoints.formats.json_text import BadJson, parse_json
+from holdfast.checkpoints.formats.files import BadJson, few, file_info, no_access, parse_json, shown
 
 LONGEST_HEADER = 32 << 20  # bytes; the library reads up to 100 MB, which would be 800,000 tensors in one file
 MOST_VALUES = 2_000_000  # in the header: some 250,000 tensors, which take 200 MB to list

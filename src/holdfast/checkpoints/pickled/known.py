@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.harmless import ITEM_SIZES
-from holdfast.checkpoints.pickled.nodes import Named, Pairs, StorageUse, Tensor, Thing, View
 from holdfast.checkpoints.pickled.opcodes import Blob, LongText, made_again
+from holdfast.checkpoints.pickled.stack import Named, Pairs, StorageUse, Tensor, Thing, View
 from holdfast.checkpoints.pickled.values import VALUES, fixed_row, text_of
 
 if TYPE_CHECKING:

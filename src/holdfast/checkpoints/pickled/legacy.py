@@ -13,8 +13,8 @@ from typing import Any
 
 from holdfast.checkpoints.harmless import ITEM_SIZES
 from holdfast.checkpoints.pickled.machine import Findings, Machine
-from holdfast.checkpoints.pickled.nodes import CutShort, Pairs, StorageUse, Thing
 from holdfast.checkpoints.pickled.opcodes import Blob, Source
+from holdfast.checkpoints.pickled.stack import CutShort, Pairs, StorageUse, Thing
 
 MAGIC = 0x1950A86A20F9469CFC6C
 VERSION = 1001

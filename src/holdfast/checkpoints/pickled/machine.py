@@ -12,9 +12,8 @@ from typing import Any
 from holdfast.checkpoints.harmless import CALLS_WHAT_IT_IS_GIVEN, STORAGES
 from holdfast.checkpoints.names import Use, judge, today
 from holdfast.checkpoints.pickled.known import make
-from holdfast.checkpoints.pickled.nodes import CutShort, Named, NotFollowed, Pairs, StorageUse, Thing, View
 from holdfast.checkpoints.pickled.opcodes import OPCODES, Blob, Source
-from holdfast.checkpoints.pickled.stack import CONTAINER, Stack
+from holdfast.checkpoints.pickled.stack import CONTAINER, CutShort, Named, NotFollowed, Pairs, Stack, StorageUse, Thing, View
 from holdfast.checkpoints.pickled.stack import Findings as Findings
 
 LIMIT = 16_000_000  # units of work: some 150,000 tensors, or a list of sixteen million numbers

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from holdfast.checkpoints.pickled.nodes import CutShort, NotFollowed
+from holdfast.checkpoints.pickled.stack import CutShort, NotFollowed
 
 LARGE = 1 << 16  # bytes; a longer run is described and read again where its bytes matter
 _LONGEST_LINE = 1 << 20

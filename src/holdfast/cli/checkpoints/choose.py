@@ -64,8 +64,7 @@ def decide(folder: Path | None, metric: str | None, lower_is_better: bool | None
     """Find the checkpoints and the history that go with a folder, verify them, and choose."""
     from holdfast.checkpoints.choose import choose as weigh
     from holdfast.checkpoints.choose import new_folder
-    from holdfast.checkpoints.choosing.candidates import complete
-    from holdfast.checkpoints.choosing.gathering import gather
+    from holdfast.checkpoints.choosing.candidates import complete, gather
     from holdfast.checkpoints.choosing.logs_beside import read_history
     from holdfast.cli.checkpoints.paths import as_typed
     from holdfast.cli.checkpoints.progress import Bar

@@ -125,9 +125,8 @@ def _refuse_empty(path: Path) -> None:
 
 def _here() -> Iterator[Path]:
     """What lies in the newest run, in the usual folders, and beside the user."""
-    from holdfast.checkpoints.formats.find import search
+    from holdfast.checkpoints.formats.find import USUAL, search
     from holdfast.checkpoints.formats.kinds import SUFFIXES
-    from holdfast.checkpoints.nearby import USUAL
 
     yield from _of_the_newest_run()
     for folder in map(Path, USUAL):
