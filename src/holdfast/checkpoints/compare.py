@@ -14,13 +14,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.checkpoints.matching import presence, shapes
-from holdfast.checkpoints.matching.calls import own_call, torch_call
-from holdfast.checkpoints.matching.difference import Difference, Labels, count, some
-from holdfast.checkpoints.matching.modules import grouped
-from holdfast.checkpoints.matching.optimizers import training_differences
-from holdfast.checkpoints.matching.settings import setting_differences
-from holdfast.checkpoints.matching.sides import Side
+from holdfast.checkpoints.matching.settings import setting_differences, training_differences
+from holdfast.checkpoints.matching.sides import Difference, Labels, Side, count, grouped, some
 from holdfast.checkpoints.matching.weights import Matched, Weights, match
+from holdfast.checkpoints.renames import Rename
 
 Which = Literal["model", "ema"]
 _PARTS_LISTED = 6  # in a call
@@ -240,3 +237,33 @@ def _calls(found: Comparison, leave_out: tuple[str, ...], part: str) -> Iterator
         parts = [module for group in groups for module in group.modules]
         if len(parts) <= _PARTS_LISTED:
             yield own_call(found.one, which=found.which, leave_out=(*leave_out, *parts), part=part)
+
+
+def own_call(side: Side, *, which: str = "model", leave_out: Sequence[str] = (), part: str = "") -> str:
+    """`holdfast.load(model, "PATH")`: reads every format, and runs nothing that is inside."""
+    more = f', which="{which}"' if which != "model" else ""
+    if part:
+        more += f', part="{part}"'
+    if leave_out:
+        listed = ", ".join(f'"{name}"' for name in leave_out)
+        more += f", leave_out=({listed},)" if len(leave_out) == 1 else f", leave_out=({listed})"
+    return f'holdfast.load(model, "{side.name}"{more})'
+
+
+def torch_call(side: Side, rename: Rename) -> str | None:
+    """The same without Holdfast, where one line does it."""
+    read = _reading(side)
+    if read is None or rename.python is None or not rename.is_safe:
+        return None
+    if not rename.is_needed:
+        return f"model.load_state_dict({read})"
+    return f"model.load_state_dict({{{rename.python}: v for k, v in {read}.items()}})"
+
+
+def _reading(side: Side) -> str | None:
+    if side.format == "safetensors":
+        return f'safetensors.torch.load_file("{side.name}")'
+    if not side.format.startswith("torch ") or side.weights_at is None or not side.is_plain:
+        return None
+    keys = "".join(f'["{key}"]' for key in side.weights_at)
+    return f'torch.load("{side.name}", weights_only=True){keys}'

@@ -55,6 +55,8 @@ class Opaque:
     name: str  # "argparse.Namespace", "ultralytics.nn.tasks.DetectionModel"
     arguments: tuple[Any, ...] = ()
     state: Any = None  # its attributes, if they are a plain tree
+    nan: int = 0  # of an array of numpy: how many of its numbers are NaN, and how many infinite
+    inf: int = 0
 
 
 @dataclass(frozen=True, slots=True)

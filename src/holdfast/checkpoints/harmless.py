@@ -83,15 +83,15 @@ PLAIN: tuple[tuple[str, str, str], ...] = (
     ("argparse", "Namespace", "settings of a command line"),
     ("types", "SimpleNamespace GenericAlias MappingProxyType", "settings and annotations"),
     ("typing", "Any Union Optional List Dict Tuple Set Callable Type Sequence Mapping Iterable Literal Generic", "annotations"),
-    ("operator", "itemgetter getitem", "annotations; an item of anything else is refused"),
-    ("_operator", "itemgetter getitem", "the same"),
+    ("operator", "getitem", "annotations; an item of anything else is refused"),
+    ("_operator", "getitem", "the same"),
     ("uuid", "UUID SafeUUID", "the number of a run"),
     ("decimal", "Decimal", "a number"),
     ("fractions", "Fraction", "a number"),
-    ("functools", "partial", "a function with some of its arguments; it is judged itself"),
+    ("functools", "partial", "a function with some of its arguments; the function is judged, and once more if it is called"),
     ("random", "Random", _RANDOM),
     ("re", "_compile compile", "a pattern"),
-    ("logging", "getLogger Logger", "a logger is a name"),
+    ("logging", "getLogger", "a logger is a name"),
     ("time", "struct_time", "a time"),
     ("numpy", "ndarray dtype", "arrays"),
     ("numpy", "bool_ bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 intc uintc longlong ulonglong", "numbers"),
@@ -163,6 +163,36 @@ NAMED_ONLY: tuple[tuple[str, str, str], ...] = (
 )
 # torch.relu is written as getattr(torch._C._VariableFunctionsClass, "relu").
 PART_OF = ("torch._C._VariableFunctionsClass.", "torch._C.TensorBase.", "torch._C._TensorBase.")
+
+# Code of torch and of other packages that a full load calls, and that does nothing but make a value: module, names, why.
+_ENUMERATION = "members of an enumeration, pickled as a call with their value"
+_PANDAS = "how tables of pandas are pickled"
+CALLED: tuple[tuple[str, str, str], ...] = (
+    ("torch.amp.grad_scaler", "OptState", _ENUMERATION),
+    ("torch.ao.quantization.observer", "MappingType TorchAODType ZeroPointDomain", _ENUMERATION),
+    ("torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING", _ENUMERATION),
+    ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING", _ENUMERATION),
+    ("torch.distributed.checkpoint.planner", "LoadItemType WriteItemType", _ENUMERATION),
+    ("torch.distributed.algorithms._checkpoint.checkpoint_wrapper", "CheckpointImpl", _ENUMERATION),
+    ("torch.distributed.fsdp._common_utils", "HandleTrainingState TrainingState", _ENUMERATION),
+    ("torch.distributed.fsdp._flat_param", "HandleShardingStrategy", _ENUMERATION),
+    ("torch.distributed.fsdp.api", "BackwardPrefetch ShardingStrategy StateDictType", _ENUMERATION),
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "OptimStateKeyType", _ENUMERATION),
+    ("torch.nn.attention.bias", "CausalVariant", _ENUMERATION),
+    ("torch.nn.parallel.distributed", "_BufferCommHookLocation", _ENUMERATION),
+    ("torch.nn.utils.parametrizations", "_OrthMaps", _ENUMERATION),
+    ("transformers.trainer_utils", "IntervalStrategy EvaluationStrategy SaveStrategy SchedulerType HubStrategy", _ENUMERATION),
+    ("transformers.trainer_utils", "FSDPOption ShardedDDPOption", _ENUMERATION),
+    ("transformers.training_args", "OptimizerNames ParallelMode", _ENUMERATION),
+    ("transformers.debug_utils", "DebugOption", _ENUMERATION),
+    ("accelerate.utils.dataclasses", "DistributedType PrecisionType LoggerType DynamoBackend RNGType", _ENUMERATION),
+    ("pandas.core.indexes.base", "_new_Index", _PANDAS),
+    ("pandas.core.indexes.datetimes", "_new_DatetimeIndex", _PANDAS),
+    ("pandas._libs.internals", "_unpickle_block", _PANDAS),
+    ("pandas.core.internals.blocks", "new_block", _PANDAS),
+    ("pandas._libs.tslibs.timestamps", "_unpickle_timestamp", _PANDAS),
+    ("pandas._libs.arrays", "__pyx_unpickle_NDArrayBacked", _PANDAS),
+)
 
 CALLS_WHAT_IT_IS_GIVEN = frozenset(
     f"numpy.random._pickle.{name}" for name in ("__randomstate_ctor", "__generator_ctor", "__bit_generator_ctor")

@@ -7,27 +7,37 @@ Until the copying begins nothing has changed, neither in the model nor in the op
 
 from __future__ import annotations
 
+import copy
 import os
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from holdfast.checkpoints.compare import Comparison, Which, compare
 from holdfast.checkpoints.contents import Contents, TensorInfo
 from holdfast.checkpoints.formats.open import open_checkpoint
-from holdfast.checkpoints.loading.training import Training
-from holdfast.checkpoints.loading.weights import Plan, refuse_sharded
-from holdfast.checkpoints.matching.difference import Difference, some
-from holdfast.checkpoints.matching.from_contents import averaged_weights, own_weights, side_of
-from holdfast.checkpoints.matching.from_model import side_of_model
-from holdfast.checkpoints.matching.sides import is_extra
+from holdfast.checkpoints.matching.from_contents import (
+    SAME_SHAPE,
+    averaged_weights,
+    describe_optimizer,
+    optimizers_in,
+    own_weights,
+    scalers_in,
+    schedulers_in,
+    side_of,
+)
+from holdfast.checkpoints.matching.from_model import side_of_model, state_of
+from holdfast.checkpoints.matching.settings import optimizer_differences
+from holdfast.checkpoints.matching.sides import Difference, Labels, OptimizerState, is_extra, some
 from holdfast.checkpoints.tensors import Tensors, pieces_of
 from holdfast.checkpoints.verify import verify
-from holdfast.errors import BadCheckpoint, DoesNotMatch
+from holdfast.errors import BadCheckpoint, DoesNotMatch, StorageError, UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,3 +201,193 @@ def _told(found: Comparison, training: Training, plan: Plan, which: Which, extra
         unused=tuple(name for name in matched.rename.names if name not in matched.pairs),
         notes=(*matched.notes, *told),
     )
+
+
+_NARROW = (torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def refuse_sharded(model: nn.Module) -> None:
+    """A model of which this rank holds only a part is restored by all ranks together."""
+    distributed = sys.modules.get("torch.distributed.fsdp")
+    fsdp = getattr(distributed, "FullyShardedDataParallel", ())
+    tensors = (*model.parameters(), *model.buffers())
+    if any(hasattr(tensor, "_local_tensor") for tensor in tensors) or any(isinstance(part, fsdp) for part in model.modules()):
+        raise UsageError(
+            "The model is sharded (FSDP, DTensor): this rank holds only a part of its weights.",
+            fix="restore it on all ranks with CheckpointStore.restore, or load the file before the model is sharded",
+        )
+
+
+class Plan:
+    """Which tensor of the file goes into which of the model's."""
+
+    def __init__(self, model: nn.Module, infos: Mapping[str, TensorInfo], pairs: Mapping[str, str]) -> None:
+        """`pairs` are names of the file with names of the model, all of equal shape."""
+        targets = state_of(model)
+        _refuse_foreign(model, {there: targets[there] for there in pairs.values()})
+        self._moves: dict[int, tuple[TensorInfo, torch.Tensor, str]] = {}
+        self._twice: list[tuple[TensorInfo, TensorInfo, str]] = []
+        for name, there in pairs.items():
+            target = targets[there]
+            first = self._moves.setdefault(id(target), (infos[name], target, there))
+            if first[2] != there and _place(first[0]) != _place(infos[name]):
+                self._twice.append((first[0], infos[name], f"{first[2]} and {there}"))
+
+    def __len__(self) -> int:
+        return len(self._moves)
+
+    def check(self, tensors: Tensors) -> None:
+        """Raises DoesNotMatch where the model ties what the file has twice, and differently, or a number would overflow."""
+        for one, other, names in self._twice:
+            if not torch.equal(tensors.tensor(one), tensors.tensor(other)):
+                raise DoesNotMatch(
+                    f"The model has {names} as one tensor; the file has two, and they differ.",
+                    fix="build the model without tying them (tie_word_embeddings=False), or leave one of them out",
+                )
+        for info, target, name in self._moves.values():
+            kind = str(target.dtype).removeprefix("torch.")
+            if target.dtype not in _NARROW or info.dtype == kind:
+                continue
+            if not all(_fits(piece, target.dtype) for piece in tensors.pieces(info)):
+                raise DoesNotMatch(
+                    f"{name} holds numbers that are too large for {kind}.", fix=f"build the model in {info.dtype} or bfloat16"
+                )
+
+    def carry_out(self, tensors: Tensors) -> None:
+        """Copy, tensor by tensor. Raises BadCheckpoint; only here, where a disk fails between two readings, is it too late."""
+        with torch.no_grad():
+            for number, (info, target, name) in enumerate(self._moves.values()):
+                try:
+                    tensors.copy(info, target)
+                except StorageError as error:
+                    raise BadCheckpoint(
+                        f"{error.problem} The model has {number} of {len(self)} weights of it, up to {name}: do not use it so.",
+                        fix="load this one again, or another, into it",
+                    ) from error
+
+
+def _fits(piece: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether what is finite stays finite."""
+    return bool((piece.to(dtype).to(torch.float32).isfinite() | ~piece.isfinite()).all())
+
+
+def _place(info: TensorInfo) -> tuple[object, ...]:
+    return info.storage, info.offset, info.shape, info.stride
+
+
+def _refuse_foreign(model: nn.Module, targets: Mapping[str, torch.Tensor]) -> None:
+    """Every target must be the model's own: a state dict of copies would take the weights and change nothing."""
+    for name, tensor in targets.items():
+        if tensor.is_meta:
+            raise UsageError(
+                f"{name} is on the meta device: there is no room for its numbers.",
+                fix='give the model memory first: model.to_empty(device="cpu"), or build it without torch.device("meta")',
+            )
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    foreign = [name for name, tensor in targets.items() if tensor.numel() and tensor.untyped_storage().data_ptr() not in own]
+    if foreign:
+        raise UsageError(
+            f"The model's state_dict() gives copies of its weights, such as {foreign[0]}: filling them would change nothing.",
+            fix="use the model's own load_state_dict()",
+        )
+
+
+_FINDERS: dict[str, Callable[[Any], list[dict[str, Any]]]] = {
+    "optimizer": optimizers_in,
+    "scheduler": schedulers_in,
+    "scaler": scalers_in,
+}
+
+
+class Training:
+    """What is to be put back beside the weights, each with its state in the file."""
+
+    def __init__(self, tree: Any, **asked: Any) -> None:
+        """`asked` are the optimizers, schedulers and scalers: None, one, or several in the order in which they were saved."""
+        self._tasks: list[tuple[str, Any, dict[str, Any]]] = []
+        self.problems: list[Difference] = []
+        self.absent: list[str] = []
+        for kind, holders in asked.items():
+            given = [] if holders is None else list(holders) if isinstance(holders, Sequence) else [holders]
+            states = _FINDERS[kind](tree) if given else []
+            if given and not states:
+                self.absent.append(kind)
+            elif len(given) != len(states):
+                self.problems.append(_other_number(kind, len(states), len(given)))
+            else:
+                self._tasks += [(kind, holder, state) for holder, state in zip(given, states, strict=True)]
+        for kind, holder, state in self._tasks:
+            if kind == "optimizer":
+                self.problems += _optimizer_problems(holder, state)
+
+    @property
+    def kinds(self) -> list[str]:
+        """What will be put back."""
+        return list(dict.fromkeys(kind for kind, _, _ in self._tasks))
+
+    def tensors(self) -> list[TensorInfo]:
+        """All tensors in the states that will be put back."""
+        return [info for _, _, state in self._tasks for info in _tensors(state)]
+
+    def put_back(self, made: Callable[[Any], Any]) -> Callable[[], None]:
+        """Give each its state, by its own `load_state_dict`; `made` turns told tensors into real ones. Returns what undoes it."""
+        ready = [(holder, made(state)) for _, holder, state in self._tasks]
+        undo: list[Callable[[], None]] = []
+
+        def undo_all() -> None:
+            for step in reversed(undo):
+                step()
+
+        try:
+            for holder, state in ready:
+                before = holder.state_dict() if isinstance(holder, torch.optim.Optimizer) else copy.deepcopy(holder.state_dict())
+                undo.append(lambda holder=holder, before=before: holder.load_state_dict(before))  # type: ignore[misc]
+                holder.load_state_dict(state)
+        except BaseException:
+            undo_all()
+            raise
+        return undo_all
+
+
+def _tensors(tree: Any) -> list[TensorInfo]:
+    if isinstance(tree, TensorInfo):
+        return [tree]
+    inside = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
+    return [info for value in inside for info in _tensors(value)]
+
+
+def _other_number(kind: str, saved: int, given: int) -> Difference:
+    words = f"the checkpoint holds {saved} {kind}s, and {given} {'is' if given == 1 else 'are'} to be restored"
+    return Difference(kind=kind, words=words, stops="resume", fix=f"give all of them, in the order of saving: {kind}=[…]")
+
+
+def _optimizer_problems(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> list[Difference]:
+    labels = Labels("the checkpoint", "the optimizer")
+    found = [one for one in optimizer_differences(describe_optimizer(state), _described(optimizer), labels) if one.stops]
+    return found or _shape_problems(optimizer, state)
+
+
+def _described(optimizer: torch.optim.Optimizer) -> OptimizerState:
+    groups = optimizer.param_groups
+    return OptimizerState(
+        groups=tuple(len(group["params"]) for group in groups),
+        settings=tuple({key: value for key, value in group.items() if key != "params"} for group in groups),
+        state_keys=frozenset(),
+        filled=0,
+    )
+
+
+def _shape_problems(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> list[Difference]:
+    """Moments that are not those of their parameter; torch itself would find out at the next step, or never."""
+    saved = [number for group in state["param_groups"] for number in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in zip(saved, parameters, strict=True):
+        for key, value in state["state"].get(number, {}).items():
+            if key in SAME_SHAPE and hasattr(value, "shape") and tuple(value.shape) != tuple(parameter.shape):
+                words = (
+                    f"the optimizer's state belongs to other parameters: {key} of number {number} is {list(value.shape)} in the "
+                    f"checkpoint, the parameter {list(parameter.shape)}"
+                )
+                fix = "give it the parameters in the order in which they were saved, or load the weights only"
+                return [Difference(kind="optimizer", words=words, stops="resume", fix=fix)]
+    return []

@@ -5,8 +5,9 @@
     refused      everything else. A file that asks for it is unsafe.
 
 A name is judged when the stream *names* it, and once more when it is made or called. Of Python, torch and numpy everything that
-is not listed as harmless (`harmless.py`) is refused. Other packages cannot be listed: their classes are taken for parts of a
-model, their functions may be named, and a call of one is refused.
+is not listed as harmless (`harmless.py`) is refused. Other packages cannot be listed: what they hold may be named, and an object
+of a class may be made, as picklers make the parts of a model (`Class.__new__`, without a call). A call of anything that is not
+listed by its name is refused, class or function: `fire.core.Fire` has a capital letter too.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import sys
 from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from typing import Literal
 
+from holdfast.checkpoints.harmless import CALLED, NAMED_ONLY, PART_OF, PLAIN
 from holdfast.checkpoints.harmless import ITEM_SIZES as ITEM_SIZES
-from holdfast.checkpoints.harmless import NAMED_ONLY, PART_OF, PLAIN
 
 Judgement = Literal["plain", "needs code", "refused"]
 Use = Literal["named", "made", "called"]  # made: an object of it, without a call of its own (NEWOBJ)
@@ -59,15 +60,6 @@ _HANDED_ON = """
 """
 HANDED_ON = frozenset(_HANDED_ON.split())
 
-# Functions of other packages that their objects are pickled with: as much "code" as their classes are.
-MADE_BY = frozenset(
-    (
-        *("pandas.core.indexes.base._new_Index", "pandas.core.indexes.datetimes._new_DatetimeIndex"),
-        *("pandas._libs.internals._unpickle_block", "pandas.core.internals.blocks.new_block"),
-        *("pandas._libs.tslibs.timestamps._unpickle_timestamp", "pandas._libs.arrays.__pyx_unpickle_NDArrayBacked"),
-    )
-)
-
 # Modules of Python that `sys.stdlib_module_names` does not tell: those of other versions. The unpickler still understands
 # Python 2's names too (`commands` is subprocess), by the tables that are used here.
 _OTHER_MODULES = """
@@ -78,6 +70,7 @@ _STANDARD = (*sys.stdlib_module_names, *_OTHER_MODULES.split(), *IMPORT_MAPPING,
 STANDARD = frozenset(name.partition(".")[0].lower() for name in _STANDARD) - {"__main__", "test"}  # test: see `judge`
 
 _PLAIN = frozenset(f"{module}.{name}" for module, names, _ in PLAIN for name in names.split())
+_CALLED = frozenset(f"{module}.{name}" for module, names, _ in CALLED for name in names.split())
 _NAMED = frozenset(f"{module}.{name}" for module, names, _ in NAMED_ONLY for name in names.split() if name != "*")
 _NAMED_ALL = frozenset(module for module, names, _ in NAMED_ONLY if names == "*")
 _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*", re.ASCII)
@@ -100,14 +93,16 @@ def judge(module: str, name: str, use: Use = "named") -> Judgement:
         return "plain"
     if full in _NAMED or full.startswith(PART_OF) or (module in _NAMED_ALL and "." not in name and not name.startswith("_")):
         return "plain" if use == "named" and "__" not in name else "refused"
-    if full in MADE_BY:
+    if full in _CALLED:
         return "needs code"
     package = module.partition(".")[0]
     if _has_inner_name(module, name) or package in _NEVER or package.lower() in STANDARD:
         return "refused"
     if module.startswith("test."):  # Python's; its `test` itself is empty, so `test.Net` is somebody's test.py
         return "refused"
-    return _of_torch(module, name) if package in _LISTED else _of_another_package(name, use)
+    if use == "called":
+        return "refused"
+    return _of_torch(module, name) if package in _LISTED else _of_another_package(name)
 
 
 def _of_torch(module: str, name: str) -> Judgement:
@@ -117,11 +112,10 @@ def _of_torch(module: str, name: str) -> Judgement:
     return "needs code" if known and all(map(_is_class, parts)) and not odd else "refused"
 
 
-def _of_another_package(name: str, use: Use) -> Judgement:
+def _of_another_package(name: str) -> Judgement:
     *outer, last = name.split(".")
-    if not all(map(_is_class, outer)) or HANDED_ON.intersection((*outer, last)):
-        return "refused"  # `package.os.system`: a module that the package imports
-    return "needs code" if _is_class(last) or use != "called" else "refused"
+    foreign = not all(map(_is_class, outer)) or HANDED_ON.intersection((*outer, last))
+    return "refused" if foreign else "needs code"  # `package.os.system`: a module that the package imports
 
 
 def _has_inner_name(module: str, name: str) -> bool:
@@ -132,5 +126,5 @@ def _has_inner_name(module: str, name: str) -> bool:
 
 
 def _is_class(part: str) -> bool:
-    """Classes begin with a capital letter. Of one that does not, objects may be made; it may not be called."""
+    """Classes begin with a capital letter."""
     return part.lstrip("_")[:1].isupper()

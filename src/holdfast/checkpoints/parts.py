@@ -196,6 +196,27 @@ def settings_of(value: Any) -> dict[str, Any] | None:
     return {str(key): one for key, one in (content if isinstance(content, dict) else value).items()}
 
 
+def is_kept_beside(part: Part) -> bool:
+    """Whether nothing is computed from what a part holds: settings, random state, metrics."""
+    bookkeeping = bool(part.path) and bool(_BOOKKEEPING.match(str(part.path[-1])))
+    return bookkeeping if part.role == "other" else part.role not in ("weights", "optimizer", "ema")
+
+
+def arrays_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[str, Opaque]]:
+    """All arrays of numpy below, and tensors whose bytes could not be had, named by their path."""
+    if isinstance(value, Opaque) and value.name in ("numpy.ndarray", "torch.Tensor") and len(value.arguments) > 1:
+        yield ".".join(map(str, path)) or "array", value
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from arrays_in(one, (*path, key))
+    elif isinstance(value, (list, tuple)):
+        for number, one in enumerate(value):
+            yield from arrays_in(one, (*path, number))
+    elif isinstance(value, Opaque):
+        yield from arrays_in(value.state, path)
+        yield from arrays_in(value.arguments, path)
+
+
 def tensors_in(value: Any) -> Iterator[TensorInfo]:
     """All tensors below."""
     stack = [value]

@@ -14,13 +14,44 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from holdfast.checkpoints.checksums import joined
 from holdfast.checkpoints.contents import Storage
 from holdfast.checkpoints.numbers import Bytes, Layout, is_finite
+
+_DIVISOR = 0xEDB8_8320
+_ONE = 1 << 31  # x^0
+
+
+def joined(first: int, second: int, length: int) -> int:
+    """The checksum of some bytes followed by `length` others, from the checksum of each."""
+    return _product(_power(8 * length), first) ^ second
+
+
+@lru_cache(maxsize=64)
+def _power(exponent: int) -> int:
+    """x to the power of a number, as what is left after the division; by squaring."""
+    result, square = _ONE, _ONE >> 1
+    while exponent:
+        if exponent & 1:
+            result = _product(result, square)
+        square = _product(square, square)
+        exponent >>= 1
+    return result
+
+
+def _product(one: int, other: int) -> int:
+    result, bit = 0, _ONE
+    while bit:
+        if one & bit:
+            result ^= other
+        other = (other >> 1) ^ (_DIVISOR if other & 1 else 0)
+        bit >>= 1
+    return result
+
 
 CHUNK = 1 << 20  # bytes that are read at once: what fits into the cache beside a core
 PIECE = 32 << 20  # bytes that one thread reads of one storage before it takes the next

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from holdfast.checkpoints.contents import Contents, Opaque, Storage, TensorInfo
-from holdfast.checkpoints.formats.pieces import InPieces
+from holdfast.checkpoints.formats.joining import InPieces
 from holdfast.errors import StorageError
 
 _PIECE = 32 << 20  # bytes that are read at once

@@ -2,34 +2,139 @@
 
     verify(open_checkpoint(path)) -> Verdict
 
-What must be finite: weights, averaged weights, optimizer state and running statistics. A buffer that holds -Inf on purpose, such
-as an attention mask, is a note; so is what a trainer keeps beside them (`best_score` of a callback begins as Inf).
+What must be finite: weights, averaged weights, optimizer state and running statistics, as tensors or as arrays of numpy. A
+buffer that holds -Inf on purpose, such as an attention mask, is a note; so is what a trainer keeps beside them (`best_score` of a
+callback begins as Inf).
 """
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.contents import Contents, State, TensorInfo, Trouble, worst
-from holdfast.checkpoints.counting import count_in, is_mask, span_of
-from holdfast.checkpoints.numbers import LAYOUTS, Counts
-from holdfast.checkpoints.parts import Role, parts_of, tensors_in
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.checkpoints.contents import Contents, State, Storage, TensorInfo, Trouble, worst
+from holdfast.checkpoints.formats.files import few
+from holdfast.checkpoints.names import ITEM_SIZES
+from holdfast.checkpoints.numbers import LAYOUTS, Bytes, Counts, Layout, bits_of, count_bits, only_zero_one_or_minus_infinity
+from holdfast.checkpoints.parts import Role, arrays_in, is_kept_beside, parts_of, tensors_in
 from holdfast.checkpoints.scanning import Crc32, Progress, Scanned, Wanted, scan
+
+_AT_ONCE = 4 << 20  # bytes
+Range = tuple[int, int]
+
+
+def span_of(tensor: TensorInfo) -> Range:
+    """From where to where in its storage a tensor lies, in bytes."""
+    size = ITEM_SIZES.get(tensor.dtype, 1)
+    if not tensor.count:
+        return 0, 0
+    last = tensor.count - 1
+    if tensor.stride is not None:
+        last = sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride, strict=True))
+    return tensor.offset * size, (tensor.offset + last + 1) * size
+
+
+def count_in(tensor: TensorInfo, storage: Storage, ranges: Sequence[Range], *, swapped: bool = False) -> Counts:
+    """How many numbers of a tensor are not finite; only the given bytes of its storage are looked at."""
+    layout, total = LAYOUTS[tensor.dtype], Counts()
+    begin, end = span_of(tensor)
+    picked = None if is_dense(tensor) else _Picked(tensor)
+    for low, high in ranges:
+        for at, bits in _bits(storage, max(low, begin), min(high, end), layout, swapped=swapped):
+            own = bits if picked is None else picked.of(bits, at, layout)
+            total = total.plus(count_bits(own, layout))
+    return total if picked is None else Counts(*(number * picked.times for number in total))
+
+
+def is_mask(tensor: TensorInfo, storage: Storage, *, swapped: bool = False) -> bool:
+    """Whether a tensor holds nothing but 0, 1 and -Inf."""
+    layout = LAYOUTS[tensor.dtype]
+    picked = None if is_dense(tensor) else _Picked(tensor)
+    for at, bits in _bits(storage, *span_of(tensor), layout, swapped=swapped):
+        if not only_zero_one_or_minus_infinity(bits if picked is None else picked.of(bits, at, layout, every=True), layout):
+            return False
+    return True
+
+
+def is_dense(tensor: TensorInfo) -> bool:
+    """Whether a tensor fills the bytes that it lies in, each once, in whatever order."""
+    if tensor.stride is None:
+        return True
+    expected = 1
+    for step, length in sorted((step, length) for step, length in zip(tensor.stride, tensor.shape, strict=True) if length != 1):
+        if step != expected:
+            return False
+        expected *= length
+    return True
+
+
+class _Picked:
+    """Which numbers of a storage belong to a tensor that is a part of a larger one: a slice, or one number many times."""
+
+    def __init__(self, tensor: TensorInfo) -> None:
+        pairs = [(step, length) for step, length in zip(tensor.stride or (), tensor.shape, strict=True) if length != 1]
+        self._steps = sorted(((step, length) for step, length in pairs if step), reverse=True)
+        self._first, self._size = tensor.offset, ITEM_SIZES[tensor.dtype]
+        self.times = math.prod(length for step, length in pairs if not step)
+
+    def of(self, bits: npt.NDArray[Any], at: int, layout: Layout, *, every: bool = False) -> npt.NDArray[Any]:
+        """Those that belong to it, of numbers that begin at a byte of the storage; without `every` those that matter only."""
+        exponent = bits.dtype.type(layout.exponent)
+        suspect = np.arange(bits.size) if every or layout.only is not None else np.flatnonzero((bits & exponent) == exponent)
+        rest = (at + suspect * layout.size) // self._size - self._first
+        mine = rest >= 0
+        for step, length in self._steps:
+            index = np.minimum(rest // step, length - 1)
+            rest = rest - index * step
+        chosen: npt.NDArray[Any] = bits[suspect[mine & (rest == 0)]]
+        return chosen
+
+
+def _bits(storage: Storage, begin: int, end: int, layout: Layout, *, swapped: bool) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """The numbers between two bytes of a storage, a few megabytes at a time; what cannot be read any more is left out."""
+    end = min(end, storage.size)
+    begin += -begin % layout.size if begin % layout.size else 0
+    if begin >= end:
+        return
+    try:
+        file = os.open(storage.file, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        for at in range(begin, end, _AT_ONCE):
+            memory = _read(file, storage.offset + at, min(_AT_ONCE, end - at))
+            bits = bits_of(memory[: memory.size - memory.size % layout.size], layout)
+            yield at, bits.byteswap() if swapped else bits
+    finally:
+        os.close(file)
+
+
+def _read(file: int, offset: int, size: int) -> Bytes:
+    try:
+        return np.frombuffer(os.pread(file, size, offset), np.uint8)
+    except OSError:
+        return np.empty(0, np.uint8)
+
 
 _MUST_BE_FINITE = ("weights", "optimizer", "ema")
 _UNSET = re.compile(r"(^|[._])(min_val|max_val)$")  # an observer for quantisation that has seen nothing yet
 _MASK = re.compile(r"mask|causal|tril|triu", re.IGNORECASE)
 _MASKED = 0.05  # share of -Inf that a mask has at least
-_NAMED = 3  # tensors that a sentence names
 _AGAIN = "verify it again when nothing writes to it any more"
 _COPY = "copy it again from where it came from; if this is where it was saved, use an older one and look after the disk"
+_BESIDE = "kept beside the weights, and nothing is computed from it"
+_NO_TENSOR = "name the file or the folder that holds the weights"
 _OLDER = "use an older one: holdfast checkpoints choose FOLDER"
 
 
@@ -74,8 +179,13 @@ class Verdict:
         }
 
 
-def verify(contents: Contents, *, crc32: Crc32 = zlib.crc32, progress: Progress | None = None) -> Verdict:
-    """Read all of a checkpoint that was opened, and judge it. Never raises for what is in the files or happens to them."""
+def verify(
+    contents: Contents, *, crc32: Crc32 = zlib.crc32, progress: Progress | None = None, must_hold_tensors: bool = False
+) -> Verdict:
+    """Read all of a checkpoint that was opened, and judge it. Never raises for what is in the files or happens to them.
+
+    With `must_hold_tensors` a file without any is not a clean checkpoint; without it, a script may keep its counters in one.
+    """
     started = time.perf_counter()
     swapped = any("big-endian order" in note for note in contents.notes)
     looking = _Looking(contents, swapped=swapped)
@@ -83,7 +193,9 @@ def verify(contents: Contents, *, crc32: Crc32 = zlib.crc32, progress: Progress 
     troubles = [*contents.troubles, *_read_troubles(contents, scanned), *_sum_troubles(contents, scanned)]
     bad, notes = looking.judge(scanned)
     if bad:
-        troubles.append(_non_finite(bad, contents, looking.roles))
+        troubles.append(_non_finite(bad, contents, looking.roles, len(looking.arrays)))
+    if must_hold_tensors and not troubles and not looking.holds_numbers:
+        troubles.append(Trouble("unreadable", "It holds no tensor, so it is not a checkpoint of a model.", _NO_TENSOR))
     return Verdict(
         path=contents.path,
         state=worst(trouble.state for trouble in troubles),
@@ -106,7 +218,14 @@ class _Looking:
         for tensor in contents.tensors:
             if tensor.dtype in LAYOUTS and tensor.count and 0 <= tensor.storage < len(contents.storages):
                 self._inside[tensor.storage].append(tensor)
-        self.roles = {tensor.name: part.role for part in parts_of(contents.tree) for tensor in tensors_in(part.value)}
+        parts = parts_of(contents.tree)
+        self.roles = {tensor.name: part.role for part in parts for tensor in tensors_in(part.value)}
+        self.arrays = {
+            name: (array, part is not None and is_kept_beside(part))
+            for part in parts or (None,)
+            for name, array in arrays_in(contents.tree if part is None else part.value, () if part is None else part.path)
+        }
+        self.holds_numbers = bool(contents.tensors or self.arrays)
 
     def wanted(self) -> list[Wanted]:
         """What is to be read, and as what kinds of numbers."""
@@ -128,6 +247,12 @@ class _Looking:
                     excused[excuse].append((tensor.name, counts))
                 else:
                     bad.append(BadTensor(tensor.name, counts.nan, counts.inf, tensor.count))
+        for name, (array, beside) in self.arrays.items():
+            counts = Counts(array.nan, array.inf)
+            if counts.all and beside:
+                excused[_BESIDE].append((name, counts))
+            elif counts.all and (counts.nan or not _MASK.search(name)):
+                bad.append(BadTensor(name, counts.nan, counts.inf, math.prod(array.arguments[1])))
         return bad, [_note(excuse, tensors) for excuse, tensors in excused.items()]
 
     def _count(self, tensor: TensorInfo, scanned: list[Scanned]) -> Counts:
@@ -140,7 +265,7 @@ class _Looking:
         """Why a tensor may hold what it holds; empty if it may not."""
         role = self.roles.get(tensor.name, "weights")
         if role not in _MUST_BE_FINITE:
-            return "kept beside the weights, and nothing is computed from it"
+            return _BESIDE
         if role == "optimizer" or counts.nan:
             return ""
         if _UNSET.search(tensor.name):
@@ -163,7 +288,7 @@ def _may_be_a_mask(tensor: TensorInfo, counts: Counts) -> bool:
 def _note(excuse: str, tensors: list[tuple[str, Counts]]) -> str:
     nan, inf = sum(counts.nan for _, counts in tensors), sum(counts.inf for _, counts in tensors)
     hold = "holds" if len(tensors) == 1 else "hold"
-    return f"{_few([name for name, _ in tensors])} {hold} {amounts(nan, inf)}, and may: {excuse}"
+    return f"{few([name for name, _ in tensors])} {hold} {amounts(nan, inf)}, and may: {excuse}"
 
 
 def amounts(nan: int, inf: int) -> str:
@@ -210,19 +335,14 @@ def _sum_troubles(contents: Contents, scanned: list[Scanned]) -> Iterator[Troubl
         hit = [name for number in numbers for name in (names.get(number) or [contents.storages[number].name])]
         where = f" in {file.name}" if len(contents.files) > 1 else ""
         sums = "checksums" if len(numbers) > 1 else "checksum"
-        words = f"The bytes of {_few(hit)}{where} do not match their {sums}: they were damaged after they were saved."
+        words = f"The bytes of {few(hit)}{where} do not match their {sums}: they were damaged after they were saved."
         yield Trouble("torn", words, _COPY, hit[0])
 
 
-def _few(names: list[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    return f"{shown} and {len(names) - _NAMED:,} more" if len(names) > _NAMED else shown
-
-
-def _non_finite(bad: list[BadTensor], contents: Contents, roles: dict[str, Role]) -> Trouble:
+def _non_finite(bad: list[BadTensor], contents: Contents, roles: dict[str, Role], arrays: int) -> Trouble:
     """The sentence about all bad tensors, and what can still be done with the rest."""
     kinds = {roles.get(one.name, "weights") for one in bad}
-    floating = sum(tensor.dtype in LAYOUTS for tensor in contents.tensors)
+    floating = sum(tensor.dtype in LAYOUTS for tensor in contents.tensors) + arrays
     nan, inf = sum(one.nan for one in bad), sum(one.inf for one in bad)
     hold = "tensors holds" if len(bad) == 1 else "tensors hold"
     words = f"{len(bad):,} of {floating:,} {hold} numbers that are not finite: {amounts(nan, inf)}."

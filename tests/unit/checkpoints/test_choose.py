@@ -11,8 +11,7 @@ import torch
 from every_case import every_case
 
 from holdfast.checkpoints.choose import choose, new_folder
-from holdfast.checkpoints.choosing.candidates import Candidate
-from holdfast.checkpoints.choosing.gathering import gather
+from holdfast.checkpoints.choosing.candidates import Candidate, gather
 from holdfast.checkpoints.choosing.options import Choice
 from holdfast.checkpoints.contents import State, Trouble
 from holdfast.checkpoints.formats.open import find_checkpoints, open_checkpoint

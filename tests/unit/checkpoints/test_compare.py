@@ -21,9 +21,9 @@ from transformers import (
 
 from holdfast.checkpoints.compare import Comparison, compare
 from holdfast.checkpoints.contents import Trouble
+from holdfast.checkpoints.matching.from_contents import describe_optimizer
 from holdfast.checkpoints.matching.from_model import side_of_model
 from holdfast.checkpoints.matching.sides import Side, Weight
-from holdfast.checkpoints.matching.training_parts import describe_optimizer
 
 
 class Net(nn.Module):

@@ -21,8 +21,8 @@ from torch import nn
 
 from holdfast.checkpoints.contents import Contents, TensorInfo
 from holdfast.checkpoints.formats.distributed_folder import open_distributed
+from holdfast.checkpoints.formats.joining import InPieces
 from holdfast.checkpoints.formats.open import open_checkpoint
-from holdfast.checkpoints.formats.pieces import InPieces
 from holdfast.checkpoints.load import load
 
 SCRIPT = Path(__file__).parents[2] / "victims" / "saves_distributed.py"

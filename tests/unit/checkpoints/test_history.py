@@ -9,9 +9,8 @@ from typing import Any
 
 from every_case import every_case
 
-from holdfast.checkpoints.choosing.falls import of_losses, of_metric
 from holdfast.checkpoints.choosing.logs_beside import read_history, run_folder_of
-from holdfast.checkpoints.choosing.setbacks import setbacks, suspect
+from holdfast.checkpoints.choosing.setbacks import of_losses, of_metric, setbacks, suspect
 from holdfast.checkpoints.history import Change, History, Noted, Series, find_name, lineage
 from holdfast.signals.metric_direction import better
 

@@ -168,11 +168,14 @@ def test_a_tensor_in_a_bare_pickle_is_found_where_it_lies(tmp_path: Path) -> Non
         assert (tmp_path / "a.pkl").read_bytes()[storage.offset : storage.offset + storage.size] == tensor.numpy().tobytes()
 
 
-def test_a_long_stream_written_as_text_is_not_called_clean(tmp_path: Path) -> None:
-    """It could hold anything, and is too long to be kept."""
+def test_a_long_stream_written_as_text_is_looked_into(tmp_path: Path) -> None:
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"x": torch.ones(600_000)}, 2))
     contents = open_legacy(tmp_path / "a.pkl")
-    assert contents.state == "unreadable" and "too long to be looked into" in words(contents)
+    assert contents.state == "clean" and contents.tree == {"x": Opaque("torch.Tensor", ("float32", (600_000,)))}
+    program = pickle.dumps([b"\xe9" * 600_000, os.system], 2)
+    call = b"ctorch.storage\n_load_from_bytes\n(" + pickle.dumps(program, 2)[2:-1] + b"tR."
+    (tmp_path / "a.pkl").write_bytes(b"\x80\2" + call)
+    assert "posix.system" in open_legacy(tmp_path / "a.pkl").refused
 
 
 def test_a_tensor_that_was_written_as_text_is_described(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from every_case import every_case
 
-from holdfast.checkpoints import nearby
+from holdfast.checkpoints.formats import find
+from holdfast.checkpoints.formats.find import candidates
 from holdfast.checkpoints.formats.open import open_checkpoint
-from holdfast.checkpoints.nearby import candidates
 from holdfast.errors import NoCheckpoint, TargetError
 
 
@@ -87,7 +87,7 @@ def test_links_in_a_circle_and_links_to_the_same_run_are_followed_once(tmp_path:
 def test_the_search_is_bounded_in_names_and_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(50):
         put(tmp_path / f"runs/{number:02d}/a.pt")
-    monkeypatch.setattr(nearby, "MOST_NAMES", 10)
+    monkeypatch.setattr(find, "MOST_NAMES", 10)
     assert len(near("b.pt", tmp_path, most=100)) <= 10
     monkeypatch.undo()
     assert candidates(Path("b.pt"), here=tmp_path, seconds=-1) == []

@@ -21,8 +21,7 @@ from every_case import every_case
 
 from holdfast.checkpoints.contents import Opaque, TensorInfo
 from holdfast.checkpoints.pickled import machine
-from holdfast.checkpoints.pickled.nodes import Blob, CutShort, LongText, NotFollowed
-from holdfast.checkpoints.pickled.opcodes import OPCODES, Source
+from holdfast.checkpoints.pickled.opcodes import OPCODES, Blob, CutShort, LongText, NotFollowed, Source
 from holdfast.checkpoints.pickles import Unpickled, read_pickle
 
 VALUES: list[Any] = [

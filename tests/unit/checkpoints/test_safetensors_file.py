@@ -137,7 +137,7 @@ def test_a_header_that_does_not_add_up_is_told_in_words(tmp_path: Path, header: 
 
 
 def test_a_header_length_that_no_file_has_is_not_read(tmp_path: Path) -> None:
-    assert "more than a safetensors file may have" in the_trouble(by_hand(tmp_path / "a", b"{}", length=1 << 60))
+    assert "are enough for 250,000 tensors" in the_trouble(by_hand(tmp_path / "a", b"{}", length=1 << 60))
     assert by_hand(tmp_path / "a", b"{}", length=1000).state == "torn"
 
 

@@ -16,10 +16,9 @@ import torch
 from every_case import every_case
 
 from holdfast.checkpoints import numbers, scanning
-from holdfast.checkpoints.checksums import joined
 from holdfast.checkpoints.contents import Storage
 from holdfast.checkpoints.numbers import LAYOUTS
-from holdfast.checkpoints.scanning import Scanned, Wanted, scan
+from holdfast.checkpoints.scanning import Scanned, Wanted, joined, scan
 
 CHUNK, PIECE = 1 << 16, 1 << 20  # smaller than they are, so that a test has many of them
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
+import importlib
 import io
 import os
 import pickle
 import struct
 import subprocess
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -20,12 +23,15 @@ from typing import Any
 
 import pytest
 import torch
+from dangerous_names import MODULES, NAMES
 from every_case import every_case
 from torch import nn
 
 from holdfast.checkpoints.contents import Contents
 from holdfast.checkpoints.formats.legacy_file import open_legacy
 from holdfast.checkpoints.formats.zip_file import open_zip
+from holdfast.checkpoints.harmless import PLAIN
+from holdfast.checkpoints.verify import verify
 
 OLD = {"_use_new_zipfile_serialization": False}
 
@@ -375,3 +381,43 @@ def test_an_archive_with_its_pickle_hidden_by_a_flag_is_not_clean(tmp_path: Path
     path.write_bytes(bytes(data))
     contents = open_zip(path)
     assert contents.state == "unsafe" and contents.refused == ["os.system"]
+
+
+def all_public(module: str) -> list[str]:
+    """What a module of Python holds; of others, a function and a class that it may hold."""
+    with contextlib.suppress(ImportError):
+        if module.partition(".")[0] in sys.stdlib_module_names:
+            return ["anything", *(name for name in dir(importlib.import_module(module)) if name != "__builtins__")]
+    return ["anything", "Anything"]
+
+
+def test_every_name_that_public_scanners_call_dangerous_is_unsafe(tmp_path: Path) -> None:
+    path, listed = tmp_path / "a.pkl", {f"{module}:{name}" for module, names, _ in PLAIN for name in names.split()}
+    wide = {f"{module}:{name}" for module in MODULES for name in all_public(module)}
+    harmless = {name.replace("__builtin__:", "builtins:") for name in wide} & listed
+    modules = {name.partition(":")[0] for name in harmless}  # `builtins.list` is in a module that they refuse as a whole
+    assert modules == {"_operator", "builtins", "functools", "logging", "operator", "types", "uuid"}
+    clean = []
+    for full in [*NAMES, *(name for name in sorted(wide) if name not in harmless)]:
+        module, _, name = full.partition(":")
+        path.write_bytes(b"\x80\2c%b\n%b\n(Vx\ntR." % (module.encode(), name.encode()))
+        if verify(open_legacy(path)).state != "unsafe":
+            clean.append(full)
+    assert clean == [] and len(NAMES) > 50 and len(wide) > 2000
+
+
+def test_a_call_of_an_unknown_package_is_unsafe_though_its_name_looks_like_a_class(tmp_path: Path) -> None:
+    path = tmp_path / "a.pkl"
+    path.write_bytes(b"\x80\2cfire.core\nFire\n(Vprint(1)\ntR.")
+    contents = open_legacy(path)
+    assert contents.refused == ["fire.core.Fire"] and verify(contents).state == "unsafe"
+
+
+def test_a_model_that_holds_a_partial_is_no_alarm_and_one_of_something_made_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    torch.save({"norm": functools.partial(nn.LayerNorm, eps=1e-6), "weight": torch.zeros(1)}, path)
+    assert open_zip(path).refused == []
+    path.write_bytes(b"\x80\2cfunctools\npartial\n(cmy\nThing\n)\x81tR.")
+    assert open_legacy(path).refused == ["functools.partial"]
+    path.write_bytes(b"\x80\2cfunctools\npartial\n(cmath\nsqrt\ntR(cmy\nThing\n)\x81)}Ntb.")
+    assert open_legacy(path).refused == ["functools.partial"]

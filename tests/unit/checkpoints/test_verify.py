@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -276,11 +278,12 @@ def test_a_file_cut_short_while_it_is_read_is_torn(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(scanning, "PIECE", 1 << 16)
     path = saved(tmp_path, {"w": torch.zeros(1_000_000)})
 
-    def cut(done: int, total: int) -> None:
+    def cut(memory: memoryview, before: int) -> int:  # called where the first bytes have been read
         if path.stat().st_size > 1_000_000:
             os.truncate(path, 1_000_000)
+        return zlib.crc32(memory, before)
 
-    verdict = judged(path, progress=cut)
+    verdict = judged(path, crc32=cut)
     assert verdict.state == "torn"
     assert [one.words for one in verdict.troubles] == ["It became shorter while it was read."]
     assert "verify it again" in verdict.troubles[0].fix
@@ -367,3 +370,23 @@ def test_ten_thousand_small_tensors_are_judged_in_one_pass(tmp_path: Path) -> No
     save_file(tensors, tmp_path / "many.safetensors")
     verdict = judged(tmp_path / "many.safetensors")
     assert verdict.bad == [BadTensor("layers.5000.weight", 1, 0, 8)] and verdict.tensors == 10_000
+
+
+@every_case("protocol", [2, 4, 5])
+@every_case("order", ["<f4", ">f8", "<f2", "<c8"])
+def test_arrays_of_numpy_are_looked_at_too(protocol: int, order: str, tmp_path: Path) -> None:
+    path, good, bad = tmp_path / "a.pkl", np.ones((300, 500), order), np.ones((300, 500), order)
+    bad[7, 3], bad[299, 499] = np.nan, np.inf
+    path.write_bytes(pickle.dumps({"model": {"a": good, "b": np.asfortranarray(bad)}, "metrics": {"loss": bad[:8]}}, protocol))
+    verdict = verify(open_checkpoint(path))
+    assert [(one.name, one.nan, one.inf, one.count) for one in verdict.bad] == [("model.b", 1, 1, 150_000)]
+    assert verdict.state == "non-finite" and "metrics.loss" in verdict.notes[0] and "1 of 3" in verdict.troubles[0].words
+    path.write_bytes(pickle.dumps({"model": {"a": good}}, protocol))
+    assert verify(open_checkpoint(path), must_hold_tensors=True).state == "clean"
+
+
+def test_a_file_without_tensors_is_not_a_clean_checkpoint(tmp_path: Path) -> None:
+    path = saved(tmp_path, {"epoch": 3, "name": "a"})
+    assert verify(open_checkpoint(path)).state == "clean"
+    verdict = verify(open_checkpoint(path), must_hold_tensors=True)
+    assert verdict.state == "unreadable" and "no tensor" in verdict.troubles[0].words and "weights" in verdict.troubles[0].fix

@@ -244,10 +244,10 @@ def printed_lines(text: str) -> str:
 # Runs of Holdfast's own
 
 
-def started(*words: str) -> subprocess.Popen[str]:
-    """`holdfast run` on the victim, as a process of its own."""
+def started(*words: str, victim: Path = VICTIM) -> subprocess.Popen[str]:
+    """`holdfast run` on a victim, as a process of its own."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_") and key != "PYTHONPATH"}
-    command = [sys.executable, "-m", "holdfast.cli.main", "run", "--name", "night", "--", sys.executable, str(VICTIM), *words]
+    command = [sys.executable, "-m", "holdfast.cli.main", "run", "--name", "night", "--", sys.executable, str(victim), *words]
     return subprocess.Popen(
         command, env=kept, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -290,6 +290,36 @@ def test_a_healthy_run_that_was_killed_goes_on_from_its_newest_with_nothing_chan
     assert taken(found) == ("N", newest)
     assert found["options"][0]["settings"] == {}
     assert "its process is gone" in found["options"][0]["because"][0]
+
+
+def test_a_file_that_was_saved_over_until_the_kill_is_the_newest_of_its_run(answer: Any, holdfast: Command) -> None:
+    process = started("1000000", victim=VICTIM.with_name("saves_over_itself.py"))
+    assert process.stdout is not None
+    try:
+        while "saved 60" not in process.stdout.readline():
+            assert process.poll() is None, "the training ended before it could be killed"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=30)
+    listed = {Path(row["path"]).name: row for row in json.loads(holdfast("checkpoints", "list", "--json").out)}
+    assert set(listed) == {"first.pt", "last.pt"}, "the journal names the folder"
+    if listed["last.pt"]["state"] == "torn":  # it was being written
+        Path("out/last.pt").unlink()
+        assert taken(answer()) == ("N", "first.pt")
+        return
+    for words in ((), ("night",), ("runs/night",), ("out",)):
+        found = answer(*words)
+        assert taken(found) == ("N", "last.pt") and found["options"][0]["step"] == listed["last.pt"]["step"] >= 60, words
+
+
+def test_what_another_training_wrote_after_the_end_of_a_run_is_not_its_own(answer: Any, holdfast: Command) -> None:
+    process = started("40", victim=VICTIM.with_name("saves_over_itself.py"))
+    printed, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, printed
+    assert taken(answer("night")) == ("N", "last.pt")
+    assert holdfast("checkpoints", "compare", "out/first.pt", "night").code == 0
+    torch.save({"model": {"weight": torch.zeros(3)}, "step": 99}, "out/last.pt")
+    assert taken(answer("night")) == ("N", "first.pt")
 
 
 # Other people's trainers

@@ -174,3 +174,13 @@ def test_a_torn_file_is_told_before_anything_else(holdfast: Any, last: Path, her
     (here / "cut.pt").write_bytes(last.read_bytes()[:-3000])
     done = holdfast("checkpoints", "compare", "cut.pt", "--with", "last.pt")
     assert done.code == 1 and done.out.startswith("does not fit: cut.pt is torn")
+
+
+def test_two_checkpoints_are_two_arguments(holdfast: Any, last: Path) -> None:
+    assert (
+        holdfast("checkpoints", "compare", "last.pt", "last.pt").out
+        == holdfast("checkpoints", "compare", "last.pt", "--with", "last.pt").out
+    )
+    for words in ((), ("last.pt", "--with", "my_model:Net")):
+        done = holdfast("checkpoints", "compare", "last.pt", *words)
+        assert done.code == 2 and "holdfast checkpoints compare last.pt OTHER" in done.err

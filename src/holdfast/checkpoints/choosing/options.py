@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.choosing.candidates import Candidate
-from holdfast.checkpoints.choosing.setback import Setback
+from holdfast.checkpoints.choosing.setbacks import Setback
 from holdfast.checkpoints.history import History
 
 Settings = dict[str, dict[str, Any]]

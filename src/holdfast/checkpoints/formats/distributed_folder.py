@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents, Opaque, TensorInfo, worst
-from holdfast.checkpoints.formats.distributed_index import Entry, Piece, Place, read_index
-from holdfast.checkpoints.formats.distributed_items import BadItem, DataFile
+from holdfast.checkpoints.formats.distributed_index import BadItem, DataFile, Entry, Piece, Place, read_index
 from holdfast.checkpoints.formats.files import few, no_access, shown
-from holdfast.checkpoints.formats.joining import about, add_file, add_new, join, trouble
+from holdfast.checkpoints.formats.joining import InPieces, about, add_file, add_new, join, trouble
 from holdfast.checkpoints.formats.one_file import open_file
-from holdfast.checkpoints.formats.pieces import InPieces
 from holdfast.checkpoints.formats.torch_words import unsafe
-from holdfast.checkpoints.formats.trees import nested
 from holdfast.checkpoints.names import ITEM_SIZES
 
 INDEX = ".metadata"
@@ -251,3 +248,34 @@ def _add_meta(contents: Contents, names: list[str]) -> None:
         return
     contents.tree["meta"] = join(contents, part, file="meta.pt", key="meta")
     contents.producer = part.producer
+
+
+def nested(leaves: Iterable[tuple[tuple[str | int, ...], Any]]) -> dict[Any, Any]:
+    """A dict of dicts and lists: a container whose keys are the numbers from zero on is a list.
+
+    Where two leaves exclude each other, as no state has it, both stay, one under its joined name.
+    """
+    root: dict[Any, Any] = {}
+    made: dict[int, dict[Any, Any]] = {id(root): root}  # those that are containers, and no leaf that is a dict
+    for path, leaf in leaves:
+        at = root
+        for number, part in enumerate(path[:-1]):
+            if part not in at:
+                at[part] = {}
+                made[id(at[part])] = at[part]
+            if id(at[part]) not in made:
+                path = (*path[:number], ".".join(map(str, path[number:])))
+                break
+            at = at[part]
+        key = path[-1]
+        at[key if key not in at else ".".join(map(str, path))] = leaf
+    return {key: _with_lists(value, made) for key, value in root.items()}
+
+
+def _with_lists(value: Any, made: dict[int, dict[Any, Any]]) -> Any:
+    if id(value) not in made:
+        return value
+    plain = {key: _with_lists(part, made) for key, part in value.items()}
+    if plain and all(type(key) is int for key in plain) and set(plain) == set(range(len(plain))):
+        return [plain[number] for number in range(len(plain))]
+    return plain

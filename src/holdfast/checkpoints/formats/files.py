@@ -1,11 +1,13 @@
-"""What is said about files as such, whatever their format."""
+"""What is said about files as such, whatever their format; and JSON from files that may be damaged or made to harm."""
 
 from __future__ import annotations
 
 import errno
+import json
 import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from holdfast.checkpoints.contents import FileInfo, Trouble
 
@@ -52,3 +54,59 @@ def shown(name: str) -> str:
     """A name from a file as it may be printed: not too long, and with nothing in it that a terminal would obey."""
     short = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
     return short if short.isprintable() else ascii(short)
+
+
+LONGEST = 64 << 20  # bytes of a JSON file that is still read: a log of some 500,000 evaluations
+_VALUES = 4_000_000  # as Python's objects these take 300 MB at the most
+
+
+class BadJson(ValueError):
+    """It is not JSON, or not such as can be trusted; the message says what, and where."""
+
+
+def parse_json(data: bytes, *, most: int = _VALUES) -> Any:
+    """The value in some bytes. A name that comes twice is refused: two readers could see two different files.
+
+    `most` is how many values may be in it. They are counted before any is made: `[[],[],…` takes 25 times its size as objects.
+    """
+    values = sum(map(data.count, (b",", b"{", b"[")))
+    if values > most:
+        raise BadJson(f"it holds {values:,} values, and a file of its kind {most:,} at the most")
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+        if b"\\u" in data:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")  # half a surrogate pair can be neither printed nor written
+    except UnicodeDecodeError as error:
+        raise BadJson(f"byte {error.start} is not text") from None
+    except UnicodeEncodeError:
+        raise BadJson("it holds half a character") from None
+    except json.JSONDecodeError as error:
+        raise BadJson(f"{error.msg[:1].lower()}{error.msg[1:]} at character {error.pos}") from None
+    except (RecursionError, MemoryError):
+        raise BadJson("it is nested too deeply") from None
+    except BadJson:
+        raise
+    except ValueError as error:
+        raise BadJson(str(error)) from None
+    return value
+
+
+def read_json(path: Path) -> Any:
+    """The value in a file. Raises BadJson, and OSError where it cannot be read."""
+    if file_info(path).size > LONGEST:
+        raise BadJson("it is too long for a file of its kind")
+    data = path.read_bytes()
+    if not data:
+        raise BadJson("it is empty")
+    if not data.strip(b"\0"):
+        raise BadJson("it holds only zeros, which a crash of the machine leaves behind")
+    return parse_json(data)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise BadJson(f"the name {twice!r} comes twice")
+    return value

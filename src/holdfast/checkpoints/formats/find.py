@@ -1,18 +1,84 @@
-"""Find the checkpoints in a folder, each once: what belongs to one is not listed beside it."""
+"""Find the checkpoints in a folder, each once: what belongs to one is not listed beside it. And what lies near a wrong path."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from holdfast.checkpoints.formats.folders import SPARE, UNFINISHED, belongs, folder_kind
+from holdfast.checkpoints.formats.files import holds
 from holdfast.checkpoints.formats.kinds import SUFFIXES
+
+FolderKind = Literal["holdfast", "distributed", "hugging face", "deepspeed"]
+
+INDEX = re.compile(r".+\.(safetensors|bin)\.index(\.[\w-]+)?\.json$")
+SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.(safetensors|bin)$")
+HOLDFAST = re.compile(r"step-\d{6,}(-\d+)?$")
+SPARE = re.compile(r"\.(new-|gone-|old-)?step-\d+.*|tmp-checkpoint-\d+$")  # where a save is put together, or removed
+UNFINISHED = re.compile(
+    r".+\.(tmp|temp|part|partial|incomplete|crdownload|download|(pt|pth|ckpt|safetensors|bin)[._-]?tmp[\w.-]*)$"
+)
+TRAINER = re.compile(r"checkpoint-\d+$")
+DEEPSPEED = re.compile(r".*mp_rank_\d+.*_states\.pt$")
+DISTRIBUTED = re.compile(r"(.+\.distcp|(__\d+)?\.metadata(\.tmp)?)$")
+FSDP = re.compile(r"(pytorch_model_fsdp|optimizer)_\d+$")  # folders that Accelerate puts shards into
+PIECE = re.compile(r"(optimizer|scheduler|scaler|sampler|dl_state_dict|custom_checkpoint)(_\d+)?\.(pt|bin|pkl)$")
+
+_OURS = re.compile(r"((weights|averages)(-\d+)?\.(safetensors|pt)|training\.pt|shards)$")
+_WEIGHTS = re.compile(
+    r"(model|adapter_model|diffusion_pytorch_model)(_\d+)?\.safetensors$|(pytorch_model(_\w+)?|adapter_model)\.bin$"
+)
+_CONFIG = {"config.json", "adapter_config.json"}
+_STATE = re.compile(
+    r"trainer_state\.json|(optimizer|scheduler)(_\d+)?\.bin|random_states_\d+\.pkl|rng_state(_\d+)?\.pth|training_args\.bin"
+)
+
+
+def folder_kind(name: str, inside: Collection[str]) -> FolderKind | None:
+    """Which kind of checkpoint a folder of that name is, by what lies in it; None: none, though some may lie in it."""
+    if _is_holdfast(name, inside):
+        return "holdfast"
+    if any(map(DISTRIBUTED.match, inside)):
+        return "distributed"
+    if any(map(DEEPSPEED.match, inside)):
+        return "deepspeed"
+    return "hugging face" if _is_hugging_face(inside) else None
+
+
+def _is_holdfast(name: str, inside: Collection[str]) -> bool:
+    """Others name their folders and files alike: one of another name must have all, and one without a manifest most."""
+    ours = sum(1 for _ in filter(_OURS.match, inside))
+    if "manifest.json" in inside:
+        return ours > 0 if HOLDFAST.match(name) else "training.pt" in inside
+    return ours > 1 if HOLDFAST.match(name) else ours > 0 and bool(SPARE.match(name))
+
+
+def _is_hugging_face(inside: Collection[str]) -> bool:
+    sharded = any(map(INDEX.match, inside)) or any(map(SHARD.match, inside))
+    weights = sharded or any(map(_WEIGHTS.match, inside)) or any(map(FSDP.match, inside))
+    state = sum(1 for _ in filter(_STATE.fullmatch, inside))
+    return sharded or (weights and (state > 0 or not _CONFIG.isdisjoint(inside))) or state > 1
+
+
+def belongs(kind: FolderKind | None, name: str) -> bool:
+    """Whether a file or folder is part of the checkpoint that its folder is, and none by itself."""
+    if kind != "hugging face":
+        return kind is not None
+    return any(pattern.match(name) for pattern in (_WEIGHTS, INDEX, SHARD, FSDP, _STATE, PIECE))
+
+
+def weights_in(inside: Iterable[str]) -> list[str]:
+    """The names of files with weights, as Hugging Face's libraries name them, in the order in which they look for them."""
+    names = [name for name in inside if _WEIGHTS.match(name) or INDEX.match(name)]
+    return sorted(names, key=lambda name: (".bin" in name, name.endswith(".json"), len(name), name))
+
 
 MOST_ENTRIES = 300_000  # names that are looked at before the search ends
 DEEPEST = 24  # folders within folders
@@ -153,3 +219,107 @@ def _listing(path: Path, found: Found, most: int) -> list[os.DirEntry[str]]:
         return []
     found.looked_at += len(inside)
     return sorted(inside, key=lambda entry: entry.name)
+
+
+USUAL = ("checkpoints", "runs", "outputs", "output", "lightning_logs", "weights", "models", "logs")
+MOST_FOLDERS = 2_000
+MOST_NAMES = 50_000
+SECONDS = 1.0  # a search on a slow network share ends then, with what it has
+_DEEPEST = 5  # runs/detect/train3/weights/best.pt
+
+
+def candidates(path: Path, *, here: Path | None = None, most: int = 5, seconds: float = SECONDS) -> list[Path]:
+    """Up to `most` checkpoints near a path that is not there: first those of the closest name, then the newest.
+
+    Looked at are the parents of the path that exist, and the usual folders under the current one. Hidden folders are not.
+    """
+    ends = time.monotonic() + seconds
+    here = here or Path.cwd()
+    found: dict[tuple[int, int], tuple[Path, float]] = {}
+    budget = _Budget(ends)
+    for folder in _places(path, here):
+        for one in _below(folder, path.name, budget):
+            try:
+                facts = one.stat()
+            except OSError:
+                continue
+            found.setdefault((facts.st_dev, facts.st_ino), (one, facts.st_mtime))
+    ranked = sorted(found.values(), key=lambda item: (-_likeness(path, item[0]), -item[1], str(item[0])))
+    return [_short(one, here) for one, _ in ranked[:most]]
+
+
+class _Budget:
+    """How much may still be looked at."""
+
+    def __init__(self, ends: float) -> None:
+        self._ends, self._folders, self.names = ends, MOST_FOLDERS, MOST_NAMES
+        self.seen: set[tuple[int, int]] = set()
+
+    def allows(self, folder: Path) -> bool:
+        """Whether a folder may be looked into: each once, whatever it is called."""
+        try:
+            facts = folder.stat()
+        except OSError:
+            return False
+        key = (facts.st_dev, facts.st_ino)
+        if key in self.seen or self._folders <= 0 or self.names <= 0 or time.monotonic() > self._ends:
+            return False
+        self.seen.add(key)
+        self._folders -= 1
+        return True
+
+
+def _places(path: Path, here: Path) -> Iterator[Path]:
+    """Where to look, the most likely first. Of the parents two, and none above here: not all that a disk holds is near."""
+    parents = [parent for parent in (here / path).parents if holds(parent.is_dir)][:2]
+    above = {here, *here.parents, Path.home()} if "HOME" in os.environ else {here, *here.parents}
+    yield from (parent for parent in parents if parent not in above)
+    yield from (here / name for name in USUAL)
+    yield here
+
+
+def _below(folder: Path, name: str, budget: _Budget) -> Iterator[Path]:
+    """Checkpoints in a folder and below, those on top first."""
+    level = [folder]
+    for _ in range(_DEEPEST):
+        deeper: list[Path] = []
+        for one in level:
+            if budget.allows(one):
+                yield from _in_one(one, name, deeper, budget)
+        level = deeper
+
+
+def _in_one(folder: Path, name: str, deeper: list[Path], budget: _Budget) -> Iterator[Path]:
+    """The checkpoints in one folder; of one that is a checkpoint as a whole the file that was asked for, if it is there."""
+    try:
+        with os.scandir(folder) as entries:
+            inside = list(islice(entries, budget.names))
+    except OSError:
+        return
+    budget.names -= len(inside)
+    names = {entry.name for entry in inside}
+    if folder_kind(folder.name, names):
+        yield folder / name if name in names else folder
+    else:
+        yield from (
+            Path(entry.path) for entry in inside if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".")
+        )
+    deeper += [
+        Path(entry.path) for entry in inside if not entry.name.startswith(".") and entry.name not in NEVER and is_folder(entry)
+    ]
+
+
+def _likeness(wanted: Path, found: Path) -> float:
+    """How alike two paths are, in tenths: the name counts most, then the names of the folders."""
+    name = _ratio(wanted.name, found.name)
+    folders = _ratio("/".join(wanted.parts[-4:-1]), "/".join(found.parts[-4:-1]))
+    return round(10 * (name + 0.3 * folders) / 1.3)
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one.lower(), other.lower(), autojunk=False).ratio()
+
+
+def _short(path: Path, here: Path) -> Path:
+    """The path as one would type it here."""
+    return path.relative_to(here) if path.is_relative_to(here) else path

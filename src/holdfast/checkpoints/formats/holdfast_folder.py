@@ -12,10 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents, TensorInfo
-from holdfast.checkpoints.formats.distributed_folder import open_distributed
-from holdfast.checkpoints.formats.files import few, no_access, shown
+from holdfast.checkpoints.formats.files import BadJson, few, no_access, read_json, shown
 from holdfast.checkpoints.formats.joining import about, add_file, join, trouble
-from holdfast.checkpoints.formats.json_text import BadJson, read_json
 from holdfast.checkpoints.formats.one_file import open_file
 
 NEWEST = 2  # the newest format that is understood
@@ -146,6 +144,8 @@ def _number(text: Any) -> int | None:
 
 
 def _add_shards(contents: Contents) -> None:
+    from holdfast.checkpoints.formats.distributed_folder import open_distributed
+
     try:
         part = open_distributed(contents.path / _SHARDS)
     except OSError as error:

@@ -16,10 +16,9 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Contents
 from holdfast.checkpoints.formats.distributed_folder import open_distributed
-from holdfast.checkpoints.formats.files import no_access
-from holdfast.checkpoints.formats.folders import FSDP, INDEX, SHARD, TRAINER, weights_in
+from holdfast.checkpoints.formats.files import BadJson, no_access, read_json
+from holdfast.checkpoints.formats.find import FSDP, INDEX, SHARD, TRAINER, weights_in
 from holdfast.checkpoints.formats.joining import about, add_file, join, trouble
-from holdfast.checkpoints.formats.json_text import BadJson, read_json
 from holdfast.checkpoints.formats.one_file import open_file
 from holdfast.checkpoints.formats.sharded import lonely_shards, open_index
 

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents, FileInfo, Opaque, State, TensorInfo, Trouble
 from holdfast.checkpoints.formats.files import file_info
-from holdfast.checkpoints.formats.pieces import moved
+
+
+@dataclass(frozen=True, slots=True)
+class InPieces(TensorInfo):
+    """A tensor of the whole shape; its `storage` is that of the first piece, and holds no more than that piece."""
+
+    pieces: tuple[TensorInfo, ...] = ()
+    begins: tuple[tuple[int, ...], ...] = ()  # where each piece begins in the whole
+
+
+def moved(tensor: TensorInfo, prefix: str, first: int) -> TensorInfo:
+    """The tensor in a larger checkpoint: under a longer name, its storages behind others."""
+    new = replace(tensor, name=prefix + tensor.name, storage=tensor.storage + first)
+    if isinstance(new, InPieces):
+        return replace(new, pieces=tuple(moved(piece, prefix, first) for piece in new.pieces))
+    return new
+
 
 _OF_A_FILE = ("format", "layout")  # versions of one file's form, not of the checkpoint
 

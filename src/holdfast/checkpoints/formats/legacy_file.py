@@ -8,10 +8,9 @@ from pathlib import Path
 
 from holdfast.checkpoints.contents import Contents, Storage, Trouble
 from holdfast.checkpoints.formats.files import file_info, no_access
-from holdfast.checkpoints.formats.placing import name_kinds, too_short, versions_in
-from holdfast.checkpoints.formats.torch_words import OLDER, cut_short, not_followed, unsafe
+from holdfast.checkpoints.formats.torch_words import OLDER, cut_short, name_kinds, not_followed, too_short, unsafe, versions_in
 from holdfast.checkpoints.pickled.legacy import Legacy
-from holdfast.checkpoints.pickled.nodes import StorageUse
+from holdfast.checkpoints.pickled.stack import StorageUse
 from holdfast.checkpoints.pickles import Unpickled, read_old
 
 _TAR = "It is a tar archive, as torch wrote before 2017: torch.load would load the pickles in it, and they were not looked at."

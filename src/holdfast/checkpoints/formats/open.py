@@ -8,19 +8,19 @@ A file is known by its first bytes; its name counts only where these say nothing
 
 from __future__ import annotations
 
+import os
+import re
 import stat
 import time
 from pathlib import Path
 
 from holdfast.checkpoints.contents import Contents, Trouble
-from holdfast.checkpoints.formats.files import holds, no_access
-from holdfast.checkpoints.formats.find import find_checkpoints, search
-from holdfast.checkpoints.formats.folders import HOLDFAST, SPARE, UNFINISHED, folder_kind
+from holdfast.checkpoints.formats.files import few, holds, no_access
+from holdfast.checkpoints.formats.find import DEEPSPEED, HOLDFAST, SPARE, UNFINISHED, find_checkpoints, folder_kind, search
+from holdfast.checkpoints.formats.joining import join, trouble
 from holdfast.checkpoints.formats.kinds import recognise
-from holdfast.checkpoints.formats.one_file import open_file
-from holdfast.checkpoints.formats.producers import recognise_producer
+from holdfast.checkpoints.formats.one_file import open_file, recognise_producer
 from holdfast.checkpoints.formats.sharded import open_index
-from holdfast.checkpoints.formats.writing import who_writes
 from holdfast.errors import NoCheckpoint
 
 __all__ = ["find_checkpoints", "open_checkpoint"]
@@ -77,8 +77,6 @@ def _open_folder(path: Path) -> Contents:
 
         return open_hugging_face(path)
     if kind == "deepspeed":
-        from holdfast.checkpoints.formats.deepspeed import open_deepspeed
-
         return open_deepspeed(path)
     return _unknown(path, _just_a_folder(path, inside))
 
@@ -135,7 +133,7 @@ def _what_is_missing(path: Path) -> str:
 
 
 def _candidates(path: Path) -> str:
-    from holdfast.checkpoints.nearby import candidates
+    from holdfast.checkpoints.formats.find import candidates
 
     found = candidates(path)
     if not found:
@@ -145,3 +143,85 @@ def _candidates(path: Path) -> str:
 
 def _unknown(path: Path, trouble: Trouble) -> Contents:
     return Contents(path=path, format="unknown", troubles=[trouble])
+
+
+_RANK = re.compile(r"zero_pp_rank_(\d+)_mp_rank_(\d+)")
+
+
+def open_deepspeed(path: Path) -> Contents:
+    """All files of the folder as one checkpoint. Raises OSError where the folder cannot be listed."""
+    contents = Contents(path=path, format="deepspeed", producer="deepspeed", tree={})
+    names = sorted(entry.name for entry in path.iterdir() if DEEPSPEED.match(entry.name))
+    for name in names:
+        _add(contents, path / name)
+    if not any("model_states" in name for name in names):
+        trouble(contents, "torn", "The folder has no model states: the save was interrupted.", "use an older one")
+    _tell_missing_ranks(contents, names)
+    return contents
+
+
+def _add(contents: Contents, path: Path) -> None:
+    try:
+        part = open_file(path)
+    except OSError as error:
+        contents.troubles.append(no_access(error, path.name))
+        return
+    key = path.name.removesuffix(".pt")
+    tree = join(contents, part, file=path.name, key=key)
+    contents.tree[key] = tree
+    version = tree.get("ds_version") if isinstance(tree, dict) else None
+    if isinstance(version, str):
+        contents.versions["deepspeed"] = version
+
+
+def _tell_missing_ranks(contents: Contents, names: list[str]) -> None:
+    """Ranks are numbered from zero: one that is missing below the highest was not written."""
+    ranks = {int(match[1]) for name in names if "optim" in name and (match := _RANK.search(name))}
+    missing = [f"rank {rank}" for rank in range(max(ranks, default=0)) if rank not in ranks]
+    if missing:
+        words = f"The optimizer states of {few(missing)} are missing: the save was interrupted or a file was left out."
+        trouble(contents, "torn", words, "use an older one, or copy it again")
+
+
+_MOST = 4_000  # processes that are asked
+
+
+def who_writes(path: Path) -> int | None:
+    """The process that has a file open for writing; None if there is none, or none that can be seen.
+
+    Seen are, on Linux, the processes of the same user.
+    """
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return next((process for process in _processes() if _has_open(process, facts)), None)
+
+
+def _processes() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdecimal()][:_MOST]  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def _has_open(process: int, wanted: os.stat_result) -> bool:
+    if process == os.getpid():
+        return False
+    try:
+        names = os.listdir(f"/proc/{process}/fd")  # noqa: PTH208
+    except OSError:
+        return False
+    return any(_is_writer(process, name, wanted) for name in names)
+
+
+def _is_writer(process: int, name: str, wanted: os.stat_result) -> bool:
+    try:
+        facts = Path(f"/proc/{process}/fd/{name}").stat()
+        if (facts.st_dev, facts.st_ino) != (wanted.st_dev, wanted.st_ino):
+            return False
+        lines = Path(f"/proc/{process}/fdinfo/{name}").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return False
+    flags = next((int(line.split()[1], 8) for line in lines if line.startswith("flags:")), 0)
+    return flags & os.O_ACCMODE != os.O_RDONLY

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from holdfast.checkpoints.contents import Contents, Storage, TensorInfo, Trouble
-from holdfast.checkpoints.formats.files import few, file_info, no_access, shown
-from holdfast.checkpoints.formats.json_text import BadJson, parse_json
+from holdfast.checkpoints.formats.files import BadJson, few, file_info, no_access, parse_json, shown
 
-LONGEST_HEADER = 100_000_000  # bytes; the library itself reads no longer one
+LONGEST_HEADER = 32 << 20  # bytes; the library reads up to 100 MB, which would be 800,000 tensors in one file
+MOST_VALUES = 2_000_000  # in the header: some 250,000 tensors, which take 200 MB to list
 MOST_TROUBLES = 8
 MOST_DIMENSIONS = 64  # torch has no tensor with more
 
@@ -134,8 +134,8 @@ def read_header(path: Path, size: int) -> Header:
             )
         (length,) = struct.unpack("<Q", first)
         if length > LONGEST_HEADER:
-            words = f"It begins with a header length of {length:,} bytes, more than a safetensors file may have."
-            raise _bad("unreadable", words, "this is no safetensors file, or its beginning was overwritten: " + AGAIN)
+            words = f"It begins with a header length of {length:,} bytes; {LONGEST_HEADER:,} are enough for 250,000 tensors."
+            raise _bad("unreadable", words, f"if it is a model, save it in shards; otherwise it was overwritten: {AGAIN}")
         if length + 8 > size:
             words = f"It is cut short within its header: {length + 8 - size:,} bytes of the header and all tensors are missing."
             raise _bad("torn", words, AGAIN)
@@ -164,7 +164,7 @@ def parse_header(text: bytes) -> Header:
     if not text.startswith(b"{"):
         raise _bad("unreadable", f"Its header does not begin with a brace but with {text[:8]!r}.", AGAIN)
     try:
-        raw = parse_json(text)
+        raw = parse_json(text, most=MOST_VALUES)
     except BadJson as error:
         raise _bad("unreadable", f"Its header is damaged: {error}.", AGAIN) from None
     if not isinstance(raw, dict):

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents
-from holdfast.checkpoints.formats.files import few, no_access, shown
-from holdfast.checkpoints.formats.folders import SHARD
+from holdfast.checkpoints.formats.files import BadJson, few, no_access, read_json, shown
+from holdfast.checkpoints.formats.find import SHARD
 from holdfast.checkpoints.formats.joining import add_file, join, trouble
-from holdfast.checkpoints.formats.json_text import BadJson, read_json
 from holdfast.checkpoints.formats.one_file import open_file
 
 _FETCH = "copy or download the missing files again; if this is where it was saved, use an older checkpoint"

@@ -18,8 +18,7 @@ from typing import IO
 
 from holdfast.checkpoints.contents import Contents, FileInfo, State, Storage, Trouble
 from holdfast.checkpoints.formats.files import few, file_info, no_access
-from holdfast.checkpoints.formats.placing import name_kinds, too_short, versions_in
-from holdfast.checkpoints.formats.torch_words import OLDER, cut_short, not_followed, unsafe
+from holdfast.checkpoints.formats.torch_words import OLDER, cut_short, name_kinds, not_followed, too_short, unsafe, versions_in
 from holdfast.checkpoints.formats.zip_index import (
     CUT,
     STORED,
@@ -32,8 +31,7 @@ from holdfast.checkpoints.formats.zip_index import (
     walk,
 )
 from holdfast.checkpoints.harmless import ITEM_SIZES
-from holdfast.checkpoints.pickled.nodes import StorageUse
-from holdfast.checkpoints.pickled.stack import Findings
+from holdfast.checkpoints.pickled.stack import Findings, StorageUse
 from holdfast.checkpoints.pickles import Unpickled, read_pickle
 
 _SMALL = 4096

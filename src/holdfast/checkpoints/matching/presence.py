@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from holdfast.checkpoints.matching.difference import Difference, Labels, count, some
-from holdfast.checkpoints.matching.modules import Group, grouped
+from holdfast.checkpoints.matching.sides import Difference, Group, Labels, count, grouped, some
 
 _ADAPTER = re.compile(r"(^|\.)(lora_\w+|base_layer|modules_to_save|ia3_l|adapter\w*)(\.|$)")
 _QUANTISED = re.compile(r"(absmax|quant_map|quant_state\.\w+|SCB|_packed_params\S*|zero_point|qweight|qzeros|nested_absmax)$")

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from holdfast.checkpoints.matching.difference import Difference, Labels, count, some
+from holdfast.checkpoints.matching.sides import Difference, Labels, count, some
 from holdfast.checkpoints.renames import Shape
 
 Pair = tuple[int, int]

@@ -3,13 +3,56 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+import re
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.checkpoints.contents import Trouble
 from holdfast.checkpoints.renames import Shape
+
+Stops = Literal["weights", "resume", "use", ""]
+"""What cannot be done: put the weights in place; go on with the training; get right answers although all shapes fit; nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What differs. `names` are the weights or settings that it is seen in."""
+
+    kind: str  # head, vocabulary, depth, optimizer, settings … stable, for --json
+    words: str
+    stops: Stops = ""
+    fix: str = ""
+    names: tuple[str, ...] = ()
+
+    def as_row(self) -> dict[str, Any]:
+        """For --json."""
+        return {"kind": self.kind, "words": self.words, "stops": self.stops or None, "fix": self.fix or None, "names": self.names}
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """How the two sides are called in sentences: "the checkpoint" and "the model", or two file names."""
+
+    one: str
+    other: str
+
+    def both(self, one: object, other: object) -> str:
+        """`80 in the checkpoint and 3 in the model`."""
+        return f"{one} in {self.one} and {other} in {self.other}"
+
+
+def count(number: int, what: str, many: str = "") -> str:
+    """`1 weight`, `12 weights`."""
+    return f"{number:,} {what if number == 1 else many or what + 's'}"
+
+
+def some(names: object, shown: int = 3) -> str:
+    """The first few of a list, and how many more there are."""
+    listed = [str(name) for name in names]  # type: ignore[attr-defined]
+    more = f" and {len(listed) - shown:,} more" if len(listed) > shown else ""
+    return ", ".join(listed[:shown]) + more
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +158,61 @@ class Side:
     def is_model(self) -> bool:
         """Whether it is a model and not a checkpoint."""
         return self.path is None
+
+
+_NUMBERED = re.compile(r"^(.*\.)?(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A module, a stretch of numbered ones, or a single weight, with its weights."""
+
+    modules: tuple[str, ...]  # their names; of a single weight its own
+    names: tuple[str, ...]
+    is_module: bool
+
+    @property
+    def label(self) -> str:
+        """Its name, or the first and the last."""
+        return self.modules[0] if len(self.modules) == 1 else f"{self.modules[0]} … {self.modules[-1]}"
+
+    def __str__(self) -> str:
+        return f"{self.label} ({len(self.names):,} weights)" if len(self.names) > 1 else self.names[0]
+
+
+def grouped(names: Iterable[str], among: Collection[str]) -> list[Group]:
+    """The largest modules of which every weight is among the names; weights of other modules one by one."""
+    chosen = list(names)
+    if not chosen:
+        return []
+    left = set(chosen)
+    mixed = {module for name in among if name not in left for module in modules_of(name)}
+    found: dict[str, list[str]] = {}
+    for name in chosen:
+        whole = next((module for module in modules_of(name)[1:] if module not in mixed), name)
+        found.setdefault(whole, []).append(name)
+    return _folded([Group((label,), tuple(inside), label not in left) for label, inside in found.items()])
+
+
+def modules_of(name: str) -> list[str]:
+    """The modules that a weight lies in, the model itself ("") first."""
+    parts = name.split(".")[:-1]
+    return ["", *(".".join(parts[: length + 1]) for length in range(len(parts)))]
+
+
+def _folded(groups: list[Group]) -> list[Group]:
+    """Numbered neighbours as one: `blocks.12 … blocks.23`."""
+    found: list[Group] = []
+    for group in groups:
+        if found and _follows(found[-1], group):
+            found[-1] = Group((*found[-1].modules, *group.modules), (*found[-1].names, *group.names), True)
+        else:
+            found.append(group)
+    return found
+
+
+def _follows(before: Group, after: Group) -> bool:
+    one, other = (_NUMBERED.match(group.modules[-1]) for group in (before, after))
+    return bool(
+        before.is_module and after.is_module and one and other and one[1] == other[1] and int(other[2]) == int(one[2]) + 1
+    )

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from holdfast.checkpoints.matching.difference import count, some
-from holdfast.checkpoints.matching.modules import modules_of
-from holdfast.checkpoints.matching.sides import Side, Weight
+from holdfast.checkpoints.matching.sides import Side, Weight, count, modules_of, some
 from holdfast.checkpoints.renames import COUNTERS, Rename, Shape, find_rename, same_shape
 
 Weights = Mapping[str, Weight]

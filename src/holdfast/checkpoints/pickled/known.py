@@ -11,11 +11,12 @@ from typing import Any
 
 from holdfast.checkpoints.harmless import ITEM_SIZES
 from holdfast.checkpoints.pickled.legacy import read_inside
-from holdfast.checkpoints.pickled.nodes import Named, Pairs, StorageUse, Tensor, Thing, View
-from holdfast.checkpoints.pickled.stack import Stack
+from holdfast.checkpoints.pickled.opcodes import Blob, LongText, made_again
+from holdfast.checkpoints.pickled.stack import Named, Pairs, Stack, StorageUse, Tensor, Thing, View
 from holdfast.checkpoints.pickled.values import VALUES, fixed_row, text_of
 
 _DIMENSIONS = 64
+_ENCODINGS = ("latin1", "latin-1", "utf-8", "utf8", "ascii")
 _LONGEST = 1 << 62
 _ODD = (TypeError, ValueError, LookupError, OverflowError, AttributeError, struct.error)  # not what this name is given
 
@@ -24,6 +25,8 @@ def make(machine: Stack, what: Named, given: tuple[Any, ...]) -> Any:
     """What a call of a known name gives; a description of the call otherwise."""
     name = what.full
     try:
+        if name in VALUES or name in _MAKERS:
+            machine.found.copy(sum(map(_weight, given)))
         if name in VALUES:
             return VALUES[name](*given)
         if name in _MAKERS:
@@ -31,6 +34,30 @@ def make(machine: Stack, what: Named, given: tuple[Any, ...]) -> Any:
     except _ODD:
         pass
     return Thing(name, given)
+
+
+def _weight(value: Any) -> int:
+    """Bytes that a copy of it takes; runs of bytes are not copied."""
+    return 8 * len(value) if isinstance(value, list | tuple) else len(value) if isinstance(value, str) else 0
+
+
+def _encoded(machine: Stack, text: Any, encoding: Any = "utf-8") -> Blob:
+    """Bytes that were written as text: they lie nowhere in the file as they are."""
+    if encoding not in _ENCODINGS:
+        raise ValueError
+    latin = encoding.startswith("latin")
+    if isinstance(text, LongText):
+        return text.latin1() if latin else text.utf8 or Blob(None, text.size)
+    size = len(text) if latin else len(text_of(text).encode(encoding))
+    machine.found.spent += size >> 10
+    if machine.found.keep(size):
+        return Blob(text_of(text).encode(encoding), size)
+    return made_again(lambda: iter((text.encode(encoding),)), size)
+
+
+def _bytes(machine: Stack, data: Any = "", encoding: Any = "latin-1") -> Blob:
+    """Bytes of bytes, or of text with its encoding."""
+    return data if isinstance(data, Blob) else _encoded(machine, data, encoding)
 
 
 def _tensor(_: Stack, storage: Any, offset: Any, shape: Any, stride: Any, *_rest: Any, dtype: str = "") -> Tensor:
@@ -138,6 +165,9 @@ def _item(machine: Stack, of: Any, which: Any) -> Thing:
 
 
 _MAKERS: dict[str, Callable[..., Any]] = {
+    "_codecs.encode": _encoded,
+    "builtins.bytes": _bytes,
+    "builtins.bytearray": _bytes,
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_tensor_v3": _tensor_v3,

@@ -8,14 +8,12 @@ The same form stands inside a pickle that was not written by torch.save: each te
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoints.harmless import ITEM_SIZES
-from holdfast.checkpoints.pickled.nodes import Blob, CutShort, NotFollowed, Pairs, StorageUse, Thing
-from holdfast.checkpoints.pickled.opcodes import Source
-from holdfast.checkpoints.pickled.stack import Findings, Stack
+from holdfast.checkpoints.pickled.opcodes import Blob, CutShort, Source
+from holdfast.checkpoints.pickled.stack import Findings, Pairs, Stack, StorageUse, Thing
 
 MAGIC = 0x1950A86A20F9469CFC6C
 VERSION = 1001
@@ -108,7 +106,9 @@ def read_inside(machine: Stack, blob: Any) -> Any:
     if not isinstance(blob, Blob) or machine.depth >= _DEEPEST:
         machine.found.refuse("torch.storage._load_from_bytes")
         return Thing("torch.storage._load_from_bytes")
-    source, end = _source_of(machine, blob)
+    at = blob.offset
+    source = blob.open() if at is None else machine.source.part(at, at + blob.size)
+    end = source.offset + blob.size
     known = len(machine.found.storages)
     told = read_legacy(source, machine.found, type(machine), size=end, depth=machine.depth + 1)
     if told.bare or told.problem is not None:
@@ -117,11 +117,3 @@ def read_inside(machine: Stack, blob: Any) -> Any:
         if blob.offset is not None and storage.key in told.placed:
             storage.offset, storage.size = told.placed[storage.key]
     return told.value if told.value is not None else Thing("torch.storage._load_from_bytes")
-
-
-def _source_of(machine: Stack, blob: Blob) -> tuple[Source, int]:
-    if blob.offset is not None:
-        return machine.source.part(blob.offset, blob.offset + blob.size), blob.offset + blob.size
-    if blob.data is None:  # it could hold anything, so what follows is not called good
-        raise NotFollowed("a storage inside it is written as text, and too long to be looked into")
-    return Source(io.BytesIO(blob.data), 0, blob.size, located=False), blob.size

@@ -12,15 +12,16 @@ from typing import Any
 from holdfast.checkpoints.harmless import CALLS_WHAT_IT_IS_GIVEN, STORAGES
 from holdfast.checkpoints.names import Use, judge, today
 from holdfast.checkpoints.pickled.known import make
-from holdfast.checkpoints.pickled.nodes import Blob, CutShort, Named, NotFollowed, Pairs, StorageUse, Thing, View
-from holdfast.checkpoints.pickled.opcodes import OPCODES, Source
-from holdfast.checkpoints.pickled.stack import CONTAINER, Stack
+from holdfast.checkpoints.pickled.opcodes import OPCODES, Blob, CutShort, NotFollowed, Source
+from holdfast.checkpoints.pickled.stack import CONTAINER, Named, Pairs, Stack, StorageUse, Thing, View
 from holdfast.checkpoints.pickled.stack import Findings as Findings
 
 LIMIT = 16_000_000  # units of work: some 150,000 tensors, or a list of sixteen million numbers
 _TURN = 1000  # instructions between two looks at what was spent
 _NAME = 100  # units for a name: a checkpoint has some dozens
+_LONGEST_NAME = 600  # characters; a name of more than 500 is refused
 _CALLS = 20  # a call inside a call: torch writes two
+_PARTIAL = "functools.partial"
 _GETATTR = "builtins.getattr"  # how protocols below 4 write `Class.method`: judged by what it is asked for
 
 
@@ -29,8 +30,15 @@ class Machine(Stack):
 
     def __init__(self, source: Source, found: Findings, *, depth: int = 0) -> None:
         super().__init__(source, found, depth=depth)
+        source.keep = found.keep
         self._judged: set[tuple[str, str, Use]] = set()
         self._calls = 0  # one in the other
+
+    def _frame(self, _: int) -> None:
+        pass
+
+    def _readonly_buffer(self, _: None) -> None:
+        pass
 
     def run(self) -> Machine:
         """Read up to the end of the stream, or as far as it can be followed."""
@@ -74,17 +82,11 @@ class Machine(Stack):
             table[code] = (read, None if name == "value" else getattr(self, f"_{name}"))
         return table
 
-    def _frame(self, _: int) -> None:
-        pass
-
-    def _readonly_buffer(self, _: None) -> None:
-        pass
-
     # --- names
 
     def name(self, module: str, name: str, use: Use = "named") -> Named:
         """A name as it is called today, judged."""
-        module, name = today(module, name)
+        module, name = today(module[:_LONGEST_NAME], name[:_LONGEST_NAME])
         named = Named(module, name)
         if (module, name, use) in self._judged or (named.full == _GETATTR and use == "named"):
             return named
@@ -135,7 +137,7 @@ class Machine(Stack):
     def judge_call(self, what: Any, use: Use = "called") -> None:
         """Judge something that is called, or of which an object is made."""
         for _ in range(100):  # partial(partial(partial(…
-            if not isinstance(what, Thing) or what.name != "functools.partial":
+            if not isinstance(what, Thing) or what.name != _PARTIAL:
                 break
             state = what.state if isinstance(what.state, tuple) else ()
             what, use = next(iter((*state[:1], *what.arguments[:1])), None), "called"
@@ -147,11 +149,19 @@ class Machine(Stack):
     def _judge_given(self, what: Any, given: tuple[Any, ...]) -> None:
         """What is handed to a call: `getattr` itself, or something that will be called."""
         passes_on = isinstance(what, Named) and what.full in CALLS_WHAT_IT_IS_GIVEN
+        if isinstance(what, Named) and what.full == _PARTIAL:
+            self._judge_partial(given)
         for value in given:
             if isinstance(value, Named) and value.full == _GETATTR:
                 self.found.refuse(_GETATTR)
-            elif passes_on and (isinstance(value, Named) or (isinstance(value, Thing) and value.name == "functools.partial")):
+            elif passes_on and (isinstance(value, Named) or (isinstance(value, Thing) and value.name == _PARTIAL)):
                 self.judge_call(value)
+
+    def _judge_partial(self, given: Any) -> None:
+        """A partial is of a function that the stream names, and so judges; of anything else it could be of whatever there is."""
+        function = given[0] if isinstance(given, tuple) and given else None
+        if not isinstance(function, Named) and not (isinstance(function, Thing) and function.name == _PARTIAL):
+            self.found.refuse(_PARTIAL)
 
     def _attribute(self, given: tuple[Any, ...]) -> Any:
         """`getattr(Class, "method")`, as older protocols write it. Of anything but a class or an object of one it is refused."""
@@ -161,7 +171,7 @@ class Machine(Stack):
             return self.name(of.module, f"{of.name}.{attribute}")
         if not plain or not isinstance(of, Thing) or of.name not in self.found.needs_code:
             self.found.refuse(_GETATTR)
-        return Thing(f"{of.name}.{attribute}" if isinstance(of, Thing) else _GETATTR, (of,))
+        return Thing(f"{of.name}.{attribute}"[:_LONGEST_NAME] if isinstance(of, Thing) else _GETATTR, (of,))
 
     def _reduce(self, _: None) -> None:
         arguments, what = self._stack.pop(), self._stack.pop()
@@ -190,6 +200,8 @@ class Machine(Stack):
         state, into = self._stack.pop(), self._stack[-1]
         if isinstance(into, Thing):
             into.state = state
+            if into.name == _PARTIAL:
+                self._judge_partial(state)
         elif isinstance(into, Named):
             self.found.refuse(f"a change of {into.full}")
 

@@ -7,25 +7,40 @@ reads some names in another way than the unpickler does, which is a way to hide 
 from __future__ import annotations
 
 import codecs
+import contextlib
+import io
 import struct
-from collections.abc import Callable
-from typing import IO, Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
-from holdfast.checkpoints.pickled.nodes import Blob, CutShort, LongText, NotFollowed
-
-LARGE = 1 << 20  # bytes; what is larger is described, not kept
+LARGE = 1 << 16  # bytes; a longer run is described and read again where its bytes matter
+_LONGEST_LINE = 1 << 20
 _CHUNK = 1 << 18
 _LINE = 1 << 16  # a number of more digits than that takes long to read, and means nothing
 _INT_BYTES = 512
 
 
+class CutShort(Exception):
+    """The stream ends inside an instruction."""
+
+
+class NotFollowed(Exception):
+    """The stream does something that cannot be followed; the text says what."""
+
+
+class _File(Protocol):
+    def seek(self, offset: int, /) -> int: ...
+    def read(self, size: int, /) -> bytes: ...
+
+
 class Source:
     """A part of a file that is read forward, with the offset in the file at hand."""
 
-    def __init__(self, file: IO[bytes], start: int = 0, end: int | None = None, *, located: bool = True) -> None:
+    def __init__(self, file: _File, start: int = 0, end: int | None = None, *, located: bool = True) -> None:
         self._file, self._end = file, end
         self.buffer, self.at, self._base = b"", 0, start
         self._located = located  # offsets are those of the checkpoint's own file
+        self.keep: Callable[[int], bool] = lambda _: True  # whether so many bytes more may be held in memory
 
     @property
     def offset(self) -> int:
@@ -34,7 +49,19 @@ class Source:
 
     def part(self, start: int, end: int) -> Source:
         """Another reader of the same file."""
-        return Source(self._file, start, end, located=self._located)
+        part = Source(self._file, start, end, located=self._located)
+        part.keep = self.keep
+        return part
+
+    def chunks(self, size: int = _CHUNK) -> Iterator[bytes]:
+        """All that is left, in pieces of `size`; the last may be shorter."""
+        while True:
+            with contextlib.suppress(CutShort):
+                self.fill(size)
+            if not self.buffer:
+                return
+            chunk, self.buffer, self._base = self.buffer[:size], self.buffer[size:], self._base + min(size, len(self.buffer))
+            yield chunk
 
     def byte(self) -> int:
         """The next byte as a number."""
@@ -55,18 +82,27 @@ class Source:
         return self.buffer[at : at + size]
 
     def blob(self, size: int) -> Blob:
-        """The next bytes; a large run is passed over."""
-        offset = self.offset if self._located else None
-        if size <= LARGE:
+        """The next bytes; a long run, or one beyond what may be held, is passed over."""
+        begin, offset = self.offset, self.offset if self._located else None
+        if size <= LARGE and self.keep(size):
             return Blob(self.take(size), size, offset)
         self.skip(size)
-        return Blob(None, size, offset)
+        return Blob(None, size, offset, self, begin)
+
+    def text(self, size: int) -> str | LongText:
+        """The next bytes as text, by the same rule."""
+        if size <= LARGE and self.keep(size):
+            return self.take(size).decode("utf-8", "replace")  # half a character could not be printed
+        blob = self.blob(size)
+        return LongText(size, blob)
 
     def skip(self, size: int) -> None:
         """Pass over bytes that must be there."""
         if size >= 1 << 62:
             raise CutShort
-        if size:
+        if self.at + size <= len(self.buffer):
+            self.at += size
+        elif size:
             end = self.offset + size
             self.buffer, self.at, self._base = b"", 0, end - 1
             self.take(1)
@@ -96,6 +132,76 @@ class Source:
             raise CutShort
 
 
+class Blob:
+    """A run of bytes, and where it lies in the file; of a large one the bytes are not kept."""
+
+    __slots__ = ("_begin", "_source", "data", "offset", "size")
+
+    def __init__(
+        self, data: bytes | None, size: int, offset: int | None = None, source: Source | None = None, begin: int = 0
+    ) -> None:
+        self.data, self.size, self.offset = data, size, offset  # offset None: it lies nowhere as such
+        self._source, self._begin = source, begin
+
+    def open(self) -> Source:
+        """A reader of these bytes. Raises NotFollowed if they cannot be had again."""
+        if self.data is not None:
+            return Source(io.BytesIO(self.data), 0, self.size, located=False)
+        if self._source is None:
+            raise NotFollowed("bytes inside it are written as text, and too long to be looked into")
+        return self._source.part(self._begin, self._begin + self.size)
+
+
+class LongText:
+    """A text that is too long to be kept."""
+
+    __slots__ = ("_latin1", "size", "utf8")
+
+    def __init__(self, size: int, utf8: Blob | None = None) -> None:
+        self.size, self.utf8 = size, utf8
+        self._latin1: Blob | None = None
+
+    def latin1(self) -> Blob:
+        """The bytes of which this text has one character each, as protocol 2 writes bytes."""
+        if self._latin1 is None and self.utf8 is not None:
+            self._latin1 = made_again(self._one_byte_each, sum(map(len, self._one_byte_each())))
+        return self._latin1 or Blob(None, self.size)
+
+    def _one_byte_each(self) -> Iterator[bytes]:
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        for chunk in self.utf8.open().chunks() if self.utf8 is not None else ():
+            yield decoder.decode(chunk).encode("latin-1")
+
+
+def made_again(chunks: Callable[[], Iterator[bytes]], size: int) -> Blob:
+    """Bytes that are held nowhere, but made each time they are read."""
+    return Blob(None, size, source=Source(_MadeAgain(chunks), 0, size, located=False))
+
+
+class _MadeAgain:
+    """Bytes that come in pieces, read as if they were a file."""
+
+    def __init__(self, chunks: Callable[[], Iterator[bytes]]) -> None:
+        self._make = chunks
+        self._chunks, self._ready, self._at = chunks(), b"", 0
+
+    def seek(self, offset: int, /) -> int:
+        """Forward, or from the beginning once more."""
+        if offset < self._at:
+            self._chunks, self._ready, self._at = self._make(), b"", 0
+        while self._at < offset and self.read(min(offset - self._at, _CHUNK)):
+            pass
+        return self._at
+
+    def read(self, size: int, /) -> bytes:
+        """At most so many bytes; fewer only at the end."""
+        while len(self._ready) < size and (chunk := next(self._chunks, b"")):
+            self._ready += chunk
+        taken, self._ready = self._ready[:size], self._ready[size:]
+        self._at += len(taken)
+        return taken
+
+
 def _nothing(_: Source) -> None:
     return None
 
@@ -117,14 +223,7 @@ _u1, _u2, _u4, _u8 = Source.byte, _fixed("<H"), _fixed("<I"), _fixed("<Q")
 
 
 def _text(length: Callable[[Source], int]) -> Callable[[Source], str | LongText]:
-    def read(source: Source) -> str | LongText:
-        size = length(source)
-        if size > LARGE:
-            source.skip(size)
-            return LongText(size)
-        return source.take(size).decode("utf-8", "replace")  # half a character could not be printed
-
-    return read
+    return lambda source: source.text(length(source))
 
 
 def _old_text(length: Callable[[Source], int]) -> Callable[[Source], Any]:
@@ -175,16 +274,20 @@ def _name_pair(source: Source) -> tuple[str, str]:
     return source.line().decode("utf-8"), source.line().decode("utf-8")
 
 
-def _quoted(source: Source) -> str:
-    line = source.line(LARGE).strip()
+def _quoted(source: Source) -> str | LongText:
+    line = source.line(_LONGEST_LINE).strip()
     if len(line) < 2 or line[0] != line[-1] or line[:1] not in (b"'", b'"'):
         raise NotFollowed("a text without its quotes")
-    return _as_text(codecs.escape_decode(line[1:-1])[0])  # what the unpickler does
+    return _kept(source, _as_text(codecs.escape_decode(line[1:-1])[0]))  # what the unpickler does
 
 
-def _escaped(source: Source) -> str:
-    text = source.line(LARGE).decode("raw-unicode-escape")
-    return text if text.isprintable() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def _escaped(source: Source) -> str | LongText:
+    text = source.line(_LONGEST_LINE).decode("raw-unicode-escape")
+    return _kept(source, text if text.isprintable() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+
+def _kept(source: Source, text: str) -> str | LongText:
+    return text if source.keep(len(text)) else LongText(len(text))
 
 
 OPCODES: dict[int, tuple[str, Callable[[Source], Any]]] = {

@@ -1,20 +1,93 @@
 """The stack of a pickle machine: marks, memo, and the containers that are put together on it.
 
-What a machine is to those that it asks (`known`, `legacy`) stands here too: they cannot import the one that imports them.
+Lists, tuples, numbers and text are Python's own; `Named`, `Thing`, `Tensor` and the like stand for the rest, described instead
+of made. None of them is ever compared, hashed or printed as a whole: they may hold each other in circles. What a machine is to
+those that it asks (`known`, `legacy`) stands here too: they cannot import the one that imports them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from holdfast.checkpoints.names import Use
-from holdfast.checkpoints.pickled.nodes import Bag, Named, NotFollowed, Pairs, StorageUse, Thing
-from holdfast.checkpoints.pickled.opcodes import Source
+from holdfast.checkpoints.pickled.opcodes import NotFollowed, Source
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Named:
+    """A class or function that the stream names; it is never looked up."""
+
+    module: str
+    name: str
+
+    @property
+    def full(self) -> str:
+        """The whole name, joined by a dot."""
+        return f"{self.module}.{self.name}"
+
+
+class Thing:
+    """An object of a class that is not plain, or the result of a call that was not made."""
+
+    __slots__ = ("arguments", "items", "name", "pairs", "state")
+
+    def __init__(self, name: str, arguments: Any = ()) -> None:
+        self.name, self.arguments = name, arguments
+        self.state: Any = None
+        self.items: list[Any] | None = None  # what was appended to it
+        self.pairs: Pairs | None = None  # what was set in it by key
+
+
+class Pairs(list[Any]):
+    """A dict, as a list of (key, value): nothing is hashed while reading."""
+
+    __slots__ = ()
+
+
+class Bag(list[Any]):
+    """A set, as a list."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True, eq=False)
+class StorageUse:
+    """A storage as the stream speaks of it. Where its bytes lie is the format's business, unless that is in the pickle itself."""
+
+    number: int  # place in the list of storages
+    key: str  # "0", or an address of the process that wrote it
+    dtype: str
+    count: int  # elements
+    offset: int | None = None  # in the file, for one that lies inside the pickle
+    size: int | None = None
+    inside: bool = False  # it lies inside the pickle; with no offset its bytes cannot be had as they are
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """A part of a storage that was saved as one of its own, as torch did before 0.4."""
+
+    storage: StorageUse
+    offset: int  # elements
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A tensor: which part of a storage it is."""
+
+    storage: StorageUse
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    stride: tuple[int, ...]
+
 
 CONTAINER, MEMO = 4, 2  # units of work, by the memory they take; everything else is one
+_ROOM, _EACH = 8 << 20, 16  # bytes of text, bytes and copies that may be held, and how many more for each unit of work
 
 
 class Findings:
@@ -25,6 +98,19 @@ class Findings:
         self.refused: dict[str, None] = {}  # in the order in which they were met
         self.needs_code: dict[str, None] = {}
         self.spent = 0  # units of work
+        self._held = self._copied = 0  # bytes
+
+    def keep(self, size: int) -> bool:
+        """Whether so many bytes more may be held; if so, they are counted. A long stream may hold more than a short one."""
+        fits = self._held + size <= _ROOM + _EACH * self.spent
+        self._held += size if fits else 0
+        return fits
+
+    def copy(self, size: int) -> None:
+        """Count a copy of what the stream may name again and again. Raises NotFollowed when they outgrow the stream."""
+        self._copied += size
+        if self._copied > _ROOM + _EACH * self.spent:
+            raise NotFollowed("it copies the same values again and again, until they fill the memory")
 
     def refuse(self, what: str) -> None:
         """Tell what the stream wants that no checkpoint needs."""
@@ -37,10 +123,10 @@ class Stack(ABC):
 
     def __init__(self, source: Source, found: Findings, *, depth: int = 0) -> None:
         self.source, self.found, self.depth = source, found, depth  # depth: a stream in a stream
-        self.value: Any = None
         self.problem: str | None = None
         self.cut = False  # the stream ends before its end
         self.keys: dict[str, StorageUse] = {}
+        self.value: Any = None
         self._stack: list[Any] = []
         self._marks: list[list[Any]] = []
         self._memo: dict[int, Any] = {}

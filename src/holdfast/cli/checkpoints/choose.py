@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,8 +28,8 @@ def choose(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FOLDER",
-            help="A folder of checkpoints, anybody's, or of a run; without one, the newest run.",
+            metavar="FOLDER|RUN",
+            help="A folder of checkpoints, anybody's, or a run by its folder or name; without one, the newest run.",
             show_default=False,
         ),
     ] = None,
@@ -63,9 +64,9 @@ def decide(folder: Path | None, metric: str | None, lower_is_better: bool | None
     """Find the checkpoints and the history that go with a folder, verify them, and choose."""
     from holdfast.checkpoints.choose import choose as weigh
     from holdfast.checkpoints.choose import new_folder
-    from holdfast.checkpoints.choosing.candidates import complete
-    from holdfast.checkpoints.choosing.gathering import gather
+    from holdfast.checkpoints.choosing.candidates import complete, gather
     from holdfast.checkpoints.choosing.logs_beside import read_history
+    from holdfast.cli.checkpoints.paths import as_typed
     from holdfast.cli.checkpoints.progress import Bar
     from holdfast.cli.checkpoints.run_history import history_of_run, run_that_wrote, written_by
     from holdfast.signals.metric_direction import better
@@ -73,22 +74,24 @@ def decide(folder: Path | None, metric: str | None, lower_is_better: bool | None
     top, run = _meant(folder)
     paths = _checkpoints(top, run)
     named, run = run, run if run is not None else run_that_wrote(paths)
-    noted = written_by(run) if run is not None else {}
-    home = _one_run(paths, top, {path.parent for path in noted}) if named is None else top
+    seen = written_by(run) if run is not None else {}
+    home = _one_run(paths, top, {path.parent for path in seen}) if named is None else top
     home = _home_of(run, paths, top) if run is not None else home
     with Bar(paths) as bar:
-        candidates = gather(bar.verified(), noted)
+        candidates = gather(bar.verified(), {path: one.step for path, one in seen.items() if one.exact})
     if not candidates:
         raise NoCheckpoint(f"The checkpoints in {top} went away while they were looked at.", fix="look again")
+    about = {path: one.step for path, one in seen.items()}
+    candidates = [one if one.step is not None else replace(one, noted_step=about.get(one.path.resolve())) for one in candidates]
     known = history_of_run(run) if run is not None else read_history(home, paths, better)
     history = _with_metric(complete(known, candidates, better), metric, lower_is_better)
-    return weigh(candidates, history, folder=_as_typed(new_folder(home)), better=better), run
+    return weigh(candidates, history, folder=as_typed(new_folder(home)), better=better), run
 
 
 def _meant(folder: Path | None) -> tuple[Path, RunFolder | None]:
     """The folder, and the run that it is of, if it is one of Holdfast's: its own folder, or its `checkpoints`."""
+    from holdfast.cli.checkpoints.paths import run_named
     from holdfast.probe.target import resolve
-    from holdfast.signals.run_folder import RunFolder
 
     if folder is None:
         run = resolve(None)
@@ -96,17 +99,16 @@ def _meant(folder: Path | None) -> tuple[Path, RunFolder | None]:
     path = folder.expanduser()
     if path.is_file():
         path = path.parent
-    for place in (path, path.resolve().parent if path.name == "checkpoints" else path):
-        if (place / "run.json").is_file():
-            return path, RunFolder.open(place)
-    return path, None
+    named = run_named(str(path.resolve().parent if path.name == "checkpoints" and path.is_dir() else path))
+    return (path if path.exists() or named is None else named.path), named
 
 
 def _checkpoints(top: Path, run: RunFolder | None) -> list[Path]:
     """All checkpoints that belong to it. Raises NoCheckpoint, with what lies nearby, if there is none."""
-    from holdfast.checkpoints.formats.open import find_checkpoints, open_checkpoint
-    from holdfast.cli.checkpoints.paths import chosen, refuse_server
-    from holdfast.cli.checkpoints.run_history import written_by
+    from holdfast.checkpoints.formats.find import find_checkpoints
+    from holdfast.checkpoints.formats.open import open_checkpoint
+    from holdfast.cli.checkpoints.paths import as_typed, chosen, refuse_server
+    from holdfast.cli.checkpoints.run_history import checkpoints_of
 
     if run is None:
         if not top.exists():
@@ -117,15 +119,13 @@ def _checkpoints(top: Path, run: RunFolder | None) -> list[Path]:
         if runs and not found:
             raise _several(top, runs)
         return found or chosen([str(top)])
-    found = find_checkpoints(folder) if (folder := run.path / "checkpoints").is_dir() else []
-    known = {path.resolve() for path in found}
-    found += [path for path in written_by(run) if path not in known]
+    found = checkpoints_of(run)
     if not found:
         raise NoCheckpoint(
             f"The run {run.name} has no checkpoints, and was not seen to write any.",
             fix="name the folder that its script saves to: holdfast checkpoints choose FOLDER",
         )
-    return [_as_typed(path) for path in found]
+    return [as_typed(path) for path in found]
 
 
 def _one_run(paths: list[Path], top: Path, written_to: set[Path]) -> Path:
@@ -145,7 +145,9 @@ def _one_run(paths: list[Path], top: Path, written_to: set[Path]) -> Path:
 
 
 def _several(top: Path, runs: list[Path]) -> UsageError:
-    named = "".join(f"\n       holdfast checkpoints choose {_as_typed(run)}" for run in runs[-8:])
+    from holdfast.cli.checkpoints.paths import as_typed
+
+    named = "".join(f"\n       holdfast checkpoints choose {as_typed(run)}" for run in runs[-8:])
     count = f"{len(runs)} runs" if len(runs) > 1 else "a run"
     return UsageError(f"{top} is not the folder of one run: it holds {count}.", fix=f"name the run:{named}")
 
@@ -172,9 +174,3 @@ def _with_metric(history: History, metric: str | None, lower_is_better: bool | N
             f"{chosen.name}: whether high or low is better is not known, so it was not used: --higher-is-better?", file=sys.stderr
         )
     return history
-
-
-def _as_typed(path: Path) -> Path:
-    """The path as one would type it here."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_absolute() and path.is_relative_to(here) and path != here else path

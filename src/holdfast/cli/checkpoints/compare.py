@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.options import AsJson
+from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,15 +31,20 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CKPT", help="A checkpoint: a file or a folder, of any format.")],
-    other: Annotated[
-        str,
-        typer.Option(
-            "--with",
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CKPT", help="A checkpoint: a file or a folder, of any format; of a run, its newest.")
+    ],
+    second: Annotated[
+        str | None,
+        typer.Argument(
             metavar="CKPT|MODEL",
             help="Another checkpoint; or package.module:factory, a function, class or module; or a YAML file that names one.",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    other: Annotated[
+        str | None, typer.Option("--with", metavar="CKPT|MODEL", help="The same, as an option.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say whether a checkpoint fits a model or another checkpoint, what differs and what that means, and what to type.
@@ -50,7 +56,10 @@ def compare(
     from holdfast.checkpoints.compare import compare as find
     from holdfast.cli.show import for_json
 
-    found = find(_checkpoint(checkpoint), _other(other))
+    if (second is None) == (other is None):
+        told = "one checkpoint to compare" if other is None else f"both {second} and {other} to compare with"
+        raise UsageError(f"there is {told}.", fix=f"name two: holdfast checkpoints compare {checkpoint} OTHER")
+    found = find(_checkpoint(checkpoint), _other(second or other or ""))
     if as_json:
         print(json.dumps(for_json(found.as_row()), ensure_ascii=False))
     else:
@@ -73,10 +82,14 @@ def _checkpoint(path: Path) -> Side:
     """One side from a checkpoint. Raises BadCheckpoint where nothing can be read of it."""
     from holdfast.checkpoints.formats.open import open_checkpoint
     from holdfast.checkpoints.matching.from_contents import side_of
-    from holdfast.cli.checkpoints.paths import refuse_server
+    from holdfast.cli.checkpoints.paths import as_typed, refuse_server, run_named
+    from holdfast.cli.checkpoints.run_history import checkpoints_of
     from holdfast.errors import BadCheckpoint
 
     refuse_server(str(path))
+    run = run_named(str(path))
+    own = sorted(checkpoints_of(run), key=lambda one: one.stat().st_mtime) if run is not None else []
+    path = as_typed(own[-1]) if own else path
     contents = open_checkpoint(path)
     side = side_of(contents)
     if contents.troubles and not side.weights and not side.averages:

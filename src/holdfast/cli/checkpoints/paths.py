@@ -1,4 +1,4 @@
-"""Which checkpoints a command line means: files, folders with all that is in them, patterns; or none, what is here."""
+"""Which checkpoints a command line means: files, folders with all that is in them, patterns, runs; or none, what is here."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ from holdfast.errors import HoldfastError, NoCheckpoint
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.contents import Contents
+    from holdfast.signals.run_folder import RunFolder
 
 Paths = Annotated[
     list[str] | None,
-    typer.Argument(metavar="PATH…", help="Files, folders or patterns; without one, the usual folders here.", show_default=False),
+    typer.Argument(
+        metavar="PATH|RUN…",
+        help="Files, folders, patterns, or runs by name; without one, the newest run and the usual folders here.",
+        show_default=False,
+    ),
 ]
 
 
@@ -50,6 +55,19 @@ def refuse_server(text: str) -> None:
         raise NoCheckpoint(words, fix=f"run it there: ssh {server.host} holdfast checkpoints …")
 
 
+def run_named(text: str) -> RunFolder | None:
+    """The run that a word means, as every verb takes it: its folder, its name or its process; a path that is no run is none."""
+    from holdfast.probe.target import resolve
+
+    path = Path(text).expanduser()
+    if path.exists() and not (path / "run.json").is_file():
+        return None
+    try:
+        return resolve(text)
+    except HoldfastError:
+        return None
+
+
 def opened(paths: list[Path]) -> Iterator[Contents]:
     """Each checkpoint, with what its indexes tell; one that vanished meanwhile is told and left out."""
     from holdfast.checkpoints.formats.open import open_checkpoint
@@ -70,7 +88,11 @@ def _named(text: str) -> list[Path]:
         if not inside:
             raise NoCheckpoint(f"No checkpoint matches {text}.", fix="name a folder: all checkpoints in it are looked at")
         return inside
-    return _with_all_inside(path, alone=True)
+    from holdfast.cli.checkpoints.run_history import checkpoints_of
+
+    run = run_named(text)
+    found = [as_typed(one) for one in checkpoints_of(run)] if run is not None else []
+    return found or _with_all_inside(path if run is None else run.path, alone=True)
 
 
 def _with_all_inside(path: Path, *, alone: bool) -> list[Path]:
@@ -103,26 +125,27 @@ def _refuse_empty(path: Path) -> None:
 
 def _here() -> Iterator[Path]:
     """What lies in the newest run, in the usual folders, and beside the user."""
-    from holdfast.checkpoints.formats.find import search
+    from holdfast.checkpoints.formats.find import USUAL, search
     from holdfast.checkpoints.formats.kinds import SUFFIXES
-    from holdfast.checkpoints.nearby import USUAL
 
-    for folder in (*_newest_run(), *(Path(name) for name in USUAL)):
+    yield from _of_the_newest_run()
+    for folder in map(Path, USUAL):
         if folder.is_dir():
             yield from search(folder).paths
     yield from sorted(path for path in Path().iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
-def _newest_run() -> Iterator[Path]:
+def _of_the_newest_run() -> Iterator[Path]:
+    from holdfast.cli.checkpoints.run_history import checkpoints_of
     from holdfast.probe.target import resolve
 
     try:
-        yield _as_typed(resolve(None).path / "checkpoints")
+        yield from map(as_typed, checkpoints_of(resolve(None)))
     except HoldfastError:
         return
 
 
-def _as_typed(path: Path) -> Path:
+def as_typed(path: Path) -> Path:
     """The path as one would type it here."""
     here = Path.cwd()
     resolved = path.resolve()

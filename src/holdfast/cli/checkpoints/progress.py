@@ -41,7 +41,7 @@ class Bar:
         crc32 = fast_crc32()
         self._total = sum(map(_size, self._paths))
         for contents in opened(self._paths):
-            yield contents, verify(contents, crc32=crc32, progress=self._advance)
+            yield contents, verify(contents, crc32=crc32, progress=self._advance, must_hold_tensors=True)
             self._done += contents.size
 
     def verify(self, contents: Contents, *, of: int) -> Verdict:
@@ -50,7 +50,7 @@ class Bar:
         from holdfast.cli.checkpoints.telling import fast_crc32
 
         self._total = of
-        verdict = verify(contents, crc32=fast_crc32(), progress=self._advance)
+        verdict = verify(contents, crc32=fast_crc32(), progress=self._advance, must_hold_tensors=True)
         self._done += contents.size
         return verdict
 

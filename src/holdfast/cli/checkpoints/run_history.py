@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.checkpoints.history import Change, History, Noted, Points, Series, Undone, lineage
 
@@ -40,13 +40,24 @@ def history_of_run(run: RunFolder) -> History:
     return history.later(_began_at(run, recording))
 
 
-def written_by(run: RunFolder) -> dict[Path, int]:
-    """The checkpoints that the run was seen to write or to begin from and that are still the same, with their steps."""
+class Seen(NamedTuple):
+    """The step at which a checkpoint was written; where it is not exact, the checkpoint's own word is better."""
+
+    step: int
+    exact: bool
+
+
+def written_by(run: RunFolder) -> dict[Path, Seen]:
+    """The checkpoints that the run was seen to write or to begin from and that are still its own, with their steps.
+
+    The journal has not every save of a file that is written again and again. One that was written later, while the run was
+    going, is the run's too: the table of steps says about how far it was. One that was written after its end is another run's.
+    """
     from holdfast.signals.lineage import mark_of
 
     recording = _main_recording(run)
     before, name = _began_at(run, recording), recording.name if recording is not None else None
-    found: dict[Path, int] = {}
+    found: dict[Path, Seen] = {}
     marks: dict[Path, str | None] = {}
     for row in run.journal:
         event, step, path = row.get("event"), row.get("step"), row.get("diverted_to") or row.get("path")
@@ -56,10 +67,33 @@ def written_by(run: RunFolder) -> dict[Path, int]:
         if event in ("saved", "diverted") and row.get("recording", name) == name and place.exists():
             mark = marks.setdefault(place, mark_of(place) if "mark" in row else None)
             if row.get("mark") == mark:
-                found[place.resolve()] = before + step
+                found[place.resolve()] = Seen(before + step, exact=True)
+            elif (later := _steps_until(run, recording, place.stat().st_mtime)) is not None:
+                found[place.resolve()] = Seen(before + later, exact=False)
         elif event == "resumed" and row.get("recording") == name and place.exists():
-            found.setdefault(place.resolve(), before)
+            found.setdefault(place.resolve(), Seen(before, exact=True))
     return found
+
+
+def checkpoints_of(run: RunFolder) -> list[Path]:
+    """All checkpoints of a run: what lies in its folder, and what its script was seen to write elsewhere."""
+    from holdfast.checkpoints.formats.find import find_checkpoints
+
+    inside = find_checkpoints(folder) if (folder := run.path / "checkpoints").is_dir() else []
+    known = {path.resolve() for path in inside}
+    return inside + [path for path in written_by(run) if path not in known]
+
+
+def _steps_until(run: RunFolder, recording: Recording | None, moment: float) -> int | None:
+    """How many steps the run had made at a moment; None before its first and after its end."""
+    from holdfast.probe.rows import last_rows
+
+    ended = run.info().get("ended")
+    if recording is None or (isinstance(ended, (int, float)) and moment > ended):
+        return None
+    rows = last_rows(recording.path, "steps", ("step", "time"), _ROWS)
+    made = rows["step"][rows["time"] <= moment]
+    return int(made[-1]) + 1 if len(made) else None
 
 
 def run_that_wrote(paths: Sequence[Path]) -> RunFolder | None:

@@ -84,8 +84,16 @@ def show(console: Console, contents: Contents, verdict: Verdict, *, every: bool 
     for text, style in trouble_lines(by_state, verdict.path, console.width, _INDENT):
         console.print(Text(text, style), soft_wrap=True)
     _show_bad(console, verdict, every=every)
-    for note in verdict.notes:
+    for note in [*verdict.notes, *_code_note(contents)]:
         _print(console, f"note: {note}", "dim")
+
+
+def _code_note(contents: Contents) -> list[str]:
+    """Classes that are not known to be harmless: they are made without a call, by code of packages that nobody here has read."""
+    from holdfast.checkpoints.formats.files import few
+
+    foreign = [name for name in contents.needs_code if not name.startswith("torch.")]
+    return [f"a full load runs the code of {few(foreign)}; weights_only=True does not"] if foreign else []
 
 
 def facts_about(contents: Contents, verdict: Verdict) -> str:
