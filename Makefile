@@ -31,7 +31,7 @@ test: lint pytest  ## style, types and all tests
 lint: $(INSTALLED)  ## style and types only
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/ruff format --check $(CHECKED)
-	$(BIN)/mypy --num-workers 2
+	$(BIN)/mypy
 
 format: $(INSTALLED)  ## put the code into the project's format
 	$(BIN)/ruff check --fix $(CHECKED)
