@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from holdfast.checkpoints.history import Change, Noted, Undone
-from holdfast.cli.checkpoints.run_history import history_of_run, run_that_wrote, written_by
+from holdfast.cli.checkpoints.run_history import Seen, history_of_run, run_that_wrote, written_by
 from holdfast.signals.lineage import mark_of
 from holdfast.signals.recorder import Recorder
 
@@ -105,16 +105,16 @@ def test_a_run_that_was_resumed_counts_on_from_there(training: Train) -> None:
     history = history_of_run(recorder.run)
     assert history.last == 4030 and history.losses[0][0] == 4000 and history.changes[0].step == 4000
     assert history.metrics[0].points == ((4010, 0.5),)
-    assert written_by(recorder.run) == {source.resolve(): 4000, later.resolve(): 4020}
+    assert written_by(recorder.run) == {source.resolve(): Seen(4000, exact=True), later.resolve(): Seen(4020, exact=True)}
 
 
 def test_a_file_that_was_saved_again_since_has_the_step_of_its_last_save(training: Train) -> None:
     recorder = training()
     saved(recorder, "last.pt", 10, content={"a": 1})
     path = saved(recorder, "last.pt", 20, content={"a": 2})
-    assert written_by(recorder.run) == {path.resolve(): 20}
-    torch.save({"a": 3}, path)  # by somebody whom nobody watched: the journal does not know its step
-    assert written_by(recorder.run) == {}
+    assert written_by(recorder.run) == {path.resolve(): Seen(20, exact=True)}
+    torch.save({"a": 3}, path)  # the journal does not tell every save of a path: its step is that of the table
+    assert written_by(recorder.run) == {path.resolve(): Seen(30, exact=False)}
     path.unlink()
     assert written_by(recorder.run) == {}
 

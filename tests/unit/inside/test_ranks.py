@@ -52,6 +52,9 @@ class Told:
     def cannot(self, what: str, words: str) -> None:
         self.words.append(f"{what}: {words}")
 
+    def bad_update(self, _step: int, code: str, *_: Any, **__: Any) -> None:
+        self.words.append(code)
+
 
 def test_every_vote_is_one_number_of_the_same_kind() -> None:
     group = Group()
@@ -83,10 +86,11 @@ def guard_of(together: Together | None, monkeypatch: pytest.MonkeyPatch, unknown
 def test_a_rank_without_gradients_takes_part_and_finds_no_fault(kind: Any, other: float, monkeypatch: pytest.MonkeyPatch) -> None:
     group, optimizer = Group(other), torch.optim.SGD([torch.zeros(2)], lr=0.1)
     together = OnDevice(group) if kind is OnDevice else Together([group], torch.device("cpu"))
-    guard, _ = guard_of(together, monkeypatch)
+    guard, told = guard_of(together, monkeypatch)
     guard.before(optimizer, Gathering(None), 0, is_main=True)
     assert [vote.item() for vote in group.heard] == [0.0]
     assert guard.after(optimizer, None, skipped=False, is_main=False) == math.isnan(other)
+    assert told.words == (["non-finite-gradient"] if math.isnan(other) and kind is Together else [])
 
 
 def test_ranks_that_are_not_known_are_not_waited_for_and_that_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
