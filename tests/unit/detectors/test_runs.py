@@ -267,6 +267,14 @@ def test_a_machine_that_was_busy_for_a_while_is_no_slow_loading() -> None:
     assert slow_loading(view(64, data_seconds=0.05, step_seconds=0.07, epoch=0)) is None, "too early to tell"
 
 
+def test_a_single_pause_is_no_slow_loading_and_one_that_comes_again_is() -> None:
+    waits = np.full(512, 0.0006)
+    waits[400] = 3.0  # the machine did something else
+    assert slow_loading(view(data_seconds=waits, step_seconds=0.02 + waits, epoch=0)) is None
+    waits[::80] = 3.0  # a new file with every eightieth batch
+    assert slow_loading(view(data_seconds=waits, step_seconds=0.02 + waits, epoch=0)) is not None
+
+
 def weighed(*norms: float, loss: Any = 0.3) -> RunView:
     """A run with the weight norms of one layer, ten steps apart, beside one that is as usual."""
     run = view(128, loss=loss)

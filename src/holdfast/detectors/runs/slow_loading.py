@@ -9,14 +9,15 @@ from holdfast.signals.run_view import RunView
 from holdfast.signals.view import Column, Floats, measured
 
 _BLOCK = 16  # rows, of which the waiting is taken together to say when it began
+_PAUSES = 2  # the longest waits: half of the waiting must be left without them, or the machine only paused
 
 
 def slow_loading(run: RunView, *, rows: int = 512, at_least: int = 96, share: float = 0.2, wait: float = 0.005) -> Finding | None:
     """More than `share` of the time is spent waiting, and more than `wait` seconds a step.
 
     Less than that is what any loader costs, and only shows because the steps themselves are tiny. The first batch of each
-    worker is waited for in every pass, and does not count; nor does a machine that was busy for a while. It is told once it is
-    known how many workers there are, for then it can be said whether one of them is slow.
+    worker is waited for in every pass, and does not count; nor does a machine that was busy or paused for a while. It is reported
+    once it is known how many workers there are, for then it can be said whether one of them is slow.
     """
     waited, step = run.column("data_seconds", rows), run.column("step_seconds", rows)
     position = _positions(run, len(step))
@@ -25,6 +26,8 @@ def slow_loading(run: RunView, *, rows: int = 512, at_least: int = 96, share: fl
     if (run.workers < 0 and run.seen < rows) or both.sum() < at_least or float(np.sum(step[both])) <= 0.0:
         return None
     part, mean = float(np.sum(waited[both]) / np.sum(step[both])), float(np.mean(waited[both]))
+    if float(np.sum(np.sort(waited[both])[:-_PAUSES])) < 0.5 * share * float(np.sum(step[both])):
+        return None
     late = slice(int(both.sum()) // 2, None)
     if part < share or mean < wait or float(np.sum(waited[both][late])) < share * float(np.sum(step[both][late])):
         return None
