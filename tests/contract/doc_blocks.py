@@ -134,7 +134,7 @@ class Workplace:
         except subprocess.TimeoutExpired:
             assert stop_after, f"{block}: `{command}` did not come to an end"
             os.killpg(process.pid, signal.SIGINT)
-            printed, _ = process.communicate(timeout=20)
+            printed, _ = process.communicate(timeout=600)
             codes = {0, 130, -signal.SIGINT}
         assert process.returncode in codes, f"{block}: `{command}` exited {process.returncode}:\n{printed.decode()}"
         assert not stop_after or printed.strip(), f"{block}: `{command}` printed nothing"
@@ -148,7 +148,7 @@ class Workplace:
     def _start_training(self) -> None:
         command = "exec holdfast run --name live -- python train.py 600"
         self._training = self._start(["bash", "-ec", command], subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while self._steps() < 50:
             assert time.monotonic() < deadline and self._training.poll() is None, f"`{command}` does not train"
             time.sleep(0.2)
@@ -166,4 +166,4 @@ class Workplace:
         """End the training."""
         if self._training is not None:
             os.killpg(self._training.pid, signal.SIGTERM)
-            self._training.wait(timeout=30)
+            self._training.wait(timeout=600)

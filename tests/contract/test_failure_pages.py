@@ -98,6 +98,6 @@ def test_queries_that_are_named_are_answered(tmp_path: Path) -> None:
 
 def test_pages_travel_with_the_package(tmp_path: Path) -> None:
     command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
     built = {path.stem for path in (tmp_path / "holdfast" / "diagnosis" / "failure_pages").glob("*.md")}
     assert built == set(CODES)

@@ -72,7 +72,7 @@ def test_what_runs_inside_the_training_names_no_other_package() -> None:
 
 
 def test_loading_all_of_it_adds_nothing_to_a_process_that_has_torch() -> None:
-    answer = subprocess.run([sys.executable, "-c", LOAD_ALL], capture_output=True, text=True, timeout=120, check=False)
+    answer = subprocess.run([sys.executable, "-c", LOAD_ALL], capture_output=True, text=True, timeout=600, check=False)
     assert answer.returncode == 0, answer.stderr
     seen = json.loads(answer.stdout.splitlines()[-1])
     assert {"holdfast.signals.recorder", "holdfast.drills.faults.nan_batch"} <= set(seen["loaded"])
@@ -104,7 +104,7 @@ main()
 
 def test_holdfast_run_starts_the_script_before_it_loads_anything_but_its_own_supervisor(tmp_path: Path) -> None:
     command = [sys.executable, "-c", BEFORE_THE_SCRIPT]
-    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert answer.returncode == 0, answer.stderr
     loaded = [name.split(".") for name in json.loads(answer.stdout)]
     assert {top for top, *_ in loaded} - set(sys.stdlib_module_names) == {"holdfast"}

@@ -23,7 +23,7 @@ class AskedRun:
     def run(self) -> RunFolder:
         return RunFolder.open(self.path)
 
-    def wait(self, ranks: int = 1, seconds: float = 60.0) -> None:
+    def wait(self, ranks: int = 1, seconds: float = 600.0) -> None:
         """Wait until so many ranks can be asked."""
         wait_until(lambda: (self.path / "run.json").exists() and len(doors(self.run)) >= ranks, seconds)
 

@@ -82,7 +82,7 @@ def _become(environment: dict[str, str]) -> None:
     os.environ.update(environment)
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 600.0) -> None:
     """Wait for something to become true, and fail loudly if it does not."""
     deadline = time.monotonic() + seconds
     while not true():
@@ -133,7 +133,7 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self.keyboard, keys)
 
-    def until(self, text: bytes, seconds: float = 60.0) -> None:
+    def until(self, text: bytes, seconds: float = 600.0) -> None:
         """Read the screen until `text` has appeared on it after what was waited for before."""
         deadline = time.monotonic() + seconds
         while text not in self.seen:

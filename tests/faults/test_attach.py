@@ -123,7 +123,7 @@ def test_a_process_that_waits_for_input_and_has_not_imported_torch_waits_for_it(
     assert process.stdout is not None and process.stdout.readline() == "up\n"
     done = attach(folder, str(process.pid), "--name", "early")
     assert "has not imported torch" in done.stderr, done.stderr
-    printed = process.communicate("\n", timeout=60)
+    printed = process.communicate("\n", timeout=600)
     assert printed == ("TorchFinder False\n", "")
 
 
@@ -146,5 +146,5 @@ def test_zz_a_local_of_a_method_that_is_assigned_ends_the_loop(attached: AskedRu
     attached.value("patience = 0")
     assert process.stdout is not None
     printed = process.stdout.read()
-    assert process.wait(60) == 0
+    assert process.wait(600) == 0
     assert printed.startswith("made ")

@@ -119,11 +119,11 @@ def test_a_folder_that_is_removed_while_it_is_written_to(tmp_path: Path, monkeyp
     def slow(*args: Any) -> dict[str, Any]:
         facts = part(*args)
         writing.set()
-        assert removed.wait(30)
+        assert removed.wait(600)
         return facts
 
     monkeypatch.setattr(write, "_write_part", slow)
-    removing = threading.Thread(target=lambda: (writing.wait(30), shutil.rmtree(training.store.folder), removed.set()))
+    removing = threading.Thread(target=lambda: (writing.wait(600), shutil.rmtree(training.store.folder), removed.set()))
     removing.start()
     assert training.save() is None and training.findings() == ["checkpoint-not-saved"]
     removing.join()

@@ -28,7 +28,7 @@ def process() -> Iterator[subprocess.Popen[str]]:
     yield started
     assert started.stdin is not None and started.stdout is not None
     started.stdin.close()
-    assert started.wait(30) == 0
+    assert started.wait(600) == 0
     started.stdout.close()
 
 

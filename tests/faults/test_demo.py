@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_demo_breaks_its_training_and_heals_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "holdfast", "demo", "--epochs", "12"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=170, check=False
+        command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "step" in done.stdout and "loss" in done.stdout  # the live view, as lines
@@ -30,7 +30,7 @@ def test_the_demo_breaks_its_training_and_heals_it(tmp_path: Path) -> None:
 
 def test_the_demo_without_scikit_learn_says_what_to_install(tmp_path: Path) -> None:
     program = "import sys; sys.modules['sklearn'] = None; from holdfast.cli.main import main; sys.argv[1:] = ['demo']; main()"
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 2
     assert "holdfast[demo]" in done.stderr and "Traceback" not in done.stderr
 
@@ -40,7 +40,7 @@ def test_every_example_runs_and_is_recorded(example: Path, tmp_path: Path) -> No
     start = [] if "watch" in example.stem else ["-m", "holdfast", "run", "--name", example.stem, "--"]
     command = [sys.executable, *start, *([sys.executable] if start else []), str(example)]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=120, check=False
+        command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "accuracy" in done.stdout

@@ -25,7 +25,7 @@ _OF_RUNS = {"dead-units", "not-learning", "parameters-not-trained", "constant-pr
 @pytest.mark.parametrize("fault", QUICK)
 def test_a_fault_is_found_and_its_cause_comes_first(fault: str, tmp_path: Path) -> None:
     words = ("--name", "it", "--", PYTHON, str(ZOO / "zoo.py"), fault)
-    done = run(tmp_path, *words, env={"CUDA_VISIBLE_DEVICES": ""}, timeout=240)
+    done = run(tmp_path, *words, env={"CUDA_VISIBLE_DEVICES": ""}, timeout=600)
     assert done.returncode == 0, done.stderr
     said = _diagnosed(tmp_path)
     wanted = EXPECTED[fault]

@@ -42,7 +42,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AskedRun]:
             yield found
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(600)
 
 
 # What people type; each as it is
@@ -142,7 +142,7 @@ def held(asked: AskedRun, released: Path) -> Iterator[None]:
     holding = threading.Thread(target=asked.eval, args=(code,), kwargs={"seconds": 120})
     holding.start()
     try:
-        wait_until(lambda: "<eval>" in str(ask(recording, {"do": "stacks"}, seconds=60)["value"]), 60)
+        wait_until(lambda: "<eval>" in str(ask(recording, {"do": "stacks"}, seconds=60)["value"]))
         yield
     finally:
         released.touch()

@@ -32,6 +32,6 @@ def test_two_ranks_change_at_the_same_step_and_end_with_the_same_weights(tmp_pat
     assert "2 ranks  change" in asked.type("journal").stdout
     assert asked.type("set", "nothing=1").stderr.startswith("2 ranks: ")
     asked.value("finish = True")
-    printed, errors = process.communicate(timeout=60)
+    printed, errors = process.communicate(timeout=600)
     ended = sorted(line.partition(" ended with ")[2] for line in printed.splitlines() if "ended with" in line)
     assert len(ended) == 2 and ended[0] == ended[1], printed + errors

@@ -18,7 +18,7 @@ VICTIM = Path(__file__).parents[1] / "victims/learns_no_more.py"
 
 def test_patience_stops_an_unchanged_script_and_keeps_its_best(tmp_path: Path) -> None:
     command = [*HOLDFAST, "run", "--name", "run", "--policy", "heal", "--patience", "8", "--", sys.executable, str(VICTIM)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "went on to the end" not in done.stdout
     assert "has not got better for 8 evaluations" in done.stderr

@@ -32,7 +32,7 @@ def test_a_script_that_resumes_ends_with_the_same_weights_after_a_hung_worker_an
 ) -> None:
     words = ("--policy", "heal", "--name", "a", "--hang-after", "2", *RESUME)
     script = (FALTERS, "worker-hang", "50", "--then", "kill", "70", "--own", "--workers", "2")
-    done = run(tmp_path, *words, PYTHON, *script, env=SOON, timeout=170)
+    done = run(tmp_path, *words, PYTHON, *script, env=SOON, timeout=600)
     assert done.returncode == 0 and done.stdout.splitlines()[-1] + "\n" == undisturbed
     (hang, end) = (row for row in findings_of(tmp_path / "runs/a") if row["severity"] == "critical")
     assert hang["code"] == "loader-stall" and "worker" in hang["evidence"]["say"] and end["code"] == "process-died"
@@ -46,7 +46,7 @@ def test_a_script_that_cannot_resume_is_fast_forwarded_after_an_error_and_the_er
     tmp_path: Path, undisturbed: str
 ) -> None:
     words = ("--policy", "heal", "--name", "a", PYTHON, FALTERS, "raise", "100", "--pause", "0.01")
-    done = run(tmp_path, *words, env={**SOON, "HOLDFAST_SAVE_EVERY": "0.3"}, timeout=170)
+    done = run(tmp_path, *words, env={**SOON, "HOLDFAST_SAVE_EVERY": "0.3"}, timeout=600)
     assert done.returncode == 0 and done.stdout.splitlines()[-1] + "\n" == undisturbed
     theirs, ours = done.stderr.split("ValueError: sample 4711 has no label\n")
     assert "Traceback" in theirs and ours.startswith("holdfast: ended with ValueError after step 100 (exit 1) [script-error]")
@@ -77,7 +77,7 @@ def test_a_template_that_names_what_is_not_known_is_refused_in_words(tmp_path: P
 def test_a_rank_that_the_others_wait_for_is_named_and_all_ranks_resume_from_the_same_checkpoint(tmp_path: Path) -> None:
     launch = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     words = ("--policy", "heal", "--name", "a", "--hang-after", "2", *RESUME)
-    done = run(tmp_path, *words, *launch, str(VICTIMS / "ranks_that_falter.py"), "25", env=SOON, timeout=170)
+    done = run(tmp_path, *words, *launch, str(VICTIMS / "ranks_that_falter.py"), "25", env=SOON, timeout=600)
     assert done.returncode == 0, done.stderr
     (stall,) = (one for one in findings_of(tmp_path / "runs/a") if one["severity"] == "critical")
     assert stall["code"] == "collective-stall" and stall["evidence"]["missing"] == [1]

@@ -24,9 +24,9 @@ def has_stepped(run: Path) -> bool:
 def test_ctrl_c_once_saves_a_checkpoint_and_stops_and_nothing_is_started_again(sit: Sit, tmp_path: Path) -> None:
     words = ["--policy", "heal", "--name", "a", PYTHON, FALTERS, "none", "0", "--steps", "20000"]
     terminal = sit([*HOLDFAST, "run", *words])
-    wait_until(lambda: has_stepped(tmp_path / "runs/a"), 60)
+    wait_until(lambda: has_stepped(tmp_path / "runs/a"))
     terminal.type(b"\x03")
-    terminal.until(b"a checkpoint is saved at the end of this step", 30)
+    terminal.until(b"a checkpoint is saved at the end of this step")
     seen = terminal.rest()
     assert b"saved " in seen and b"KeyboardInterrupt" in seen and b"started again" not in seen
     assert terminal.process.wait() == 130 and info_of(tmp_path / "runs/a")["exit_code"] == 130
@@ -35,7 +35,7 @@ def test_ctrl_c_once_saves_a_checkpoint_and_stops_and_nothing_is_started_again(s
 
 def test_ctrl_c_while_it_waits_for_a_batch_saves_and_the_script_gets_its_own_error(sit: Sit, tmp_path: Path) -> None:
     terminal = sit([*HOLDFAST, "run", "--policy", "guard", "--name", "a", PYTHON, str(VICTIMS / "interrupted_loader.py")])
-    wait_until(lambda: has_stepped(tmp_path / "runs/a"), 60)
+    wait_until(lambda: has_stepped(tmp_path / "runs/a"))
     terminal.type(b"\x03")
     seen = terminal.rest()
     assert b"saved " in seen and b"the script has caught it" in seen and b"exited unexpectedly" not in seen
@@ -44,9 +44,9 @@ def test_ctrl_c_while_it_waits_for_a_batch_saves_and_the_script_gets_its_own_err
 
 def test_ctrl_c_twice_stops_at_once_in_the_middle_of_a_step(sit: Sit, tmp_path: Path) -> None:
     terminal = sit([*HOLDFAST, "run", "--policy", "guard", "--name", "a", PYTHON, FALTERS, "hang", "30"])
-    terminal.until(b"fault: hang", 60)
+    terminal.until(b"fault: hang")
     terminal.type(b"\x03")
-    terminal.until(b"Ctrl-C again stops at once", 30)
+    terminal.until(b"Ctrl-C again stops at once")
     terminal.type(b"\x03")
     assert b"KeyboardInterrupt" in terminal.rest()
     assert terminal.process.wait() == 130 and not (tmp_path / "runs/a/checkpoints").exists()
@@ -54,12 +54,12 @@ def test_ctrl_c_twice_stops_at_once_in_the_middle_of_a_step(sit: Sit, tmp_path: 
 
 def test_a_terminal_that_goes_away_does_not_end_the_training(sit: Sit, tmp_path: Path) -> None:
     terminal = sit([*HOLDFAST, "run", "--name", "a", PYTHON, FALTERS, "none", "0", "--steps", "20000", "--until", "hung-up"])
-    wait_until(lambda: has_stepped(tmp_path / "runs/a"), 60)
+    wait_until(lambda: has_stepped(tmp_path / "runs/a"))
     os.close(terminal.keyboard)
     terminal.keyboard = os.open(os.devnull, os.O_RDONLY)
     reached = steps_of(tmp_path / "runs/a")
-    wait_until(lambda: steps_of(tmp_path / "runs/a") > reached + 20, 60)
+    wait_until(lambda: steps_of(tmp_path / "runs/a") > reached + 20)
     (tmp_path / "hung-up").touch()
-    assert terminal.process.wait(60) == 0
+    assert terminal.process.wait(600) == 0
     assert "end: step " in (tmp_path / "runs/a/train.log").read_text()
     assert info_of(tmp_path / "runs/a")["exit_code"] == 0

@@ -26,12 +26,12 @@ os.write(1, {DRAWN!r})
 
 def test_a_terminal_stays_a_terminal_its_size_is_followed_and_what_is_typed_and_drawn_arrives(sit: Sit, tmp_path: Path) -> None:
     terminal = sit([*HOLDFAST, "run", PYTHON, "-c", INTERACTIVE])
-    terminal.until(b"[True, True, True];os.terminal_size(columns=77, lines=33)\r\n", 60)
+    terminal.until(b"[True, True, True];os.terminal_size(columns=77, lines=33)\r\n")
     fcntl.ioctl(terminal.keyboard, termios.TIOCSWINSZ, struct.pack("HHHH", 44, 111, 0, 0))
-    terminal.until(b"now 111", 60)
-    terminal.until(b"? ", 60)
+    terminal.until(b"now 111")
+    terminal.until(b"? ")
     terminal.type(b"hello\n")
-    terminal.until(b"got hello", 60)
+    terminal.until(b"got hello")
     assert terminal.rest().endswith(DRAWN), "colours and redrawn lines are unchanged"
     log = (only_run(tmp_path) / "train.log").read_bytes()
     assert b"lines=33)\nnow 111\n" in log and log.endswith(b"got hello\n" + DRAWN)

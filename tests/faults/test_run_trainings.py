@@ -20,7 +20,7 @@ def test_a_shell_script_is_recorded_and_torch_without_a_training_leaves_no_trace
     uses = f"{python} -c 'import torch; print(torch.ones(1).item())'\nls runs/a\n"
     script.write_text(f"#!/bin/sh\n{uses}{python} -m trains_a_little > own-file\nexit 3\n")
     script.chmod(0o755)
-    done = run(tmp_path, "--name", "a", "./go.sh", env={"PYTHONPATH": str(VICTIMS)}, timeout=120)
+    done = run(tmp_path, "--name", "a", "./go.sh", env={"PYTHONPATH": str(VICTIMS)}, timeout=600)
     assert (done.stdout, done.returncode) == ("1.0\nrun.json\ntrain.log\n", 3)
     assert (tmp_path / "own-file").read_text() == "trained\n"
     assert recordings(tmp_path) == ["rank-0"]

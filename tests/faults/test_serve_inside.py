@@ -71,7 +71,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
         for process in processes:
             process.terminate()
         for process in processes:
-            process.communicate(timeout=30)
+            process.communicate(timeout=600)
         os.environ.clear()
         os.environ.update(before)
 
@@ -129,7 +129,7 @@ def test_stacks_of_both_machines_are_one_report(two: Two) -> None:
 
 def test_the_ranks_end_alike(two: Two) -> None:
     assert two.type("eval", "finish = True", whom=(1,)).returncode == 0  # one is enough, and the other may end before it answers
-    wait_until(lambda: not any(ranks_or_none(run) for run in two.runs), 30)
+    wait_until(lambda: not any(ranks_or_none(run) for run in two.runs))
 
 
 def ranks_or_none(run: RunFolder) -> list[Any]:

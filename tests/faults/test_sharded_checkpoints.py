@@ -138,7 +138,7 @@ def test_ranks_that_are_killed_while_saving_leave_a_clean_newest_one_and_go_on_f
 
 
 def wait_for(path: Path) -> str:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while not (path.exists() and path.read_text()):
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -52,7 +52,7 @@ def findings(run: RunFolder) -> list[str]:
 
 def go_on_until(recorder: Recorder, start: int, condition: Callable[[], bool]) -> int:
     """Train on, a row every millisecond, until the condition holds; the number of the next row."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not condition() and time.monotonic() < deadline:
         append(recorder, start, 1)
         start += 1

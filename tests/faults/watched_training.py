@@ -103,7 +103,7 @@ class WarmPython:
     def close(self) -> None:
         """End it."""
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(600)
         self._process.stdout.close()
 
 

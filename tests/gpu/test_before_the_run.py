@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 def asked(folder: Path, *words: str, at: Path | None = None) -> tuple[int, Any]:
     done = subprocess.run(
-        [*HOLDFAST, *words], cwd=at or folder, env=environment(folder), text=True, capture_output=True, timeout=170, check=False
+        [*HOLDFAST, *words], cwd=at or folder, env=environment(folder), text=True, capture_output=True, timeout=600, check=False
     )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)

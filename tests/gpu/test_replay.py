@@ -46,8 +46,8 @@ def test_the_operation_is_named_on_a_gpu(loss: str, operation: str, stage: str, 
     holdfast = [sys.executable, "-m", "holdfast"]
     how = {"cwd": tmp_path, "env": {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}, "text": True, "capture_output": True}
     words = [*holdfast, "run", "--policy", "guard", "--name", "bad", "--", sys.executable, "train.py"]
-    subprocess.run(words, check=True, timeout=120, **how)
-    done = subprocess.run([*holdfast, "replay", "bad", "--json"], check=False, timeout=120, **how)
+    subprocess.run(words, check=True, timeout=600, **how)
+    done = subprocess.run([*holdfast, "replay", "bad", "--json"], check=False, timeout=600, **how)
     assert done.returncode == 1, done.stdout + done.stderr
     answer = json.loads(done.stdout)
     assert (answer["operation"], answer["stage"], answer["samples"]) == (operation, stage, [77])

@@ -38,7 +38,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.delenv("RANK", raising=False)
         runpy.run_path(str(SCRIPT), run_name="__main__")
     ranks = [sys.executable, forked_ranks.__file__, str(SCRIPT), str(out)]
-    subprocess.run(ranks, check=True, capture_output=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    subprocess.run(ranks, check=True, capture_output=True, timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return out
 
 

@@ -127,7 +127,7 @@ def test_a_header_that_would_fill_the_memory_is_refused_before_it_does(tmp_path:
 
 
 def test_a_header_of_many_tensors_is_read_in_a_bounded_amount_of_memory(tmp_path: Path) -> None:
-    header = b"{" + b",".join(b'"%d":%b' % (number, TENSOR) for number in range(200_000)) + b"}"
+    header = b"{" + b",".join(b'"%d":%b' % (number, TENSOR) for number in range(60_000)) + b"}"
     (tmp_path / "many.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
-    assert len(open_checkpoint(tmp_path / "many.safetensors").tensors) == 200_000
-    assert 50 < megabytes(tmp_path / "many.safetensors")["many.safetensors"] < 300
+    assert len(open_checkpoint(tmp_path / "many.safetensors").tensors) == 60_000
+    assert 15 < megabytes(tmp_path / "many.safetensors")["many.safetensors"] < 90

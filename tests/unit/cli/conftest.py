@@ -109,7 +109,7 @@ def in_terminal(command: list[str]) -> Callable[..., str]:
     import struct
     import termios
 
-    def call(*words: str, when: Sequence[tuple[Callable[[str], bool], Callable[[], None]]] = (), timeout: float = 60.0) -> str:
+    def call(*words: str, when: Sequence[tuple[Callable[[str], bool], Callable[[], None]]] = (), timeout: float = 600.0) -> str:
         """`when`: one after the other, what to do as soon as this is on the screen."""
         waiting = list(when)
         ours, theirs = pty.openpty()
@@ -129,7 +129,7 @@ def in_terminal(command: list[str]) -> Callable[..., str]:
             while waiting and waiting[0][0](written.decode(errors="replace")):
                 waiting.pop(0)[1]()
         os.close(ours)
-        assert process.wait(60) == 0, written.decode()
+        assert process.wait(600) == 0, written.decode()
         assert not waiting, written.decode()
         return written.decode()
 

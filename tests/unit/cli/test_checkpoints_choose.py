@@ -255,7 +255,7 @@ def started(*words: str, victim: Path = VICTIM) -> subprocess.Popen[str]:
 
 def test_a_run_that_collapsed_after_a_change_goes_back_to_before_it(answer: Any, holdfast: Command) -> None:
     process = started("260")
-    printed, _ = process.communicate(timeout=90)
+    printed, _ = process.communicate(timeout=600)
     assert process.returncode == 0, printed
     for folder in ("runs/night", "saved"):
         found = answer(folder)
@@ -279,7 +279,7 @@ def killed() -> Iterator[None]:
         time.sleep(0.1)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=600)
     yield
 
 
@@ -300,7 +300,7 @@ def test_a_file_that_was_saved_over_until_the_kill_is_the_newest_of_its_run(answ
             assert process.poll() is None, "the training ended before it could be killed"
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=600)
     listed = {Path(row["path"]).name: row for row in json.loads(holdfast("checkpoints", "list", "--json").out)}
     assert set(listed) == {"first.pt", "last.pt"}, "the journal names the folder"
     if listed["last.pt"]["state"] == "torn":  # it was being written
@@ -314,7 +314,7 @@ def test_a_file_that_was_saved_over_until_the_kill_is_the_newest_of_its_run(answ
 
 def test_what_another_training_wrote_after_the_end_of_a_run_is_not_its_own(answer: Any, holdfast: Command) -> None:
     process = started("40", victim=VICTIM.with_name("saves_over_itself.py"))
-    printed, _ = process.communicate(timeout=90)
+    printed, _ = process.communicate(timeout=600)
     assert process.returncode == 0, printed
     assert taken(answer("night")) == ("N", "last.pt")
     assert holdfast("checkpoints", "compare", "out/first.pt", "night").code == 0

@@ -176,10 +176,10 @@ def test_ctrl_c_ends_it_with_130_and_no_traceback(here: Path, command: list[str]
         file.write(len(header).to_bytes(8, "little") + header)
         file.truncate(8 + len(header) + 40_000_000_000)
     process = subprocess.Popen([*command, "checkpoints", "verify", "big.safetensors"], stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while int(Path(f"/proc/{process.pid}/io").read_text(encoding="utf-8").split()[1]) < 200_000_000:  # bytes it has read
         assert time.monotonic() < until and process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 130 and "Traceback" not in err

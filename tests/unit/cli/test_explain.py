@@ -136,7 +136,7 @@ def test_the_numbers_of_the_message_say_who_holds_the_memory(holdfast: Holdfast)
 
 
 def piped(command: list[str], data: bytes) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*command, "explain"], input=data, capture_output=True, timeout=60, check=False)
+    return subprocess.run([*command, "explain"], input=data, capture_output=True, timeout=600, check=False)
 
 
 def test_a_log_through_a_pipe_is_read(command: list[str]) -> None:

@@ -93,7 +93,7 @@ def test_sql_that_never_ends_ends_in_time_and_quietly(command: list[str], traini
     training()
     slow = "SELECT levenshtein(repeat('ab', 60000), repeat('ba', 60000))"
     start = time.monotonic()
-    done = subprocess.run([*command, "query", "--timeout", "0.5", slow], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, "query", "--timeout", "0.5", slow], capture_output=True, text=True, timeout=600)
     assert done.returncode == 2 and time.monotonic() - start < 30
     assert done.stderr.startswith("error: the query was stopped after 0.5 s.\n  fix: ") and len(done.stderr.splitlines()) == 2
 
@@ -101,7 +101,7 @@ def test_sql_that_never_ends_ends_in_time_and_quietly(command: list[str], traini
 def test_a_reader_that_closes_early_gets_no_traceback(command: list[str], training: Any) -> None:
     training(steps=900)
     line = f"{shlex.join(command)} query 'SELECT * FROM steps a, steps b' --limit 100000 | head -n 1"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=600)
     assert done.stdout.startswith("rank,part,step") and "Traceback" not in done.stderr and "Broken" not in done.stderr
 
 

@@ -28,7 +28,7 @@ def needs_more(folder: Path) -> None: ...
 
 def test_a_function_at_the_top_of_a_module_is_called_in_another_process() -> None:
     for function, said in ((says_hello, "hello"), (Trainer.alone, "alone")):
-        answer = subprocess.run(words_for(function), capture_output=True, text=True, timeout=60, check=False)
+        answer = subprocess.run(words_for(function), capture_output=True, text=True, timeout=600, check=False)
         assert answer.stdout.strip() == said, answer.stderr
     assert name_of(says_hello) == "says_hello"
 

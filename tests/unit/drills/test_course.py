@@ -35,7 +35,7 @@ def drill(folder: Path, *words: str, **how: Any) -> subprocess.CompletedProcess[
         env=environment(folder),
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=600,
         check=False,
     )
 

@@ -21,7 +21,7 @@ from holdfast.environment.torch_facts import TorchFacts
 
 def stop_rank(number: int, stopped: list[psutil.Process]) -> None:
     """Stop one rank of an all-reduce of this process, as soon as it is there."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while not stopped and time.monotonic() < until:
         for child in psutil.Process().children():
             try:

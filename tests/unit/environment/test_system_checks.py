@@ -37,7 +37,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
 def asked(check: str, **how: object) -> tuple[str, str]:
     """A check's level and sentence, asked in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", ASK, check], capture_output=True, text=True, check=False, timeout=60, **how)  # type: ignore[call-overload]
+    done = subprocess.run([sys.executable, "-c", ASK, check], capture_output=True, text=True, check=False, timeout=600, **how)  # type: ignore[call-overload]
     assert done.returncode == 0, done.stderr
     level, says = json.loads(done.stdout)
     return level, says
@@ -94,7 +94,7 @@ print(len(kept))
 @pytest.mark.slow
 @every_case(("files", "ends"), [(1024, "Too many open files"), (4096, "1100")])
 def test_a_loader_whose_batches_are_kept_needs_more_than_1024_files(files: int, ends: str) -> None:
-    done = subprocess.run([sys.executable, "-c", KEEPS, str(files)], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", KEEPS, str(files)], capture_output=True, text=True, check=False, timeout=600)
     assert ends in done.stdout + done.stderr or ("received 0 items of ancdata" in done.stderr and files == 1024)
 
 
@@ -189,7 +189,7 @@ def test_a_real_group_with_a_quota_is_seen_by_a_process_in_it() -> None:
     try:
         join = f"echo $$ > {group}/tasks && exec {shlex.quote(sys.executable)} -c "
         code = "from holdfast.environment.platform import read_platform; print(read_platform().usable)"
-        done = subprocess.run(["sh", "-c", f'{join} "{code}"'], capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(["sh", "-c", f'{join} "{code}"'], capture_output=True, text=True, check=False, timeout=600)
         assert done.stdout.strip() == "0.5", done.stderr
     finally:
         time.sleep(0.1)

@@ -89,7 +89,7 @@ def keep_twice_and_die(folder: Path, step: int) -> None:
 def _keep_now(folder: Path, step: int) -> None:
     snapshots = armed().session.trainings[-1].control.snapshots  # type: ignore[union-attr]
     assert snapshots.take(step) and snapshots.save(folder) is not None
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 600
     while not any(kept.step == step for kept in kept_in(folder)):
         assert time.monotonic() < deadline
         time.sleep(0.01)

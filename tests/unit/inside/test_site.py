@@ -46,7 +46,7 @@ def python(
     path = [str(place / "away/holdfast/inside/site"), *([str(user)] if user else []), str(place)]
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("HOLDFAST_", "PYTHON"))}
     env = {**kept, "PYTHONPATH": os.pathsep.join(path), **({"HOLDFAST_RUN": "/run"} if watched else {}), **more}
-    return subprocess.run([bare_python(), *words], env=env, capture_output=True, text=True, cwd=place, check=False, timeout=60)
+    return subprocess.run([bare_python(), *words], env=env, capture_output=True, text=True, cwd=place, check=False, timeout=600)
 
 
 def bare_python() -> str:
@@ -189,7 +189,7 @@ def test_children_of_multiprocessing_are_armed_too(method: str, place: Path) -> 
             queue = context.Queue()
             child = context.Process(target=work, args=(queue,))
             child.start()
-            print(queue.get(timeout=30))
+            print(queue.get(timeout=600))
             child.join()
         """)
     )

@@ -238,7 +238,7 @@ def test_a_query_that_does_not_hear_the_interrupt_still_returns_in_time(run: Run
         "except QueryTimeout: print(time.monotonic() - start, flush=True)\n"
         "os._exit(0)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(run.path)], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code, str(run.path)], capture_output=True, text=True, timeout=600, check=True)
     assert 0.5 <= float(done.stdout) < 1.5
 
 

@@ -26,7 +26,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     event, write = threading.Event(), saver.write_checkpoint
 
     def slow(*args: Any, **kwargs: Any) -> Path:
-        assert event.wait(30)
+        assert event.wait(600)
         return write(*args, **kwargs)
 
     monkeypatch.setattr(saver, "write_checkpoint", slow)

@@ -24,5 +24,5 @@ print(troubles, done)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space of the process")
 def test_where_no_thread_can_be_started_the_work_is_done_and_closing_raises_nothing() -> None:
-    done = subprocess.run([sys.executable, "-c", NO_THREAD], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", NO_THREAD], capture_output=True, text=True, timeout=600, check=False)
     assert done.stdout == "['starting a thread'] [1]\n", done.stderr

@@ -48,7 +48,7 @@ def run_script(text: str, *words: str) -> None:
         [sys.executable, "-W", "error", "-c", text, *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
         env=environment,
     )

@@ -45,7 +45,7 @@ def waited(library: Path, folder: Path, first: str, *later: str, every: float = 
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=600,
     )
     return float(done.stdout)
 

@@ -41,7 +41,7 @@ def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFolder]
     recorder.close()
 
 
-def wait_until(holds: Callable[[], Any], seconds: float = 40.0) -> None:
+def wait_until(holds: Callable[[], Any], seconds: float = 600.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.02)
