@@ -33,10 +33,10 @@ def train(number, bad):
         losses[number].append(float(loss.detach()))
         together.wait()
     with torch.no_grad():
-        print(number, float(mse_loss(model(x), y)), flush=True)
+        ends[number] = float(mse_loss(model(x), y))
 
 torch.set_num_threads(1)
-making, together, losses = threading.Lock(), threading.Barrier(3), {0: [], 1: [], 2: []}
+making, together, losses, ends = threading.Lock(), threading.Barrier(3), {0: [], 1: [], 2: []}, {}
 threads = [threading.Thread(target=train, args=(n, range(40, 120, 9) if n == 0 and WITH_NAN else ())) for n in range(3)]
 for thread in threads:
     thread.start()
@@ -44,6 +44,7 @@ for thread in threads:
     thread.join()
 import json, pathlib
 pathlib.Path("losses.json").write_text(json.dumps(losses))
+print(*(ends[number] for number in range(3)))
 """
 
 MAML = """
@@ -182,7 +183,7 @@ def recorded(run: RunFolder) -> list[tuple[float, ...]]:
 def test_nan_in_one_thread_costs_the_trainings_of_other_threads_nothing(warm: WarmPython, tmp_path: Path) -> None:
     healthy, bare = run_of(warm, tmp_path / "healthy", THREADS.replace("WITH_NAN", "False"))
     run, printed = run_of(warm, tmp_path / "nan", THREADS.replace("WITH_NAN", "True"))
-    assert sorted(printed.splitlines())[1:] == sorted(bare.splitlines())[1:], "to the last bit"
+    assert printed.split()[1:] == bare.split()[1:], "to the last bit"
     assert "nan" not in printed
     assert not findings_of(healthy.path)
     losses = sorted(json.loads((tmp_path / "healthy/losses.json").read_text()).values())
