@@ -18,7 +18,7 @@ class Waiting(Dataset[Any]):
         self.transform = self.slowly
 
     def slowly(self, value: Any) -> Any:
-        time.sleep(0.004)
+        time.sleep(0.01)
         return value
 
     def __len__(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.signals import recorder as recorder_module
+from holdfast.signals import table as table_module
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
@@ -21,9 +22,10 @@ def own_registry(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 
 @pytest.fixture
 def tiny_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments of 8, then 32 rows, so that a short table has several."""
+    """Segments of 8, then 32 rows, so that a short table has several; each is waited for, so that no row is dropped."""
     small = {name: replace(table, first_segment_rows=8, segment_rows=32) for name, table in TABLES.items()}
     monkeypatch.setattr(recorder_module, "TABLES", small)
+    monkeypatch.setattr(table_module, "_WAIT_SECONDS", 600.0)
 
 
 @pytest.fixture
