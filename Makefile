@@ -69,6 +69,7 @@ peers: $(INSTALLED)  ## the same faults as others see them; writes docs/peers.md
 
 docs: $(INSTALLED)  ## write the generated pages again
 	$(BIN)/python -m holdfast.signals.describe > docs/schema.md.new && mv docs/schema.md.new docs/schema.md
+	$(BIN)/python -m holdfast.inside.taps docs/capture.md
 	$(BIN)/python -m holdfast.diagnosis.describe docs/failures
 
 clean:  ## remove .venv and everything else that was made here, but no runs

@@ -14,6 +14,35 @@ from watched_training import WarmPython
 FALTERS = str(VICTIMS / "falters.py")
 SOON = {"HOLDFAST_BACK_OFF": "0.1"}
 RESUME = ("--resume-args", "--resume {checkpoint}")
+TRACKED = """
+import os, time, urllib.request, torch
+torch.manual_seed(0)
+where = os.environ["MLFLOW_TRACKING_URI"]
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(60):
+    loss = model(torch.randn(8, 4)).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    time.sleep(0.01)
+    if where.startswith("http"):
+        urllib.request.urlopen(where, data=str(step).encode(), timeout=60).close()
+print("logged to", where)
+"""
+SERVER = """
+import os, runpy, socket, threading
+if os.environ.get("HOLDFAST_ATTEMPT", "1") == "1":
+    server = socket.create_server(("127.0.0.1", 0))
+    os.environ["MLFLOW_TRACKING_URI"] = "http://127.0.0.1:%d" % server.getsockname()[1]
+    def answer():
+        for _ in range(30):
+            one, _ = server.accept()
+            one.recv(65536)
+            one.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\nConnection: close\\r\\n\\r\\n")
+            one.close()
+        server.close()
+    threading.Thread(target=answer, daemon=True).start()
+runpy.run_path("train.py", run_name="__main__")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +86,19 @@ def test_a_script_that_cannot_resume_is_fast_forwarded_after_an_error_and_the_er
     assert error["evidence"]["error"] == "ValueError: sample 4711 has no label"
     shown = json.loads(typed("diagnose", "a", "--json", folder=tmp_path).stdout)["runs"][0]
     assert "script-error" in [one["code"] for one in shown["findings"]]
+
+
+def test_a_training_whose_tracker_is_gone_resumes_with_trackers_offline(tmp_path: Path) -> None:
+    """The server goes away at step 30, and stays away."""
+    (tmp_path / "train.py").write_text(TRACKED)
+    (tmp_path / "serve.py").write_text(SERVER)
+    words = ("--policy", "heal", "--name", "a", PYTHON, "serve.py")
+    done = run(tmp_path, *words, env={**SOON, "HOLDFAST_SAVE_EVERY": "0.05"}, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "URLError" in done.stderr and "[tracker-unreachable]" in done.stderr and "trackers offline" in done.stderr
+    (row,) = restarts_of(tmp_path / "runs/a")
+    assert (row["because"], row["state"]) == ("tracker-unreachable", "done")
+    assert "sqlite:///" in done.stdout.splitlines()[-1] and str(tmp_path / "runs/a/trackers") in done.stdout.splitlines()[-1]
 
 
 @pytest.mark.slow  # tests/unit/recovery/test_restart.py decides the same

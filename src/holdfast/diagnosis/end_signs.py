@@ -59,7 +59,7 @@ def of_gpu_limit(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 def of_tracker(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     """Why a tracker could not be written to, from the error."""
     error, server = str(evidence.get("error") or ""), str(evidence.get("server") or "")
-    if "locked" in error.lower() or (server.startswith("sqlite") and "held the training" in error):
+    if "locked" in error.lower() or evidence.get("waits_in") in ("sqlalchemy", "sqlite3"):
         yield "database-is-locked", "its database is locked by another process"
     elif _REFUSED.search(error):
         yield "key-refused", "the server refuses the key, or there is none"

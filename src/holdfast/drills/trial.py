@@ -27,7 +27,7 @@ from holdfast.drills.injection.notes import Notes
 from holdfast.drills.metric import metric_of
 from holdfast.drills.plan import Plan, Planned
 from holdfast.drills.told import Told, read_told
-from holdfast.environment.scratch import scratch_trackers
+from holdfast.environment.scratch import offline_trackers
 from holdfast.errors import HoldfastError
 from holdfast.signals.run_folder import RunFolder
 
@@ -136,7 +136,7 @@ def _environment(training: Training, policy: str | None, plan: Plan) -> dict[str
     paths = [str(_SITE), *([path] if path else [])] if policy is None else [path]
     return {
         **kept,
-        **scratch_trackers(plan.folder),
+        **offline_trackers(plan.folder),
         **({"PYTHONPATH": os.pathsep.join(paths)} if any(paths) else {}),
         "SEED": str(plan.seed),
         "PYTHONHASHSEED": str(plan.seed % (1 << 32)),

@@ -13,8 +13,9 @@ from pathlib import Path
 _SITE = Path(__file__).resolve().parents[1] / "inside" / "site"
 
 
-def scratch_trackers(folder: Path) -> dict[str, str]:
-    """Variables that send what a script logs to a folder instead of its tracker."""
+def offline_trackers(folder: Path) -> dict[str, str]:
+    """Variables that send what a script logs to a folder instead of its tracker; the folder is made."""
+    folder.mkdir(parents=True, exist_ok=True)
     return {
         "WANDB_MODE": "offline",
         "WANDB_DIR": str(folder),
@@ -34,4 +35,4 @@ def started_inside(given: Mapping[str, str], begin: str, folder: Path, **more: s
     """An environment in which Python calls `begin` (module:function) once torch is there, without an outer Holdfast."""
     kept = {name: value for name, value in given.items() if not name.startswith("HOLDFAST_")}
     path = os.pathsep.join(filter(None, (str(_SITE), kept.get("PYTHONPATH", ""))))
-    return {**kept, **scratch_trackers(folder), "PYTHONPATH": path, "HOLDFAST_ALSO": begin, **more}
+    return {**kept, **offline_trackers(folder), "PYTHONPATH": path, "HOLDFAST_ALSO": begin, **more}

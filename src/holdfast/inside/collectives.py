@@ -11,44 +11,44 @@ from typing import Any
 
 import torch
 
-from holdfast.inside.patches import Patches
 from holdfast.inside.process import Process
 from holdfast.inside.pulse import PULSE
 from holdfast.inside.shield import Shield
+from holdfast.inside.taps import COLLECTIVES, Taps
 from holdfast.signals.pulse import COLLECTIVE
 
-_OPERATIONS = (
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_gather_object",
-    "all_reduce",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
-    "broadcast_object_list",
-    "gather",
-    "monitored_barrier",
-    "recv",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "scatter",
-    "send",
-)
 _ROWS_A_STEP = 100
 BACKWARD = "backward"  # under DDP and FSDP the ranks wait for each other in there
 
 
-def watch_collectives(patches: Patches, process: Process, shield: Shield) -> Callable[..., Any] | None:
-    """Wrap the functions of `torch.distributed` that a script calls. What writes down how long something held the caller; None
-    where there is one rank only."""
+def watch_collectives(taps: Taps, process: Process, shield: Shield, told: Callable[[Callable[..., Any]], None]) -> None:
+    """Wrap the collectives that a script calls, once there are several ranks; then `told` gets what records a wait."""
     if not torch.distributed.is_available():
-        return None
-    record = shield(_Log(process).record)
-    for name in _OPERATIONS:
-        patches.replace(torch.distributed, name, partial(_timed, name, record))
-    return record if os.environ.get("WORLD_SIZE", "1") != "1" else None
+        return
+    watched = False
+
+    def watch() -> None:
+        nonlocal watched
+        if not watched:
+            watched = True
+            record = shield(_Log(process).record)
+            for name in COLLECTIVES:
+                taps.wrap(f"torch.distributed.{name}", partial(_timed, name, record))
+            told(record)
+
+    watch_if_several = shield(lambda: watch() if torch.distributed.get_world_size() > 1 else None)
+
+    def begins(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            watch_if_several()
+            return result
+
+        return init_process_group
+
+    taps.wrap("torch.distributed.init_process_group", begins)
+    if os.environ.get("WORLD_SIZE", "1") != "1":  # before the script imports them by name
+        watch()
 
 
 class _Log:

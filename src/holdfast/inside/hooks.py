@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,18 +11,15 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook, register_module_parameter_registration_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.optim.swa_utils import AveragedModel
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from holdfast.inside.capture.modules import without_hooks
-from holdfast.inside.capture.servers import Servers
 from holdfast.inside.closures import closure_of, with_closure
 from holdfast.inside.collectives import BACKWARD, watch_collectives
-from holdfast.inside.patches import Patches
 from holdfast.inside.pulse import PULSE
 from holdfast.inside.restarted import cap_workers, restarted
 from holdfast.inside.session import Session
 from holdfast.inside.shield import Shield
+from holdfast.inside.taps import Taps
 from holdfast.signals.pulse import LOADING
 
 Optimizer = torch.optim.Optimizer
@@ -37,11 +33,11 @@ class Hooks:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._patches = Patches()
+        self._taps = Taps()
         self._handles: list[Any] = []
         self._here = session.here
         self.guards = False  # whether what only a guard needs is hung in
-        self._held: Callable[..., Any] | None = None  # of several ranks: told how long every so-manieth backward pass took
+        self._held: Callable[..., Any] | None = None  # with several ranks: records how long a backward pass took
         shield = Shield(session.trouble)
         self._before = shield(session.before_update)
         self._after = shield(session.after_update)
@@ -51,41 +47,42 @@ class Hooks:
         """Hang everything in."""
         self._handles.append(register_optimizer_step_pre_hook(self._before_step))
         self._handles.append(register_optimizer_step_post_hook(self._after_step))
-        registry, replace = self.session.registry, self._patches.replace
+        registry, wrap = self.session.registry, self._taps.wrap
         self._handles.append(register_module_parameter_registration_hook(registry.note_module))
         self._handles.append(register_module_module_registration_hook(registry.note_module))
-        replace(Optimizer, "__init__", registry.noting)
-        replace(torch.autograd, "backward", self._backward)
-        replace(torch.amp.GradScaler, "scale", self._scale)
-        replace(torch.amp.GradScaler, "step", self._scaler_step)
-        for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
-            replace(owner, "clip_grad_norm_", self._clip)
-        replace(_BaseDataLoaderIter, "__next__", self._next_batch)
-        replace(nn.Module, "train", self._train)
-        replace(nn.Module, "__getstate__", self._getstate)
-        replace(nn.Module, "load_state_dict", self._load_state_dict)
-        self.session.saves.install(self._patches, self._shield)
-        self.session.loads.install(self._patches, self._shield)
-        Servers(self.session.saves.news).install(self._patches, self._shield)
-        self.session.watch_trackers()
+        wrap("torch.optim.Optimizer.__init__", registry.noting)
+        wrap("torch.autograd.backward", self._backward)
+        wrap("torch.amp.GradScaler.scale", self._scale)
+        wrap("torch.amp.GradScaler.step", self._scaler_step)
+        wrap("torch.nn.utils.clip_grad_norm_", self._clip)
+        wrap("torch.nn.utils.clip_grad.clip_grad_norm_", self._clip)
+        wrap("torch.utils.data.dataloader._BaseDataLoaderIter.__next__", self._next_batch)
+        wrap("torch.nn.Module.train", self._train)
+        wrap("torch.nn.Module.__getstate__", self._getstate)
+        wrap("torch.nn.Module.load_state_dict", self._load_state_dict)
+        self.session.saves.install(self._taps, self._shield)
+        self.session.loads.install(self._taps, self._shield)
         self.guards = any(scope.policy.acts for scope in self.session.scopes)
         if self.guards:
-            self.session.feeds.keep_batches().install(self._patches)
-            replace(AveragedModel, "update_parameters", self._update_average)
-        replace(torch.jit._recursive, "create_script_module", self._script)
-        replace(torch.utils, "swap_tensors", self._swap)
-        replace(os, "_exit", self._exit)
-        self._held = watch_collectives(self._patches, self.session, self._shield)
+            self.session.feeds.keep_batches().install(self._taps)
+            wrap("torch.optim.swa_utils.AveragedModel.update_parameters", self._update_average)
+        wrap("torch.jit._recursive.create_script_module", self._script)
+        wrap("torch.utils.swap_tensors", self._swap)
+        wrap("os._exit", self._exit)
+        watch_collectives(self._taps, self.session, self._shield, self._several_ranks)
         told = restarted()
         if told is not None and told.workers is not None:
-            cap_workers(self._patches, told.workers)
+            cap_workers(self._taps, told.workers)
 
     def remove(self) -> None:
         """Take everything out."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._patches.restore()
+        self._taps.remove()
+
+    def _several_ranks(self, record: Callable[..., Any]) -> None:
+        self._held = record
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:

@@ -58,6 +58,11 @@ class Pulse:
         """How much was seen of the training; a number that only grows."""
         return self._beats
 
+    @property
+    def thread(self) -> int:
+        """The thread that trains."""
+        return self._thread or 0
+
     # What the training does
 
     def beat(self) -> None:

@@ -17,9 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import DataLoader
-
-from holdfast.inside.patches import Patches
+from holdfast.inside.taps import Taps
 
 _WORKERS_PLACE = 4  # among the positional arguments behind the data set
 _ONLY_WITH_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
@@ -75,7 +73,7 @@ def read(environment: Mapping[str, str]) -> Restarted | None:
     )
 
 
-def cap_workers(patches: Patches, at_most: int) -> None:
+def cap_workers(taps: Taps, at_most: int) -> None:
     """Have every loader made from now on use fewer workers."""
 
     def capped(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,7 +83,7 @@ def cap_workers(patches: Patches, at_most: int) -> None:
 
         return __init__
 
-    patches.replace(DataLoader, "__init__", capped)
+    taps.wrap("torch.utils.data.DataLoader.__init__", capped)
 
 
 def fewer(args: tuple[Any, ...], kwargs: dict[str, Any], at_most: int) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from holdfast.inside.catching_up import CatchingUp
     from holdfast.inside.door.door import Doors
     from holdfast.inside.models import Models
-    from holdfast.inside.trackers import Trackers
 
 Optimizer = torch.optim.Optimizer
 
@@ -49,7 +48,6 @@ class Session(Process):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trackers: Trackers | None = None
         self.samples_modules = False  # whether modules are being timed in this step
         self._closes_with = os.getpid()  # the process that wrote down to close with it; this one has `atexit`
         self.doors: Doors | None = None
@@ -251,14 +249,6 @@ class Session(Process):
             write_losses(phase.of, phase.close())
 
     # Events that only a guarded training listens to
-
-    def watch_trackers(self) -> None:
-        """From the first call on, a tracker that fails is told; under a policy that repairs, the script is spared its error."""
-        if self.trackers is None:
-            from holdfast.inside.trackers import Trackers
-
-            self.trackers = Trackers(self.saves.news)
-            self.trackers.install()
 
     def state_loaded(self) -> None:
         """The script loads weights: statistics that were kept are not to be put back."""

@@ -85,7 +85,6 @@ ACTIONS = {
     ),
     "shrink-micro-batch": ActionWords("batches split", "split the batches", {"parts": " into {} parts"}),
     "save-checkpoint": ActionWords("checkpoint saved", "save a checkpoint", {}),
-    "go-on-without-tracker": ActionWords("went on without the tracker", "go on without the tracker", {}),
     "end-processes": ActionWords("processes ended", "end the processes", {}),
     "restart": ActionWords(
         "started again",

@@ -19,6 +19,7 @@ _IN_VAIN = 2
 _WAIT, _WAIT_AT_MOST = 1.0, 60.0  # seconds, doubled after each restart in vain
 _NUMBERS = ("loss-divergence", "non-finite-loss", "non-finite-gradient", "non-finite-weights", "metric-collapse")
 _OUT_OF_GPU_MEMORY, _OUT_OF_MEMORY, _LOADER = "gpu-out-of-memory", "host-out-of-memory", "loader-stall"
+_TRACKER = "tracker-unreachable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +44,14 @@ class Changes:
     workers: int | None = None
     parts: int = 1
     lr_factor: float = 1.0
+    trackers_offline: bool = False
 
     def words(self) -> list[str]:
         """As a person reads them."""
         said = [f"{self.workers} loader workers"] if self.workers is not None else []
         said += [f"every batch in {self.parts} parts"] if self.parts > 1 else []
-        return said + ([f"learning rate x {self.lr_factor:g}"] if self.lr_factor != 1.0 else [])
+        said += [f"learning rate x {self.lr_factor:g}"] if self.lr_factor != 1.0 else []
+        return said + (["trackers offline"] if self.trackers_offline else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +130,4 @@ def _changed(one: Ending, now: Changes, vain: int) -> Changes:
         parts *= 2
     if one.code in _NUMBERS:
         factor *= 0.5
-    return Changes(workers, parts, factor)
+    return Changes(workers, parts, factor, now.trackers_offline or one.code == _TRACKER)

@@ -14,7 +14,6 @@ KINDS = {
     "lower-lr": "multiply the learning rate by `factor`",
     "shrink-micro-batch": "split every batch into `parts`, with the same gradient",
     "save-checkpoint": "save a checkpoint now",
-    "go-on-without-tracker": "keep a tracker's errors from the script, and leave out what goes there while it fails",
     "end-processes": "end the command with everything that it has started",
     "restart": "start the command again, from its last clean checkpoint",
     "stop": "end the training, with the reason in `why`",

@@ -212,7 +212,7 @@ class Restarts:
         }
         with contextlib.suppress(OSError):
             self._run.journal.write("action", **row, settings=changed, state="done", detail=", ".join(what), **told)
-        return replace(self._launch, command=command, line=line, more=environment(origin, changes, attempt))
+        return replace(self._launch, command=command, line=line, more=environment(self._run, origin, changes, attempt))
 
     def _tell_stop(self, found: PostMortem, why: str | None) -> None:
         if why is None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.environment.scratch import offline_trackers
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.recovery.restart import Changes
 from holdfast.signals.run_folder import RunFolder
@@ -145,8 +146,9 @@ def names_in(template: str) -> list[str]:
     return names
 
 
-def environment(origin: Origin, changes: Changes, attempt: int) -> dict[str, str]:
+def environment(run: RunFolder, origin: Origin, changes: Changes, attempt: int) -> dict[str, str]:
     """What a later attempt finds in its environment; the first has none of it."""
+    trackers = offline_trackers(run.path / "trackers") if changes.trackers_offline else {}
     said: dict[str, Any] = {
         "HOLDFAST_ATTEMPT": attempt,
         "HOLDFAST_CHECKPOINT": origin.path,
@@ -157,4 +159,4 @@ def environment(origin: Origin, changes: Changes, attempt: int) -> dict[str, str
         "HOLDFAST_MICRO_BATCHES": changes.parts if changes.parts > 1 else None,
         "HOLDFAST_LR_FACTOR": changes.lr_factor if changes.lr_factor != 1.0 else None,
     }
-    return {name: str(value) for name, value in said.items() if value is not None}
+    return trackers | {name: str(value) for name, value in said.items() if value is not None}

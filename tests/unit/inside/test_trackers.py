@@ -1,7 +1,8 @@
-"""Under `heal` a tracker that fails does not end a training; a mistake in the call still does."""
+"""A tracker that holds the training up is named with the function that was called; other waits are not its fault."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -10,34 +11,26 @@ import pytest
 import torch
 
 from holdfast.inside.arm import armed
+from holdfast.inside.pulse import PULSE
 from holdfast.inside.trackers import Trackers
 from holdfast.signals.run_folder import RunFolder
 
+CODE = """
+def log_metric(name, value, inside, leave):
+    store.write(inside, leave)
+"""
+STORE = """
+def write(inside, leave):
+    inside.set()
+    leave.wait(600)
+"""
 
-class MlflowException(Exception):
-    """What MLflow raises when its server does not answer."""
 
-
-class Tracker:
-    """A module as MLflow's, and a clock."""
-
-    def __init__(self) -> None:
-        self.away, self.now, self.takes, self.logged = False, 0.0, 0.0, []
-        outer = self
-
-        class MlflowClient:
-            def log_metric(self, run_id: str, key: str, value: float) -> None:
-                if outer.away:
-                    raise MlflowException("API request to http://10.0.0.5:5000 failed")
-                outer.now += outer.takes
-                outer.logged.append((key, float(value)))
-
-        self.module: Any = ModuleType("mlflow.tracking.client")
-        self.module.MlflowClient = MlflowClient
-        Trackers(armed().session.saves.news, now=lambda: self.now).wrap(self.module)
-
-    def log(self, value: Any) -> None:
-        self.module.MlflowClient().log_metric("run", "loss", value)
+def module(name: str, code: str, **known: Any) -> Any:
+    made = ModuleType(name)
+    vars(made).update(known)
+    exec(code, vars(made))
+    return made
 
 
 def train() -> None:
@@ -47,50 +40,48 @@ def train() -> None:
     optimizer.step()
 
 
-def test_a_tracker_that_fails_is_left_out_told_once_and_tried_again(run: Callable[..., RunFolder]) -> None:
-    folder = run("heal")
-    train()
-    tracker = Tracker()
-    for now, away in ((0, False), (1, True), (2, True), (40, True), (60, False), (80, False), (81, False)):
-        tracker.now, tracker.away = float(now), away
-        tracker.log(now)
-    assert [value for _, value in tracker.logged] == [0, 80, 81]  # at 60 it was not asked
-    rows = list(folder.journal)
-    (found,) = [row for row in rows if row["kind"] == "finding"]
-    (done,) = [row for row in rows if row["kind"] == "action"]
-    assert found["code"] == done["because"] == "tracker-unreachable" and "10.0.0.5" in found["evidence"]["error"]
-
-
-@pytest.mark.parametrize("policy", ["observe", "guard"])
-def test_where_nothing_may_be_repaired_the_script_gets_the_error(run: Callable[..., RunFolder], policy: str) -> None:
-    folder = run(policy)
-    train()
-    tracker = Tracker()
-    tracker.away = True
-    for _ in range(2):
-        with pytest.raises(MlflowException):
-            tracker.log(1)
-    assert [row["code"] for row in folder.journal if row["kind"] in ("finding", "action")] == ["tracker-unreachable"]
-
-
-@pytest.mark.parametrize(("seconds", "told"), [(0.5, 0), (9.0, 1)])
-def test_a_tracker_that_holds_the_training_up_is_told(run: Callable[..., RunFolder], seconds: float, told: int) -> None:
+@pytest.mark.parametrize(
+    ("package", "inner", "seconds", "told"),
+    [
+        ("mlflow.tracking.fluent", "sqlalchemy.engine", 9.0, "sqlalchemy"),
+        ("mlflow.tracking.fluent", "urllib3.connection", 9.0, "urllib3"),
+        ("mlflow.tracking.fluent", "urllib3.connection", 3.0, None),
+        ("metrics_of_mine", "urllib3.connection", 9.0, None),
+    ],
+)
+def test_a_tracker_that_holds_the_training_is_told_with_its_function(
+    run: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch, package: str, inner: str, seconds: float, told: str | None
+) -> None:
     folder = run()
     train()
-    tracker = Tracker()
-    tracker.takes = seconds
-    tracker.log(1)
-    found = [row for row in folder.journal if row["kind"] == "finding"]
-    assert len(found) == told and all("held the training" in row["evidence"]["error"] for row in found)
+    tracker = module(package, CODE, store=module(inner, STORE))
+    inside, leave = threading.Event(), threading.Event()
+    waiting = threading.Thread(target=tracker.log_metric, args=("loss", 0.5, inside, leave))
+    waiting.start()
+    inside.wait(600)
+    monkeypatch.setattr(PULSE, "_thread", waiting.ident)
+    now = [0.0]
+    watch = Trackers(armed().session.saves.news, now=lambda: now[0])
+    try:
+        for now[0] in (0.0, 0.5, seconds, seconds + 1):
+            watch.look()
+    finally:
+        leave.set()
+        waiting.join(600)
+    found = [row["evidence"] for row in folder.journal if row["kind"] == "finding"]
+    if told is None:
+        assert found == []
+    else:
+        (evidence,) = found
+        assert evidence["error"] == "mlflow.log_metric held the training for 9.0 s" and evidence["waits_in"] == told
 
 
-def test_a_mistake_in_the_call_and_a_tracker_that_was_never_reached_are_the_scripts(run: Callable[..., RunFolder]) -> None:
-    run("heal")
-    tracker = Tracker()
-    tracker.away = True
-    with pytest.raises(MlflowException):  # before the first step
-        tracker.log(1)
+def test_a_training_that_goes_on_is_not_looked_at(run: Callable[..., RunFolder]) -> None:
+    folder = run()
     train()
-    tracker.away = False
-    with pytest.raises(ValueError, match="could not convert"):
-        tracker.log("a word")
+    now = [0.0]
+    watch = Trackers(armed().session.saves.news, now=lambda: now[0])
+    for now[0] in (0.0, 10.0, 20.0):
+        watch.look()
+        PULSE.beat()
+    assert [row for row in folder.journal if row["kind"] == "finding"] == []

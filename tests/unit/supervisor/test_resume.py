@@ -105,8 +105,8 @@ def test_a_template_that_cannot_be_read_is_refused_in_words(template: str) -> No
         names_in(template)
 
 
-def test_the_environment_holds_what_is_known_and_no_more() -> None:
-    said = environment(Origin(Path("/a/last.pt"), 60), Changes(workers=2, lr_factor=0.5), 2)
+def test_the_environment_holds_what_is_known_and_no_more(tmp_path: Path) -> None:
+    said = environment(RunFolder(tmp_path), Origin(Path("/a/last.pt"), 60), Changes(workers=2, lr_factor=0.5), 2)
     assert said == {
         "HOLDFAST_ATTEMPT": "2",
         "HOLDFAST_CHECKPOINT": "/a/last.pt",

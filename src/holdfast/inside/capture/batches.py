@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import Subset
-from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
+from torch.utils.data.dataloader import _DatasetKind
 
 from holdfast.inside.capture.batch_file import Drawn, SavedBatches, save_batches
 from holdfast.inside.capture.contents import look_at_input, size_of
-from holdfast.inside.patches import Patches
+from holdfast.inside.taps import Taps
 
 __all__ = ["Batches", "Drawn", "look_at_input"]
 _REMEMBERED_BYTES = 1 << 28
@@ -84,9 +84,9 @@ class Batches:
         self._bytes = 0
         self._others = 0  # batches that came from no loader of torch
 
-    def install(self, patches: Patches) -> None:
+    def install(self, taps: Taps) -> None:
         """Listen to what loaders ask their samplers for."""
-        patches.replace(_BaseDataLoaderIter, "_next_index", self._listening)
+        taps.wrap("torch.utils.data.dataloader._BaseDataLoaderIter._next_index", self._listening)
 
     def _listening(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def _next_index(iterator: Any) -> Any:

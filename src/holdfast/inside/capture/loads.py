@@ -17,18 +17,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import lr_scheduler
 from torch.utils.data import get_worker_info
 
 from holdfast.inside.capture.checkpoint_news import CheckpointNews
 from holdfast.inside.capture.non_finite import is_state, tensors_in
-from holdfast.inside.patches import Patches
 from holdfast.inside.pulse import PULSE
 from holdfast.inside.shield import Shield
+from holdfast.inside.taps import Taps
 from holdfast.signals.lineage import whole_path
 from holdfast.signals.pulse import LOADING
 
-Optimizer = torch.optim.Optimizer
 _FILES, _TENSORS, _PER_PART, _ASKED = 32, 512, 32, 16  # files, tensors of a file and of a part of it that are remembered; asked
 _LOADS = 64  # calls of `load_state_dict` before the first step that are remembered
 
@@ -62,7 +60,7 @@ class Loads:
         self.modules: deque[IntoModule] = deque(maxlen=_LOADS)
         self._others: dict[int, tuple[weakref.ref[Any], LoadedFile | None]] = {}
 
-    def install(self, patches: Patches, shield: Shield) -> None:
+    def install(self, taps: Taps, shield: Shield) -> None:
         """Hang it into torch; weights are told by the hook that a guard needs too."""
         read, put = shield(self.was_read), shield(self.put_into)
 
@@ -84,10 +82,10 @@ class Loads:
 
             return load_state_dict
 
-        patches.replace(torch, "load", watch_load)
-        patches.replace(torch.serialization, "load", lambda _: torch.load)  # the same one: it is pickled by this name
-        for owner in (Optimizer, torch.amp.GradScaler, *_schedulers()):
-            patches.replace(owner, "load_state_dict", watch_state)
+        taps.wrap("torch.load", watch_load)
+        taps.wrap("torch.serialization.load", lambda _: torch.load)  # the same one: it is pickled by this name
+        taps.wrap("torch.optim.Optimizer.load_state_dict", watch_state)
+        taps.wrap("torch.amp.GradScaler.load_state_dict", watch_state)
 
     # Events
 
@@ -109,7 +107,7 @@ class Loads:
         self.modules.append(IntoModule(weakref.ref(module), file, frozenset(missing), len(unexpected)))
 
     def put_into(self, thing: Any, state: Any) -> None:
-        """A state was put into an optimizer, a scheduler or a gradient scaler."""
+        """A state was put into an optimizer or a gradient scaler."""
         if len(self._others) >= _LOADS:
             self._others = {key: entry for key, entry in self._others.items() if entry[0]() is not None}
         if len(self._others) < _LOADS:
@@ -118,7 +116,7 @@ class Loads:
     # Questions
 
     def was_put_into(self, thing: Any) -> bool:
-        """Whether this optimizer, scheduler or scaler was given a state."""
+        """Whether this optimizer or scaler was given a state."""
         known = self._others.get(id(thing))
         return known is not None and known[0]() is thing
 
@@ -155,12 +153,6 @@ class Loads:
             file.told = True
             self._news.row("loaded", path=file.path, seconds=file.seconds)
         return file
-
-
-def _schedulers() -> Iterable[type]:
-    """Schedulers that put their state in by themselves."""
-    kinds = (kind for kind in vars(lr_scheduler).values() if isinstance(kind, type) and kind is not Optimizer)
-    return [kind for kind in kinds if "load_state_dict" in vars(kind)]
 
 
 def _some_of(content: Any) -> Iterable[torch.Tensor]:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.inside.patches import Patches
 from holdfast.inside.shield import Shield
+from holdfast.inside.taps import Taps
 from holdfast.signals.lineage import whole_path
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ class Protected:
         known = self._aims if by_name else self._tainted
         known.add(path) if bad else known.discard(path)
 
-    def watch_again(self, patches: Patches, shield: Shield) -> None:
+    def watch_again(self, taps: Taps, shield: Shield) -> None:
         """The hooks were taken out and are put back."""
         if self._watches_renames:
             self._watches_renames = False
-            self.watch_renames(patches, shield)
+            self.watch_renames(taps, shield)
 
-    def watch_renames(self, patches: Patches, shield: Shield) -> None:
+    def watch_renames(self, taps: Taps, shield: Shield) -> None:
         """From now on, look at what is moved: saving under another name and moving it over the good one is common."""
         if self._watches_renames:
             return
@@ -81,8 +81,8 @@ class Protected:
 
             return move
 
-        patches.replace(os, "replace", watched)
-        patches.replace(os, "rename", watched)
+        taps.wrap("os.replace", watched)
+        taps.wrap("os.rename", watched)
 
     def _aim_of(self, source: Any, destination: Any) -> str | None:
         """Where to move a file instead; None for all but those with NaN in them."""

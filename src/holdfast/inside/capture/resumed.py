@@ -40,7 +40,7 @@ def facts_of(
         "path": file.path if file is not None else None,
         "weights": weights,
         "optimizer": _optimizer(loads, optimizer),
-        "scheduler": _loaded([loads.was_put_into(one) or getattr(one, "last_epoch", 0) > 0 for one in found.schedulers]),
+        "scheduler": _loaded([_has_stepped(one) for one in found.schedulers]),
         "scaler": _loaded([loads.was_put_into(one) for one in found.scalers]),
         "lr": float(optimizer.param_groups[0].get("lr") or 0.0),
         **(said or {}),
@@ -124,6 +124,11 @@ def _optimizer(loads: Loads, optimizer: Optimizer) -> str:
     if loads.was_put_into(optimizer) and any(optimizer.state.values()):
         return "loaded"
     return "empty"
+
+
+def _has_stepped(scheduler: Any) -> bool:
+    """Whether a schedule is under way before the first step; a state from the very beginning makes no difference."""
+    return any(getattr(one, "last_epoch", 0) > 0 for one in (scheduler, *getattr(scheduler, "_schedulers", ())))
 
 
 def _loaded(each: list[bool]) -> str | None:

@@ -28,9 +28,9 @@ from holdfast.inside.capture.checkpoint_news import CheckpointNews
 from holdfast.inside.capture.non_finite import Bad, bad_tensors, is_state
 from holdfast.inside.capture.saved_rows import SavedRows
 from holdfast.inside.on_import import when_imported
-from holdfast.inside.patches import Patches
 from holdfast.inside.pulse import PULSE
 from holdfast.inside.shield import Shield
+from holdfast.inside.taps import Taps
 from holdfast.signals.lineage import END, mark_of, whole_path
 from holdfast.signals.pulse import SAVING
 
@@ -62,24 +62,24 @@ class Saves:
         self.rows = SavedRows(news.row)
         self._counts: dict[str, int] = {}
         self._protected: Protected | None = None
-        self._patches: Patches | None = None
+        self._taps: Taps | None = None
         self._shield: Shield | None = None
         self._listens = False
 
-    def install(self, patches: Patches, shield: Shield) -> None:
+    def install(self, taps: Taps, shield: Shield) -> None:
         """Hang it into torch."""
-        self._patches, self._shield = patches, shield
+        self._taps, self._shield = taps, shield
         if self._protected is not None:
-            self._protected.watch_again(patches, shield)
-        patches.replace(torch, "save", self._save)
-        patches.replace(torch.serialization, "save", lambda _: torch.save)  # the same one: it is pickled by this name
+            self._protected.watch_again(taps, shield)
+        taps.wrap("torch.save", self._save)
+        taps.wrap("torch.serialization.save", lambda _: torch.save)  # the same one: it is pickled by this name
         if (module := sys.modules.get("safetensors.torch")) is not None:
             self._watch_safetensors(module)
         elif not self._listens:
             self._listens = True
             when_imported({"safetensors.torch": self._watch_safetensors})
 
-    def _watch_safetensors(self, module: ModuleType) -> None:
+    def _watch_safetensors(self, _module: ModuleType) -> None:
         """Before others take the function by its name."""
 
         def watch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,8 +90,8 @@ class Saves:
 
             return save_file
 
-        if self._patches is not None:
-            self._patches.replace(module, "save_file", watch)
+        if self._taps is not None:
+            self._taps.wrap("safetensors.torch.save_file", watch)
 
     def _save(self, original: Callable[..., Any], callers: int = 2) -> Callable[..., Any]:
         begins, ended, failed = (self._shield_of(entry) for entry in (self.begins, self.ended, self.failed))
@@ -171,8 +171,8 @@ class Saves:
             target.instead = self._protected.other_name(target.path)
         elif target.kind == "file" and Path(target.path).exists():
             target.notes["note"] = "the script had opened the file itself: what was in it is gone"
-        if target.instead is None and self._patches is not None and self._shield is not None:
-            self._protected.watch_renames(self._patches, self._shield)  # it may be moved over a good file next
+        if target.instead is None and self._taps is not None and self._shield is not None:
+            self._protected.watch_renames(self._taps, self._shield)  # it may be moved over a good file next
 
     def _tell_bad(self, target: Target, facts: dict[str, Any]) -> None:
         count = self._counts[target.path] = self._counts.get(target.path, 0) + 1
