@@ -21,6 +21,7 @@ def offline_trackers(folder: Path) -> dict[str, str]:
         "WANDB_DIR": str(folder),
         "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}",
         "MLFLOW_REGISTRY_URI": f"sqlite:///{folder / 'mlflow.db'}",
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": str(folder / "mlartifacts"),  # else artifacts go to ./mlruns, whatever the address
         "TRACKIO_DIR": str(folder / "trackio"),
         "COMET_OFFLINE_DIRECTORY": str(folder / "comet"),
         "COMET_START_ONLINE": "0",

@@ -12,7 +12,7 @@ from holdfast.environment.repro.pair import Asked, run_once
 
 SCRIPT = """
 import json, os, sys, torch
-names = ("WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI", "TRACKIO_DIR")
+names = ("WANDB_MODE", "WANDB_DIR", "MLFLOW_TRACKING_URI", "_MLFLOW_SERVER_ARTIFACT_ROOT", "TRACKIO_DIR")
 json.dump({name: os.environ.get(name) for name in names}, open(sys.argv[1], "w"))
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
