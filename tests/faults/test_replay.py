@@ -13,12 +13,11 @@ import pytest
 import torch
 from holdfast_run import PYTHON, Done, typed
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 from warm_command import WarmCommand
 
 from holdfast.inside.capture.batches import Batches
 from holdfast.inside.discovery import find_living, find_roots
-from holdfast.inside.patches import Patches
+from holdfast.inside.taps import Taps
 from holdfast.signals.run_folder import RunFolder
 
 SCRIPT = """
@@ -88,7 +87,7 @@ class Kept(Exception):
 @contextmanager
 def keeping(folder: Path, *, at: int | None = None) -> Iterator[Batches]:
     """Save the first step whose gradients are not finite, or step `at`, as the guard does."""
-    batches, patches, steps = Batches(), Patches(), 0
+    batches, taps, steps = Batches(), Taps(), 0
 
     def next_batch(original: Any) -> Any:
         def __next__(iterator: Any) -> Any:
@@ -108,14 +107,14 @@ def keeping(folder: Path, *, at: int | None = None) -> Iterator[Batches]:
         batches.end_step()
         steps += 1
 
-    batches.install(patches)
-    patches.replace(_BaseDataLoaderIter, "__next__", next_batch)
+    batches.install(taps)
+    taps.wrap("torch.utils.data.dataloader._BaseDataLoaderIter.__next__", next_batch)
     handle = register_optimizer_step_pre_hook(before_step)
     try:
         yield batches
     finally:
         handle.remove()
-        patches.restore()
+        taps.remove()
 
 
 def written(folder: Path, *, spoil: str = "pass", loss: str = "outputs", **parts: Any) -> Path:

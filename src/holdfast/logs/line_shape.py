@@ -20,6 +20,11 @@ _WORD = re.compile(r"[A-Za-z_][\w/.@-]*(?:\([\w@]+\))?$")  # at the end of what 
 _EPOCH = re.compile(r"\bepochs?\b['\"]?\s*[:=#]?\s*\[?\(?\s*(\d+(?:\.\d+)?)(?:\s*(?:/|of)\s*(\d+))?", re.IGNORECASE)
 _STEP = re.compile(r"\b(?:global[ _]?step|steps?|iter(?:ation)?s?|it|batch)\b['\"]?\s*[:=#]?\s*\[?\(?\s*(\d+)", re.IGNORECASE)
 _BARE = re.compile(rf"^\s*(?P<step>\d+)\s+(?P<name>[A-Za-z_]\w*)\s+(?P<value>{_NUMBER})\s*$", re.IGNORECASE)
+_AT = re.compile(  # `loss at 404 1.79`, `Eval loss at step 1000: 5.02`
+    rf"(?P<name>(?:[A-Za-z_]\w*[ /]){{0,2}}[A-Za-z_]\w*)\s+(?:at|@|after)\s+(?:(?:step|iter(?:ation)?|update)s?\s*)?(?P<step>\d+)"
+    rf"\s*[:=,]?\s+(?P<value>{_NUMBER})",
+    re.IGNORECASE,
+)
 _DARKNET = re.compile(rf"^\s*(?P<step>\d+):\s*{_NUMBER},\s*(?P<value>{_NUMBER})\s+(?P<name>avg)\b", re.IGNORECASE)
 _HEADING = re.compile(  # `| valid |`, `Test set:`, `Epoch(val)`: what follows was measured on it
     r"\b(train|val|valid|eval|test|dev)(?:ing|ation|idation|uation)?(?:\s+(?:set|epoch|phase|results?))?\s*(?:[:|\])>]|-\s)",
@@ -77,13 +82,13 @@ def value_of(name: str, text: str) -> float | None:
 @lru_cache(maxsize=2048)
 def _shape(line: str) -> Shape:
     rank = _RANK.match(line)
-    epoch, bar, bare = _EPOCH.search(line), _BAR.search(line), _BARE.match(line) or _DARKNET.match(line)
+    epoch, bar, bare = _EPOCH.search(line), _BAR.search(line), _BARE.match(line) or _DARKNET.match(line) or _named_at(line)
     step = bare if bare is not None else _STEP.search(line)
     counted = ("at", "of") if bar is not None and bar["at"] else ("n", "all") if bar is not None and bar["n"] else None
     return Shape(
         tuple(_bare_pair(line, bare) if bare is not None else _pairs(line, rank.end() if rank is not None else 0)),
         _slot(line, *epoch.span(1)) if epoch is not None else None,
-        _slot(line, *step.span(1)) if step is not None else None,
+        _slot(line, *(step.span("step") if step is bare else step.span(1))) if step is not None else None,
         _slot(line, *rank.span(1)) if rank is not None else None,
         (_slot(line, *bar.span(counted[0])), _slot(line, *bar.span(counted[1]))) if bar is not None and counted else None,
         bar is not None and counted is None,
@@ -104,9 +109,14 @@ def _slot(line: str, start: int, stop: int) -> Slot:
     return tuple(found)
 
 
+def _named_at(line: str) -> re.Match[str] | None:
+    found = _AT.search(line)
+    return found if found is not None and role_of(found["name"]).role in ("loss", "metric") else None
+
+
 def _bare_pair(line: str, bare: re.Match[str]) -> list[tuple[Slot, Slot]]:
-    """`12 train 3.5`."""
-    name = bare["name"].lower()
+    """`12 train 3.5`, `loss at 12 3.5`."""
+    name = bare["name"].lower().strip()
     return [((f"{_SPLITS[name]} loss" if name in _SPLITS else name,), _slot(line, *bare.span("value")))]
 
 

@@ -68,7 +68,9 @@ def _read_file(path: Path, name: str) -> list[Curves]:
 
 
 def _from_text(path: Path, name: str, text: str) -> list[Curves]:
-    lines = text.splitlines()[:-1] or text.splitlines()
+    lines = text.splitlines()
+    if len(lines) > 1 and not text.endswith("\n"):
+        lines.pop()  # it may have been cut
     if looks_like_table(lines):
         return _from_table(path, name, header_of(lines))
     if looks_like_numbers(lines):

@@ -51,6 +51,8 @@ def role_of(name: str) -> Role:
         return Role("data_seconds", split)
     if together & _TIME or together & _RATE or "samples" in together:
         return Role("seconds" if together & _TIME and not together & _RATE else "other", split)
+    if together & {"accu", "accum", "accumulate", "accumulation"}:  # gradient accumulation is no accuracy
+        return Role("other", split)
     if "scale" in together or "scaler" in together:
         return Role("other", split)
     if together & {"mem", "memory", "vram", "rss"}:

@@ -53,7 +53,7 @@ def run_of(
     curves = [column.curve(title, (roles or {}).get(title) or role_of(title)) for title, column in columns.items()]
     thinned = max((column.thinned for column in columns.values()), default=1)
     said = (*notes, f"long columns were thinned: about one point of {thinned}") if thinned > 1 else notes
-    told = _in_order([curve for curve in curves if not _says_nothing(curve)])
+    told = _in_order(_measured(curves))
     return Curves(name, tuple(told), source=source, planned_steps=planned_steps, notes=said)
 
 
@@ -113,9 +113,14 @@ def _named(rows: Sequence[Row], wanted: tuple[str, ...]) -> str | None:
     return next((names[name] for name in wanted if name in names), None)
 
 
-def _says_nothing(curve: Curve) -> bool:
-    """A validation column that is zero throughout was never measured; one that is NaN throughout may have been."""
-    return curve.role in ("loss", "metric") and curve.split != "train" and len(curve) > 1 and not curve.values.any()
+def _measured(curves: list[Curve]) -> list[Curve]:
+    """Without validation columns that were never measured: losses that are zero throughout, and metrics beside no other loss."""
+
+    def is_zero(curve: Curve) -> bool:
+        return curve.role in ("loss", "metric") and curve.split != "train" and len(curve) > 1 and not curve.values.any()
+
+    has_loss = any(curve.role == "loss" and curve.split != "train" and curve.values.any() for curve in curves)
+    return [curve for curve in curves if not is_zero(curve) or (has_loss and curve.role == "metric")]
 
 
 def _in_order(curves: list[Curve]) -> list[Curve]:

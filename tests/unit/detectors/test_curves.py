@@ -165,3 +165,45 @@ def test_a_curve_of_any_length_is_judged_alike_and_in_little_memory(length: int)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100e6
+
+
+def test_the_training_loss_of_a_policy_whose_reward_rises_may_rise_too() -> None:
+    rising = np.linspace(0.1, 0.9, 200)
+    rewarded = Curve("ep_rew_mean", np.arange(200), np.linspace(-500.0, 200.0, 200))
+    assert "loss-divergence" in codes(Curves("run", (Curve("loss", np.arange(200), rising, role="loss", better="lower"),)))
+    both = (Curve("loss", np.arange(200), rising, role="loss", better="lower"), rewarded)
+    assert "loss-divergence" not in codes(Curves("run", both))
+
+
+def test_a_metric_that_never_rose_does_not_collapse_and_one_class_of_many_is_not_the_model() -> None:
+    def metric(name: str, values: list[float]) -> Curve:
+        return Curve(name, np.arange(len(values)), np.array(values), role="metric", split="val", better="higher")
+
+    bottom = metric("mAP50", [0.0, 0.001, 0.006, 0.004, 0.003, 0.001, 0.0, 0.0, 0.0, 0.0])
+    assert "metric-collapse" not in codes(Curves("run", (bottom,)))
+    fell = metric("class 1 f1", [0.0, 0.1, 0.6, 0.6, 0.5, 0.1, 0.0, 0.0, 0.0, 0.0])
+    rose = [metric(f"class {number} f1", [0.1, 0.2, 0.4, 0.5, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6]) for number in (2, 3, 4)]
+    assert "metric-collapse" in codes(Curves("run", (fell,)))
+    assert "metric-collapse" not in codes(Curves("run", (fell, *rose)))
+
+
+def test_a_metric_that_lost_half_of_where_it_began_has_declined() -> None:
+    values = np.concatenate([np.full(10, 0.35), np.linspace(0.35, 0.15, 30)])
+    curve = Curve("mAP50", np.arange(40), values, role="metric", split="val", better="higher")
+    assert {"metric-collapse", "metric-decline"} & codes(Curves("run", (curve,)))
+
+
+def test_a_spike_of_a_thousand_times_that_stays_six_times_too_high_has_not_recovered() -> None:
+    values = np.concatenate([np.full(100, 0.02), [20.0], np.geomspace(20.0, 0.14, 20), np.full(80, 0.14)])
+    values *= np.random.default_rng(0).uniform(0.97, 1.03, len(values))
+    (spike,) = [one for one in look_at(run(values)) if one.code == "loss-spike"]
+    assert spike.evidence["recovered"] is False
+
+
+def test_a_validation_that_was_nan_once_and_came_back_is_a_note() -> None:
+    train = Curve("loss", np.arange(40), np.linspace(2.0, 0.5, 40), role="loss", better="lower")
+    values = np.linspace(2.0, 0.6, 40)
+    values[3] = np.nan
+    held_out = Curve("val_loss", np.arange(40), values, role="loss", split="val", better="lower")
+    (told,) = [one for one in look_at(Curves("run", (train, held_out))) if one.code == "non-finite-loss"]
+    assert told.severity == "info"

@@ -15,12 +15,11 @@ import pytest
 import torch
 from every_case import every_case
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from holdfast.inside.capture import batch_file
 from holdfast.inside.capture import batches as batches_module
 from holdfast.inside.capture.batches import Batches, look_at_input
-from holdfast.inside.patches import Patches
+from holdfast.inside.taps import Taps
 
 NAN, INF = float("nan"), float("inf")
 
@@ -48,7 +47,7 @@ class Stream(IterableDataset[int]):
 @pytest.fixture
 def drawn() -> Iterator[Batches]:
     """Hears of every batch that a loader gives."""
-    batches, patches = Batches(), Patches()
+    batches, taps = Batches(), Taps()
 
     def next_batch(original: Any) -> Any:
         def __next__(iterator: Any) -> Any:
@@ -58,10 +57,10 @@ def drawn() -> Iterator[Batches]:
 
         return __next__
 
-    batches.install(patches)
-    patches.replace(_BaseDataLoaderIter, "__next__", next_batch)
+    batches.install(taps)
+    taps.wrap("torch.utils.data.dataloader._BaseDataLoaderIter.__next__", next_batch)
     yield batches
-    patches.restore()
+    taps.remove()
 
 
 @pytest.mark.parametrize(

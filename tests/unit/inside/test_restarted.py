@@ -11,8 +11,8 @@ from every_case import every_case
 from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.inside import trainers
-from holdfast.inside.patches import Patches
 from holdfast.inside.restarted import Restarted, cap_workers, fewer, read
+from holdfast.inside.taps import Taps
 
 DATA = TensorDataset(torch.zeros(8, 1))
 
@@ -42,13 +42,13 @@ def test_a_loader_gets_so_many_workers_at_most(args: Any, kwargs: Any, wanted: A
 
 
 def test_a_loader_without_workers_is_made_without_the_options_that_need_some() -> None:
-    patches = Patches()
-    cap_workers(patches, 0)
+    taps = Taps()
+    cap_workers(taps, 0)
     try:
         loader = DataLoader(DATA, batch_size=4, num_workers=4, prefetch_factor=8, persistent_workers=True, timeout=60)
         assert loader.num_workers == 0 and len(list(loader)) == 2
     finally:
-        patches.restore()
+        taps.remove()
     assert DataLoader(DATA, num_workers=3).num_workers == 3
 
 

@@ -103,3 +103,16 @@ def test_a_list_of_numbers_is_named_by_its_file(tmp_path: Path) -> None:
 def test_a_series_that_tensorboard_exported_is_named_by_its_file(tmp_path: Path) -> None:
     curves = only(tmp_path / "run-a-tag-val_loss.csv", "Wall time,Step,Value\n1700000000.1,0,2.5\n1700000001.1,10,2.25\n")
     assert curves.val_loss is not None and list(curves.val_loss.values) == [2.5, 2.25]
+
+
+def test_a_metric_that_is_zero_throughout_was_measured_where_the_validation_loss_was(tmp_path: Path) -> None:
+    rows = [f"{epoch},{2.0 - 0.01 * epoch},{1.9 - 0.01 * epoch},0" for epoch in range(10)]
+    (tmp_path / "a.csv").write_text("\n".join(["epoch,train/loss,val/loss,metrics/mAP50(B)", *rows]) + "\n")
+    (curves,) = open_log(tmp_path / "a.csv")
+    assert [curve.name for curve in curves.metrics] == ["metrics/mAP50(B)"]
+
+
+def test_a_table_of_one_row_is_a_table(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("epoch, train/loss, val/loss\n1, 1.08, nan\n")
+    (curves,) = open_log(tmp_path / "a.csv")
+    assert curves.train_loss is not None and curves.train_loss.values.tolist() == [1.08]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from every_case import every_case
 
+from holdfast.logs.roles import role_of
 from holdfast.logs.rows import curves_of
 from holdfast.logs.text_file import read_text
 from holdfast.signals.curves import Curves
@@ -112,3 +113,13 @@ def test_percent_signs_and_units_of_memory_are_understood() -> None:
 
 def test_a_parameter_count_or_a_time_is_no_loss() -> None:
     assert not list(read_text(["Model has 11.2M parameters", "training took 12.5 s", "batch size 32", "seed: 42"]))
+
+
+def test_a_loss_at_a_step_is_read_with_its_step_and_accumulation_is_no_accuracy() -> None:
+    lines = [
+        "loss at 404 1.796875",
+        "2024-12-25 06:53:53.897 | INFO | __main__:main:576 - Eval loss at step 1000: 5.0212,tokens_seen: 99979486",
+        "grad_accu_steps  20",
+    ]
+    assert list(read_text(lines)) == [{"step": 404.0, "loss": 1.796875}, {"step": 1000.0, "eval loss": 5.0212}]
+    assert role_of("grad_accu_steps").role == "other"

@@ -1,4 +1,4 @@
-"""`metric-collapse` over a whole run: a metric lost what it had gained, and stayed down."""
+"""`metric-collapse` and `metric-decline` over a whole run: metrics lost what they had gained, or a good part of it."""
 
 from __future__ import annotations
 
@@ -10,30 +10,53 @@ from holdfast.detectors.finding import Finding
 from holdfast.signals.curves import Curves
 
 
-def collapse(curves: Curves, *, at_least: int = 8, lost: float = 0.65, drop: float = 0.25) -> Iterator[Finding]:
-    """At the end the metric is `lost` of the way back to where it began, and `drop` of its best is gone."""
-    for curve in curves.metrics[:3]:
-        shape = Shape(curve)
-        if len(shape) < at_least or curve.better != "higher":
-            continue
-        gone = shape.end - shape.best
-        gained = max(shape.start - shape.best, 0.0)
-        if gone < lost * gained or gone < drop * abs(shape.best) or gone < 6 * shape.noise:
-            continue
-        low = shape.smoothed > shape.best + 0.5 * gone
-        onset = len(low) - 1
-        while onset > 0 and low[onset - 1]:
-            onset -= 1
-        if onset <= shape.best_at:
-            continue
-        yield found(
-            "metric-collapse",
-            shape.curve,
-            len(shape) - 1,
-            severity="critical",
-            onset=int(shape.curve.steps[onset]),
-            best=shape.shown(shape.best),
-            best_step=int(shape.curve.steps[shape.best_at]),
-            now=shape.shown(shape.end),
-        )
-        return
+def collapse(
+    curves: Curves,
+    *,
+    at_least: int = 8,
+    lost: float = 0.65,
+    drop: float = 0.25,
+    decline: float = 0.4,
+    floor: float = 0.02,
+    sigmas: float = 3.0,
+) -> Iterator[Finding]:
+    """At the end a metric is `lost` of the way back to where it began, and `drop` of its best is gone.
+
+    A `decline`: that share of its best is gone, whatever it began with. Either counts if half of all metrics show it, and for
+    metrics that were above `floor` for a while: what never rose cannot fall.
+    """
+    shapes = [Shape(curve) for curve in curves.metrics if curve.better == "higher"]
+    shapes = [shape for shape in shapes if len(shape) >= at_least]
+    fallen = [
+        shape for shape in shapes if -shape.best > floor and _gone(shape) >= max(drop * abs(shape.best), sigmas * shape.noise)
+    ]
+    collapsed = [shape for shape in fallen if _gone(shape) >= lost * max(shape.start - shape.best, 0.0)]
+    declined = [shape for shape in fallen if _gone(shape) >= decline * abs(shape.best)]
+    for code, severity, which in (("metric-collapse", "critical", collapsed), ("metric-decline", "warning", declined)):
+        told = next((one for shape in which if (one := _told(code, severity, shape)) is not None), None)
+        if told is not None and 2 * len(which) >= len(shapes):
+            yield told
+            return
+
+
+def _gone(shape: Shape) -> float:
+    return shape.end - shape.best
+
+
+def _told(code: str, severity: str, shape: Shape) -> Finding | None:
+    low = shape.smoothed > shape.best + 0.5 * _gone(shape)
+    onset = len(low) - 1
+    while onset > 0 and low[onset - 1]:
+        onset -= 1
+    if onset <= shape.best_at:
+        return None
+    return found(
+        code,
+        shape.curve,
+        len(shape) - 1,
+        severity=severity,
+        onset=int(shape.curve.steps[onset]),
+        best=shape.shown(shape.best),
+        best_step=int(shape.curve.steps[shape.best_at]),
+        now=shape.shown(shape.end),
+    )

@@ -11,9 +11,10 @@ import numpy as np
 from holdfast.detectors.curves.found import found
 from holdfast.detectors.curves.shape import Shape
 from holdfast.detectors.finding import Finding
-from holdfast.signals.curves import HELD_OUT, Curves
+from holdfast.signals.curves import HELD_OUT, Curve, Curves
 
 _MOST_CLASSES = 2000
+_STEPS = 4  # times as many points where each is a single step
 _ADVERSARIAL = re.compile(r"(?<![a-z])(d|g|disc|discriminator|gen|generator|critic|adv|adversarial)(?![a-z])")
 
 
@@ -23,7 +24,11 @@ def flat(curves: Curves, *, at_least: int = 8, moved: float = 0.02, above: float
     So is one that had fallen by `lost` for a while. Losses of networks that play against each other stand still when all is well.
     """
     curve = curves.train_loss or curves.val_loss
-    if curve is None or _ADVERSARIAL.search(curve.name.lower()) or len(shape := Shape(curve)) < at_least:
+    if (
+        curve is None
+        or is_adversarial(curve)
+        or len(shape := Shape(curve)) < at_least * (_STEPS if _of_single_steps(curve) else 1)
+    ):
         return
     fallen = shape.start - shape.end
     if (
@@ -31,6 +36,7 @@ def flat(curves: Curves, *, at_least: int = 8, moved: float = 0.02, above: float
         or fallen > moved * abs(shape.start)
         or fallen < -above * abs(shape.start)
         or _got_better_meanwhile(curves)
+        or _is_good_already(curves)
     ):
         return
     yield found(
@@ -63,12 +69,30 @@ def never_off_the_ground(
     yield found(code, metric.finite(), len(values) - 1, onset=int(metric.steps[0]), best=best)
 
 
+def _of_single_steps(curve: Curve) -> bool:
+    """Whether each point is one update: then a handful of them says nothing."""
+    return curve.split == "train" and curve.epochs is None and int(curve.steps[-1]) - int(curve.steps[0]) == len(curve) - 1
+
+
+def is_adversarial(curve: Curve) -> bool:
+    """Whether a loss is one of networks that play against each other, by its name."""
+    return _ADVERSARIAL.search(curve.name.lower()) is not None
+
+
 def _got_better_meanwhile(curves: Curves) -> bool:
     """A metric that rose clearly: something is learned, whatever the loss says (a loss with a moving target)."""
     for curve in curves.metrics[:1]:
         shape = Shape(curve)
         if len(shape) >= 5 and shape.start - shape.end > max(0.25 * abs(shape.start), 6 * shape.noise):
             return True
+    return False
+
+
+def _is_good_already(curves: Curves, *, good: float = 0.8) -> bool:
+    """A metric that is high from the beginning: the training continues a finished one."""
+    for curve in curves.metrics[:1]:
+        values = curve.finite().values
+        return curve.better == "higher" and len(values) > 0 and good <= float(values.min()) <= float(values.max()) <= 1.0
     return False
 
 

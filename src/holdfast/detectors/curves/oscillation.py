@@ -13,9 +13,11 @@ from holdfast.signals.curves import HELD_OUT, Curve, Curves
 
 
 def oscillation(
-    curves: Curves, *, at_least: int = 20, swing: float = 0.15, share: float = 0.1, turns: float = 0.45
+    curves: Curves, *, at_least: int = 20, swing: float = 0.15, share: float = 0.06, turns: float = 0.45, drift: float = 1.0
 ) -> Iterator[Finding]:
     """From one point to the next the later two thirds move by `swing` of their size, and by `share` of all that was learned.
+
+    Over all they have drifted by less than `drift` such moves.
 
     Looked at are curves with one point for an evaluation or an epoch; the loss of single steps is noisy by nature.
     """
@@ -27,8 +29,8 @@ def oscillation(
         move = float(np.median(np.abs(np.diff(later))))
         level = float(np.median(np.abs(later)))
         reach = max(shape.learned, float(np.ptp(shape.smoothed)), 1e-12)
-        drift = abs(float(np.median(later[: len(later) // 2])) - float(np.median(later[len(later) // 2 :])))
-        if move < swing * level or move < share * reach or shape.turns() < turns or drift > move:
+        drifted = abs(float(np.median(later[: len(later) // 2])) - float(np.median(later[len(later) // 2 :])))
+        if move < swing * level or move < share * reach or shape.turns() < turns or drifted > drift * move:
             continue
         yield found(
             "loss-oscillation",

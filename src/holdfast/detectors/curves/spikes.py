@@ -9,22 +9,41 @@ import numpy as np
 from holdfast.detectors.curves.found import found
 from holdfast.detectors.curves.shape import Shape
 from holdfast.detectors.finding import Finding
-from holdfast.signals.curves import Curves, Floats
+from holdfast.signals.curves import Curve, Curves, Floats
 
 _BEFORE = 12  # points that say what was usual
 
 
-def spikes(curves: Curves, *, sigmas: float = 8.0, share: float = 0.15, early: int = 5, long: int = 5) -> Iterator[Finding]:
+def spikes(
+    curves: Curves,
+    *,
+    sigmas: float = 8.0,
+    share: float = 0.15,
+    early: int = 5,
+    long: int = 5,
+    back: float = 0.25,
+    held_out: float = 1.6,
+) -> Iterator[Finding]:
     """The largest rise of the training loss over the points before it, and whether it came back.
 
     It stands `sigmas` deviations out of the whole curve's own scatter, and is `share` of all that was learned: what is small
     beside that is of no consequence. Not in the first points, where the loss has no usual level yet. Losses of small
-    batches have long tails, so where all are positive they are compared as logarithms. A validation loss may jump by
-    itself at any time; it counts where there is no training loss.
+    batches have long tails, so where all are positive they are compared as logarithms. It came back when all but `back` of it was
+    gone again. A validation loss may jump by itself at any time: a jump to `held_out` times its level that came back is a note.
     """
     curve = curves.train_loss or curves.val_loss
-    if curve is None or len(shape := Shape(curve)) < 3 * early:
-        return
+    told = _largest(curve, sigmas, share, early, long, back) if curve is not None else None
+    if told is not None:
+        yield told
+    elif curves.val_loss is not None and curves.val_loss is not curve:
+        told = _largest(curves.val_loss, sigmas, share, early, long, back)
+        if told is not None and told.evidence["recovered"] and told.evidence["loss"] > held_out * told.evidence["usual"] > 0:
+            yield told
+
+
+def _largest(curve: Curve, sigmas: float, share: float, early: int, long: int, back: float) -> Finding | None:
+    if len(shape := Shape(curve)) < 3 * early:
+        return None
     values, first = shape.values, max(early, len(shape) // 20)
     usual = _before(values)
     rise = values - usual
@@ -32,23 +51,29 @@ def spikes(curves: Curves, *, sigmas: float = 8.0, share: float = 0.15, early: i
     wanted = np.maximum(share * shape.scale, 0.15 * np.abs(usual))
     standing = (np.arange(len(values)) >= first) & (rise > wanted) & (out > sigmas)
     if not standing.any():
-        return
+        return None
     at = int(np.argmax(np.where(standing, rise, -np.inf)))
-    calm = values[at + 1 :] < usual[at] + 0.25 * rise[at]
-    back = int(np.argmax(calm)) + 1 if calm.any() else None
-    if back is None and len(values) - at < long:
-        return  # it has just happened
-    yield found(
+    calm = values[at + 1 :] < _calm_again(float(usual[at]), float(values[at]), back)
+    within = int(np.argmax(calm)) + 1 if calm.any() else None
+    if within is None and len(values) - at < long:
+        return None  # it has just happened
+    return found(
         "loss-spike",
         shape.curve,
         at,
-        severity="info" if back is not None else "warning",
+        severity="info" if within is not None else "warning",
         onset=int(shape.curve.steps[at]),
         loss=float(values[at]),
         usual=float(usual[at]),
-        recovered=back is not None,
-        within=back,
+        recovered=within is not None,
+        within=within,
     )
+
+
+def _calm_again(usual: float, peak: float, back: float) -> float:
+    """The level under which a spike is over: of a loss that rose a thousandfold, a quarter of that is not."""
+    plain = usual + back * (peak - usual)
+    return min(plain, usual * (peak / usual) ** back) if usual > 0 else plain
 
 
 def _before(values: Floats) -> Floats:
