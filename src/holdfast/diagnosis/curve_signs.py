@@ -49,12 +49,14 @@ def _of_rate(curves: Curves, onset: int | None, until: int | None) -> Iterable[S
     curve = next(iter(curves.of("lr")), None)
     if curve is None or not len(curve.finite()):
         return
-    rate = curve.finite().values
+    curve = curve.finite()
+    rate = curve.values
     peak, last = float(rate.max()), float(rate[-1])
-    jumped = [] if onset is None or until is None else list(_of_jump(curve.finite(), onset, until))
+    jumped = [] if onset is None or until is None else list(_of_jump(curve, onset, until))
     yield from jumped
-    if peak >= _HUGE_RATE:
-        yield "lr-huge", f"the learning rate is {peak:g}"
+    by_then = rate[: max(1, int(np.searchsorted(curve.steps, until, side="right")))] if until is not None else rate
+    if (reached := float(by_then.max())) >= _HUGE_RATE:
+        yield "lr-huge", f"the learning rate was {reached:g}"
     if peak == 0.0:
         yield "lr-zero", "the learning rate is 0"
     elif last < 0.05 * peak and not jumped:

@@ -67,11 +67,13 @@ def signs(
 ) -> frozenset[str]:
     """What speaks for one cause or another, as words that `causes` uses."""
     codes, last = {finding.code for finding in findings}, max(finding.step for finding in findings)
+    around = list(around)  # none for a log of somebody else's, whose first row may be that of many updates
     found = {
         "lr-jumped": "lr_jumped_at" in evidence,
         "norm-exploded": "gradient-explosion" in codes,
         "recovered": bool(evidence.get("recovered")),
         "scaler": "scaler-collapse" in codes,
+        "before-any-update": onset == 0 and any(code.startswith("non-finite") for code in codes) and bool(around),
         "input-non-finite": "non-finite-input" in codes,
         "stays-bad": "non-finite-weights" in codes,
         "not-clipped": "gradient-explosion" in codes and evidence.get("clip_norm") is None,
@@ -92,6 +94,6 @@ def signs(
 
 
 def _score(cause: Cause, codes: set[str], present: frozenset[str]) -> float:
-    if not codes & set(cause.seen_by) or present & set(cause.ruled_out_by) or not present >= set(cause.needs):
+    if not codes & set(cause.seen_by) or not cause.is_possible(present):
         return 0.0
     return cause.likely + 0.4 * len(present & set(cause.signs))

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.diagnosis.causes import Fix
-from holdfast.diagnosis.run_settings import Settings, script_of, settings_of, steps_of
+from holdfast.diagnosis.run_settings import Settings, settings_of, steps_of
 from holdfast.errors import HoldfastError
+from holdfast.signals.lineage import same_script
 from holdfast.signals.run_folder import RunFolder
 
 _SAME = 0.05  # numbers that are so close to each other are one setting
@@ -77,18 +78,18 @@ class Earlier:
 
 def last_good(run: RunFolder, healthy: Callable[[RunFolder], bool]) -> Earlier | None:
     """Compare with the newest run beside this one that ran the same script before it, to its end, and was healthy."""
-    script, started, steps = script_of(run.info().get("command") or ()), run.info().get("started"), steps_of(run)
-    if script is None or started is None or not steps:
+    started, steps = run.info().get("started"), steps_of(run)
+    if started is None or not steps:
         return None
-    for other in (other for other in _before(run, script, float(started)) if _came_to_its_end(other) and healthy(other)):
+    for other in (other for other in _before(run, float(started)) if _came_to_its_end(other) and healthy(other)):
         differences = _compare(settings_of(other, steps=steps), settings_of(run, steps=steps_of(other)))
         return Earlier(other.name, differences) if differences else None
     return None
 
 
-def _before(run: RunFolder, script: str, started: float) -> list[RunFolder]:
+def _before(run: RunFolder, started: float) -> list[RunFolder]:
     """Earlier runs of the script, newest first."""
-    found = []
+    found, ours = [], run.info()
     for path in run.path.parent.glob("*/run.json"):
         if path.parent.is_symlink() or path.parent == run.path:
             continue
@@ -97,7 +98,7 @@ def _before(run: RunFolder, script: str, started: float) -> list[RunFolder]:
         except (OSError, HoldfastError):
             continue
         begun = other.info().get("started")
-        if isinstance(begun, (int, float)) and begun < started and script_of(other.info().get("command") or ()) == script:
+        if isinstance(begun, (int, float)) and begun < started and same_script(ours, other.info()):
             found.append((float(begun), other))
     newest = sorted(found, key=lambda one: -one[0])[:_LOOKED_AT]
     return [other for _, other in newest]

@@ -37,7 +37,7 @@ GROUPS = {
     ),
     "It does not learn, or not the right thing": (
         *("loss-plateau", "loss-oscillation", "not-learning", "constant-predictions", "overfitting", "underfitting"),
-        *("metric-decline", "metric-collapse", "parameters-not-trained"),
+        *("metric-decline", "metric-collapse", "parameters-not-trained", "gradients-not-zeroed"),
     ),
     "Data": ("unshuffled-data", "split-leak", "too-good", "preprocessing-mismatch", "token-out-of-range", "class-imbalance"),
     "Memory": ("gpu-out-of-memory", "gpu-memory-growth", "host-out-of-memory", "host-memory-growth"),

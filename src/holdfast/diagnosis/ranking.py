@@ -90,7 +90,7 @@ def rank(
 def _judged(cause: Cause, findings: Sequence[Finding], present: Mapping[str, str], name: str | None) -> Ranked | None:
     """A cause in the light of the signs; None if it explains nothing here, or is ruled out, or hardly likely."""
     explains = tuple(finding.code for finding in findings if finding.code in cause.seen_by)
-    if not explains or set(cause.ruled_out_by) & present.keys() or not set(cause.needs) <= present.keys():
+    if not explains or not cause.is_possible(present):
         return None
     speaks_for = [sign for sign in cause.signs if sign in present]
     against = [sign for sign in cause.against if sign in present]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.probe.follow import Follower
+from holdfast.signals.lineage import script_place
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.view import Column, measured
 
@@ -34,24 +35,9 @@ def settings_of(run: RunFolder, *, steps: int) -> Settings:
     return found | {name: value if isinstance(value, int) else str(value)[:12] for name, value in told.items() if value}
 
 
-def script_of(command: Sequence[str]) -> str | None:
-    """What tells a script from another one: the name of the file or module that is started."""
-    place = _script_at(command)
-    return None if place is None else command[place].rpartition("/")[2]
-
-
-def _script_at(command: Sequence[str]) -> int | None:
-    for place, word in enumerate(command):
-        if word.endswith((".py", ".sh")) and not word.startswith("-"):
-            return place
-        if word in ("-m", "--module") and place + 2 < len(command) and command[place + 1] not in ("torch.distributed.run",):
-            return place + 1
-    return None
-
-
 def _arguments(command: Sequence[str]) -> Settings:
     """The words behind the script: `--name value`, `--name=value`, `name=value`, a lone `--switch`, and others by their place."""
-    place = _script_at(command)
+    place = script_place(command)
     words = list(command[place + 1 :]) if place is not None else []
     found: Settings = {}
     unnamed = 0

@@ -6,6 +6,7 @@ references, parameters only for the length of a call.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterable
@@ -24,6 +25,8 @@ from holdfast.inside.capture.losses import Losses
 from holdfast.inside.capture.memory import ProcessMemory, gpu_memory
 from holdfast.inside.capture.modules import ModuleSampler, ModuleTime
 from holdfast.inside.capture.weights import WeightSample, plain_weights
+from holdfast.inside.capture.zeroing import CODE as NOT_ZEROED
+from holdfast.inside.capture.zeroing import Zeroing
 from holdfast.inside.gathering import Gathering
 from holdfast.inside.member import Member, parameters_of
 from holdfast.inside.members import Members
@@ -74,6 +77,7 @@ class Training(Members):
         self._usual_loss, self._scatter, self._rate = 0.0, 0.0, 0.0
         self._backwards = 0
         self._sample: WeightSample | None = None
+        self._zeroing = Zeroing()
         self._luxury_cost, self._sampling_cost = 0.0, 0.0
         self._ended_at: float | None = None
         self._memory_at = 0.0
@@ -164,6 +168,8 @@ class Training(Members):
             gathering.add("loss", loss)
             gathering.add("lr", rate)
         self._backwards = self.losses.count
+        if not self._zeroing.is_decided:
+            self._zeroing.before(parameters, self.losses.calls, clipped=self._clip_norm is not None, scaled=scaler is not None)
         if scaler is not None:
             gathering.add("scale", scaler._scale)
             gathering.add("grad_scale", getattr(optimizer, "grad_scale", None))
@@ -210,6 +216,8 @@ class Training(Members):
                 other.steps_alone, other.rows = 0, None
         if self._sample is not None:
             self._compare(gathering, optimizer)
+        if not self._zeroing.is_decided and self._zeroing.after(parameters_of(optimizer), self.losses.calls):
+            self.recorder.run_later(partial(self._tell_not_zeroed, self.step))
         times = self._times() if self.sampler.running else None
         now = time.perf_counter()
         row = self._row(now, skipped)
@@ -229,6 +237,13 @@ class Training(Members):
             self._start_times()
         if self.control is not None:
             self.control.between_steps(self.step, good=not skipped)
+
+    def _tell_not_zeroed(self, step: int) -> None:
+        with contextlib.suppress(OSError):
+            journal, rank = self.recorder.run.journal, self.recorder.recording.rank
+            journal.write(
+                "finding", rank=rank, code=NOT_ZEROED, severity="warning", step=step, evidence={"onset": 0, "updates": step}
+            )
 
     def _before_inner(self, optimizer: Optimizer, member: Member, parameters: list[torch.Tensor]) -> None:
         """The update of an inner loop comes next."""

@@ -26,6 +26,7 @@ FINDINGS = {
     "underfitting": "underfitting",
     "metric-decline": "the metric gets worse",
     "metric-collapse": "the metric collapsed",
+    "gradients-not-zeroed": "gradients are never zeroed",
     "parameters-not-trained": "parameters that are never trained",
     "unshuffled-data": "the data is not shuffled",
     "split-leak": "the same data in two splits",

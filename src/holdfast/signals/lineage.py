@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,35 @@ def mark_of(path: str | os.PathLike[str]) -> str | None:
             return f"{size}-{zlib.crc32(file.read(END)):08x}"
     except OSError:
         return None
+
+
+def same_script(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two runs, by what their `run.json` says, ran the same file: at the same place, or with the same content."""
+    first, second = script_of(one), script_of(other)
+    if first is None or second is None:
+        return False
+    contents = one.get("script"), other.get("script")
+    return first == second or (contents[0] is not None and contents[0] == contents[1])
+
+
+def script_of(info: Mapping[str, Any]) -> str | None:
+    """The path of the script that a run was started with, or its module and folder; None if neither shows, as in a notebook."""
+    command, folder = [str(word) for word in info.get("command") or ()], str(info.get("cwd") or "")
+    place = script_place(command)
+    if place is None or Path(command[place]).name.startswith(("ipykernel", "colab_kernel")):
+        return None
+    word = command[place]
+    return whole_path(Path(folder) / word) if word.endswith((".py", ".sh")) else f"{word} in {folder}"
+
+
+def script_place(command: Sequence[str]) -> int | None:
+    """Where in a command its script or module stands."""
+    for place, word in enumerate(command):
+        if word.endswith((".py", ".sh")) and not word.startswith("-"):
+            return place
+        if word in ("-m", "--module") and place + 2 < len(command) and command[place + 1] not in ("torch.distributed.run",):
+            return place + 1
+    return None
 
 
 def find_save(run: Path, path: str, *, until: float) -> Save | None:

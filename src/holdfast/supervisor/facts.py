@@ -13,9 +13,12 @@ import re
 import shutil
 import socket
 import subprocess
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from holdfast.signals.lineage import script_place
 
 _GIT_SECONDS = 2.0
 _PACKAGES = ("torch", "numpy")
@@ -31,8 +34,17 @@ def facts_at_start(words: Sequence[str], environment: Mapping[str, str]) -> dict
         "platform": platform.platform(),
         "python": interpreter_of(words),
         "world_size": world_size_of(words, environment),
+        "script": _content_of(words),
     }
     return {key: value for key, value in facts.items() if value is not None}
+
+
+def _content_of(words: Sequence[str]) -> str | None:
+    """What a script holds, as a checksum: a copy of it elsewhere is the same script."""
+    place = script_place(words)
+    with contextlib.suppress(OSError):
+        return None if place is None else f"{zlib.crc32(Path(words[place]).read_bytes()):08x}"
+    return None
 
 
 def facts_later(words: Sequence[str]) -> dict[str, Any]:

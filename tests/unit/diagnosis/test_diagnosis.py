@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
+
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.causes import BY_CODE, CAUSES, Fix
 from holdfast.diagnosis.diagnosis import diagnose
+from holdfast.diagnosis.ranking import rank
+from holdfast.signals.curves import Curve, Curves
 
 
 def found(code: str, **evidence: object) -> Finding:
@@ -61,3 +65,28 @@ def test_a_fix_of_a_setting_is_a_command_while_the_run_is_alive() -> None:
     assert lower.command_for("night") is None and lower.command_for(None, live=True) is None
     assert Fix("hold it", setting="clip_norm", op="set", value=1.0).command_for("a", live=True) == "holdfast set -t a 'clip=1'"
     assert Fix("more", setting="dropout", op="set", value=0.2).command_for("a", live=True) is None
+
+
+def test_what_was_not_finite_before_any_update_is_not_blamed_on_the_learning_rate() -> None:
+    began = {"kind": "started"}
+    first = diagnose([Finding("non-finite-loss", step=0, evidence={"onset": 0})], around=[began])
+    assert first.causes[0] == "overflow-in-forward" and "learning-rate-too-high" not in first.causes
+    later = diagnose([Finding("non-finite-loss", step=80, evidence={"onset": 80})], around=[began])
+    assert "overflow-in-forward" not in later.causes and "learning-rate-too-high" in later.causes
+
+
+def test_half_precision_is_named_only_where_something_computes_in_it() -> None:
+    found_at = {"kind": "finding", "step": 80, "evidence": {"half": True}}
+    plain = diagnose([Finding("non-finite-loss", step=80, evidence={"onset": 80})])
+    assert "overflow" not in plain.causes
+    scaled = diagnose([Finding("scaler-collapse", step=80, evidence={"onset": 80})])
+    assert "overflow" in scaled.causes
+    ranked = rank([Finding("non-finite-loss", step=80, evidence={"onset": 80})], Curves("run", ()), around=[found_at])
+    assert "overflow" in [one.cause.code for one in ranked]
+
+
+def test_a_learning_rate_that_became_huge_later_is_not_the_cause() -> None:
+    steps = np.arange(200)
+    rate = Curve("lr", steps, np.where(steps < 150, 0.003, 7.0), role="lr")
+    early = rank([Finding("non-finite-loss", step=80, evidence={"onset": 80})], Curves("run", (rate,)))
+    assert not any("7" in words for one in early for words in one.because)

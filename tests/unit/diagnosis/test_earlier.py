@@ -58,6 +58,7 @@ def test_without_the_good_run_there_is_no_word_of_a_change(tmp_path: Path) -> No
         {"diverges": True},  # was bad itself
         {"info": {"exit_code": 1}},  # did not come to its end
         {"info": {"command": ["python", "other.py"]}},  # is another script
+        {"info": {"cwd": "/projects/another"}},  # is another project's script of that name
         {"started": 3.0},  # came later
         {"steps": 10},  # is too short to be called good
     ],
@@ -96,3 +97,9 @@ def test_only_the_steps_that_both_have_are_compared(tmp_path: Path) -> None:
         recorder.table("steps").append([known.get(column.name, column.kind.missing) for column in TABLES["steps"].columns])
     recorder.close()
     assert compared(recorder.run) is None
+
+
+def test_a_copy_of_the_script_elsewhere_is_the_same_script(tmp_path: Path) -> None:
+    recorded(tmp_path, "good", info={"cwd": "/first", "script": "0a1b2c3d"})
+    bad = recorded(tmp_path, "bad", lr=0.1, started=2.0, diverges=True, info={"cwd": "/second", "script": "0a1b2c3d"})
+    assert compared(bad) is not None

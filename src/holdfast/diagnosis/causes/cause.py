@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +41,7 @@ class Cause:
     """Why something happened: which findings it explains, and which signs speak for it, against it, or rule it out.
 
     Signs are names that `diagnosis.signs` and `curve_signs` derive from evidence and curves. A cause with `needs` is named
-    only when all of them are there.
+    only when all of them are there, one with `needs_one` when any of them is.
     """
 
     code: str
@@ -49,6 +50,14 @@ class Cause:
     signs: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    needs_one: tuple[str, ...] = ()
     ruled_out_by: tuple[str, ...] = ()
     likely: float = 0.3
     fixes: tuple[Fix, ...] = ()
+
+    def is_possible(self, present: Collection[str]) -> bool:
+        """Whether the signs that are present allow it."""
+        needed = all(sign in present for sign in self.needs) and (
+            not self.needs_one or any(sign in present for sign in self.needs_one)
+        )
+        return needed and not any(sign in present for sign in self.ruled_out_by)

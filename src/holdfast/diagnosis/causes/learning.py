@@ -225,6 +225,13 @@ DYING_RELU = Cause(
     likely=0.2,
     fixes=(_LOWER, Fix("use LeakyReLU, GELU or SiLU")),
 )
+ZERO_GRAD_MISSING = Cause(
+    code="zero-grad-missing",
+    seen_by=("gradients-not-zeroed",),
+    because="Each backward pass adds to the gradients of all passes before it: `optimizer.zero_grad()` is missing.",
+    likely=0.9,
+    fixes=(Fix("call optimizer.zero_grad() before each backward pass, or after each step"),),
+)
 LOSS_SCALE = Cause(
     code="loss-scale-mismatch",
     seen_by=("loss-plateau", "underfitting"),
@@ -258,5 +265,6 @@ OF_LEARNING = (
     NO_NORMALISATION,
     SATURATING,
     DYING_RELU,
+    ZERO_GRAD_MISSING,
     LOSS_SCALE,
 )

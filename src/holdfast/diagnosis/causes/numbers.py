@@ -40,8 +40,8 @@ LEARNING_RATE_TOO_HIGH = Cause(
         *("lr-decayed", "norms-tiny", "explained", "updates-usual", "lr-tiny", "no-update", "weights-unsound"),
         "jumped-at-once",
     ),
-    ruled_out_by=("input-non-finite", "lr-zero"),
-    because="Steps that are too large throw the weights about while the inputs are finite.",
+    ruled_out_by=("input-non-finite", "lr-zero", "before-any-update"),
+    because="Updates are too large; the inputs were finite.",
     likely=0.5,
     fixes=(_LOWER, Fix("warm the learning rate up over the first epochs", setting="warmup_epochs", op="set", value=5)),
 )
@@ -66,7 +66,7 @@ BAD_BATCH = Cause(
     seen_by=("loss-spike", "non-finite-loss", "non-finite-gradient", "gradient-explosion"),
     signs=("recovered", "one-update-only"),
     against=("input-non-finite", "labels-beyond", "stays-bad", "weights-unsound"),
-    because="One step stood out and the next ones were as usual.",
+    because="One batch is unlike the others: a bad sample, a wrong label, a value far out of range.",
     likely=0.4,
     fixes=(Fix("look at the batch of that step"),),
 )
@@ -83,6 +83,7 @@ OVERFLOW = Cause(
     code="overflow",
     seen_by=("scaler-collapse", "non-finite-weights", "non-finite-gradient", "non-finite-loss"),
     signs=("scaler", "half-precision", "beyond-half"),
+    needs_one=("scaler", "half-precision", "beyond-half"),
     against=("input-non-finite", "labels-beyond", "weights-unsound", "only-the-gradient"),
     because="Numbers grew beyond what half precision holds.",
     likely=0.3,
@@ -91,12 +92,26 @@ OVERFLOW = Cause(
         Fix("in half precision give the optimizer a larger eps, for 1e-8 is zero there", setting="eps", op="set", value=1e-6),
     ),
 )
+OVERFLOW_IN_FORWARD = Cause(
+    code="overflow-in-forward",
+    seen_by=("non-finite-loss", "non-finite-gradient", "non-finite-weights"),
+    needs=("before-any-update",),
+    signs=("weights-sound",),
+    against=("weights-unsound", "labels-beyond"),
+    ruled_out_by=("input-non-finite",),
+    because="It was not finite at the first step, before any update: the forward pass or the loss overflows or divides by zero.",
+    likely=0.6,
+    fixes=(
+        Fix("find the operation", command="holdfast replay {run}"),
+        Fix("scale the inputs to about unit size, and look at how the weights are initialised"),
+    ),
+)
 WEIGHTS_DAMAGED = Cause(
     code="weights-damaged",
     seen_by=("non-finite-weights", "checkpoint-non-finite", "non-finite-loss", "non-finite-gradient"),
     ruled_out_by=("input-non-finite", "weights-sound", "training-goes-on", "recovered"),
     signs=("was-as-usual", "weights-unsound", "stays-bad"),
-    against=("lr-jumped",),
+    against=("lr-jumped", "before-any-update"),
     because="No step gives finite numbers any more, whatever the batch: the weights themselves are spoiled.",
     likely=0.35,
     fixes=(
@@ -148,6 +163,7 @@ NO_WARMUP = Cause(
     code="no-warmup",
     seen_by=("loss-spike", "loss-divergence", "gradient-explosion", "non-finite-loss"),
     signs=("from-the-start",),
+    ruled_out_by=("before-any-update",),
     because="The first updates were made at full learning rate, while the optimizer's averages were still empty.",
     likely=0.1,
     fixes=(Fix("warm up over the first 5 epochs, or some hundred steps", setting="warmup_epochs", op="set", value=5),),
@@ -202,6 +218,7 @@ OF_NUMBERS = (
     NO_CLIPPING,
     BAD_BATCH,
     OVERFLOW,
+    OVERFLOW_IN_FORWARD,
     LOG_OF_ZERO,
     DIVISION_BY_ZERO,
     NO_WARMUP,

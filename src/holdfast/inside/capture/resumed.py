@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from holdfast.inside.capture.loads import IntoModule, LoadedFile, Loads
-from holdfast.signals.lineage import Save, find_save, whole_steps
+from holdfast.signals.lineage import Save, find_save, same_script, whole_steps
 from holdfast.signals.recorder import Recorder
 from holdfast.state.related_objects import find_related_objects
 
@@ -57,8 +57,7 @@ def is_resume(facts: Mapping[str, Any], save: Save | None, run: Path, started: f
     if save is None or weights is None or (save.run == run and save.time >= started):
         return None  # a file of this very process: begun anew from the same weights
     another_head = 0 < weights["missing"] < weights["of"]
-    same_script = (script := _script(run)) is not None and script == _script(save.run)
-    return "saved here" if same_script and not another_head else None
+    return "saved here" if same_script(_info(run), _info(save.run)) and not another_head else None
 
 
 def tell_resumed(recorder: Recorder, facts: dict[str, Any], *, since: float, step: int = 0) -> None:
@@ -135,11 +134,9 @@ def _loaded(each: list[bool]) -> str | None:
     return None if not each else "loaded" if all(each) else "as new"
 
 
-def _script(run: Path) -> str | None:
-    """The name of the script that a run was started with; None if it does not show, as in a notebook."""
+def _info(run: Path) -> dict[str, Any]:
     try:
-        command = json.loads((run / "run.json").read_text(encoding="utf-8"))["command"]
-        name = next((Path(word).name for word in command if str(word).endswith(".py")), str(command[:1]))
-        return None if name.startswith(("ipykernel", "colab_kernel")) else name
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+        found = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
