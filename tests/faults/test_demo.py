@@ -23,7 +23,7 @@ def test_the_demo_breaks_its_training_and_heals_it(tmp_path: Path) -> None:
     assert "update left out" in done.stdout and "rolled back" in done.stdout  # the journal
     told = done.stdout[done.stdout.index("Holdfast has repaired it") :]  # and at its end the diagnosis of what it broke
     assert "likely cause: data non finite" in told and "likely cause: weights damaged" in told
-    alone, healed = (float(right) for right in re.findall(r"Holdfast +epoch +12: ([\d.]+) % right", done.stdout))
+    alone, healed = (float(right) for right in re.findall(r"Holdfast +epoch +12: accuracy ([\d.]+) %", done.stdout))
     assert alone < 50 and healed > 90
     assert "What to try next" in done.stderr
 

@@ -49,7 +49,8 @@ def hung(deaf: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pat
         assert process.poll() is None, "observing must not end it"
     finally:
         process.terminate()
-        process.communicate(timeout=600)
+        _, errors = process.communicate(timeout=600)
+    assert "holdfast: no progress for" in errors and "(holdfast backtrace a)" in errors, "nobody at the terminal was told"
 
 
 def test_a_hang_is_reported_with_the_line_that_it_hangs_in_and_its_stacks_are_kept(hung: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which checkpoint to go on from, and how: decided from what was verified and from what is known of the run. Pure.
+"""Which checkpoint to resume from, and how: decided from what was verified and from what is known of the run. Pure.
 
     N   the newest clean one, nothing changed: the run was well and was ended from outside
     A   the best clean one, with a lower learning rate
@@ -91,7 +91,7 @@ def _is_slow(declined: Setback, history: History) -> bool:
 
 
 def none_words(within: Sequence[Placed], not_clean: Sequence[Placed], troubles: Sequence[Setback], history: History) -> str:
-    """Why there is nothing to go on from."""
+    """Why there is nothing to resume from."""
     if within:
         since = min((one.begin for one in troubles), default=0)
         return f"every clean one is from after {history.unit} {since:,}, where the trouble began"

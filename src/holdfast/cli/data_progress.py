@@ -49,7 +49,7 @@ class Bar:
         """What Ctrl-C leaves behind."""
         self.__exit__()
         of = f"{self._done:,} of {self._total:,}" if self._total else "nothing"
-        then = "the next run goes on from there" if kept and self._total else "nothing was kept"
+        then = "the next run continues from there" if kept and self._total else "nothing was kept"
         print(f"stopped: {of} looked at; {then}", file=sys.stderr)
 
 

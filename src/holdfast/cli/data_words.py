@@ -70,7 +70,7 @@ def _print(console: Console, words: str, *, indent: str = _INDENT, style: str = 
 def _totals(report: Report) -> str:
     from holdfast.cli.show import duration
 
-    words = {"critical": "critical", "warning": "warnings", "info": "to know"}
+    words = {"critical": "critical", "warning": "warnings", "info": "notes"}
     counts = [
         f"{count} {word[:-1] if count == 1 and word[-1] == 's' else word}"
         for severity, word in words.items()

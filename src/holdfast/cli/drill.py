@@ -54,7 +54,10 @@ def drill(
         str | None, typer.Option(metavar="WORDS", help='How the script resumes: "--resume {checkpoint}".', show_default=False)
     ] = None,
     hang_after: Annotated[
-        str | None, typer.Option(metavar="SECONDS", help="Silence that is no hang, 10 by default.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="SECONDS", help="Seconds without progress before reporting a hang (default 10).", show_default=False
+        ),
     ] = None,
     folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs/drills"),
     keep: Annotated[bool, typer.Option("--keep", help="Keep all runs, not only those where something was missed.")] = False,
@@ -131,7 +134,7 @@ def _say_ahead(ahead: Ahead) -> None:
     if ahead.shared:
         files = ", ".join(map(_shown, ahead.shared[:3])) + (", …" if len(ahead.shared) > 3 else "")
         print(
-            f"  note: every run saves the same files ({files}); one that goes on from what another has saved tells nothing.\n"
+            f"  note: every run saves the same files ({files}); one that resumes from what another has saved tells nothing.\n"
             "        `{folder}` in the command is a folder of each run's own: python train.py --output {folder}",
             file=sys.stderr,
         )

@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     patience = "Stop when a validation metric got no better for so many evaluations (heal)."
     add("--patience", type=_whole_number(1), help=patience)
     add("--budget", default="1%", help="Share of a step that watching may cost. [default: 1%%]")
-    add("--hang-after", metavar="SECONDS", help="Silence that is no hang, 10 by default; or `off`.")
+    add("--hang-after", metavar="SECONDS", help="Seconds without progress before reporting a hang (default 10); or `off`.")
     restarts = "How often a command that fails or hangs is started again (heal). [default: 3]"
     add("--restarts", type=_whole_number(0), default=3, help=restarts)
     add("--resume-args", metavar="WORDS", help='How the script resumes: "--resume {checkpoint}".')

@@ -28,7 +28,7 @@ from holdfast.data.samples import ClassKey, Entry, Facts, ImageSet, MaskFacts
 
 LEAK = Kind(
     "split-leak", "critical", "samples that are in two splits: {count}",
-    "remove them from one of the two (--fix keeps the first): the metric counts what was learnt by heart",
+    "remove them from one of the two (--fix keeps the first): memorised samples inflate the metric",
 )  # fmt: skip
 NEAR_LEAK = Kind(
     "split-leak", "warning", "samples that look nearly the same in two splits: {count}",

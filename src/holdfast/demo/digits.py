@@ -65,7 +65,7 @@ def main(epochs: int = 30) -> None:
                 logits = model(images)
                 nn.functional.cross_entropy(logits, labels)
                 right += int((logits.argmax(1) == labels).sum())
-        print(f"epoch {epoch + 1:2d}: {100 * right / len(validation.dataset):.1f} % right", flush=True)  # type: ignore[arg-type]
+        print(f"epoch {epoch + 1:2d}: accuracy {100 * right / len(validation.dataset):.1f} %", flush=True)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

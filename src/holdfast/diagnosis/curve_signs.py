@@ -179,7 +179,7 @@ def _of_time(curves: Curves) -> Iterable[Sign]:
     total = float(np.median(step.finite().values))
     share = float(np.median(waited.finite().values)) / total if total else 0.0
     if share > _SLOW:
-        yield "waits-for-data", f"{100 * share:.0f} % of a step goes by in waiting for data"
+        yield "waits-for-data", f"{100 * share:.0f} % of each step is spent waiting for data"
 
 
 def _shape(curve: Curve | None) -> Shape | None:

@@ -91,8 +91,9 @@ def words_of(ended: Ended) -> str:
     if ended.killed_for_memory and ended.number == signal.SIGKILL:
         return "killed by the kernel for memory"
     if ended.number is not None:
-        what = {signal.SIGSEGV: "a segmentation fault", signal.SIGKILL: "SIGKILL, and nobody says who sent it"}
-        return f"ended by {what.get(ended.number, ended.number.name)}"
+        if ended.number == signal.SIGKILL:
+            return "killed by SIGKILL; sender unknown (often the OOM killer)"
+        return f"ended by {'a segmentation fault' if ended.number == signal.SIGSEGV else ended.number.name}"
     name, _ = error_of(ended)
     return f"ended with {name}" if name else f"ended with code {ended.exit_code}"
 

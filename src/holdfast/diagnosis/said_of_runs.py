@@ -83,7 +83,7 @@ def _growth(finding: Finding) -> str:
 def _loading(finding: Finding) -> str:
     found = finding.evidence
     slow = f"; {100 * found['its_share']:.0f} % of it for worker {found['slow_worker']}" if "slow_worker" in found else ""
-    share = f"{100 * found['share']:.0f} % of the time goes by in waiting for data"
+    share = f"{100 * found['share']:.0f} % of each step is spent waiting for data"
     return f"{share}, {1000 * found['wait_seconds']:.0f} ms a step{slow}"
 
 

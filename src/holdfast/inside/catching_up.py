@@ -81,7 +81,7 @@ class CatchingUp:
 
     def _give_up(self) -> None:
         PULSE.enter(TRAINING)
-        self._say(f"what was kept cannot be used ({self._why or 'it is gone'}); it begins anew")
+        self._say(f"saved state {f'cannot be used ({self._why})' if self._why else 'not found'}; starting from scratch")
 
     def skips_backward(self) -> bool:
         """Whether a backward pass can be left out; what reads the gradients then finds zeros where there were some.

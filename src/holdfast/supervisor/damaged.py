@@ -1,4 +1,4 @@
-"""After a bad end: whether the newest files that the script has saved are whole, so that nobody goes on from one that is not.
+"""After a bad end: whether the newest files that the script has saved are whole, so that nobody resumes from one that is not.
 
 A process that is killed in the middle of a save leaves the first part of a file under its final name.
 """

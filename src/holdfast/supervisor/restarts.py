@@ -51,7 +51,7 @@ class Restarts:
         self._pid, self._since, self._hang = pid, time.time(), None
         self._memory = MemoryEvents()
         outside.follow(pid)
-        outside.hang.on_hang = self.hung if self._policy.heals else None
+        outside.hang.on_hang = self.hung if self._policy.heals else self._say_hang
 
     def hung(self, finding: Finding) -> None:
         """The training hangs: end it with everything that it has started, where the policy allows that."""
@@ -59,6 +59,13 @@ class Restarts:
             with self._ending:
                 self._hang = finding
                 self._end_all(finding)
+
+    def _say_hang(self, finding: Finding) -> None:
+        seconds, why = float(finding.evidence.get("seconds") or 0.0), finding.evidence.get("say") or finding.code
+        line = (
+            f"holdfast: no progress for {seconds:.0f} s after step {finding.step:,}: {why} (holdfast backtrace {self._run.name})"
+        )
+        _print(line)
 
     def _end_all(self, finding: Finding) -> None:
         from holdfast.supervisor.ending import end_all
@@ -100,10 +107,24 @@ class Restarts:
         return self._decide(found, code) if self._policy.heals_from(found.finding.code) else None
 
     def say(self) -> None:
-        """Print what there is to say, after all that the command has printed."""
+        """Print what there is to say, after all that the command has printed: how it ended, or what was wrong before it did."""
         if self._words:
-            with contextlib.suppress(OSError):
-                os.write(2, ("\n".join(self._words) + "\n").encode(errors="replace"))
+            _print("\n".join(self._words))
+            return
+        try:
+            line = self._verdict() if self.looks_at_it() else None
+        except Exception as error:  # noqa: BLE001 - the command's exit code must come out whatever happens here
+            self._trouble.step_back("summing up", error)
+            return
+        if line is not None:
+            _print(line)
+
+    def _verdict(self) -> str | None:
+        if self._run.info().get("exit_code") != 0:
+            return None
+        from holdfast.supervisor.verdict import last_line
+
+        return last_line(self._run)
 
     def _examine(self, code: int, outside: Outside) -> PostMortem:
         from holdfast.supervisor.post_mortem import examine
@@ -220,6 +241,11 @@ class Restarts:
         with contextlib.suppress(OSError):
             row: dict[str, Any] = {"action": "restart", "step": found.ended.step or 0, "because": found.finding.code}
             self._run.journal.write("action", **row, settings={}, state="refused", detail=why)
+
+
+def _print(text: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode(errors="replace"))
 
 
 def _before(finding: Finding) -> int | None:

@@ -1,6 +1,6 @@
 """From which checkpoint the next attempt goes on, and how it is told: arguments, and the environment.
 
-A script that saves by itself goes on from its own newest file that is whole and finite. One that never saved goes on from what
+A script that saves by itself resumes from its own newest file that is whole and finite. One that never saved resumes from what
 Holdfast has kept under `heal`: see inside/catching_up.py.
 """
 
@@ -31,7 +31,7 @@ _LOOKED_AT = 8  # files at most: verifying reads all of them
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What the next attempt goes on from: `path` is the script's own, `kept` Holdfast's, which a script cannot load."""
+    """What the next attempt resumes from: `path` is the script's own, `kept` Holdfast's, which a script cannot load."""
 
     path: Path | None = None
     step: int | None = None

@@ -87,7 +87,7 @@ def test_a_newest_one_that_is_torn_is_passed_over_and_named(answer: Any, holdfas
         ("step_3000.pt", "torn"), ("step_1000.pt", "clean"),
     ]  # fmt: skip
     text = holdfast("checkpoints", "choose", "ckpts").out
-    assert text.startswith("go on from step 2,000: ckpts/step_2000.pt\n")
+    assert text.startswith("resume from step 2,000: ckpts/step_2000.pt\n")
     assert "step_3000.pt  torn" in text and max(map(len, text.splitlines())) <= 100
 
 
@@ -200,7 +200,7 @@ def test_checkpoints_of_several_runs_are_not_mixed(holdfast: Command) -> None:
         (training.folder.parent / "metrics.csv").write_text("epoch,step,val_acc\n0,99,0.5\n")
     done = holdfast("checkpoints", "choose", "logs")
     assert done.code == 2 and "logs/version_0" in done.err and "logs/version_1" in done.err
-    assert holdfast("checkpoints", "choose", "logs/version_1").out.startswith("go on from step 200")
+    assert holdfast("checkpoints", "choose", "logs/version_1").out.startswith("resume from step 200")
 
 
 def test_a_log_beside_the_checkpoints_is_read(answer: Any) -> None:
@@ -227,7 +227,7 @@ def test_the_store_of_holdfast_goes_on_from_its_newest_and_the_printed_lines_res
     store.close()
     cut(Path("kept/step-000030/weights.safetensors"))
     text = holdfast("checkpoints", "choose", "kept").out
-    assert text.startswith("go on from step 20: kept/step-000020")
+    assert text.startswith("resume from step 20: kept/step-000020")
     kept = training.model[0].weight.detach().clone()
     with torch.no_grad():
         training.model[0].weight.zero_()

@@ -134,5 +134,5 @@ def test_what_was_kept_of_another_model_is_left_alone(
     with holdfast.watch(folder=tmp_path, name="second", policy="heal"):
         found = one_optimizer()
         assert armed().session.trainings[-1].step == STEPS
-    assert "begins anew" in capsys.readouterr().err
+    assert "starting from scratch" in capsys.readouterr().err
     assert all(torch.equal(torch.as_tensor(one), torch.as_tensor(other)) for one, other in zip(wanted, found, strict=True))

@@ -239,7 +239,7 @@ def training_differences(one: Side, other: Side, labels: Labels) -> Iterator[Dif
 def _holdings(one: Side, other: Side, labels: Labels) -> Iterator[Difference]:
     lacking = [part for part in _FULL if part in other.holds and part not in one.holds]
     if "optimizer" in lacking:
-        words = f"{labels.one} holds no {', '.join(lacking)}: no training can go on from it as it was"
+        words = f"{labels.one} holds no {', '.join(lacking)}: no training can resume from it as it was"
         fix = "choose a full checkpoint, or start a new training from its weights, with warm-up"
         yield Difference(kind="weights-only", words=words, stops="resume", fix=fix)
     elif lacking:

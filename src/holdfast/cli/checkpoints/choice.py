@@ -50,9 +50,9 @@ def headline(option: Option, history: History) -> str:
     from holdfast.cli.checkpoints.telling import name_of
 
     if option.candidate is None:
-        return "start fresh: no checkpoint can be gone on from"
+        return "start fresh: no checkpoint can be resumed from"
     where = f"{history.unit} {option.position:,}: " if option.position is not None else ""
-    return f"go on from {where}{name_of(option.candidate.path)}"
+    return f"resume from {where}{name_of(option.candidate.path)}"
 
 
 def facts(option: Option, history: History) -> Iterator[tuple[str, str]]:

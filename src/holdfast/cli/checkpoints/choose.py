@@ -1,4 +1,4 @@
-"""`holdfast checkpoints choose`: which checkpoint to go on from, with which settings, and why."""
+"""`holdfast checkpoints choose`: which checkpoint to resume from, with which settings, and why."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def choose(
         typer.Option("--lower-is-better/--higher-is-better", help="Of that metric; by its name without it.", show_default=False),
     ] = None,
 ) -> None:
-    """Say which checkpoint to go on from, with which settings, and why not the others.
+    """Say which checkpoint to resume from, with which settings, and why not the others.
 
-    Every byte is verified first. A run that was well goes on from its newest clean one, with nothing changed (N). After trouble
+    Every byte is verified first. A run that was well resumes from its newest clean one, with nothing changed (N). After trouble
     it is the best clean one with a lower learning rate (A), one from before a setting was changed (B), or a fresh start (C).
     What happened is read from the run's tables and journal, or from logs beside it (Lightning, Hugging Face, Ultralytics).
     Exit 0: a clean one was found; 1: none is clean; 2: there is none.

@@ -1,4 +1,4 @@
-"""What to type to go on from a checkpoint: the lines for whoever wrote it, with the settings that were chosen."""
+"""What to type to resume from a checkpoint: the lines for whoever wrote it, with the settings that were chosen."""
 
 from __future__ import annotations
 

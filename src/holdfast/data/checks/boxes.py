@@ -1,4 +1,4 @@
-"""Boxes that are outside, have no area, an absurd shape, stand there twice, or are of a class that does not exist.
+"""Boxes that are outside, have no area, an absurd shape, duplicates, or are of a class that does not exist.
 
 A box is told once, under the first of these that it meets. BCCD justifies the limits: its 4,888 good boxes reach at most
 0.0003 pixels over an edge and are at most 3.0 times as long as wide.
@@ -22,7 +22,7 @@ ASPECT = Kind(
 TWICE = Kind(
     "box-duplicate",
     "warning",
-    "boxes that stand there twice: {count}",
+    "duplicate boxes: {count}",
     "remove the second one: it counts twice in loss and metric",
 )
 UNKNOWN = Kind(

@@ -15,7 +15,7 @@ from holdfast.data.problem import Kind, Problem, problem
 
 LEAK = Kind(
     "split-leak", "critical", "rows that are in two splits: {count}",
-    "remove them from one of the two: the metric counts what was learnt by heart",
+    "remove them from one of the two: memorised samples inflate the metric",
 )  # fmt: skip
 TWICE = Kind(
     "duplicate-row", "warning", "rows that are there more than once: {count}", "keep one of each, or weight them on purpose"

@@ -1,4 +1,4 @@
-"""`slow-loading`: much of the step goes by in waiting for data; and whether one worker is to blame."""
+"""`slow-loading`: much of each step is spent waiting for data; and whether one worker is to blame."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ LEARNING_RATE = _not_restored(
     "learning-rate",
     "The learning rate is not the one at which the run before was saved.",
     "save `scheduler.state_dict()` too, and load it after the optimizer's",
-    "where the rate is computed from a step number, save that number and go on from it",
+    "where the rate is computed from a step number, save that number and resume from it",
 )
 MOMENTS = _not_restored(
     "moments",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.diagnosis.causes.cause import Cause, Fix
 
-_CHOOSE = Fix("go on from an earlier clean one", command="holdfast checkpoints choose {run}")
+_CHOOSE = Fix("resume from an earlier clean one", command="holdfast checkpoints choose {run}")
 
 SAVE_INTERRUPTED = Cause(
     code="save-interrupted",

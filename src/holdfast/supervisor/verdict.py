@@ -1,0 +1,70 @@
+"""The last line of `holdfast run` after a command that ended well: what was wrong with its training. None where all was well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.signals.run_folder import RunFolder
+
+_CLAUSES = {  # as the second half of a sentence, where the short name is none
+    "non-finite-loss": "the loss is NaN or Inf",
+    "non-finite-gradient": "gradients are NaN or Inf",
+    "non-finite-weights": "the weights are NaN or Inf",
+    "non-finite-input": "the input holds NaN or Inf",
+    "loss-spike": "the loss jumped",
+    "dead-units": "there are dead units",
+    "overfitting": "it overfits",
+    "underfitting": "it underfits",
+}
+_ABOVE_INFO = ("critical", "warning")
+_ROWS = 1 << 16
+
+
+def last_line(run: RunFolder) -> str | None:
+    """One line for the terminal, from the journal."""
+    rows = [row for row in run.journal if row.get("kind") in ("finding", "action")]
+    found = [row for row in rows if row["kind"] == "finding" and row.get("severity") in _ABOVE_INFO]
+    if not found:
+        return None
+    open_ones = [row for row in found if not _is_answered(row, rows)]
+    first = min(open_ones or found, key=lambda row: (row.get("severity") != "critical", _onset(row)))
+    others = len({row.get("code") for row in open_ones or found}) - 1
+    more = f", and {others} more" if others else ""
+    where = f"step {_onset(first):,}{_epoch_words(run, _onset(first))}"
+    if open_ones:
+        return f"holdfast: finished, but {_clause(first)} since {where}{more}: holdfast diagnose {run.name}"
+    return f"holdfast: finished; repaired: {_name(first)} at {where}{more}: holdfast diagnose {run.name}"
+
+
+def _is_answered(finding: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:
+    """Whether something was done about it, or about another finding of the same step."""
+    done = (row for row in rows if row["kind"] == "action" and row.get("state", "done") == "done")
+    return any(row.get("because") == finding.get("code") or row.get("step") == finding.get("step") for row in done)
+
+
+def _onset(finding: Mapping[str, Any]) -> int:
+    onset = (finding.get("evidence") or {}).get("onset", finding.get("step"))
+    return int(onset) if isinstance(onset, (int, float)) else 0
+
+
+def _clause(finding: Mapping[str, Any]) -> str:
+    return _CLAUSES.get(str(finding.get("code"))) or _name(finding)
+
+
+def _name(finding: Mapping[str, Any]) -> str:
+    from holdfast.probe.words import FINDINGS
+
+    code = str(finding.get("code"))
+    return FINDINGS.get(code, code)
+
+
+def _epoch_words(run: RunFolder, step: int) -> str:
+    from holdfast.probe.rows import last_rows
+
+    for recording in run.recordings()[:1]:
+        rows = last_rows(recording.path, "steps", ("step", "epoch"), _ROWS)
+        here = rows["epoch"][rows["step"] == step]
+        if len(here) and int(here[-1]) >= 0:
+            return f" (epoch {int(here[-1])})"
+    return ""

@@ -1,0 +1,44 @@
+"""The line at the end of `holdfast run`: what was wrong, and nothing where all was well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from every_case import every_case
+
+from holdfast.signals.recorder import Recorder
+from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.schema import TABLES
+from holdfast.supervisor.verdict import last_line
+
+NAN = {"kind": "finding", "code": "non-finite-loss", "severity": "critical", "step": 116, "evidence": {"onset": 116}}
+SLOW = {"kind": "finding", "code": "slow-loading", "severity": "warning", "step": 1300, "evidence": {"onset": 1200}}
+NOTE = {"kind": "finding", "code": "clipping-every-step", "severity": "info", "step": 300, "evidence": {}}
+SKIPPED = {"kind": "action", "action": "skip-batch", "step": 116, "because": "non-finite-loss", "state": "done"}
+REFUSED = {**SKIPPED, "step": 117, "state": "refused"}
+
+
+@every_case(
+    ("rows", "said"),
+    [
+        ([], None),
+        ([NOTE], None),
+        ([NAN], "finished, but the loss is NaN or Inf since step 116 (epoch 11): holdfast diagnose a"),
+        ([SLOW], "finished, but the data comes too slowly since step 1,200: holdfast diagnose a"),
+        ([SLOW, NAN, NAN], "finished, but the loss is NaN or Inf since step 116 (epoch 11), and 1 more: holdfast diagnose a"),
+        ([NAN, REFUSED], "finished, but the loss is NaN or Inf since step 116 (epoch 11): holdfast diagnose a"),
+        ([NAN, SKIPPED], "finished; repaired: non-finite loss at step 116 (epoch 11): holdfast diagnose a"),
+        ([NAN, SKIPPED, SLOW], "finished, but the data comes too slowly since step 1,200: holdfast diagnose a"),
+    ],
+)
+def test_the_last_line_says_what_is_still_wrong(rows: list[dict[str, Any]], said: str | None, tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "a")
+    recorder = Recorder.start(run, 0)
+    for step in range(130):
+        known = {"step": step, "epoch": step // 10}
+        recorder.table("steps").append([known.get(column.name, column.kind.missing) for column in TABLES["steps"].columns])
+    recorder.close()
+    for row in rows:
+        run.journal.write(**row)
+    assert last_line(run) == (None if said is None else f"holdfast: {said}")
