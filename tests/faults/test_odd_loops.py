@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from holdfast_run import findings_of, typed
+from holdfast_run import PYTHON, findings_of, run, typed
 from watched_training import WarmPython
 
 from holdfast.signals.run_folder import RunFolder
@@ -280,3 +280,24 @@ def test_data_in_memory_stays_shared_with_forked_workers(warm: WarmPython, tmp_p
     _, printed = run_of(warm, tmp_path, LARGE_DATA, policy="guard")
     before, after = map(int, printed.split())
     assert after > before - 15, "in MB; asking for every object would cost more than 25"
+
+
+FUNCTIONAL = """
+import torch
+torch.manual_seed(0)
+weights = torch.zeros(4, requires_grad=True)
+data, labels = torch.randn(64, 4), torch.randn(64)
+loss = lambda w: (data @ w - labels).square().mean()
+for _ in range(100):
+    gradient = torch.func.grad(loss)(weights) if {functional} else torch.autograd.grad(loss(weights), weights)[0]
+    weights = (weights - 0.1 * gradient).detach().requires_grad_()
+print("done")
+"""
+
+
+@pytest.mark.parametrize("functional", [False, True])
+def test_a_loop_that_cannot_be_seen_is_said_at_the_end(tmp_path: Path, functional: bool) -> None:
+    (tmp_path / "train.py").write_text(FUNCTIONAL.replace("{functional}", str(functional)))
+    done = run(tmp_path, "--name", "a", PYTHON, "train.py")
+    assert done.returncode == 0 and done.stdout == "done\n"
+    assert "finished, but recording steps failed: gradients were computed 100 times with torch.autograd.grad" in done.stderr

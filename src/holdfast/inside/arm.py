@@ -24,6 +24,7 @@ from holdfast.signals.stack_signal import answer_signal
 from holdfast.state import report
 
 _SAMPLING = {"full": frozenset(("parameters", "weights", "modules")), "modules": frozenset(("modules",))}
+_MANY_GRADIENTS = 32  # that a script which trains computes
 
 
 class Armed:
@@ -78,7 +79,16 @@ class Armed:
         """At the end of the process: write what is under way."""
         for scope in list(self.session.scopes):
             with contextlib.suppress(Exception):
+                self._say_unseen(scope)
+            with contextlib.suppress(Exception):
                 self.remove(scope)
+
+    def _say_unseen(self, scope: Scope) -> None:
+        """A script that computes gradients and makes no step that can be seen must not pass for one that was watched."""
+        calls = self.session.gradient_calls
+        if calls >= _MANY_GRADIENTS and not scope.run.recordings():
+            words = f"gradients were computed {calls:,} times with torch.autograd.grad or torch.func, and no optimizer stepped"
+            scope.step_back("recording steps", RuntimeError(words))
 
 
 _armed: Armed | None = None

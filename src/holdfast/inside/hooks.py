@@ -52,6 +52,7 @@ class Hooks:
         self._handles.append(register_module_module_registration_hook(registry.note_module))
         wrap("torch.optim.Optimizer.__init__", registry.noting)
         wrap("torch.autograd.backward", self._backward)
+        wrap("torch.autograd.grad", self._grad)
         wrap("torch.amp.GradScaler.scale", self._scale)
         wrap("torch.amp.GradScaler.step", self._scaler_step)
         wrap("torch.nn.utils.clip_grad_norm_", self._clip)
@@ -204,6 +205,15 @@ class Hooks:
             return result
 
         return backward
+
+    def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        process = self.session
+
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            process.gradient_calls += 1
+            return original(*args, **kwargs)
+
+        return grad
 
     def _clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
         begin, end = self._shield(self.session.clipping_begins), self._shield(self.session.clipping_ended)

@@ -32,6 +32,7 @@ class Process:
         news = CheckpointNews(lambda: self.scopes)
         self.saves, self.loads = Saves(news), Loads(news)
         self.began = time.time()
+        self.gradient_calls = 0  # of `torch.autograd.grad`, by the script or by `torch.func`
         self.of_optimizer: dict[int, tuple[weakref.ref[Optimizer], Training | None]] = {}
         self.whole_models: dict[int, tuple[weakref.ref[nn.Module], Training]] = {}
         self.asked: Callable[[Training], None] | None = None  # set while someone asks for something between two steps

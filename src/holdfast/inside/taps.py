@@ -36,6 +36,7 @@ COLLECTIVES = (
 )
 TAPS = (
     Tap("torch.autograd.backward", "the loss; how long the backward pass takes"),
+    Tap("torch.autograd.grad", "that gradients are computed past `backward`, which is said at the end if no step was seen"),
     Tap("torch.optim.Optimizer.__init__", "which optimizers there are"),
     Tap("torch.optim.Optimizer.load_state_dict", "that an optimizer got its state from a checkpoint"),
     Tap("torch.amp.GradScaler.scale", "the loss without the scale"),

@@ -112,7 +112,7 @@ class Restarts:
             _print("\n".join(self._words))
             return
         try:
-            line = self._verdict() if self.looks_at_it() else None
+            line = self._verdict()
         except Exception as error:  # noqa: BLE001 - the command's exit code must come out whatever happens here
             self._trouble.step_back("summing up", error)
             return
@@ -120,7 +120,7 @@ class Restarts:
             _print(line)
 
     def _verdict(self) -> str | None:
-        if self._run.info().get("exit_code") != 0:
+        if not self._run.journal.path.exists() or self._run.info().get("exit_code") != 0:
             return None
         from holdfast.supervisor.verdict import last_line
 

@@ -32,6 +32,10 @@ def last_line(run: RunFolder) -> str | None:
     others = len({row.get("code") for row in open_ones or found}) - 1
     more = f", and {others} more" if others else ""
     where = f"step {_onset(first):,}{_epoch_words(run, _onset(first))}"
+    if first.get("code") == "holdfast-degraded":
+        what = first.get("evidence") or {}
+        error = str(what.get("error") or "").partition(": ")[2] or what.get("error")
+        return f"holdfast: finished, but {what.get('what')} failed: {error}{more}: holdfast diagnose {run.name}"
     if open_ones:
         return f"holdfast: finished, but {_clause(first)} since {where}{more}: holdfast diagnose {run.name}"
     return f"holdfast: finished; repaired: {_name(first)} at {where}{more}: holdfast diagnose {run.name}"
