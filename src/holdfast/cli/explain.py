@@ -38,7 +38,7 @@ def explain(
 ) -> None:
     """Say what a failure code, an error text or a log means, and what helps.
 
-    A log can also come through a pipe. Without anything: all codes. Exit 1: something known was found in it, 2: nothing.
+    A log can also come through a pipe. Without anything: all codes. Exit 2: nothing known was found.
     """
     from holdfast.cli import explain_show as show
 
@@ -141,7 +141,7 @@ def _tell(answer: Answer, name: str | None, *, as_json: bool) -> None:
             fix="read the last lines of the first traceback; `holdfast diagnose` looks at the curves of a log instead",
         )
     sys.stdout.flush()
-    raise typer.Exit(1 if answer.found else 2)
+    raise typer.Exit(0 if answer.found else 2)
 
 
 def _as_rows(answer: Answer) -> dict[str, Any]:

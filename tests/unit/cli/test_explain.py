@@ -55,7 +55,7 @@ def test_a_cause_is_explained_too(holdfast: Holdfast) -> None:
 
 def test_a_pasted_error_gives_meaning_fix_and_page(holdfast: Holdfast) -> None:
     done = holdfast("explain", OUT_OF_MEMORY)
-    assert done.code == 1
+    assert done.code == 0
     for words in (
         "out of GPU memory",
         "Tried to allocate 2.50 GiB",
@@ -67,13 +67,13 @@ def test_a_pasted_error_gives_meaning_fix_and_page(holdfast: Holdfast) -> None:
 
 def test_an_error_that_was_wrapped_on_its_way_is_still_found(holdfast: Holdfast) -> None:
     done = holdfast("explain", "RuntimeError: element 0 of tensors does not require grad and\ndoes not have a grad_fn")
-    assert done.code == 1 and "parameters-not-trained" in done.out
+    assert done.code == 0 and "parameters-not-trained" in done.out
 
 
 def test_the_end_of_a_traceback_counts_more_than_a_warning_before_it(holdfast: Holdfast, here: Path) -> None:
     (here / "train.log").write_text(LOG)
     done = holdfast("explain", "train.log")
-    assert done.code == 1 and "train.log, line 6 of 6" in done.out
+    assert done.code == 0 and "train.log, line 6 of 6" in done.out
     assert done.out.index("gpu-out-of-memory") < done.out.index("loop-mistake")
 
 
@@ -112,7 +112,7 @@ def test_an_unknown_error_is_told_before_a_known_warning(holdfast: Holdfast, her
         f"{first}\nTraceback (most recent call last):\n  File 'a.py', line 1\nValueError: the moon is full\n"
     )
     done = holdfast("explain", "log")
-    assert done.code == 1 and done.out.index("the moon is full") < done.out.index("loop-mistake")
+    assert done.code == 0 and done.out.index("the moon is full") < done.out.index("loop-mistake")
 
 
 @pytest.mark.parametrize("given", ["missing.log", "runs/none/train.log"])
@@ -141,11 +141,11 @@ def piped(command: list[str], data: bytes) -> subprocess.CompletedProcess[bytes]
 
 def test_a_log_through_a_pipe_is_read(command: list[str]) -> None:
     done = piped(command, LOG.encode())
-    assert done.returncode == 1 and b"gpu-out-of-memory" in done.stdout and b"line 6 of 6" in done.stdout
+    assert done.returncode == 0 and b"gpu-out-of-memory" in done.stdout and b"line 6 of 6" in done.stdout
 
 
 def test_a_binary_file_and_an_empty_one_are_no_trouble(holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     for data in (b"", bytes(range(256)) * 100, b"\xff\xfe" + LOG.encode("utf-16-le")):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
         done = holdfast("explain")
-        assert done.code == (1 if data.startswith(b"\xff\xfe") else 2) and "Traceback" not in done.err
+        assert done.code == (0 if data.startswith(b"\xff\xfe") else 2) and "Traceback" not in done.err
