@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -128,8 +129,10 @@ class Workplace:
     def _run(self, block: Block, command: str, stop_after: float | None, expected: int) -> None:
         words = [sys.executable, "-c", command] if block.language == "python" else ["bash", "-ec", command]
         process = self._start(words, subprocess.PIPE)
+        if stop_after:
+            select.select([process.stdout], [], [], 600)  # it is stopped so long after its first words, however late those come
         try:
-            printed, _ = process.communicate(timeout=stop_after or 90)
+            printed, _ = process.communicate(timeout=stop_after or 600)
             codes = {expected}
         except subprocess.TimeoutExpired:
             assert stop_after, f"{block}: `{command}` did not come to an end"

@@ -56,7 +56,7 @@ def ask(
     server: Server, method: str, path: str, body: bytes | None = None, *, token: str | None = "own", **headers: str
 ) -> tuple[int, Any]:
     """Status and answer of one request; `token` None sends none."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
     try:
         if token is not None:
             headers["Authorization"] = f"Bearer {own_token(server) if token == 'own' else token}"

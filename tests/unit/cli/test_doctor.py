@@ -121,7 +121,7 @@ def test_ctrl_c_ends_the_processes_that_checks_have_started(command: list[str]) 
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=600)
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=600)
     assert children and not alive and process.returncode == 130
 
 
