@@ -21,6 +21,7 @@ from holdfast.inside.session import Session
 from holdfast.signals.pulse import SAVING
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.stack_signal import answer_signal
+from holdfast.signals.trouble import NOTHING_SEEN
 from holdfast.state import report
 
 _SAMPLING = {"full": frozenset(("parameters", "weights", "modules")), "modules": frozenset(("modules",))}
@@ -88,7 +89,7 @@ class Armed:
         calls = self.session.gradient_calls
         if calls >= _MANY_GRADIENTS and not scope.run.recordings():
             words = f"gradients were computed {calls:,} times with torch.autograd.grad or torch.func, and no optimizer stepped"
-            scope.step_back("recording steps", RuntimeError(words))
+            scope.step_back(NOTHING_SEEN, RuntimeError(words))
 
 
 _armed: Armed | None = None

@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.signals.journal import Journal
 
 _THINGS_AT_MOST = 100
+NOTHING_SEEN = "recording steps"  # the one thing without which nothing was watched
 
 
 class Trouble:

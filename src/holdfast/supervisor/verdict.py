@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.trouble import NOTHING_SEEN
 
 _CLAUSES = {  # as the second half of a sentence, where the short name is none
     "non-finite-loss": "the loss is NaN or Inf",
@@ -17,6 +18,7 @@ _CLAUSES = {  # as the second half of a sentence, where the short name is none
     "overfitting": "it overfits",
     "underfitting": "it underfits",
 }
+_OWN = "holdfast-degraded"
 _ABOVE_INFO = ("critical", "warning")
 _ROWS = 1 << 16
 
@@ -24,7 +26,7 @@ _ROWS = 1 << 16
 def last_line(run: RunFolder) -> str | None:
     """One line for the terminal, from the journal."""
     rows = [row for row in run.journal if row.get("kind") in ("finding", "action")]
-    found = [row for row in rows if row["kind"] == "finding" and row.get("severity") in _ABOVE_INFO]
+    found = [row for row in rows if row["kind"] == "finding" and row.get("severity") in _ABOVE_INFO and _concerns_training(row)]
     if not found:
         return None
     open_ones = [row for row in found if not _is_answered(row, rows)]
@@ -32,13 +34,17 @@ def last_line(run: RunFolder) -> str | None:
     others = len({row.get("code") for row in open_ones or found}) - 1
     more = f", and {others} more" if others else ""
     where = f"step {_onset(first):,}{_epoch_words(run, _onset(first))}"
-    if first.get("code") == "holdfast-degraded":
-        what = first.get("evidence") or {}
-        error = str(what.get("error") or "").partition(": ")[2] or what.get("error")
-        return f"holdfast: finished, but {what.get('what')} failed: {error}{more}: holdfast diagnose {run.name}"
+    if first.get("code") == _OWN:
+        why = str(first["evidence"].get("error")).partition(": ")[2]
+        return f"holdfast: finished, but no step was recorded: {why}{more}: holdfast diagnose {run.name}"
     if open_ones:
         return f"holdfast: finished, but {_clause(first)} since {where}{more}: holdfast diagnose {run.name}"
     return f"holdfast: finished; repaired: {_name(first)} at {where}{more}: holdfast diagnose {run.name}"
+
+
+def _concerns_training(finding: Mapping[str, Any]) -> bool:
+    """What Holdfast itself could not do is in the journal; said here is only that nothing was watched at all."""
+    return finding.get("code") != _OWN or (finding.get("evidence") or {}).get("what") == NOTHING_SEEN
 
 
 def _is_answered(finding: Mapping[str, Any], rows: list[dict[str, Any]]) -> bool:

@@ -15,6 +15,13 @@ from holdfast.supervisor.verdict import last_line
 NAN = {"kind": "finding", "code": "non-finite-loss", "severity": "critical", "step": 116, "evidence": {"onset": 116}}
 SLOW = {"kind": "finding", "code": "slow-loading", "severity": "warning", "step": 1300, "evidence": {"onset": 1200}}
 NOTE = {"kind": "finding", "code": "clipping-every-step", "severity": "info", "step": 300, "evidence": {}}
+OWN = {
+    "kind": "finding",
+    "code": "holdfast-degraded",
+    "severity": "warning",
+    "evidence": {"what": "a table", "error": "OSError: no"},
+}
+UNSEEN = {**OWN, "evidence": {"what": "recording steps", "error": "RuntimeError: gradients were computed"}}
 SKIPPED = {"kind": "action", "action": "skip-batch", "step": 116, "because": "non-finite-loss", "state": "done"}
 REFUSED = {**SKIPPED, "step": 117, "state": "refused"}
 
@@ -24,6 +31,8 @@ REFUSED = {**SKIPPED, "step": 117, "state": "refused"}
     [
         ([], None),
         ([NOTE], None),
+        ([OWN], None),
+        ([OWN, UNSEEN], "finished, but no step was recorded: gradients were computed: holdfast diagnose a"),
         ([NAN], "finished, but the loss is NaN or Inf since step 116 (epoch 11): holdfast diagnose a"),
         ([SLOW], "finished, but the data comes too slowly since step 1,200: holdfast diagnose a"),
         ([SLOW, NAN, NAN], "finished, but the loss is NaN or Inf since step 116 (epoch 11), and 1 more: holdfast diagnose a"),
