@@ -292,9 +292,11 @@ class Session(Process):
             self.losses.__init__()  # type: ignore[misc]
 
     def write_rows(self) -> None:
-        """The process ends at once: write the steps that are not written yet, and wait for nobody."""
+        """The process ends at once: write the steps that are not written yet, and send the answers that are under way."""
         for training in self.trainings:
             training.write()
+        if self.doors is not None:
+            self.doors.finish_answers()
 
     def _settle_rest(self, scope: Scope) -> None:
         """What stepped a few times after another training was no inner loop of it, as it turns out."""

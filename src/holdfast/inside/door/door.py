@@ -16,6 +16,7 @@ from holdfast.inside.door import printed
 from holdfast.inside.door.boundary import Boundary
 from holdfast.inside.door.evaluation import Evaluator
 from holdfast.inside.door.requests import Requests
+from holdfast.inside.door.waiting import Request
 from holdfast.signals.door import REQUEST_BYTES, listen_in, peer_of, receive, remove, send
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 32  # requests under way
 _TO_SAY_IT = 10.0  # seconds that who connects has for the request
+_LAST_ANSWERS = 2.0  # seconds that the end of a training waits for answers that are under way
 
 
 class Doors:
@@ -47,6 +49,11 @@ class Doors:
             self._boundary.end(training)
             door.close()
 
+    def finish_answers(self) -> None:
+        """The process is about to end: let those who asked have their answers first."""
+        for door in self._open.values():
+            door.finish_answers()
+
     def after_fork(self) -> None:
         """In a forked child: the doors are the parent's."""
         printed.after_fork()
@@ -64,6 +71,7 @@ class Door:
         self._listening, self._path = listen_in(self._folder)
         self._room = threading.BoundedSemaphore(_AT_ONCE)
         self._closed = False
+        self._answering, self._answered = 0, threading.Condition()
         threading.Thread(target=self._listen, name="holdfast-door", daemon=True).start()
 
     def close(self) -> None:
@@ -74,6 +82,12 @@ class Door:
             self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self._listening.close()
         self._requests.close()
+        self.finish_answers()
+
+    def finish_answers(self) -> None:
+        """Wait a little for the answers that are under way: what was asked for may be what ends the training."""
+        with self._answered:
+            self._answered.wait_for(lambda: not self._answering, _LAST_ANSWERS)
 
     def let_go(self) -> None:
         """In a forked child: close what was inherited, and leave the socket alone."""
@@ -118,6 +132,16 @@ class Door:
             return
         request.setdefault("who", f"uid {uid} pid {pid}")
         connection.settimeout(None)
+        with self._answered:
+            self._answering += 1
+        try:
+            self._answer(request, connection)
+        finally:
+            with self._answered:
+                self._answering -= 1
+                self._answered.notify_all()
+
+    def _answer(self, request: Request, connection: socket.socket) -> None:
         try:
             answer = self._requests.answer(request, connection)
         except Exception as error:  # noqa: BLE001 - goes back to who asked

@@ -12,6 +12,8 @@ from every_case import every_case
 
 import holdfast
 from holdfast.errors import DoorClosed
+from holdfast.inside.arm import armed
+from holdfast.inside.door import door
 from holdfast.probe.changing import change
 from holdfast.probe.door import ask, doors
 from holdfast.signals.door import connect_to, receive
@@ -130,3 +132,37 @@ def test_what_is_no_request_is_answered_in_words(tmp_path: Path) -> None:
             assert "more than" not in receive(connection, at_most=10**6, seconds=5)["error"]
 
     train(tmp_path, send)
+
+
+def test_who_asked_has_the_answer_before_a_training_that_ends_has_closed_its_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing, came = threading.Event(), list[dict[str, Any]]()
+    remove, send = door.remove, door.send
+
+    def remove_and_tell(folder: Path, path: Path) -> None:
+        remove(folder, path)
+        closing.set()
+
+    def send_late(connection: Any, content: dict[str, Any]) -> None:
+        assert closing.wait(60)
+        send(connection, content)
+
+    monkeypatch.setattr(door, "remove", remove_and_tell)
+    monkeypatch.setattr(door, "send", send_late)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    finish = threading.Event()
+    with holdfast.watch(model, optimizer, folder=tmp_path) as run:
+        request = {"do": "eval", "code": "finish.set()", "seconds": 10}
+        asking = threading.Thread(target=lambda: came.append(ask(doors(RunFolder(run.folder))[0], request, seconds=30)))
+        while not finish.is_set():
+            optimizer.zero_grad()
+            model(torch.randn(4, 8)).pow(2).mean().backward()
+            optimizer.step()
+            if asking.ident is None:
+                asking.start()
+        (opened,) = armed().session.doors._open.values()
+    assert not opened._answering, "the process may end now, and its threads with it"
+    asking.join()
+    assert came[0]["ok"], came
