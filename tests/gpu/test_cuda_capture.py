@@ -86,8 +86,10 @@ def test_each_gradient_kind_is_read_right_by_the_kernel(dtype: torch.dtype) -> N
     tensors.append(torch.randn(4097, device="cuda").to(dtype)[1:])  # not aligned
     tensors[2][7], tensors[5][999_999] = math.nan, -math.inf
     assert can_be_read_by_kernel(tensors)
-    out = GradientKernel(tensors, torch.device("cuda", 0)).launch()
-    squares, largest, bad = out.cpu().double().reshape(3, -1)
+    kernel = GradientKernel(tensors, torch.device("cuda", 0))
+    assert kernel.fits(tensors)
+    kernel.read()
+    squares, largest, bad = kernel.out.cpu().double().reshape(3, -1)
     for number, tensor in enumerate(tensors):
         values = tensor.double().flatten().cpu()
         finite = values[torch.isfinite(values)]

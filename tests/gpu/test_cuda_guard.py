@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 import holdfast
 from holdfast.inside.arm import armed
+from holdfast.inside.capture import device
 from holdfast.inside.scope import Scope
 from holdfast.signals.run_folder import RunFolder
 
@@ -107,3 +108,24 @@ def test_hooks_of_a_guarded_scope_leave_nothing_on_the_optimizer(tmp_path: Path)
         optimizer.step()
     armed().close_all()
     assert "found_inf" not in vars(optimizer) and "grad_scale" not in vars(optimizer)
+
+
+def test_a_bad_update_is_left_out_however_far_the_host_is_ahead_of_the_gpu(guarded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_ROWS", 4)  # more than 64 steps ahead of it a host never is: the driver's own queue is shorter
+    steps, bad = 60, 40
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
+    run = guarded(model, optimizer)
+    x = torch.randn(steps, 4, 8, device="cuda")
+    x[bad] = math.nan
+    for step in range(steps):
+        if step == 5:
+            torch.cuda._sleep(2_000_000_000)  # about a second, in which the host makes all the other steps
+        optimizer.zero_grad()
+        model(x[step]).square().mean().backward()
+        optimizer.step()
+    courier = armed().session.scopes[0].trainings[0].courier
+    run.close()
+    assert courier.waits > 0
+    assert all(parameter.isfinite().all() for parameter in model.parameters())

@@ -97,6 +97,13 @@ class Member:
                 return gathering
             self.quick = norm is not None
         begun = time.perf_counter() if each else 0.0
+        kernel = self.kernel
+        if kernel is not None and len(self.names) == len(parameters) and self._which is None and kernel.finds(parameters):
+            gathering = Gathering(training.courier_for(kernel.device))
+            gathering.use_kernel(kernel, self.names, each=each)
+            if each:
+                self._add_weights(gathering, parameters, training, begun)
+            return gathering
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         if not gradients:
             return Gathering(None)
@@ -117,9 +124,12 @@ class Member:
         else:
             gathering.reading = read_each_on_host(gradients, training.names_of(parameters))
         if each:
-            gathering.add("weights", weight_norms(plain_weights([p for p in parameters if p.grad is not None])))
-            training.charge("parameters", begun)
+            self._add_weights(gathering, parameters, training, begun)
         return gathering
+
+    def _add_weights(self, gathering: Gathering, parameters: list[torch.Tensor], training: Reader, begun: float) -> None:
+        gathering.add("weights", weight_norms(plain_weights([p for p in parameters if p.grad is not None])))
+        training.charge("parameters", begun)
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 if TYPE_CHECKING:
+    from holdfast.inside.capture.device import Parcel
     from holdfast.inside.training import Training
 
 
@@ -42,12 +43,12 @@ def write_logged(training: Training, metric: Logged) -> None:
 def _carry(training: Training, step: int, name: str, split: str, total: torch.Tensor, divisor: int, samples: int | None) -> None:
     publisher, epoch = training.publisher, training.loader.epoch
 
-    def arrived(values: Any) -> None:
-        if values is not None:
-            publisher.evaluation(step, epoch, name, split, float(values[0]) / max(divisor, 1), samples)
+    def arrived(parcel: Parcel) -> None:
+        if parcel.rest is not None:
+            publisher.evaluation(step, epoch, name, split, float(parcel.rest[0]) / max(divisor, 1), samples)
 
     if training.courier is not None:
-        training.courier.send([total], arrived)
+        training.courier.send(None, [total], arrived)
 
 
 def _plain(value: Any) -> Any:

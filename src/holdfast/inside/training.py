@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # loaded under a policy that acts
 _WRITE_EVERY = 0.05  # seconds; the rows of shorter steps wait so long for each other
 _UNWRITTEN_AT_MOST = 64
 _HIGH, _LOW = 8.0, 20.0  # times its usual scatter that a loss lies high, and times that a rate fell: then it is worth a look
-_MEMORY_EVERY = 0.02  # seconds; between two readings of the GPU's memory it is missing, not repeated
+_MEMORY_EVERY, _GPU_MEMORY_EVERY = 0.02, 0.1  # seconds; between two readings memory is missing, not repeated
 Optimizer = torch.optim.Optimizer
 
 
@@ -80,7 +80,7 @@ class Training(Members):
         self._zeroing = Zeroing()
         self._luxury_cost, self._sampling_cost = 0.0, 0.0
         self._ended_at: float | None = None
-        self._memory_at = 0.0
+        self._memory_at = self._gpu_memory_at = 0.0
         self._workers_rss: int | None = None
         self._written_at = 0.0
         self._writing = threading.Lock()
@@ -182,6 +182,8 @@ class Training(Members):
             sound = (loss is None or loss - loss == 0.0) and (norm is None or norm - norm == 0.0)
             if not sound or gathering.reading is not None:
                 self.witness.saw(self.step, gathering, at_once=True)
+        if gathering.carries:
+            gathering.start()
         if self.changes is not None:
             self._clip_norm = self.changes.clip(optimizer, self._clip_norm)
         if something_due and self.budget.due("weights", self.step):
@@ -321,6 +323,7 @@ class Training(Members):
         return self._read_early is not None and self._early_at == self.losses.calls
 
     def _keep_early(self, gathering: Gathering) -> None:
+        gathering.start(alone=True)
         self._read_early, self._early_at = gathering, self.losses.calls
 
     def courier_for(self, device: torch.device) -> Courier | None:
@@ -373,15 +376,16 @@ class Training(Members):
             MISSING_INT if workers is None else workers, MISSING_INT, self._backwards, clip_norm, cost,
         ]  # fmt: skip
         if now - self._memory_at > _MEMORY_EVERY:
-            self._memory_at = now
-            self._read_memory(row)
+            self._read_memory(row, now)
         self._clip_norm, self._ended_at, self.evaluated, self._luxury_cost, self.cost = None, now, 0.0, 0.0, 0.0
         self.step += 1
         return row
 
-    def _read_memory(self, row: list[float | int]) -> None:
+    def _read_memory(self, row: list[float | int], now: float) -> None:
+        self._memory_at = now
         row[at.HOST_RSS] = self.memory.read()
-        if self.courier is not None:
+        if self.courier is not None and now - self._gpu_memory_at > _GPU_MEMORY_EVERY:
+            self._gpu_memory_at = now
             row[at.GPU_ALLOCATED], row[at.GPU_RESERVED], row[at.GPU_PEAK] = gpu_memory(self.courier.device)
 
     def _module_times(self) -> list[ModuleTime]:

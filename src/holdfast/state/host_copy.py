@@ -89,6 +89,7 @@ class Block:
         self.memory: npt.NDArray[np.uint8] = np.empty(max(size, 1), np.uint8)
         self.memory.fill(0)  # so that the pages exist before the training has to wait for them
         self.size, self.pinned = size, pinned and pin(self.memory)
+        self._address = self.memory.ctypes.data  # asking for it takes an import, and the interpreter may be ending
         self._views: list[torch.Tensor] = []
         self.layout: Layout | None = None
 
@@ -116,7 +117,7 @@ class Block:
         """Give the memory back. No copy from or to it may be running."""
         if self.pinned:
             self.pinned = False
-            unpin(self.memory.ctypes.data)
+            unpin(self._address)
         self._views, self.layout = [], None
 
     def __del__(self) -> None:

@@ -112,10 +112,10 @@ def test_the_courier_carries_a_distributed_number(
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: None)
     courier, came = Courier(torch.device("cpu")), list[Any]()
-    courier.send([torch.tensor(1.0), distributed(3.0, Replicate())], came.append)
-    courier.send([torch.tensor(1.0), distributed(3.0, Partial())], came.append)
+    courier.send(None, [torch.tensor(1.0), distributed(3.0, Replicate())], came.append)
+    courier.send(None, [torch.tensor(1.0), distributed(3.0, Partial())], came.append)
     courier.collect()
-    assert came[0].tolist() == [1.0, 3.0] and came[1] is None
+    assert came[0].rest.tolist() == [1.0, 3.0] and came[1].rest is None
 
 
 def test_gradients_are_read_before_clipping_once_the_norm_turned_out_to_be_of_several_ranks(
@@ -146,7 +146,7 @@ def test_each_gpu_has_one_courier_and_all_are_collected(watching: Watching) -> N
     assert first is not None and second is not None
     assert seen.courier_for(torch.device("cuda", 0)) is first and seen.courier_for(torch.device("cuda", 1)) is second
     for number, courier in enumerate((first, second)):
-        courier._underway.append(device._Underway(None, None, lambda _values, number=number: came.append(number)))
+        courier.send(None, [], lambda _parcel, number=number: came.append(number))
     seen._memory_at = math.inf  # there is no memory to be read
     train(model, optimizer, 1)
     assert came == [0, 1]

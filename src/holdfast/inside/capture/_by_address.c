@@ -1,8 +1,9 @@
-/* A loss and the sum of squares of gradients in host memory, read by address: one call instead of some thirty.
+/* A loss and the sum of squares of gradients in host memory, read by address: one call instead of some thirty. And the addresses of
+   gradients on a GPU: one call instead of several for each tensor.
 
    Optional: without it (no compiler, an older torch) the same number comes from torch calls. A gradient is looked at through
-   DLPack's exchange table, which torch offers on its tensor class; whatever is not a plain, dense, single-precision tensor
-   on the host is left to those calls. */
+   DLPack's exchange table, which torch offers on its tensor class; whatever is not a plain, dense tensor of a known type is left
+   to those calls. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -28,7 +29,7 @@ typedef struct Table {
     int (*view_of_object)(void *object, View *view);
 } Table;
 
-enum { HOST = 1, FLOAT = 2, LANES = 16, BLOCK = 4096 };
+enum { HOST = 1, CUDA = 2, FLOAT = 2, BFLOAT = 4, LANES = 16, BLOCK = 4096 };
 
 static PyObject *name_of_grad;
 
@@ -67,6 +68,27 @@ static int64_t look(PyObject *tensor, PyObject *tensor_class, const Table *table
     }
     if (view->device.type != HOST || view->dtype.code != FLOAT || view->dtype.bits != 32 || view->dtype.lanes != 1) return -1;
     return dense_size(view);
+}
+
+/* The same for a batch of images with the channels last in memory. */
+static int64_t channels_last_size(const View *view) {
+    static const int order[4] = {1, 3, 2, 0};
+    int64_t size = 1;
+    if (view->ndim != 4 || !view->strides) return -1;
+    for (int i = 0; i < 4; i++) {
+        int axis = order[i];
+        if (view->shape[axis] != 1 && view->strides[axis] != size) return -1;
+        size *= view->shape[axis];
+    }
+    return size;
+}
+
+/* The type of a tensor as the kernel that reads it counts them; -1 for one that it cannot read. */
+static int kind_of(const View *view) {
+    if (view->dtype.lanes != 1) return -1;
+    if (view->dtype.code == BFLOAT && view->dtype.bits == 16) return 1;
+    if (view->dtype.code != FLOAT) return -1;
+    return view->dtype.bits == 32 ? 0 : view->dtype.bits == 16 ? 2 : -1;
 }
 
 static const float *values_of(const View *view) { return (const float *)((const char *)view->data + view->byte_offset); }
@@ -116,7 +138,63 @@ static PyObject *squares(PyObject *module, PyObject *const *given, Py_ssize_t co
     return PyFloat_FromDouble(seen ? total : -1.0);
 }
 
+/* Whether a gradient is a dense tensor on this GPU, of this size and kind; its address then. */
+static int fits(PyObject *gradient, PyObject *tensor_class, const Table *table, long gpu, int64_t size, int32_t kind, int64_t *address) {
+    View view;
+    if ((PyObject *)Py_TYPE(gradient) != tensor_class) return 0;
+    if (table->view_of_object(gradient, &view) != 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    if (view.device.type != CUDA || view.device.id != gpu || kind_of(&view) != kind) return 0;
+    if (dense_size(&view) != size && channels_last_size(&view) != size) return 0;
+    *address = (int64_t)(intptr_t)((char *)view.data + view.byte_offset);
+    return 1;
+}
+
+static PyObject *addresses(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+    (void)module;
+    if (count != 7 || !PyList_Check(given[0])) {
+        PyErr_SetString(PyExc_TypeError, "addresses(parameters, tensor class, its exchange table, GPU, sizes, kinds, addresses)");
+        return NULL;
+    }
+    const Table *table = table_in(given[2]);
+    long gpu = PyLong_AsLong(given[3]);
+    if (PyErr_Occurred()) return NULL;
+    if (!table || !table->view_of_object) Py_RETURN_FALSE;
+    Py_buffer sizes, kinds, out;
+    if (PyObject_GetBuffer(given[4], &sizes, PyBUF_SIMPLE) != 0) return NULL;
+    if (PyObject_GetBuffer(given[5], &kinds, PyBUF_SIMPLE) != 0) {
+        PyBuffer_Release(&sizes);
+        return NULL;
+    }
+    if (PyObject_GetBuffer(given[6], &out, PyBUF_WRITABLE) != 0) {
+        PyBuffer_Release(&sizes);
+        PyBuffer_Release(&kinds);
+        return NULL;
+    }
+    Py_ssize_t length = PyList_GET_SIZE(given[0]);
+    int good = sizes.len == 8 * length && kinds.len == 4 * length && out.len == 8 * length, failed = 0;
+    for (Py_ssize_t i = 0; good && i < length; i++) {
+        PyObject *gradient = PyObject_GetAttr(PyList_GET_ITEM(given[0], i), name_of_grad);
+        if (!gradient) {
+            failed = 1;
+            break;
+        }
+        good = gradient != Py_None &&
+               fits(gradient, given[1], table, gpu, ((int64_t *)sizes.buf)[i], ((int32_t *)kinds.buf)[i], (int64_t *)out.buf + i);
+        Py_DECREF(gradient);
+    }
+    PyBuffer_Release(&sizes);
+    PyBuffer_Release(&kinds);
+    PyBuffer_Release(&out);
+    if (failed) return NULL;
+    return PyBool_FromLong(good);
+}
+
 static PyMethodDef methods[] = {
+    {"addresses", (PyCFunction)(void (*)(void))addresses, METH_FASTCALL,
+     "Write down where the gradients on a GPU lie; False unless all are there, of the sizes and kinds that are given."},
     {"scalar", (PyCFunction)(void (*)(void))scalar, METH_FASTCALL, "The one value of a tensor; None if it has to be read another way."},
     {"squares", (PyCFunction)(void (*)(void))squares, METH_FASTCALL,
      "Sum of squares of all gradients; -1.0 if there are none, None if they have to be read another way."},

@@ -63,7 +63,7 @@ class Losses:
         self._used = True
         if not self._on_device:
             return self._on_host
-        rest = torch.stack(self._on_device).sum()
+        rest = self._on_device[0] if len(self._on_device) == 1 else torch.stack(self._on_device).sum()
         return rest if self._on_host is None else rest + self._on_host
 
     def _without_scale(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -79,4 +79,5 @@ class Losses:
             return
         if len(self._on_device) >= _KEPT_AT_MOST:
             self._on_device = [torch.stack(self._on_device).sum()]
-        self._on_device.append(loss.detach().reshape(()).float())
+        loss = loss.detach()
+        self._on_device.append(loss if loss.dtype is torch.float32 and not loss.dim() else loss.reshape(()).float())

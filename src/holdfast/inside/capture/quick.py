@@ -1,6 +1,7 @@
-"""The quickest way to a loss and to the norm of small gradients in host memory: by address, where the compiled part was built.
+"""The quickest way to a loss, to the norm of small gradients in host memory, and to the addresses of gradients on a GPU.
 
-Each function says None where the number has to be read another way; without the compiled part, always.
+By address, where the compiled part was built. Each function says None or False where another way has to be taken; without the
+compiled part, always.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def _unknown(*_: Any) -> None:
 
 _scalar = _by_address.scalar if AVAILABLE else _unknown
 _squares = _by_address.squares if AVAILABLE else _unknown
+_addresses = _by_address.addresses if AVAILABLE else _unknown
 
 
 def quick_value(tensor: Any) -> float | None:
@@ -38,3 +40,8 @@ def quick_norm(parameters: list[Any]) -> float | None:
     """Norm of all gradients of these parameters; negative if there are none."""
     squares = _squares(parameters, _Tensor, _TABLE, _VALUES_AT_MOST)
     return math.sqrt(squares) if squares is not None and squares >= 0.0 else squares
+
+
+def quick_addresses(parameters: list[Any], gpu: int, sizes: Any, kinds: Any, addresses: bytearray) -> bool:
+    """Write down where the gradients of all these parameters lie; False unless all are there, of these sizes and kinds."""
+    return bool(_addresses(parameters, _Tensor, _TABLE, gpu, sizes, kinds, addresses))

@@ -35,6 +35,8 @@ class Averages:
 
     def let_go(self) -> None:
         """Put back what was held, before the next update."""
+        if not self._kept:
+            return
         with torch.no_grad():
             for tensor, value in self._kept:
                 tensor.copy_(value)

@@ -125,9 +125,11 @@ class Guard:
             return
         if takes_a_flag(optimizer) and not self.averages:
             self._flag = Flag(optimizer, flag)
-        elif flag.item():
+            numbers.add("found_inf", self._flag.value)
+            return
+        numbers.found_inf = flag.item()
+        if numbers.found_inf:
             self._now = self._leave_out(optimizer)
-        numbers.add("found_inf", flag if self._flag is None else self._flag.value)
 
     # After it
 

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from holdfast.inside.capture.cuda_kernels import Kernel, can_compile, pointer
+
 
 class RunningStatistics:
     """The running statistics of some models, as they were after the last good step."""
@@ -21,13 +23,14 @@ class RunningStatistics:
         self._layers = [weakref.ref(layer) for layer in layers]
         self._kept: list[torch.Tensor] | None = None
         self._flat: torch.Tensor | None = None
+        self._on_device: _OnDevice | None = None
 
     def __bool__(self) -> bool:
         return bool(self._layers)
 
     def forget(self) -> None:
         """The script has loaded others: what is kept is not to be put back."""
-        self._kept = self._flat = None
+        self._kept = self._flat = self._on_device = None
 
     def keep(self) -> None:
         """Keep them as they are now."""
@@ -50,8 +53,16 @@ class RunningStatistics:
 
     def keep_unless(self, flag: torch.Tensor) -> None:
         """On a device: keep them if the flag is 0, put back what was kept if it is 1, without asking which."""
-        buffers = [buffer for buffer in self._buffers() if buffer.is_floating_point() or buffer.dtype is torch.int64]
+        buffers = self._buffers()
+        if self._on_device is not None and self._on_device.fits(buffers):
+            self._on_device.keep_unless(flag)
+            return
+        self._on_device = None
+        buffers = [buffer for buffer in buffers if buffer.is_floating_point() or buffer.dtype is torch.int64]
         if not buffers or any(buffer.device != flag.device for buffer in buffers):
+            return
+        if can_compile() and flag.is_cuda and all(_in_words(buffer) for buffer in buffers):
+            self._on_device = _OnDevice(buffers, flag.device)
             return
         with torch.no_grad():
             now = torch.cat([buffer.reshape(-1).double() for buffer in buffers])
@@ -66,6 +77,35 @@ class RunningStatistics:
 
     def _living(self) -> list[_NormBase]:
         return [layer for reference in self._layers if (layer := reference()) is not None]
+
+
+class _OnDevice:
+    """Buffers on a GPU and what is kept of them there, by one kernel; the first call of it keeps them whatever they are."""
+
+    def __init__(self, buffers: list[torch.Tensor], device: torch.device) -> None:
+        self._addresses = [buffer.data_ptr() for buffer in buffers]
+        words = [buffer.nbytes // 4 for buffer in buffers]
+        offsets = [sum(words[:number]) for number in range(len(words))]
+        kept = torch.empty(sum(words), dtype=torch.int32, device=device)
+        numbers = ((self._addresses, torch.int64), (words, torch.int32), (offsets, torch.int32))
+        self._tables = [torch.tensor(values, dtype=dtype).pin_memory().to(device, non_blocking=True) for values, dtype in numbers]
+        self._tables.append(kept)
+        self._flag = pointer()
+        self._kernel = Kernel("keep_unless", device, 256, *map(pointer, self._tables), self._flag)
+        self._kernel.launch(len(words))
+
+    def fits(self, buffers: list[torch.Tensor]) -> bool:
+        """Whether these buffers are those that are kept."""
+        return [buffer.data_ptr() for buffer in buffers] == self._addresses
+
+    def keep_unless(self, flag: torch.Tensor) -> None:
+        """Keep what they hold, or put back what was kept if the flag is set."""
+        self._flag.value = flag.data_ptr()
+        self._kernel.launch(len(self._addresses))
+
+
+def _in_words(buffer: torch.Tensor) -> bool:
+    return buffer.is_contiguous() and buffer.nbytes % 4 == 0 and buffer.numel() > 0
 
 
 def _copy(into: list[torch.Tensor], values: list[torch.Tensor]) -> None:
