@@ -43,33 +43,25 @@ class Gathering:
     untrained: tuple[Change, ...] = ()
 
     def __init__(self, courier: Courier | None) -> None:
-        self._courier = courier
-
-    @property
-    def courier(self) -> Courier | None:
-        """Who brings the numbers that lie on a device."""
-        return self._courier
-
-    @property
-    def carries(self) -> bool:
-        """Whether numbers on a device can be sent for."""
-        return self._courier is not None
+        self.courier = courier  # who brings the numbers that lie on a device, if there are some
 
     def add(self, name: str, value: Any) -> None:
         """Add one number, or a vector named `weights`, that may be a tensor anywhere; one that is not this rank's stays out."""
         if not isinstance(value, torch.Tensor):
             setattr(self, name, value)
             return
-        own = own_values(value)
+        own = value if type(value) is torch.Tensor else own_values(value)
         if own is None:
             return
-        own = own.detach() if own.requires_grad else own
-        if self._courier is None or own.is_cpu:
+        if own.requires_grad:
+            own = own.detach()
+        if self.courier is None or own.is_cpu:
             setattr(self, name, own.double().cpu().numpy() if own.dim() else own.item())
         elif self._row is not None and value is self._row.flag:
             self._in_row = (*self._in_row, name)
-        elif name in PLACES and self._courier.takes(own):
-            self._scalars = self._scalars or {}
+        elif name in PLACES and self.courier.takes(own):
+            if self._scalars is None:
+                self._scalars = {}
             self._scalars[name] = own
         else:
             self._send_vector(name, own)
@@ -82,14 +74,14 @@ class Gathering:
         self, gradients: list[torch.Tensor], names: list[int], *, each: bool, kernel: GradientKernel | None
     ) -> GradientKernel | None:
         """Read all gradients on the GPU once, as soon as `start` is called; gives the kernel to use next time."""
-        assert self._courier is not None
+        assert self.courier is not None
         if kernel is None or not kernel.fits(gradients):
-            kernel = GradientKernel(gradients, self._courier.device) if can_be_read_by_kernel(gradients) else None
+            kernel = GradientKernel(gradients, self.courier.device) if can_be_read_by_kernel(gradients) else None
         if kernel is not None and kernel.fits(gradients):
             self.use_kernel(kernel, names, each=each)
         else:
             self._names, self._each = names, each
-            self._send_vector("reading", read_with_foreach([values_of(gradient) for gradient in gradients], self._courier.device))
+            self._send_vector("reading", read_with_foreach([values_of(gradient) for gradient in gradients], self.courier.device))
         return kernel
 
     def start(self, *, alone: bool = False) -> None:
@@ -120,9 +112,10 @@ class Gathering:
 
     def finish(self, known: Callable[[Gathering], None]) -> None:
         """Call `known` with the numbers: now, or when they have arrived."""
-        self.start()
+        if self._row is None:
+            self.start()
         row, rest = self._row, {**(self._scalars or {}), **(self._vectors or {})}
-        if self._courier is None or (row is None and not rest):
+        if self.courier is None or (row is None and not rest):
             known(self)
             return
         in_row = self._in_row
@@ -135,13 +128,13 @@ class Gathering:
                 self._take_rest(rest, parcel.rest)
             known(self)
 
-        self._courier.send(row, list(rest.values()), arrived)
+        self.courier.send(row, list(rest.values()), arrived)
 
     def _send_row(self, *, with_loss: bool) -> None:
         """Send the scalars that are known so far and what was read of the gradients; what is added later goes another way."""
-        assert self._courier is not None
+        assert self.courier is not None
         scalars = self._scalars or {}
-        self._row = self._courier.send_row(scalars, self._kernel, with_loss=with_loss)
+        self._row = self.courier.send_row(scalars, self._kernel, with_loss=with_loss)
         if self._row is not None:
             self._in_row, self._scalars = tuple(scalars), None
 

@@ -25,6 +25,8 @@ from holdfast.signals.pulse import LOADING
 Optimizer = torch.optim.Optimizer
 _compiling = torch.compiler.is_compiling
 _CUDA_BUILT = bool(torch.backends.cuda.is_built())  # type: ignore[no-untyped-call]
+_cuda: Any = torch.cuda
+_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None) or _cuda.is_current_stream_capturing
 _BACKWARD_EVERY = 2  # steps
 
 
@@ -98,7 +100,9 @@ class Hooks:
     # microseconds less when caches are cold.
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _compiling() or (_CUDA_BUILT and _capturing()) or (self._failures and self._shield.closed("before_update")):
+        if _compiling() or (_CUDA_BUILT and _cuda._initialized and _capturing()):  # nothing may be added to a CUDA graph
+            return None
+        if self._failures and self._shield.closed("before_update"):
             return None
         here = self._here
         here.steps_under_way += 1
@@ -316,8 +320,3 @@ class Hooks:
             return without_hooks(original(module))
 
         return __getstate__
-
-
-def _capturing() -> bool:
-    """Whether a CUDA graph is being recorded: nothing may be added to it."""
-    return bool(torch.cuda.is_initialized()) and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]

@@ -47,6 +47,7 @@ class Member:
         self.steps_alone = 0  # since the main optimizer stepped last
         self.rate: float | None = None
         self.kernel: GradientKernel | None = None
+        self._courier: Courier | None = None  # of the device that its gradients were on last
         self.names: list[int] = []
         self.plan: HostPlan | None = None
         self.quick = AVAILABLE  # until its gradients turn out to be of another kind
@@ -99,7 +100,7 @@ class Member:
         begun = time.perf_counter() if each else 0.0
         kernel = self.kernel
         if kernel is not None and len(self.names) == len(parameters) and self._which is None and kernel.finds(parameters):
-            gathering = Gathering(training.courier_for(kernel.device))
+            gathering = Gathering(self._courier)
             gathering.use_kernel(kernel, self.names, each=each)
             if each:
                 self._add_weights(gathering, parameters, training, begun)
@@ -116,8 +117,9 @@ class Member:
             if not math.isfinite(gathering.norm):
                 gathering.reading = read_each_on_host(gradients, self.names).only_bad()
             return gathering
-        gathering = Gathering(training.courier_for(gradients[0].device))
-        if gathering.carries:
+        self._courier = training.courier_for(gradients[0].device)
+        gathering = Gathering(self._courier)
+        if gathering.courier is not None:
             if not self.knows(parameters, gradients):
                 self.names = training.names_of(parameters)
             self.kernel = gathering.read_on_device(gradients, self.names, each=each, kernel=self.kernel)

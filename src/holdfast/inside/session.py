@@ -63,7 +63,8 @@ class Session(Process):
         begun, here = time.perf_counter(), self.here
         if here.evaluating_since is not None:
             self.end_evaluation()
-        training = self._training_of(optimizer)
+        known = self.of_optimizer.get(id(optimizer))
+        training = known[1] if known is not None and known[0]() is optimizer else self._training_of(optimizer)
         if training is not None and training.losses is not here.losses:  # it was begun by another thread
             training.losses = here.losses
         if self.catching_up is not None and training is not None and not self.catching_up.before(training, optimizer):
@@ -78,7 +79,8 @@ class Session(Process):
         here.losses.end_step()
         if cast(Any, optimizer) is not here.manual:
             here.backwards, here.look_at, here.manual = 0, LOOK_AFTER_STEPS, None
-        training = self._training_of(optimizer)
+        known = self.of_optimizer.get(id(optimizer))
+        training = known[1] if known is not None and known[0]() is optimizer else self._training_of(optimizer)
         if training is None:
             return
         if self.catching_up is not None:

@@ -152,7 +152,8 @@ class Training(Members):
             gathering = None  # left behind by a step that raised
         something_due = self.step >= self.budget.next_step
         if gathering is None:
-            gathering = self._read(parameters, member, each=something_due and self.budget.due("parameters", self.step))
+            each = something_due and self.budget.due("parameters", self.step)
+            gathering = self._read(parameters, member, each=True) if each else member.read(parameters, self, each=False)
         if gathering.courier is not None:
             self.courier = gathering.courier
         loss, rate = self.losses.total(), optimizer.param_groups[0].get("lr")
@@ -166,7 +167,10 @@ class Training(Members):
             self._rate = rate
         else:
             gathering.add("loss", loss)
-            gathering.add("lr", rate)
+            if type(rate) is float:
+                gathering.lr = rate
+            else:
+                gathering.add("lr", rate)
         self._backwards = self.losses.count
         if not self._zeroing.is_decided:
             self._zeroing.before(parameters, self.losses.calls, clipped=self._clip_norm is not None, scaled=scaler is not None)
@@ -182,7 +186,7 @@ class Training(Members):
             sound = (loss is None or loss - loss == 0.0) and (norm is None or norm - norm == 0.0)
             if not sound or gathering.reading is not None:
                 self.witness.saw(self.step, gathering, at_once=True)
-        if gathering.carries:
+        if gathering.courier is not None:
             gathering.start()
         if self.changes is not None:
             self._clip_norm = self.changes.clip(optimizer, self._clip_norm)
@@ -233,8 +237,8 @@ class Training(Members):
             if self.guard is not None:
                 self.guard.blame.step_sent(self.step - 1)
             gathering.finish(partial(self._arrived, self._beginning, row, times))
-        for courier in self._couriers.values():
-            courier.collect()
+            if now - self._written_at > _WRITE_EVERY or times or self.courier.is_urgent():
+                self._collect()
         if self.step >= self.budget.next_step and self.budget.due("modules", self.step):
             self._start_times()
         if self.control is not None:
@@ -295,7 +299,13 @@ class Training(Members):
             self.witness.saw(int(row[at.STEP]), numbers, at_once=False)
         if beginning == self._beginning:
             self._unwritten.append((row, numbers, times))
-            self.write()
+
+    def _collect(self) -> None:
+        """Take in what has come from the devices; several short steps at a time: together they cost far less."""
+        self._written_at = time.perf_counter()
+        for courier in self._couriers.values():
+            courier.collect()
+        self.write()
 
     def close(self) -> None:
         """Write what is still under way and seal the tables."""
@@ -306,6 +316,7 @@ class Training(Members):
         self.write()
         for courier in self._couriers.values():
             courier.wait()
+        self.write()
         self.recorder.close()
 
     def noted(self) -> tuple[Any, ...]:

@@ -26,9 +26,10 @@ __device__ __forceinline__ void take(Totals &t, float x) {
 
 // One block gives a step's numbers to the host. out: sums of squares, maxima and non-finite counts of the tensors, set to 0 for
 // the next step. scalars: addresses of single numbers; kinds: four bits for each (0: there is none). The loss is the first, the
-// norm the second; the sixth is found_inf, which is the flag unless the script has one. The number of the row is written last.
+// norm the second; the sixth is found_inf, which is the flag unless the script has one. trouble: the number of the last row with
+// something that is not finite. The number of the row is written last.
 struct Sending {
-  float *out; double *header; float *each; const void *scalars[8]; float *flag;
+  float *out; double *header; float *each; const void *scalars[8]; float *flag; double *trouble;
   long long number; int tensors; unsigned kinds; int with_loss; int send;
 };
 
@@ -60,16 +61,19 @@ __device__ void send(const Sending &s) {
   for (int w = 1; w < (int)(blockDim.x >> 5); ++w) { squares += sums[w]; bad += sums[32 + w]; }
   s.header[1] = squares;
   s.header[2] = bad;
-  bool wrong = bad > 0.0;
+  bool wrong = bad > 0.0, trouble = wrong;
   for (int i = 0; i < 8; ++i) {
     unsigned kind = (s.kinds >> (4 * i)) & 15u;
     if (kind == 0u) continue;
     double value = scalar(s.scalars[i], kind);
     s.header[3 + i] = value;
-    if ((i == 0 && s.with_loss) || (i == 1 && s.tensors == 0)) wrong = wrong || !(fabs(value) <= 1.7976931348623157e308);
+    if (i > 1 || fabs(value) <= 1.7976931348623157e308) continue;
+    trouble = true;
+    if (i == 0 ? s.with_loss : s.tensors == 0) wrong = true;
   }
   if (((s.kinds >> 20) & 15u) == 0u) s.header[8] = wrong ? 1.0 : 0.0;
   *s.flag = wrong ? 1.0f : 0.0f;
+  if (trouble) *(volatile double *)s.trouble = (double)s.number;
   __threadfence_system();
   *(volatile double *)s.header = (double)s.number;
 }
@@ -155,7 +159,9 @@ extern "C" __global__ void keep_unless(const unsigned long long *addresses, cons
 }
 """
 
-SENDING = struct.Struct("@PPP8PPqiIii")  # the struct of that name: packed into a buffer, which is an argument
+_current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
+_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+SENDING = struct.Struct("@PPP8PPPqiIii")  # the struct of that name: packed into a buffer, which is an argument
 
 
 class Kernel:
@@ -169,15 +175,11 @@ class Kernel:
 
     def launch(self, blocks: int) -> None:
         """Start it in the current stream of its device; nothing waits for it."""
-        if torch._C._cuda_getDevice() != self._index:
+        if _current_device() != self._index:
             with torch.cuda.device(self._index):
-                self._start(blocks)
-        else:
-            self._start(blocks)
-
-    def _start(self, blocks: int) -> None:
-        stream = torch._C._cuda_getCurrentRawStream(self._index)
-        error = self._launch(self._function, blocks, 1, 1, self._threads, 1, 1, 0, stream, self._pointers, None)
+                self.launch(blocks)
+            return
+        error = self._launch(self._function, blocks, 1, 1, self._threads, 1, 1, 0, _raw_stream(self._index), self._pointers, None)
         if error:
             raise RuntimeError(f"a kernel could not be started: CUDA error {error}")
 

@@ -29,7 +29,7 @@ _FIRST = 3  # before them: the number of the row, the sum of all squares, how ma
 PLACES = {name: _FIRST + at for at, name in enumerate(SCALARS)}
 _KINDS = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3, torch.float64: 4}
 _ROWS, _HEADER, _THREADS = 64, 16, 256
-_BUFFERS = 32
+_BUFFERS, _UNCOLLECTED = 32, 24
 _ORDERED = platform.machine() in ("x86_64", "AMD64")  # whether what was written in order is read in order
 
 
@@ -67,24 +67,22 @@ class Rows:
 
     def __init__(self, device: torch.device, tensors: int) -> None:
         self.tensors = tensors
-        headers, each = pinned_zeros(_ROWS * _HEADER, torch.float64), pinned_zeros(max(1, _ROWS * 3 * tensors), torch.float32)
-        self._headers = headers.numpy().reshape(_ROWS, _HEADER)
+        headers = pinned_zeros((_ROWS + 1) * _HEADER, torch.float64)
+        each = pinned_zeros(_ROWS * 3 * max(1, tensors), torch.float32)
+        self._headers = headers.numpy()  # behind the last one: the number of the last row with something that is not finite
         self._each = each.numpy()[: _ROWS * 3 * tensors].reshape(_ROWS, -1)
         self._headers[:] = -1.0
         self._numbers = cast(Any, memoryview(cast(Any, self._headers)).cast("B").cast("d"))  # the quickest way to one of them
         self._at, self._each_at = pointer_of_pinned(headers, device), pointer_of_pinned(each, device)
         self.flags = list(torch.zeros(_ROWS, device=device).unbind())
         self._flags_at = self.flags[0].data_ptr()
+        self._trouble_at = self._at + _ROWS * _HEADER * 8
         self._sending = ctypes.create_string_buffer(SENDING.size)
         self._kernel = Kernel("send_row", device, _THREADS, self._sending)
         self._sent: list[Row | None] = [None] * _ROWS
         self._next = 0
+        self.has_room = True  # whether the next place is free
         self._fence = threading.Lock()
-
-    def in_the_way(self) -> Row | None:
-        """The row whose place is the next one, if it is not done."""
-        row = self._sent[self._next % _ROWS]
-        return row if row is not None and not row.is_done else None
 
     def send(self, scalars: Mapping[str, torch.Tensor], gradients: GradientKernel | None, *, with_loss: bool) -> Row:
         """Start to bring these numbers to the host."""
@@ -99,7 +97,7 @@ class Rows:
         SENDING.pack_into(
             gradients.sending if gradients is not None and now else self._sending, 0,
             out, self._at + place * _HEADER * 8, self._each_at + place * 12 * self.tensors, *at, self._flags_at + 4 * place,
-            number, tensors, kinds, with_loss, 1,
+            self._trouble_at, number, tensors, kinds, with_loss, 1,
         )  # fmt: skip
         if gradients is not None and now:
             gradients.launch()
@@ -108,7 +106,25 @@ class Rows:
         if gradients is not None:
             gradients.is_read = False
         row = self._sent[place] = Row(self, number, place, tensors, (scalars, gradients))
+        self.has_room = self.is_free()
         return row
+
+    def trouble(self) -> float:
+        """The number of the last row with something that is not finite; -1 before there is one."""
+        number: float = self._numbers[_ROWS * _HEADER]
+        return number
+
+    def is_free(self) -> bool:
+        """Whether the next place is free by now."""
+        before = self._sent[self._next % _ROWS]
+        return before is None or before.is_done
+
+    def make_room(self) -> None:
+        """What had the next place is here, or was never handed over: that of a step that raised."""
+        before = self._sent[self._next % _ROWS]
+        if before is not None:
+            before.done()
+        self.has_room = True
 
     def header_of(self, row: Row) -> list[float] | None:
         """The sums and scalars of a row, if its kernel has written them."""
@@ -158,6 +174,8 @@ class Courier:
         self.device = device
         self.waits = 0  # how often the host was so far ahead that it had to wait
         self._rows: Rows | None = None
+        self._replaced: list[Rows | None] = []  # a kernel may still write to them
+        self._trouble = -1.0
         self._free: list[torch.Tensor] = []
         self._made = 0
         self._underway: deque[Parcel] = deque()
@@ -174,18 +192,20 @@ class Courier:
         if self._rows is None or self._rows.tensors < tensors:
             if not can_compile():
                 return None
+            self._replaced.append(self._rows)
             self._rows = Rows(self.device, tensors)
-        before = self._rows.in_the_way()
-        if before is not None:
-            self._wait_for(before)
+        if not self._rows.has_room:
+            self._wait_for_room(self._rows)
         return self._rows.send(scalars, gradients, with_loss=with_loss)
 
-    def _wait_for(self, row: Row) -> None:
-        """The host is far ahead of the device: no update goes by unguarded because of that."""
-        self.waits += 1
-        torch.cuda.current_stream(self.device).synchronize()
+    def _wait_for_room(self, rows: Rows) -> None:
+        """The host may be far ahead of the device: no update goes by unguarded because of that."""
         self.collect()
-        row.done()  # that of a step that raised was never handed over
+        if not rows.is_free():
+            self.waits += 1
+            torch.cuda.current_stream(self.device).synchronize()
+            self.collect()
+        rows.make_room()
 
     # Everything
 
@@ -205,6 +225,13 @@ class Courier:
             parcel.pinned.copy_(together, non_blocking=True)
             parcel.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             parcel.event.record(torch.cuda.current_stream(self.device))
+
+    def is_urgent(self) -> bool:
+        """Whether what is under way should be collected now: there is much of it, or something in it is not finite."""
+        if self._rows is not None and (trouble := self._rows.trouble()) != self._trouble:
+            self._trouble = trouble
+            return True
+        return len(self._underway) >= _UNCOLLECTED
 
     def collect(self) -> None:
         """Hand over what has arrived; never waits."""

@@ -68,10 +68,10 @@ class GradientKernel:
 
     def finds(self, parameters: list[torch.Tensor]) -> bool:
         """Whether all these parameters have gradients of the sizes and kinds it was made for: the quick way to `fits`."""
-        if not quick_addresses(parameters, self._gpu, self._sizes, self._kinds, self._here):
-            return False
-        self._addresses = bytes(self._here)
-        return True
+        found = quick_addresses(parameters, self._gpu, self._sizes, self._kinds, self._here)
+        if found:
+            self._addresses = bytes(self._here)
+        return found
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether these tensors are of the sizes and kinds it was made for, and none has gaps."""
@@ -84,7 +84,7 @@ class GradientKernel:
 
     def read(self) -> None:
         """Start to read the tensors that were found last; the numbers wait in `out`."""
-        SENDING.pack_into(self.sending, 0, self.out.data_ptr(), *[0] * 11, 0, self.count, 0, 0, 0)
+        SENDING.pack_into(self.sending, 0, self.out.data_ptr(), *[0] * 12, 0, self.count, 0, 0, 0)
         self.launch()
         self.is_read = True
 

@@ -66,7 +66,9 @@ class Guard:
             self.cannot_clip = "a gradient scaler is in use"
             return
         together = self._sharing(optimizer) if self._several else None
-        if numbers.carries or (together is not None and together.on_device):  # a rank without a gradient takes part alike
+        if numbers.courier is not None or (
+            together is not None and together.on_device
+        ):  # a rank without a gradient takes part alike
             self.cannot_clip = "the gradients are on a GPU"
             self._before_on_device(optimizer, numbers, together)
             return
@@ -138,7 +140,7 @@ class Guard:
     ) -> bool:
         """The step is over; whether its update was left out, as far as the host knows."""
         flag, left_out = self._flag, self._now is not None
-        skipped = skipped or bool(numbers is not None and not numbers.carries and numbers.found_inf)
+        skipped = skipped or bool(numbers is not None and numbers.courier is None and numbers.found_inf)
         self._end(optimizer)
         bad, self._bad = self._bad, None
         if not is_main:
@@ -162,7 +164,7 @@ class Guard:
         if left_out:
             self.left_out += 1
             self.averages.hold()
-        elif numbers is not None and not numbers.carries:
+        elif numbers is not None and numbers.courier is None:
             self._past.append((numbers.loss, _norm(numbers)))
         return left_out
 
