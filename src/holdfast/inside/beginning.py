@@ -18,7 +18,6 @@ from holdfast.inside.ranks import current_rank, world_size
 from holdfast.inside.restarted import step_loaded
 from holdfast.inside.scope import Scope
 from holdfast.inside.thread_state import Feed
-from holdfast.inside.trackers import Trackers
 from holdfast.inside.training import Training
 from holdfast.inside.witness import Witness
 from holdfast.signals.recorder import Recorder
@@ -48,7 +47,7 @@ def begin(process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool =
         training.expect(o for o in living.optimizers if _is_free(process, scope, o) and _disjoint(o, optimizer))
     learn_models(process, scope, training, living.modules)
     recorder.every_second(process.saves.rows.flush)
-    recorder.every_second(Trackers(process.saves.news).look)
+    recorder.every_second(process.trackers.look)
     recorder.every_second(partial(close_ended, process, scope))
     _tell_origin(process, scope, training, optimizer)
     for tell in process.when_begun:

@@ -18,6 +18,7 @@ from holdfast.inside.capture.saves import Saves
 from holdfast.inside.discovery import Registry
 from holdfast.inside.scope import Scope
 from holdfast.inside.thread_state import Feeds, ThreadState
+from holdfast.inside.trackers import Trackers
 from holdfast.inside.training import Training
 
 Optimizer = torch.optim.Optimizer
@@ -30,7 +31,7 @@ class Process:
         self.scopes: list[Scope] = []
         self.here, self.feeds, self.memory, self.registry = ThreadState(), Feeds(), ProcessMemory(), Registry()
         news = CheckpointNews(lambda: self.scopes)
-        self.saves, self.loads = Saves(news), Loads(news)
+        self.saves, self.loads, self.trackers = Saves(news), Loads(news), Trackers(news)
         self.began = time.time()
         self.gradient_calls = 0  # of `torch.autograd.grad`, by the script or by `torch.func`
         self.of_optimizer: dict[int, tuple[weakref.ref[Optimizer], Training | None]] = {}

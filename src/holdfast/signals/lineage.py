@@ -72,11 +72,11 @@ def script_of(info: Mapping[str, Any]) -> str | None:
 
 def script_place(command: Sequence[str]) -> int | None:
     """Where in a command its script or module stands."""
-    for place, word in enumerate(command):
-        if word.endswith((".py", ".sh")) and not word.startswith("-"):
+    for place, (before, word) in enumerate(zip(("", *command), command, strict=False)):
+        if word.endswith((".py", ".sh")) and not word.startswith("-") and before != "-c":  # there it is a line of shell
             return place
-        if word in ("-m", "--module") and place + 2 < len(command) and command[place + 1] not in ("torch.distributed.run",):
-            return place + 1
+        if before in ("-m", "--module") and not word.startswith(("torch.distributed.", "accelerate.")):
+            return place
     return None
 
 

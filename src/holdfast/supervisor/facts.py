@@ -6,7 +6,6 @@ All of it is optional: a fact that cannot be had cheaply is left out, and none i
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import platform
 import re
@@ -55,7 +54,9 @@ def facts_later(words: Sequence[str]) -> dict[str, Any]:
 
 def default_name(words: Sequence[str], stamp: str) -> str:
     """The script's name and the time: `train-1115-031205`."""
-    stem = _script_of(words) or Path(words[0]).stem
+    place = script_place(words) or 0
+    word = words[place]
+    stem = word.rsplit(".", 1)[-1] if place and words[place - 1] in ("-m", "--module") else Path(word).stem
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', stem).strip('-.')[:60] or 'run'}-{stamp}"
 
 
@@ -118,16 +119,6 @@ def _git(*words: str) -> str:
         check=True,
     )
     return done.stdout.decode(errors="replace")
-
-
-def _script_of(words: Sequence[str]) -> str | None:
-    for word in words:
-        if word.endswith((".py", ".sh")) and not re.search(r"\s", word):
-            return Path(word).stem
-    for before, word in itertools.pairwise(words):
-        if before in ("-m", "--module"):
-            return word.rsplit(".", 1)[-1]
-    return None
 
 
 def _ranks_options(words: Sequence[str]) -> dict[str, str]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.probe.niceness import be_nice
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.begun import wait_for_training
-from holdfast.supervisor.trouble import Trouble
 
 if TYPE_CHECKING:
     from holdfast.detectors.finding import Finding

@@ -16,8 +16,8 @@ from holdfast.detectors.finding import Finding
 from holdfast.detectors.hang import EXCUSED, STOPPED, Limits, Standing, Suspect, code_of, stands, suspects
 from holdfast.recovery.patient_journal import PatientJournal
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.progress import Progress
-from holdfast.supervisor.trouble import Trouble
 
 _APART = 0.5  # seconds between the two looks at the stacks
 _PATIENT = 5.0  # for the second, with native frames: nobody waits for it at a terminal

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.schema import MISSING, MISSING_INT
+from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.begun import wait_for_training
-from holdfast.supervisor.trouble import Trouble
 
 if TYPE_CHECKING:
     from holdfast.signals.recorder import Recorder

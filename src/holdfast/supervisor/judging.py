@@ -15,8 +15,8 @@ from holdfast.inside.policy import Policy
 from holdfast.probe.niceness import be_nice
 from holdfast.signals.pulse import read_pulse
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.begun import trainings, wait_for_training
-from holdfast.supervisor.trouble import Trouble
 
 _EVERY_SECONDS = 0.2
 _LAST_LOOK_SECONDS = 5.0

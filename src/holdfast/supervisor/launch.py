@@ -19,9 +19,9 @@ from typing import Any
 import holdfast
 from holdfast.errors import UsageError
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.command import Command
 from holdfast.supervisor.facts import default_name, facts_at_start
-from holdfast.supervisor.trouble import Trouble
 
 _TORCHRUN = "SIGTERM,SIGINT,SIGQUIT"  # torchrun would end its ranks when the terminal goes away
 SITE = Path(holdfast.__file__).resolve().parent / "inside" / "site"
@@ -123,7 +123,7 @@ def _prepare_elsewhere(command: Command, settings: Settings, name: str, facts: d
         run = RunFolder.create(Path(tempfile.mkdtemp(prefix="holdfast-runs-")), name, **facts)
     except OSError:
         return Launch(command, settings, None, f"holdfast: not watching this run, no folder can be written ({reason})")
-    Trouble(run).step_back(f"keeping the run in {settings.folder}", why)
+    Trouble(run.journal).step_back(f"keeping the run in {settings.folder}", why)
     return Launch(command, settings, run, f"holdfast: run {run.name} in {run.path} ({reason})")
 
 

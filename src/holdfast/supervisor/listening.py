@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from holdfast.signals.run_folder import RunFolder
-from holdfast.supervisor.trouble import Trouble
+from holdfast.signals.trouble import Trouble
 
 VARIABLE = "HOLDFAST_LISTEN"
 _END_SECONDS = 1.0

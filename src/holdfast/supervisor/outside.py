@@ -8,11 +8,11 @@ from types import TracebackType
 
 from holdfast.signals import registry
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.hang import Hangs
 from holdfast.supervisor.host import HostSampler
 from holdfast.supervisor.judging import Judging
 from holdfast.supervisor.listening import Listening
-from holdfast.supervisor.trouble import Trouble
 from holdfast.supervisor.upkeep import Upkeep
 
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.inside.policy import Policy
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch
 from holdfast.supervisor.memory_events import MemoryEvents
 from holdfast.supervisor.train_log import TrainLog
-from holdfast.supervisor.trouble import Trouble
 
 if TYPE_CHECKING:
     from holdfast.detectors.finding import Finding

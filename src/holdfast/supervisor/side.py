@@ -17,9 +17,9 @@ from pathlib import Path
 
 from holdfast.errors import HoldfastError
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.launch import RunInfo
 from holdfast.supervisor.outside import Outside
-from holdfast.supervisor.trouble import Trouble
 
 _NICENESS = 10
 _EVERY_SECONDS = 1.0
@@ -33,7 +33,7 @@ def main(words: list[str]) -> int:
     except (IndexError, ValueError, OSError, HoldfastError):
         return 2
     _withdraw()
-    with Outside(run, pid, Trouble(run), hurry=threading.Event()):
+    with Outside(run, pid, Trouble(run.journal), hurry=threading.Event()):
         wait_until_over(run, pid)
         if not run.info().get("ended"):
             RunInfo(run).note(ended=time.time())

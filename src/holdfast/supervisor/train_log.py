@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from holdfast.supervisor.trouble import Trouble
+from holdfast.signals.trouble import Trouble
 
 _AT_MOST_WAITING = 16 << 20
 _WHAT = "copying the output into train.log"

@@ -12,7 +12,7 @@ import time
 from holdfast.probe.niceness import be_nice
 from holdfast.signals.registry import is_alive
 from holdfast.signals.run_folder import Recording, RunFolder
-from holdfast.supervisor.trouble import Trouble
+from holdfast.signals.trouble import Trouble
 
 _EVERY_SECONDS = 3.0
 _LAST_PASS_SECONDS = 5.0

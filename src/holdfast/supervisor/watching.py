@@ -14,6 +14,7 @@ from pathlib import Path
 
 from holdfast.errors import CommandNotFound, UsageError
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.trouble import Trouble
 from holdfast.supervisor import drain
 from holdfast.supervisor.command import Command
 from holdfast.supervisor.facts import facts_later
@@ -23,7 +24,6 @@ from holdfast.supervisor.outside import Outside
 from holdfast.supervisor.restarts import Restarts
 from holdfast.supervisor.streams import Channel, Streams, keep_standard_descriptors
 from holdfast.supervisor.train_log import TrainLog
-from holdfast.supervisor.trouble import Trouble
 
 _LOG_SECONDS = 2.0
 _FACTS_SECONDS = 0.5
@@ -38,7 +38,7 @@ def run_command(command: Command, settings: Settings) -> int:
 
 
 def _run_watched(launch: Launch, run: RunFolder) -> int:
-    trouble, info = Trouble(run), RunInfo(run)
+    trouble, info = Trouble(run.journal), RunInfo(run)
     log = TrainLog(run.path / "train.log", trouble)
     streams = Streams(log.put, trouble.step_back)
     window = Window(streams)

@@ -207,3 +207,13 @@ def test_a_validation_that_was_nan_once_and_came_back_is_a_note() -> None:
     held_out = Curve("val_loss", np.arange(40), values, role="loss", split="val", better="lower")
     (told,) = [one for one in look_at(Curves("run", (train, held_out))) if one.code == "non-finite-loss"]
     assert told.severity == "info"
+
+
+def test_a_noisy_loss_that_falls_slowly_is_not_called_flat_before_that_can_be_seen() -> None:
+    steps, alarms = np.arange(90), 0
+    for seed in range(40):
+        falling = 1.0 + 1.3 * np.exp(-steps / 600) + noise(seed, 90, 0.25)
+        alarms += "not-learning" in codes(run(falling))
+    assert alarms <= 1
+    long = 2.3 + noise(0, 2000, 0.25)
+    assert "not-learning" in codes(run(long))

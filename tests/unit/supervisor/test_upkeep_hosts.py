@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
-from holdfast.supervisor.trouble import Trouble
+from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.upkeep import Upkeep, writer_is_gone
 
 
@@ -44,7 +44,7 @@ def files(recorder: Recorder) -> set[str]:
 
 
 def tidy(run: RunFolder) -> None:
-    upkeep = Upkeep(run, Trouble(run), hurry=threading.Event())
+    upkeep = Upkeep(run, Trouble(run.journal), hurry=threading.Event())
     upkeep.start()
     upkeep.finish()
     assert not upkeep.busy and list(run.journal) == []

@@ -15,6 +15,8 @@ from holdfast.signals.curves import HELD_OUT, Curve, Curves
 
 _MOST_CLASSES = 2000
 _STEPS = 4  # times as many points where each is a single step
+_CHANCE = 2.0  # deviations that the mean of the last third lies below that of the first, beyond chance
+_SEEN = 0.03  # of its level: a loss so noisy that such a fall would not be seen says nothing
 _ADVERSARIAL = re.compile(r"(?<![a-z])(d|g|disc|discriminator|gen|generator|critic|adv|adversarial)(?![a-z])")
 
 
@@ -33,7 +35,7 @@ def flat(curves: Curves, *, at_least: int = 8, moved: float = 0.02, above: float
     fallen = shape.start - shape.end
     if (
         shape.learned > lost * abs(shape.start)
-        or fallen > moved * abs(shape.start)
+        or (_may_fall(shape) if _of_single_steps(curve) else fallen > moved * abs(shape.start))
         or fallen < -above * abs(shape.start)
         or _got_better_meanwhile(curves)
         or _is_good_already(curves)
@@ -72,6 +74,15 @@ def never_off_the_ground(
 def _of_single_steps(curve: Curve) -> bool:
     """Whether each point is one update: then a handful of them says nothing."""
     return curve.split == "train" and curve.epochs is None and int(curve.steps[-1]) - int(curve.steps[0]) == len(curve) - 1
+
+
+def _may_fall(shape: Shape) -> bool:
+    """Whether a noisy loss falls, or too slowly to tell: its last third against its first, and its end against its start."""
+    third = len(shape) // 3
+    first, last = shape.values[:third], shape.values[-third:]
+    level, error = float(last.mean()), math.hypot(float(first.std()), float(last.std())) / math.sqrt(third)
+    at_once = shape.start - level > 3 * float(last.std())  # what falls within the first steps has been flat since
+    return at_once or float(first.mean()) - level > _CHANCE * error or _CHANCE * error > _SEEN * abs(level)
 
 
 def is_adversarial(curve: Curve) -> bool:

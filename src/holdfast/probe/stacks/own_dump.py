@@ -16,17 +16,19 @@ from holdfast.probe.stacks.members import Member
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.stack_signal import own_stacks
 
+_SHORTLY, _IN_TURN = 0.5, 3.0  # seconds; on a busy machine it may not be its turn for a while
+_DEAF = ("stopped", "tracing-stop", "disk-sleep")  # states of a process in which it does not answer
 _HEAD = re.compile(r"^(?:Current thread|Thread) (?P<ident>0x[0-9a-f]+)(?: \[(?P<name>.*?)\])? .*most recent call first")
 _FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<func>.*)$')
 
 
-def ask_itself(run: RunFolder, member: Member, *, seconds: float = 0.5) -> tuple[Thread, ...]:
+def ask_itself(run: RunFolder, member: Member) -> tuple[Thread, ...]:
     """The stacks that the process writes when asked; none if it cannot be asked."""
     runs = member.state == "running"
-    if told := _through_the_door(run, member, seconds, runs=runs):
+    if told := _through_the_door(run, member, _SHORTLY, runs=runs):
         return told
     parents = () if member.parent is None else (member.parent,)
-    text = own_stacks(run, member.pid, parents, seconds=seconds)
+    text = own_stacks(run, member.pid, parents, seconds=_SHORTLY if member.state in _DEAF else _IN_TURN)
     return parse(text, member.pid, runs=runs) if text else ()
 
 
