@@ -36,8 +36,8 @@ def test_links_and_source_files_that_pages_name_exist() -> None:
     assert not missing, "\n".join(missing)
 
 
-def test_the_tree_in_the_readme_names_every_unit_and_no_other() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_source_tree_names_every_unit_and_no_other() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = set(re.findall(r"^  (\w+)(?:/|\.py) ", text, re.MULTILINE))
     source = ROOT / "src" / "holdfast"
     units = {path.name for path in source.iterdir() if (path / "__init__.py").exists()} | {"errors", "memory_errors", "version"}
@@ -65,3 +65,8 @@ def test_a_measured_number_names_the_architecture_of_its_machine() -> None:
 
 def test_the_changelog_has_this_version() -> None:
     assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_is_read_in_five_minutes() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 120 and max(map(len, lines)) <= 140

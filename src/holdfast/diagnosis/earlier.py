@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ _SIGNS = {
 _FIXED = {"learning rate": "lr", "batch size": "batch_size", "weight decay": "weight_decay", "clip norm": "clip_norm"}
 _FIXED |= {"loader workers": "num_workers"}
 _NOT_TO_SET = ("code", "torch", "ranks")
+_NO_CAUSE = re.compile(r"epoch|step|iter|name|out|dir|path|log|seed|save|resume|verbose|wandb|project")  # of an argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,8 @@ def _compare(then: Settings, now: Settings) -> tuple[Difference, ...]:
         difference = Difference(name, then.get(name), now.get(name))
         if name in _FIXED and None in (difference.then, difference.now):
             continue  # it was not measured in one of them, which is no difference
+        if name.startswith("-") and _NO_CAUSE.search(name):
+            continue  # how long it trains, or what it is called, breaks nothing
         if not _alike(difference.then, difference.now) and not any(_says_the_same(one, difference) for one in found):
             found.append(difference)
     return tuple(found)

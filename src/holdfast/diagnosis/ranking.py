@@ -34,11 +34,12 @@ class Ranked:
     name: str | None = None  # of the run, where commands can be given for it
     live: bool = False  # whether it can be asked to change something
     back: tuple[Fix, ...] = ()  # to the settings of an earlier run that was good
+    present: frozenset[str] = frozenset()  # the signs of the run
 
     @property
     def fixes(self) -> tuple[Fix, ...]:
-        """What to change."""
-        return (*self.back, *self.cause.fixes)
+        """What to change; nothing that the run does already."""
+        return (*self.back, *(fix for fix in self.cause.fixes if fix.applies(self.present)))
 
     def command_of(self, fix: Fix) -> str | None:
         """The command that makes this change to the run, where there is one."""
@@ -98,4 +99,5 @@ def _judged(cause: Cause, findings: Sequence[Finding], present: Mapping[str, str
     if confidence < _LEAST:
         return None
     because = tuple(words for sign in speaks_for if (words := present[sign]))
-    return Ranked(cause=cause, confidence=min(_MOST, confidence), because=because, findings=explains, name=name)
+    sure = min(_MOST, confidence)
+    return Ranked(cause=cause, confidence=sure, because=because, findings=explains, name=name, present=frozenset(present))

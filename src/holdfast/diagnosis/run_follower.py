@@ -18,7 +18,7 @@ from holdfast.signals.view import Column
 _BESIDE = {
     "parameters": PARAMETER_COLUMNS,
     "untrained": UNTRAINED_COLUMNS,
-    "loader": ("step", "worker"),
+    "loader": ("step", "worker", "persistent", "pinned"),
     "evaluations": ("step",),
     "inputs": INPUT_COLUMNS,
 }
@@ -29,6 +29,7 @@ class RunFollower:
 
     def __init__(self, recording: Recording) -> None:
         self._watch = RunWatch()
+        self._watch.view.cores = recording.info().get("cores")
         self._steps = Follower(recording.path, "steps", STEP_COLUMNS)
         self._beside = {name: _Beside(Follower(recording.path, name, columns)) for name, columns in _BESIDE.items()}
 
@@ -56,6 +57,7 @@ class RunFollower:
             view.add_untrained(*(row[name] for name in UNTRAINED_COLUMNS))
         for row in self._beside["loader"].before(view.step):
             view.workers = max(view.workers, row["worker"] + 1)
+            view.persistent, view.pinned = (row[name] == 1 if row[name] in (0, 1) else None for name in ("persistent", "pinned"))
         for row in self._beside["evaluations"].before(view.step):
             if not view.evaluated or view.evaluated[-1] != row["step"]:
                 view.evaluated.append(row["step"])

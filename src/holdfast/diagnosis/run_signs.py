@@ -135,6 +135,17 @@ def _loading(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if evidence.get("slow_worker") is not None:
         share = 100 * float(evidence.get("its_share") or 0)
         yield "one-worker-slow", f"{share:.0f} % of the waiting is for worker {evidence['slow_worker']}"
+    workers, cores = evidence.get("workers"), evidence.get("cores")
+    if workers == 0:
+        yield "no-loader-workers", "the loader has no workers: batches are made between the steps"
+    elif workers and cores and workers >= cores:
+        yield "worker-on-every-core", f"{workers} workers share {cores} cores"
+    if evidence.get("persistent_workers"):
+        yield "workers-persist", ""
+    if evidence.get("pin_memory"):
+        yield "batches-pinned", ""
+    if evidence.get("on_gpu") is False:
+        yield "no-gpu-in-use", "the training computes on the CPU"
 
 
 def _out_of_range(evidence: Mapping[str, Any]) -> Iterable[Sign]:

@@ -46,6 +46,7 @@ class Recorder:
             "argv": sys.orig_argv,
             "started": time.time(),
             "start_ticks": start_ticks(os.getpid()),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         }
         replace_text(recording.path / "process.json", json.dumps(who) + "\n")
         return cls(run, recording)

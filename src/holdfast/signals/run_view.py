@@ -116,6 +116,9 @@ class RunView:
         self.parameters: dict[str, Samples] = {}
         self.untrained: dict[str, Untrained] = {}
         self.workers = -1  # of the loader; not known before its first row
+        self.persistent: bool | None = None  # whether its workers stay over epochs
+        self.pinned: bool | None = None  # whether its batches are
+        self.cores: int | None = None  # that the training may use
         self.evaluated: deque[int] = deque(maxlen=EVALUATIONS)  # steps before which the model was evaluated
         self.inputs: deque[InputSample] = deque(maxlen=INPUTS)
         self.passes: deque[int] = deque(maxlen=ROWS)  # the rows with which the last passes over the data began

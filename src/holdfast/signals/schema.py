@@ -215,6 +215,8 @@ LOADER = Table(
         _int("rss", "resident memory of the worker process, in bytes"),
         _TIME,
         _int("pid", "process id of the worker"),
+        _int("persistent", "1 if workers stay over epochs (`persistent_workers`), else 0"),
+        _int("pinned", "1 if batches are pinned for the copy to a GPU (`pin_memory`), else 0"),
     ),
 )
 

@@ -47,6 +47,13 @@ def test_a_higher_learning_rate_than_in_the_last_good_run_is_the_evidence_and_it
     assert {"setting": "lr", "op": "set", "value": 0.001}.items() <= causes["learning-rate-too-high"]["fixes"][0].items()
 
 
+def test_how_long_it_trains_and_what_it_is_called_is_no_cause(tmp_path: Path) -> None:
+    recorded(tmp_path, "good", "--epochs", "5", "--out-dir", "a", "--seed=1", "--depth", "4")
+    bad = recorded(tmp_path, "bad", "--epochs", "50", "--out-dir", "b", "--seed=2", "--depth", "8", started=2.0, diverges=True)
+    earlier = compared(bad)
+    assert earlier is not None and [one.setting for one in earlier.differences] == ["--depth"]
+
+
 def test_without_the_good_run_there_is_no_word_of_a_change(tmp_path: Path) -> None:
     bad = recorded(tmp_path, "bad", "--lr", "0.1", lr=0.1, diverges=True)
     assert "setting-changed" not in [one["cause"] for one in check_up_run(bad).as_row()["diagnoses"]]

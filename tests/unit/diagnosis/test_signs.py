@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from every_case import every_case
@@ -161,3 +162,19 @@ def test_a_spike_that_came_back_is_a_remark_with_its_likely_cause_and_a_calm_run
     (episode,) = check_up(curves(spiked)).episodes
     assert [(one.code, one.severity) for one in episode.findings] == [("loss-spike", "info")]
     assert [one.cause.code for one in episode.diagnoses] == ["bad-batch"]
+
+
+def test_what_a_loader_does_already_is_not_advised() -> None:
+    loading = {"onset": 0, "share": 0.4, "wait_seconds": 0.02, "step_seconds": 0.05}
+
+    def advice(**settings: Any) -> dict[str, list[str]]:
+        finding = Finding("slow-loading", step=200, evidence={**loading, **settings})
+        ranked = rank([finding], curves(np.linspace(2.0, 0.5, 300)))
+        return {one.cause.code: [str(fix.setting) for fix in one.fixes] for one in ranked}
+
+    assert "too-few-workers" not in advice(workers=2, cores=2), "one on every core"
+    assert advice(workers=2, cores=16, on_gpu=True)["too-few-workers"] == ["num_workers", "persistent_workers", "pin_memory"]
+    known = advice(workers=2, cores=16, persistent_workers=True, pin_memory=True, on_gpu=True)
+    assert known["too-few-workers"] == ["num_workers"]
+    on_cpu = advice(workers=0, cores=16, on_gpu=False)
+    assert on_cpu["too-few-workers"] == ["num_workers"] and "heavy-transforms" not in on_cpu

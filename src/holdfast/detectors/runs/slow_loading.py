@@ -33,6 +33,9 @@ def slow_loading(run: RunView, *, rows: int = 512, at_least: int = 96, share: fl
         return None
     evidence = {"share": part, "wait_seconds": mean, "step_seconds": float(np.mean(step[both])), "workers": max(0, run.workers)}
     evidence |= _slow_worker(np.where(both, waited, 0.0), position, run.workers)
+    known = {"cores": run.cores, "persistent_workers": run.persistent, "pin_memory": run.pinned}
+    evidence |= {name: value for name, value in known.items() if value is not None}
+    evidence["on_gpu"] = bool(measured(run.column("gpu_allocated", rows)).any())
     onset = _onset(run.column("step", rows)[both], waited[both], mean)
     return Finding("slow-loading", step=run.step, evidence={"onset": onset, **evidence})
 

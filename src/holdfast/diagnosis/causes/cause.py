@@ -18,6 +18,12 @@ class Fix:
     op: str | None = field(default=None, kw_only=True)
     value: Any = field(default=None, kw_only=True)
     command: str | None = field(default=None, kw_only=True)  # for a run of ours; {run} is its name
+    needs: tuple[str, ...] = field(default=(), kw_only=True)  # signs without which it is not offered
+    ruled_out_by: tuple[str, ...] = field(default=(), kw_only=True)  # signs that the run does it already, or cannot
+
+    def applies(self, present: Collection[str]) -> bool:
+        """Whether it is advice for a run with these signs."""
+        return all(sign in present for sign in self.needs) and not any(sign in present for sign in self.ruled_out_by)
 
     def as_row(self) -> dict[str, Any]:
         """The fix as the journal holds it."""

@@ -75,7 +75,7 @@ TOO_MANY_WORKERS = Cause(
     signs=("workers-hold-most", "workers-above-good"),
     ruled_out_by=("no-loader-workers",),
     against=("memory-was-even",),
-    because="Most of the host's memory is held by loader workers.",
+    because="Each loader worker needs host memory of its own.",
     likely=0.2,
     fixes=(Fix("use fewer loader workers", setting="num_workers", op="multiply", value=0.5),),
 )

@@ -168,19 +168,39 @@ ONE_SLOW_WORKER = Cause(
 TOO_FEW_WORKERS = Cause(
     code="too-few-workers",
     seen_by=("slow-loading", "low-gpu-utilisation"),
-    signs=("waits-for-data",),
+    signs=("waits-for-data", "no-loader-workers"),
+    ruled_out_by=("worker-on-every-core",),
     because="The loader does not make batches as fast as the model uses them.",
     likely=0.35,
     fixes=(
-        Fix("raise it step by step, up to the cores of the machine", setting="num_workers", op="multiply", value=2),
-        Fix("keep workers over epochs", setting="persistent_workers", op="set", value=True),
-        Fix("copy to the GPU beside the computing", setting="pin_memory", op="set", value=True),
+        Fix("load in worker processes", setting="num_workers", op="set", value=2, needs=("no-loader-workers",)),
+        Fix(
+            "raise it step by step, up to the cores of the machine",
+            setting="num_workers",
+            op="multiply",
+            value=2,
+            ruled_out_by=("no-loader-workers",),
+        ),
+        Fix(
+            "keep workers over epochs",
+            setting="persistent_workers",
+            op="set",
+            value=True,
+            ruled_out_by=("no-loader-workers", "workers-persist"),
+        ),
+        Fix(
+            "copy to the GPU while it computes",
+            setting="pin_memory",
+            op="set",
+            value=True,
+            ruled_out_by=("no-gpu-in-use", "batches-pinned"),
+        ),
     ),
 )
 HEAVY_DECODING = Cause(
     code="images-decoded-large",
     seen_by=("slow-loading",),
-    because="Every epoch decodes images far larger than the training uses.",
+    because="Making a sample may take too long, for example decoding images far larger than the training uses.",
     likely=0.25,
     fixes=(
         Fix("resize all of them once to training size, and keep them in a fast format"),
@@ -190,7 +210,8 @@ HEAVY_DECODING = Cause(
 HEAVY_TRANSFORMS = Cause(
     code="heavy-transforms",
     seen_by=("slow-loading",),
-    because="Augmentation on the CPU costs more than the step on the GPU.",
+    ruled_out_by=("no-gpu-in-use",),
+    because="Augmentation on the CPU may take longer than the step on the GPU.",
     likely=0.15,
     fixes=(Fix("do it on the GPU for whole batches (torchvision.transforms.v2, kornia), or do the fixed part once"),),
 )

@@ -146,11 +146,12 @@ class Loader:
         waited, self._waited_since_row = self._waited_since_row, 0.0
         table, now, ready = recorder.table("loader"), time.time(), _ready(iterator)
         workers = self.workers()
+        settings = _switch(iterator, "_persistent_workers"), _switch(iterator, "_pin_memory")
         if not workers:
-            table.append((step, -1, waited, ready, MISSING_INT, now, MISSING_INT))
+            table.append((step, -1, waited, ready, MISSING_INT, now, MISSING_INT, *settings))
         for number, worker in enumerate(workers):
             resident = resident_of(worker.pid)
-            table.append((step, number, waited, ready, MISSING_INT if resident is None else resident, now, worker.pid))
+            table.append((step, number, waited, ready, MISSING_INT if resident is None else resident, now, worker.pid, *settings))
 
     def _note_pass(self, iterator: Any, samples: int, seconds: float, is_first: bool) -> None:
         dataset = getattr(iterator, "_dataset", None)
@@ -178,6 +179,11 @@ def _length(iterator: Any) -> int | None:
     with contextlib.suppress(TypeError, NotImplementedError):
         return len(iterator) if getattr(iterator, "_dataset_kind", None) == _DatasetKind.Map else None
     return None
+
+
+def _switch(iterator: Any, name: str) -> int:
+    value = getattr(iterator, name, None)
+    return int(value) if isinstance(value, bool) else MISSING_INT
 
 
 def _ready(iterator: Any) -> int:
