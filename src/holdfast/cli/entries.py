@@ -112,6 +112,8 @@ def _finding(event: Event, *, brief: bool) -> str:
     if "say" in evidence or "ended" in evidence:
         said = [str(evidence[name]).rstrip(".") for name in ("say", "ended", "error") if evidence.get(name)]
         return f"{_head(event)}: {plain('; '.join(said))}"
+    if (words := _in_words(event)) is not None:
+        return f"{_head(event)}: {words}"
     numbers = ", ".join(_numbers(evidence, brief=brief))
     parts = [*([numbers] if numbers else []), *checkpoint_words.evidence_words(evidence, brief=brief)]
     if event.code == "non-finite-input":
@@ -124,6 +126,20 @@ def _finding(event: Event, *, brief: bool) -> str:
     if event.differs and parts and not brief:
         parts.append(f"numbers of rank {value(event.row.get('rank'))}")
     return f"{_head(event)}: {'; '.join(parts)}" if parts else _head(event)
+
+
+def _in_words(event: Event) -> str | None:
+    """What `holdfast diagnose` says of it; None where it has only numbers, or not those that it should have."""
+    from holdfast.detectors.finding import Finding
+    from holdfast.diagnosis.said_of_runs import SENTENCES
+
+    words = SENTENCES.get(event.code)
+    if words is None or event.code == "checkpoint-torn":  # which the checkpoint's own words tell
+        return None
+    try:
+        return plain(words(Finding(event.code, step=event.step or 0, evidence=event.evidence)))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def _with_reflex(event: Event, reflex: Event) -> str:

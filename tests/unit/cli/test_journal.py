@@ -84,6 +84,14 @@ def test_a_hundred_columns_hold_every_entry_folded_under_its_own_words(training:
     assert shown.splitlines()[0][10:15] == "+2:05"
 
 
+def test_a_finding_of_a_detector_is_told_as_diagnose_tells_it(training: Any) -> None:
+    run = training().run
+    evidence = {"onset": 1614, "share": 0.2091, "wait_seconds": 0.009833, "step_seconds": 0.047, "workers": 2}
+    run.journal.write("finding", code="slow-loading", severity="warning", step=1900, rank=0, evidence=evidence)
+    said = "the data comes too slowly [slow-loading]: 21 % of each step is spent waiting for data, 10 ms a step"
+    assert said in told(run, None)
+
+
 @pytest.mark.parametrize("width", [40, 60, 200])
 def test_other_widths_are_kept_too(training: Any, width: int) -> None:
     a_bad_day(run := training().run)
