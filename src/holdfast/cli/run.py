@@ -23,7 +23,7 @@ _ABOUT = (
     "The command runs as it would alone: its input, output, signals and exit code are passed through."
 )
 _POLICY_HELP = (
-    "What Holdfast may do: observe (see and say), guard (leave out bad updates), heal (guard, and repair), "
+    "What Holdfast may do: observe (see and say), guard (skip bad updates), heal (guard, and repair), "
     "or a file with policies of your own."
 )
 

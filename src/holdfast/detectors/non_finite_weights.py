@@ -9,7 +9,7 @@ from holdfast.signals.view import SignalView, measured
 
 
 def non_finite_weights(signals: SignalView, *, in_a_row: int = 10, memory: int = 4096) -> Finding | None:
-    """Count the newest steps whose loss or gradients were not finite, or whose update was left out without a scaler.
+    """Count the newest steps whose loss or gradients were not finite, or whose update was skipped without a scaler.
 
     One bad batch gives one such step, a gradient scaler that looks for its scale a few, and their losses are finite.
     """

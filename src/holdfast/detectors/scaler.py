@@ -11,7 +11,7 @@ from holdfast.signals.view import SignalView, measured
 def scaler_collapse(
     signals: SignalView, *, window: int = 200, settle: int = 50, smallest: float = 1.0, share: float = 0.2
 ) -> Finding | None:
-    """Look at the scale and at the share of updates that the scaler left out.
+    """Look at the scale and at the share of updates that the scaler skipped.
 
     A scaler in good health leaves out one update in two thousand, and up to a dozen at the very start while it looks for its
     scale; those first `settle` steps are not counted.

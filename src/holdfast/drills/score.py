@@ -243,7 +243,7 @@ def spread(controls: Iterable[Trial]) -> float:
 
 
 def _lost_steps(trial: Trial, control: Trial) -> int:
-    """Updates left out or undone, steps made twice, and steps that were never made."""
+    """Updates skipped or undone, steps made twice, and steps that were never made."""
     twice = max(0, trial.told.made - control.told.made)
     return trial.told.undone + twice + max(0, control.steps - trial.steps)
 

@@ -35,7 +35,7 @@ class Told:
     done: tuple[Done, ...] = ()
     reached: int = 0  # steps of the training, as if nothing had been made twice
     made: int = 0  # steps in all attempts together
-    undone: int = 0  # updates that were left out, or lost by going back
+    undone: int = 0  # updates that were skipped, or lost by going back
     saved: tuple[str, ...] = ()  # files
 
 

@@ -107,7 +107,7 @@ def left_out(events: Sequence[Event]) -> int:
 
 def left_out_words(count: int) -> str:
     """The same in words."""
-    return f"{count:,} update{'s' if count != 1 else ''} left out"
+    return f"{count:,} update{'s' if count != 1 else ''} skipped"
 
 
 def stopped_because(events: Sequence[Event]) -> str:

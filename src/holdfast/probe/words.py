@@ -68,7 +68,7 @@ class ActionWords(NamedTuple):
 
 
 ACTIONS = {
-    "skip-batch": ActionWords("update left out", "leave the update out", {}),
+    "skip-batch": ActionWords("update skipped", "skip the update", {}),
     "clip": ActionWords("gradient norm kept", "keep the gradient norm", {"max_norm": " under {}", "steps": " for {} steps"}),
     "roll-back": ActionWords(
         "rolled back",

@@ -72,7 +72,7 @@ def test_a_hundred_columns_hold_every_entry_folded_under_its_own_words(training:
         "                                      0.52 → nan, norm 1.2 → 1.1 → inf, lr 0.0003; 38 parameters are",
         "                                      bad; input: field 0 holds 3 NaN; batch indices 3, 17, 22, 40,",
         "                                      …; batch saved as batches/step-412.pt",
-        "step 412  done       update left out, because non-finite-gradient",
+        "step 412  done       update skipped, because non-finite-gradient",
         "step 900  critical   the loss went up and stays high [loss-divergence]: loss 14.2,",
         "                                      usual 0.48",
         "step 900  diagnosis  likely cause: learning-rate-too-high (or no-warmup); seen by",

@@ -115,7 +115,7 @@ def test_a_bad_loss_whose_update_was_left_out_is_guarded_and_one_that_stays_bad_
 
     recorder = training(steps=30)
     append(math.nan, 30)
-    assert health_of(holdfast) == "guarded, 1 update left out"
+    assert health_of(holdfast) == "guarded, 1 update skipped"
     append(math.nan, 31)
     append(math.nan, 32)
     assert health_of(holdfast) == "non-finite loss"

@@ -95,7 +95,7 @@ def roll_back(run: Any, state: str, **more: Any) -> None:
     )
 
 
-LEFT_OUT = "! step 412  non-finite gradient in encoder.2.weight: update left out (batch indices 3, 17, 22, 40, …)"
+LEFT_OUT = "! step 412  non-finite gradient in encoder.2.weight: update skipped (batch indices 3, 17, 22, 40, …)"
 ROLLED_BACK = "* step 900  rolled back to step 850, learning rate x 0.75, because loss-divergence"
 
 
@@ -132,7 +132,7 @@ def test_json_lines_tell_findings_and_actions_as_objects_with_a_kind(command: li
         recorder.run.update_info(ended=time.time(), exit_code=0)
         rest = [json.loads(line) for line in process.stdout]
     assert [line["kind"] for line in rest] == ["finding", "action", "state"]
-    assert rest[0]["evidence"]["loss"] == "nan" and rest[1]["words"] == "update left out, because non-finite-gradient"
+    assert rest[0]["evidence"]["loss"] == "nan" and rest[1]["words"] == "update skipped, because non-finite-gradient"
 
 
 def test_in_a_terminal_it_draws_with_events_above_the_screen_and_ends_when_the_run_ends(training: Any, in_terminal: Any) -> None:
@@ -148,8 +148,8 @@ def test_in_a_terminal_it_draws_with_events_above_the_screen_and_ends_when_the_r
         (lambda text: text.partition(ROLLED_BACK)[2].count("digits") > 2, lambda: end(recorder.run)),  # it was redrawn
     ]
     written = in_terminal("tail", when=when)
-    assert "encoder.2.weight: update left out" in written and "heal" in written
-    assert written.count("update left out (batch") == 1  # and not once more at every redraw
+    assert "encoder.2.weight: update skipped" in written and "heal" in written
+    assert written.count("update skipped (batch") == 1  # and not once more at every redraw
     assert "killed (SIGKILL)" in written
 
 
@@ -164,7 +164,7 @@ def test_the_screen_holds_the_newest_events_and_fits(training: Any) -> None:
         bad_update(run, step, rank)
     roll_back(run, "posted")
     text = drawn(run)
-    assert "will roll back to step 850" in text and "[2 ranks]" in text and text.count("update left out (batch") == 2
+    assert "will roll back to step 850" in text and "[2 ranks]" in text and text.count("update skipped (batch") == 2
     assert max(map(len, text.splitlines())) <= 100
 
 

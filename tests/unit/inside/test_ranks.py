@@ -98,7 +98,7 @@ def test_ranks_that_are_not_known_are_not_waited_for_and_that_is_said_once(monke
     optimizer = torch.optim.SGD([torch.zeros(2)], lr=0.1)
     for step in range(3):
         guard.before(optimizer, Gathering(None), step, is_main=True)
-    assert told.words == ["guard: not one group: each rank decides alone whether an update is left out"]
+    assert told.words == ["guard: not one group: each rank decides alone whether an update is skipped"]
 
 
 def test_shards_on_ranks_of_which_no_group_holds_all_are_not_reduced(monkeypatch: pytest.MonkeyPatch) -> None:

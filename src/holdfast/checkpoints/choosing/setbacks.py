@@ -226,7 +226,7 @@ def setbacks(history: History) -> list[Setback]:
 
 
 def _is_dead(history: History) -> bool:
-    """Whether the last losses are not finite; a single one may be a batch whose update was left out."""
+    """Whether the last losses are not finite; a single one may be a batch whose update was skipped."""
     newest = [value for _, value in history.losses[-_IN_A_ROW:]]
     return len(newest) == _IN_A_ROW and not any(map(math.isfinite, newest))
 

@@ -204,7 +204,7 @@ def _noted(event: Event) -> Noted:
 
 
 def _was_answered(noted: Noted, skipped: Sequence[Event]) -> bool:
-    """Whether the update was left out, so that the weights never saw it."""
+    """Whether the update was skipped, so that the weights never saw it."""
     return noted.code in _ON_THE_SPOT and any(event.step == noted.step for event in skipped)
 
 

@@ -129,7 +129,7 @@ UNSHARED_UPDATES = Cause(
     code="updates-not-shared",
     seen_by=("rank-divergence",),
     signs=("gradients-differ",),
-    because="Some parameters are outside of DDP, updates were made under no_sync, or one rank left out an update.",
+    because="Some parameters are outside of DDP, updates were made under no_sync, or one rank skipped an update.",
     likely=0.4,
     fixes=(Fix("wrap the whole model, and call the wrapped one; decide on skipping from a number that all ranks have reduced"),),
 )

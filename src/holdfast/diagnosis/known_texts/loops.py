@@ -90,7 +90,7 @@ OF_LOOPS = (
         ("Detected call of 'lr_scheduler.step()' before 'optimizer.step()'",),
         "loop-mistake",
         "The scheduler moved before the first update, so the first learning rate was skipped. With a gradient scaler: its"
-        " first update was left out, and the warning is harmless.",
+        " first update was skipped, and the warning is harmless.",
         "optimizer.step() first, then scheduler.step().",
         WARNING,
     ),

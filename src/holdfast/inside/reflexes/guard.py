@@ -218,7 +218,7 @@ class Guard:
         if optimizer not in self._together:
             self._together[optimizer], unknown = sharing_ranks(parameters_of(optimizer))
             if unknown:
-                self.report.cannot("guard", f"{unknown}: each rank decides alone whether an update is left out")
+                self.report.cannot("guard", f"{unknown}: each rank decides alone whether an update is skipped")
         return self._together[optimizer]
 
 

@@ -1,6 +1,6 @@
 """Running statistics of normalisation layers: a bad batch spoils them in the forward pass, long before the update.
 
-After each good step they are kept; when an update is left out they are put back. On a device the choice is made there.
+After each good step they are kept; when an update is skipped they are put back. On a device the choice is made there.
 """
 
 from __future__ import annotations
