@@ -81,7 +81,7 @@ def test_a_disk_that_fills_up_costs_the_log_and_not_the_output(small_disk: Path,
     (small_disk / "a/train.log").unlink()
 
 
-def test_trouble_is_recorded_once_when_the_full_disk_has_room_again(small_disk: Path, tmp_path: Path) -> None:
+def test_trouble_is_recorded_when_the_full_disk_has_room_again(small_disk: Path, tmp_path: Path) -> None:
     script = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
     with start(tmp_path, "--folder", "disk", "--name", "a", PYTHON, "-c", script, stdin=subprocess.PIPE) as process:
         assert process.stdin and process.stdout and process.stderr
@@ -95,8 +95,9 @@ def test_trouble_is_recorded_once_when_the_full_disk_has_room_again(small_disk: 
         time.sleep(0.5)  # the log is written beside the copying; let it meet the full disk
         (small_disk / "ballast").unlink()
         process.stdin.close()
-    (finding,) = findings_of(small_disk / "a")
+    finding, *again = findings_of(small_disk / "a")
     assert finding["code"] == "holdfast-degraded" and "No space left" in finding["evidence"]["error"]
+    assert len(again) < 3, "at every doubling"
 
 
 def test_a_run_folder_that_is_removed_under_way_costs_nothing_but_itself(tmp_path: Path) -> None:

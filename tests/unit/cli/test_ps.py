@@ -100,7 +100,7 @@ def test_updates_that_were_left_out_show_as_guarded_with_their_number(holdfast: 
     for step in (5, 6, 7):
         find(run, "non-finite-gradient", "critical", step=step)
         act(run, step=step)
-    assert lines(holdfast("ps").out)[1][-5:] == ["guarded,", "3", "updates", "left", "out"]
+    assert lines(holdfast("ps").out)[1][-4:] == ["guarded,", "3", "updates", "skipped"]
     find(run, "non-finite-gradient", "critical", step=8, evidence={"so_far": 32})  # the ones between were not told
     act(run, step=8)
     (state,) = json.loads(holdfast("ps", "--json").out)
