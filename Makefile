@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes, and e
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format pytest test-slow test-gpu bench bench-heal bench-healthy bench-diagnose bench-survive drills peers docs clean
+.PHONY: help setup demo test lint format pytest test-slow test-gpu bench bench-heal bench-healthy bench-diagnose bench-survive drills strangers peers docs clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -63,6 +63,9 @@ bench-survive: $(INSTALLED)  ## 200 random faults (hang, kill, worker kill, stop
 
 drills: $(INSTALLED)  ## the house course: every fault in every training, healthy runs beside them; writes docs/scoreboard.md (hours)
 	$(BIN)/python benchmarks/drills.py $(ARGS)
+
+strangers: $(INSTALLED)  ## drills in the loops of public packages, as far as they are installed
+	$(BIN)/python benchmarks/strangers.py $(ARGS)
 
 peers: $(INSTALLED)  ## the same faults as others see them; writes docs/peers.md (half an hour)
 	$(BIN)/python benchmarks/peers.py $(ARGS)

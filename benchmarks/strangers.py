@@ -1,0 +1,149 @@
+"""Drills in the training loops of public packages: what Holdfast detects, explains and survives in a loop that nobody here wrote.
+
+Each file of `benchmarks/strangers` is a thin driver around the loop of one package, with small real data. Half of them are for
+building: look at what was missed, and fix Holdfast. The others are only scored: nothing may be chosen by looking at those.
+
+    make strangers                                      all whose packages are installed
+    make strangers ARGS="--half build"                  the half to build with
+    make strangers ARGS="--only skorch_digits --faults nan-batch,lr-x100"
+    make strangers ARGS="--folder ~/trainings"          any folder of scripts; all of them count as seen
+
+A driver whose package is missing is reported with the command that installs it. Fails where a bar is missed in the scored half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from machine import machine, today
+
+DRIVERS = Path(__file__).parent / "strangers"
+BARS = {"seen": ("to_see", 0.95), "cause_right": ("to_explain", 0.85), "survived": ("to_survive", 0.95)}
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """One driver: its file, the half it belongs to, the package whose loop it runs, and what it is called with."""
+
+    path: Path
+    half: str
+    package: str
+    arguments: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+
+def strangers(folder: Path) -> list[Stranger]:
+    """The drivers of a folder; a script that says nothing of itself belongs to the half to build with."""
+    found = []
+    for path in sorted(folder.glob("*.py")):
+        says = {
+            target.id: node.value.value
+            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        words = tuple(str(says.get("ARGUMENTS", "")).split())
+        found.append(Stranger(path, str(says.get("HALF", "build")), str(says.get("PACKAGE", "torch")), words))
+    return found
+
+
+def is_installed(stranger: Stranger, python: str) -> bool:
+    """Whether the package can be imported by the Python that trains."""
+    name = stranger.package.replace("-", "_")
+    looks = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is None)"
+    return subprocess.run([python, "-c", looks], check=False).returncode == 0
+
+
+def drill(stranger: Stranger, arguments: argparse.Namespace) -> dict[str, Any] | str:
+    """The answer of `holdfast drill --json`, or why there is none."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "holdfast", "drill", "--json", "--policy", "heal", "--faults", arguments.faults]
+        command += ["--controls", str(arguments.controls), "--jobs", str(arguments.jobs), "--folder", folder]
+        command += ["--", arguments.python, str(stranger.path), *stranger.arguments]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
+    try:
+        return dict(json.loads(done.stdout))
+    except ValueError:
+        return f"exit {done.returncode}"
+
+
+def told(name: str, answer: dict[str, Any]) -> None:
+    """The line of one stranger, and what was missed."""
+    totals = answer["totals"]
+    parts = [f"{words} {totals[key]} of {totals[of]}" for words, (key, of) in _columns()]
+    print(f"{name:24s} {', '.join(parts)}; false alarms in {totals['false_alarms']} of {totals['controls']} healthy runs")
+    for one in answer["faults"]:
+        if one["put_in"] and one["to_see"] and one["seen"] is None:
+            print(f"    not seen: {one['fault']}")
+        elif one["to_explain"] and not one["cause_right"]:
+            print(f"    wrong cause: {one['fault']}: {one['cause']}")
+        if one["put_in"] and one["to_survive"] and not one["survived"]:
+            print(f"    not survived: {one['fault']}: {one['why_not_survived']}")
+
+
+def _columns() -> list[tuple[str, tuple[str, str]]]:
+    words = {"seen": "seen", "cause_right": "first cause right", "survived": "survived"}
+    return [(words[key], (key, of)) for key, (of, _) in BARS.items()]
+
+
+def summary(half: str, answers: list[dict[str, Any]]) -> bool:
+    """The numbers of one half; whether its bars are met."""
+    met = True
+    for words, (key, of) in _columns():
+        count, whole = (sum(answer["totals"][name] for answer in answers) for name in (key, of))
+        bar = BARS[key][1]
+        good = not whole or count >= bar * whole
+        met &= good
+        share = f"{100 * count / whole:.0f} %" if whole else "–"
+        print(f"{half}: {words} {count} of {whole} ({share}), bar {100 * bar:.0f} %: {'met' if good else 'MISSED'}")
+    return met
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--half", choices=("build", "score"))
+    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--faults", default="all")
+    parser.add_argument("--controls", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    parser.add_argument("--folder", type=Path, default=DRIVERS)
+    parser.add_argument("--python", default=sys.executable, help="the Python that has the packages")
+    parser.add_argument("--json", type=Path, help="file for every score, one line each")
+    arguments = parser.parse_args()
+    chosen = [one for one in strangers(arguments.folder) if arguments.half in (None, one.half)]
+    chosen = [one for one in chosen if not arguments.only or one.name in arguments.only]
+    print(f"{today()}, {machine(arguments.jobs)}")
+    by_half: dict[str, list[dict[str, Any]]] = {}
+    for one in chosen:
+        if not is_installed(one, arguments.python):
+            print(f"{one.name:24s} not run: pip install {one.package}")
+            continue
+        answer = drill(one, arguments)
+        if isinstance(answer, str):
+            print(f"{one.name:24s} could not be drilled: {answer}")
+            continue
+        told(one.name, answer)
+        by_half.setdefault(one.half, []).append(answer)
+        if arguments.json is not None:
+            with arguments.json.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps({"half": one.half, **row}) + "\n" for row in answer["faults"])
+    met = {half: summary(half, answers) for half, answers in sorted(by_half.items())}
+    return 0 if met.get("score", True) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
