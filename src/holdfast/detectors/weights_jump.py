@@ -11,6 +11,7 @@ from holdfast.signals.view import Floats, SignalView, Steps
 
 _RECENT = 4  # samples of the weights' norm in which it is looked for
 _NEWEST = 8
+_HUGE = 1e30
 
 
 def weights_jump(
@@ -21,15 +22,17 @@ def weights_jump(
     After that the loss stays `lost` of the way back to the beginning for `sustained` steps. It may be on its way down again:
     where weights were overwritten, going back is shorter. A rate that jumped is `loss-divergence` of its own.
     """
-    steps, norms = signals.last("weight_norm", 64)
+    steps, measured = signals.last("weight_norm", 64)
+    norms = np.where(np.isposinf(measured), _HUGE, measured)  # one weight is enough whose square is beyond single precision
     if len(norms) < _RECENT or not np.isfinite(norms).all() or norms.min() <= 0.0:
         return None
     far = np.flatnonzero(np.abs(np.diff(np.log(norms))) > least)
     if not len(far) or (at := int(far[-1])) < max(2, len(norms) - 1 - _RECENT):  # the common case
         return None
-    if not beyond_updates(steps, norms, at, *signals.last("update_ratio", 64), times=times):
+    sized, ratios = signals.last("update_ratio", 64)
+    if not beyond_updates(steps, norms, at, sized[np.isfinite(ratios)], ratios[np.isfinite(ratios)], times=times):
         return None
-    return _with_loss(signals, steps[at : at + 2], norms[at : at + 2], lost, sustained)
+    return _with_loss(signals, steps[at : at + 2], measured[at : at + 2], lost, sustained)
 
 
 def beyond_updates(

@@ -168,6 +168,12 @@ def _at_once(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "jumped-at-once", ""
 
 
+def _diverged(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    if "weight_norm_before" in evidence:  # which only the detector of weights that jump writes down
+        before, now = (f"{float(evidence[name]):.3g}" for name in ("weight_norm_before", "weight_norm"))
+        yield "weights-jumped", f"the norm of the weights went from {before} to {now} there"
+
+
 def _oversized(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if "weight_norm_before" in evidence:
         before, now = (f"{float(evidence[name]):.3g}" for name in ("weight_norm_before", "weight_norm"))
@@ -287,6 +293,7 @@ _OF = {
     "slow-loading": _loading,
     "unshuffled-data": _order,
     "gradient-explosion": _at_once,
+    "loss-divergence": _diverged,
     "non-finite-weights": _oversized,
     "preprocessing-mismatch": _scaled,
     "token-out-of-range": _out_of_range,

@@ -27,7 +27,7 @@ SPOILT = np.where(STEPS < 150, FALLING, 3.9 - 0.003 * (STEPS - 150) + NOISE)
 GROWING = 10.0 + 0.02 * STEPS
 
 
-@every_case("times", [0.3, 0.01, 5.0])
+@every_case("times", [0.3, 0.01, 5.0, np.inf])
 def test_weights_that_jump_while_the_loss_is_lost_are_told(times: float) -> None:
     found = weights_jump(view(loss=SPOILT, norm=np.where(STEPS < 150, GROWING, times * GROWING)))
     assert found is not None and (found.code, found.severity) == ("loss-divergence", "critical")

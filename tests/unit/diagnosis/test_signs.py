@@ -178,3 +178,12 @@ def test_what_a_loader_does_already_is_not_advised() -> None:
     assert known["too-few-workers"] == ["num_workers"]
     on_cpu = advice(workers=0, cores=16, on_gpu=False)
     assert on_cpu["too-few-workers"] == ["num_workers"] and "heavy-transforms" not in on_cpu
+
+
+def test_weights_that_jumped_were_overwritten_and_the_learning_rate_comes_after_that() -> None:
+    evidence = {"onset": 150, "loss": 1.7, "usual": 0.25, "at_the_beginning": 2.3}
+    jumped = Finding(
+        "loss-divergence", step=180, severity="critical", evidence={**evidence, "weight_norm_before": 6.0, "weight_norm": np.inf}
+    )
+    assert diagnose([jumped]).causes[0] == "weights-overwritten"
+    assert "weights-overwritten" not in diagnose([Finding("loss-divergence", step=180, evidence=evidence)]).causes
