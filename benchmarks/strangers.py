@@ -50,7 +50,7 @@ def strangers(folder: Path) -> list[Stranger]:
     for path in sorted(folder.glob("*.py")):
         says = {
             target.id: node.value.value
-            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            for node in _statements(path)
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
             for target in node.targets
             if isinstance(target, ast.Name)
@@ -58,6 +58,13 @@ def strangers(folder: Path) -> list[Stranger]:
         words = tuple(str(says.get("ARGUMENTS", "")).split())
         found.append(Stranger(path, str(says.get("HALF", "build")), str(says.get("PACKAGE", "torch")), words))
     return found
+
+
+def _statements(path: Path) -> list[ast.stmt]:
+    try:
+        return ast.parse(path.read_text(encoding="utf-8")).body
+    except (SyntaxError, ValueError):  # the drill will say what is wrong with it
+        return []
 
 
 def is_installed(stranger: Stranger, python: str) -> bool:
@@ -125,7 +132,10 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="file for every score, one line each")
     arguments = parser.parse_args()
     chosen = [one for one in strangers(arguments.folder) if arguments.half in (None, one.half)]
+    names = ", ".join(one.name for one in chosen) or "none"
     chosen = [one for one in chosen if not arguments.only or one.name in arguments.only]
+    if not chosen:
+        parser.error(f"there is no such training in {arguments.folder}; there are: {names}")
     print(f"{today()}, {machine(arguments.jobs)}")
     by_half: dict[str, list[dict[str, Any]]] = {}
     for one in chosen:
