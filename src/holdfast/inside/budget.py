@@ -16,6 +16,7 @@ _NEVER_LESS = 0.1  # of the budget stays for the luxuries, even where what is al
 _AT_LEAST_EVERY = 2000  # however tight the budget, a luxury is done once in so many steps
 MEETING = 100  # steps; see Budget.meeting
 _CLOSER, _CLOSER_EVERY = ("parameters", "weights"), 64  # out of turn: no more than once in so many steps, on the whole
+_HIGH, _LOW = 8.0, 20.0  # times its usual scatter that a loss lies high, and times that a rate fell
 _OPENING_STEPS = 500  # a short run sees samples early; a long one is sampled by time as well
 
 
@@ -43,6 +44,9 @@ class Budget:
     always: float = 0.0
     next_step: int = 0  # before this step nothing is due
     closer: int = 0  # how often it was looked at closer, out of turn
+    usual_loss: float = 0.0
+    scatter: float = 0.0  # of the loss
+    rate: float = 0.0  # the learning rate of the step before
     meeting: int = 0  # with several ranks: every so many steps all of them take the norms of their weights, to be compared
     started: float = field(default_factory=time.monotonic)
     luxuries: dict[str, Luxury] = field(
@@ -90,6 +94,15 @@ class Budget:
             return False
         luxury.last_time = now
         return True
+
+    def note(self, step: int, loss: float, rate: float) -> None:
+        """Look closer at the next step if this loss is far above its usual scatter, or the learning rate fell far."""
+        above = loss - self.usual_loss
+        if above > _HIGH * self.scatter > 0.0 or _LOW * rate < self.rate:
+            self.look_closer(step + 1)
+        self.usual_loss += 0.1 * above if self.scatter else loss
+        self.scatter += 0.1 * (abs(above) - self.scatter) if self.scatter else abs(loss)
+        self.rate = rate
 
     def look_closer(self, step: int) -> None:
         """Something has happened: sample gradients and weights from this step on out of turn, a few times in a thousand steps."""

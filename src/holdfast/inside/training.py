@@ -6,7 +6,6 @@ references, parameters only for the length of a call.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Iterable
@@ -25,8 +24,7 @@ from holdfast.inside.capture.losses import Losses
 from holdfast.inside.capture.memory import ProcessMemory, gpu_memory
 from holdfast.inside.capture.modules import ModuleSampler, ModuleTime
 from holdfast.inside.capture.weights import WeightSample, plain_weights
-from holdfast.inside.capture.zeroing import CODE as NOT_ZEROED
-from holdfast.inside.capture.zeroing import Zeroing
+from holdfast.inside.capture.zeroing import Zeroing, tell_not_zeroed
 from holdfast.inside.gathering import Gathering
 from holdfast.inside.member import Member, parameters_of
 from holdfast.inside.members import Members
@@ -44,7 +42,6 @@ if TYPE_CHECKING:  # loaded under a policy that acts
 
 _WRITE_EVERY = 0.05  # seconds; the rows of shorter steps wait so long for each other
 _UNWRITTEN_AT_MOST = 64
-_HIGH, _LOW = 8.0, 20.0  # times its usual scatter that a loss lies high, and times that a rate fell: then it is worth a look
 _MEMORY_EVERY, _GPU_MEMORY_EVERY = 0.02, 0.1  # seconds; between two readings memory is missing, not repeated
 Optimizer = torch.optim.Optimizer
 
@@ -74,7 +71,6 @@ class Training(Members):
         self._early_at = 0
         self._clip_norm: float | None = None
         self._norm_is_shared = False  # whether the norm that the script computes takes several ranks to tell
-        self._usual_loss, self._scatter, self._rate = 0.0, 0.0, 0.0
         self._backwards = 0
         self._sample: WeightSample | None = None
         self._zeroing = Zeroing()
@@ -140,12 +136,7 @@ class Training(Members):
         if self.control is not None:
             self.control.before_update(optimizer, self.step)
         if member is not self.main:
-            other = self._read(parameters, member, each=False)
-            if self.guard is not None:
-                self.guard.before(optimizer, other, self.step, is_main=False)
-            other.finish(self.publisher.other_step)
-            if self.changes is not None:
-                self.changes.clip(optimizer, None)
+            self._before_other(optimizer, member, parameters)
             return
         gathering, self._read_early = self._read_early, None
         if gathering is not None and self._early_at != self.losses.calls:
@@ -159,12 +150,7 @@ class Training(Members):
         loss, rate = self.losses.total(), optimizer.param_groups[0].get("lr")
         if type(loss) is float and type(rate) is float:
             gathering.loss, gathering.lr = loss, rate
-            above = loss - self._usual_loss
-            if above > _HIGH * self._scatter > 0.0 or _LOW * rate < self._rate:
-                self.budget.look_closer(self.step + 1)
-            self._usual_loss += 0.1 * above if self._scatter else loss
-            self._scatter += 0.1 * (abs(above) - self._scatter) if self._scatter else abs(loss)
-            self._rate = rate
+            self.budget.note(self.step, loss, rate)
         else:
             gathering.add("loss", loss)
             if type(rate) is float:
@@ -223,7 +209,7 @@ class Training(Members):
         if self._sample is not None:
             self._compare(gathering, optimizer)
         if not self._zeroing.is_decided and self._zeroing.after(parameters_of(optimizer), self.losses.calls):
-            self.recorder.run_later(partial(self._tell_not_zeroed, self.step))
+            self.recorder.run_later(partial(tell_not_zeroed, self.recorder, self.step))
         times = self._times() if self.sampler.running else None
         now = time.perf_counter()
         row = self._row(now, skipped)
@@ -244,12 +230,14 @@ class Training(Members):
         if self.control is not None:
             self.control.between_steps(self.step, good=not skipped)
 
-    def _tell_not_zeroed(self, step: int) -> None:
-        with contextlib.suppress(OSError):
-            journal, rank = self.recorder.run.journal, self.recorder.recording.rank
-            journal.write(
-                "finding", rank=rank, code=NOT_ZEROED, severity="warning", step=step, evidence={"onset": 0, "updates": step}
-            )
+    def _before_other(self, optimizer: Optimizer, member: Member, parameters: list[torch.Tensor]) -> None:
+        """The update of an optimizer beside the main one comes next."""
+        other = self._read(parameters, member, each=False)
+        if self.guard is not None:
+            self.guard.before(optimizer, other, self.step, is_main=False)
+        other.finish(self.publisher.other_step)
+        if self.changes is not None:
+            self.changes.clip(optimizer, None)
 
     def _before_inner(self, optimizer: Optimizer, member: Member, parameters: list[torch.Tensor]) -> None:
         """The update of an inner loop comes next."""

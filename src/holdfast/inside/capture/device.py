@@ -199,7 +199,7 @@ class Courier:
         return self._rows.send(scalars, gradients, with_loss=with_loss)
 
     def _wait_for_room(self, rows: Rows) -> None:
-        """The host may be far ahead of the device: no update goes by unguarded because of that."""
+        """The host may be far ahead of the device: no update is made unguarded because of that."""
         self.collect()
         if not rows.is_free():
             self.waits += 1

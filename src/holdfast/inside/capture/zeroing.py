@@ -6,9 +6,12 @@ the backward passes, and of the clipping, nobody has zeroed the gradient or repl
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
+
+from holdfast.signals.recorder import Recorder
 
 CODE = "gradients-not-zeroed"
 _UPDATES = 16  # in a row
@@ -45,3 +48,12 @@ class Zeroing:
             return False
         self.is_decided = True
         return bool(gradient.any())  # an optimizer may zero them itself, in its step
+
+
+def tell_not_zeroed(recorder: Recorder, step: int) -> None:
+    """Write the finding."""
+    evidence = {"onset": 0, "updates": step}
+    with contextlib.suppress(OSError):
+        recorder.run.journal.write(
+            "finding", rank=recorder.recording.rank, code=CODE, severity="warning", step=step, evidence=evidence
+        )
