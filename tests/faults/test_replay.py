@@ -15,9 +15,9 @@ from holdfast_run import PYTHON, Done, typed
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from warm_command import WarmCommand
 
-from holdfast.inside.capture.batches import Batches
 from holdfast.inside.discovery import find_living, find_roots
-from holdfast.inside.taps import Taps
+from holdfast.inside.observers.batches import Batches
+from holdfast.inside.taps.registry import Taps
 from holdfast.signals.run_folder import RunFolder
 
 SCRIPT = """

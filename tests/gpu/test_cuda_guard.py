@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 import holdfast
 from holdfast.inside.arm import armed
-from holdfast.inside.capture import device
+from holdfast.inside.gradients import device_reader as device
 from holdfast.inside.scope import Scope
 from holdfast.signals.run_folder import RunFolder
 

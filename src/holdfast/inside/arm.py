@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from holdfast.inside.hooks import Hooks
-from holdfast.inside.last_words import FOLDER, listen
-from holdfast.inside.outlive import stay_alive_without
+from holdfast.inside.control.restarted import restarted
+from holdfast.inside.crash_traceback import FOLDER, listen
+from holdfast.inside.observers.heartbeat import PULSE
+from holdfast.inside.orphaned_output import stay_alive_without
 from holdfast.inside.policy import Policy, read_rules
-from holdfast.inside.pulse import PULSE
-from holdfast.inside.restarted import restarted
+from holdfast.inside.runtime import Session
 from holdfast.inside.scope import Scope
-from holdfast.inside.session import Session
+from holdfast.inside.taps.hooks import Hooks
 from holdfast.signals.pulse import SAVING
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.stack_signal import answer_signal
@@ -132,7 +132,7 @@ def arm_from_environment() -> None:
             listen(RunFolder(Path(folder)))
         told = restarted()
         if told is not None and told.checkpoint is not None:
-            from holdfast.inside.trainers import resume_with
+            from holdfast.inside.control.trainers import resume_with
 
             resume_with(told.checkpoint)
         supervisor = os.environ.get("HOLDFAST_SUPERVISOR", "")

@@ -9,16 +9,16 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from holdfast.inside.capture.checkpoint_news import CheckpointNews
-from holdfast.inside.capture.loader import Loader
-from holdfast.inside.capture.loads import Loads
-from holdfast.inside.capture.losses import Losses
-from holdfast.inside.capture.memory import ProcessMemory
-from holdfast.inside.capture.saves import Saves
 from holdfast.inside.discovery import Registry
+from holdfast.inside.observers.checkpoint_log import CheckpointNews
+from holdfast.inside.observers.loader import Loader
+from holdfast.inside.observers.losses import Losses
+from holdfast.inside.observers.memory import ProcessMemory
+from holdfast.inside.observers.trackers import Trackers
 from holdfast.inside.scope import Scope
+from holdfast.inside.taps.loads import Loads
+from holdfast.inside.taps.saves import Saves
 from holdfast.inside.thread_state import Feeds, ThreadState
-from holdfast.inside.trackers import Trackers
 from holdfast.inside.training import Training
 
 Optimizer = torch.optim.Optimizer

@@ -13,9 +13,9 @@ from torch import nn
 
 from holdfast.checkpoints.manifest import MANIFEST
 from holdfast.errors import CannotRestore, UsageError
+from holdfast.inside.control.restarted import restarted
 from holdfast.inside.discovery import find_living, find_roots
-from holdfast.inside.reflexes.averages import Averages
-from holdfast.inside.restarted import restarted
+from holdfast.inside.guard.averages import Averages
 from holdfast.inside.training import Training
 from holdfast.state.checkpoint_parts import SavedState
 from holdfast.state.parameters import Optimizer, optimizer_parameters

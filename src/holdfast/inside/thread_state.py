@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from holdfast.inside.capture.evaluation import EvaluationPhase
-from holdfast.inside.capture.loader import Loader
-from holdfast.inside.capture.losses import Losses
 from holdfast.inside.manual_updates import FIRST_LOOK, ManualUpdates, Search
+from holdfast.inside.observers.evaluations import EvaluationPhase
+from holdfast.inside.observers.loader import Loader
+from holdfast.inside.observers.losses import Losses
 
 if TYPE_CHECKING:  # loaded under a policy that acts
-    from holdfast.inside.capture.batches import Batches
+    from holdfast.inside.observers.batches import Batches
 
 _FEEDS_AT_MOST = 16  # of threads that have ended
 
@@ -61,7 +61,7 @@ class Feeds:
 
     def keep_batches(self) -> Batches:
         """From now on the batches of each step are kept; one that listens to what loaders ask their samplers for."""
-        from holdfast.inside.capture.batches import Batches
+        from holdfast.inside.observers.batches import Batches
 
         self._batches = self._batches or Batches()
         for feed in self._feeds:

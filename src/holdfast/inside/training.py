@@ -15,30 +15,30 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from holdfast.inside import step_row as at
 from holdfast.inside.budget import Budget
-from holdfast.inside.capture.device import Courier, own_values
-from holdfast.inside.capture.inputs import Inputs
-from holdfast.inside.capture.loader import Loader
-from holdfast.inside.capture.losses import Losses
-from holdfast.inside.capture.memory import ProcessMemory, gpu_memory
-from holdfast.inside.capture.modules import ModuleSampler, ModuleTime
-from holdfast.inside.capture.weights import WeightSample, plain_weights
-from holdfast.inside.capture.zeroing import Zeroing, tell_not_zeroed
-from holdfast.inside.gathering import Gathering
-from holdfast.inside.member import Member, parameters_of
-from holdfast.inside.members import Members
+from holdfast.inside.gradients.device_reader import Courier, own_values
+from holdfast.inside.gradients.step_metrics import Gathering
 from holdfast.inside.models import Models
-from holdfast.inside.publishing import Publisher
+from holdfast.inside.observers import step_columns as at
+from holdfast.inside.observers.inputs import Inputs
+from holdfast.inside.observers.loader import Loader
+from holdfast.inside.observers.losses import Losses
+from holdfast.inside.observers.memory import ProcessMemory, gpu_memory
+from holdfast.inside.observers.modules import ModuleSampler, ModuleTime
+from holdfast.inside.observers.step_table import Publisher
+from holdfast.inside.observers.weights import WeightSample, plain_weights
+from holdfast.inside.observers.zero_grad import Zeroing, tell_not_zeroed
+from holdfast.inside.optimizer_member import Member, parameters_of
+from holdfast.inside.optimizer_members import Members
 from holdfast.inside.shield import Shield
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING, MISSING_INT
 
 if TYPE_CHECKING:  # loaded under a policy that acts
-    from holdfast.inside.control import Control
-    from holdfast.inside.door.settings import Settings
-    from holdfast.inside.reflexes.guard import Guard
-    from holdfast.inside.witness import Witness
+    from holdfast.inside.control.control import Control
+    from holdfast.inside.control.settings import Settings
+    from holdfast.inside.guard.first_failure import Witness
+    from holdfast.inside.guard.guard import Guard
 
 _WRITE_EVERY = 0.05  # seconds; the rows of shorter steps wait so long for each other
 _UNWRITTEN_AT_MOST = 64

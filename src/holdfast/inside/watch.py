@@ -27,9 +27,9 @@ from torch.utils.data import DataLoader
 
 from holdfast.errors import UsageError
 from holdfast.inside.arm import armed
-from holdfast.inside.metrics import Logged
+from holdfast.inside.control.restarted import restarted
+from holdfast.inside.observers.metrics import Logged
 from holdfast.inside.policy import POLICIES, Policy
-from holdfast.inside.restarted import restarted
 from holdfast.inside.scope import Scope
 from holdfast.inside.shield import Shield
 from holdfast.signals.run_folder import RunFolder
@@ -111,7 +111,7 @@ class Run:
         if function is None:
             return partial(self.step, scaler=scaler, reduction=reduction, weight=weight, split=split)
         if self._scope.micro_batches is None:
-            from holdfast.inside.out_of_memory.micro_batches import MicroBatches
+            from holdfast.inside.oom.micro_batches import MicroBatches
 
             self._scope.micro_batches = MicroBatches(self._scope, armed().session.losses)
             if (told := restarted()) is not None and told.parts > 1 and not self._owned:

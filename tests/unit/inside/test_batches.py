@@ -16,10 +16,10 @@ import torch
 from every_case import every_case
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from holdfast.inside.capture import batch_file
-from holdfast.inside.capture import batches as batches_module
-from holdfast.inside.capture.batches import Batches, look_at_input
-from holdfast.inside.taps import Taps
+from holdfast.inside.observers import batches as batches_module
+from holdfast.inside.observers import saved_batch as batch_file
+from holdfast.inside.observers.batches import Batches, look_at_input
+from holdfast.inside.taps.registry import Taps
 
 NAN, INF = float("nan"), float("inf")
 

@@ -15,7 +15,7 @@ from torch import nn
 import holdfast
 from holdfast.checkpoints.manifest import kept_in
 from holdfast.inside.arm import armed
-from holdfast.inside.restarted import restarted
+from holdfast.inside.control.restarted import restarted
 
 STEPS, KEPT_AT = 40, 25
 Between = Callable[[int], None]

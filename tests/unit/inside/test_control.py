@@ -15,7 +15,7 @@ from torch import nn
 from holdfast.checkpoints.manifest import list_checkpoints
 from holdfast.checkpoints.write import best_checkpoint
 from holdfast.inside.arm import arm_from_environment, armed
-from holdfast.inside.mailbox import Mailbox, post
+from holdfast.inside.control.action_queue import Mailbox, post
 from holdfast.signals.actions import Action
 from holdfast.signals.run_folder import RunFolder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from every_case import every_case
 from torch import nn
 
-from holdfast.inside.culprit import Culprit, first_bad, forward_order
+from holdfast.inside.guard.first_non_finite import Culprit, first_bad, forward_order
 
 ORDER = ["stem.weight", "body.0.weight", "body.0.bias", "body.1.weight", "head.weight"]
 

@@ -8,7 +8,7 @@ import torch
 from every_case import every_case
 from torch.utils.data import DataLoader, TensorDataset
 
-from holdfast.inside.capture.loader import Loader, count_samples
+from holdfast.inside.observers.loader import Loader, count_samples
 
 
 def data(count: int = 10) -> TensorDataset:

@@ -19,7 +19,7 @@ from torch.nn.functional import huber_loss
 from watched_process import Watching, sgd, small, train
 
 import holdfast
-from holdfast.inside.capture.evaluation import EvaluationPhase, LossSum
+from holdfast.inside.observers.evaluations import EvaluationPhase, LossSum
 
 CROSS_ENTROPY, CODE = F.cross_entropy, F.cross_entropy.__code__
 

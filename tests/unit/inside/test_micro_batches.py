@@ -14,8 +14,8 @@ from torch import nn
 
 import holdfast
 from holdfast.errors import DoesNotFit, UsageError
-from holdfast.inside.out_of_memory import micro_batches as module
-from holdfast.inside.out_of_memory.shortage import shortage_of
+from holdfast.inside.oom import micro_batches as module
+from holdfast.inside.oom.shortage import shortage_of
 
 Batch = dict[str, torch.Tensor]
 

@@ -14,9 +14,9 @@ from torch import nn
 from watched_process import Watching, sgd, small, train
 
 from holdfast.inside.arm import armed
-from holdfast.inside.capture import modules
-from holdfast.inside.capture.memory import ProcessMemory
-from holdfast.inside.capture.modules import BACKWARD, FORWARD, ModuleSampler
+from holdfast.inside.observers import modules
+from holdfast.inside.observers.memory import ProcessMemory
+from holdfast.inside.observers.modules import BACKWARD, FORWARD, ModuleSampler
 
 
 class Kept(torch.autograd.Function):

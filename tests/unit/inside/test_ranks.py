@@ -10,11 +10,11 @@ import torch
 from every_case import every_case
 
 from holdfast.inside import ranks
-from holdfast.inside.gathering import Gathering
+from holdfast.inside.gradients.step_metrics import Gathering
+from holdfast.inside.guard.averages import Averages
+from holdfast.inside.guard.guard import Guard
 from holdfast.inside.policy import Policy
 from holdfast.inside.ranks import Together, sharing_ranks
-from holdfast.inside.reflexes.averages import Averages
-from holdfast.inside.reflexes.guard import Guard
 
 
 class Group:
@@ -77,7 +77,7 @@ def guard_of(together: Together | None, monkeypatch: pytest.MonkeyPatch, unknown
     told: Any = Told()
     guard = Guard(Policy("guard"), told, Averages())
     guard._several = True
-    monkeypatch.setattr("holdfast.inside.reflexes.guard.sharing_ranks", lambda _parameters: (together, unknown))
+    monkeypatch.setattr("holdfast.inside.guard.guard.sharing_ranks", lambda _parameters: (together, unknown))
     return guard, told
 
 

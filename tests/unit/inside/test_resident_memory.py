@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from holdfast.inside.capture.memory import resident_of
+from holdfast.inside.observers.memory import resident_of
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

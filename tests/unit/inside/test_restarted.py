@@ -10,9 +10,9 @@ import torch
 from every_case import every_case
 from torch.utils.data import DataLoader, TensorDataset
 
-from holdfast.inside import trainers
-from holdfast.inside.restarted import Restarted, cap_workers, fewer, read
-from holdfast.inside.taps import Taps
+from holdfast.inside.control import trainers
+from holdfast.inside.control.restarted import Restarted, cap_workers, fewer, read
+from holdfast.inside.taps.registry import Taps
 
 DATA = TensorDataset(torch.zeros(8, 1))
 

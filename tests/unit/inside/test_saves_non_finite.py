@@ -15,7 +15,7 @@ import torch
 from every_case import every_case
 from saving_script import SAVE, checkpoints, findings, made, spoil, train
 
-from holdfast.inside.capture.non_finite import bad_tensors
+from holdfast.inside.gradients.non_finite import bad_tensors
 
 
 @pytest.mark.parametrize("policy", ["guard", "heal"])

@@ -16,12 +16,13 @@ from every_case import every_case
 from torch import nn
 from watched_process import Watching, sgd, small, train
 
-from holdfast.inside import member, training
+from holdfast.inside import optimizer_member as member
+from holdfast.inside import training
 from holdfast.inside.arm import arm_from_environment, armed
-from holdfast.inside.capture import device
-from holdfast.inside.capture.device import Courier
-from holdfast.inside.capture.weights import WeightSample, weight_norms
-from holdfast.inside.gathering import Gathering
+from holdfast.inside.gradients import device_reader as device
+from holdfast.inside.gradients.device_reader import Courier
+from holdfast.inside.gradients.step_metrics import Gathering
+from holdfast.inside.observers.weights import WeightSample, weight_norms
 from holdfast.inside.training import Training
 from holdfast.signals.run_folder import RunFolder
 

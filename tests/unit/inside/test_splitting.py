@@ -11,7 +11,7 @@ import torch
 from every_case import every_case
 from torch.nn.utils.rnn import pack_sequence
 
-from holdfast.inside.out_of_memory.splitting import cut, size_of
+from holdfast.inside.oom.splitting import cut, size_of
 
 Pair = namedtuple("Pair", "x y")
 

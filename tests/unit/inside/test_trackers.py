@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from holdfast.inside.arm import armed
-from holdfast.inside.pulse import PULSE
-from holdfast.inside.trackers import Trackers
+from holdfast.inside.observers.heartbeat import PULSE
+from holdfast.inside.observers.trackers import Trackers
 from holdfast.signals.run_folder import RunFolder
 
 CODE = """

@@ -7,7 +7,7 @@ import weakref
 import torch
 from torch import nn
 
-from holdfast.inside.capture.untrained import Untrained
+from holdfast.inside.observers.untrained import Untrained
 
 
 def _said(

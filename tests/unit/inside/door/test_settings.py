@@ -7,8 +7,8 @@ import pytest
 import torch
 from every_case import every_case
 
-from holdfast.inside.door.settings import Settings, read_setting
-from holdfast.inside.member import Member
+from holdfast.inside.control.settings import Settings, read_setting
+from holdfast.inside.optimizer_member import Member
 from holdfast.signals.actions import Refused
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import threading
 import time
 
-from holdfast.inside.door.evaluation import Evaluator, read_code
-from holdfast.inside.door.time_limit import Gate
+from holdfast.inside.control.evaluate import Evaluator, read_code
+from holdfast.inside.control.time_limit import Gate
 
 
 def nothing(*_: object) -> None:

@@ -1,0 +1,322 @@
+"""Where torch calls Holdfast: the public optimizer hooks, and thin wrappers around the few functions that have none."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook, register_module_parameter_registration_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from holdfast.inside.control.restarted import cap_workers, restarted
+from holdfast.inside.observers.heartbeat import PULSE
+from holdfast.inside.observers.modules import without_hooks
+from holdfast.inside.runtime import Session
+from holdfast.inside.shield import Shield
+from holdfast.inside.taps.closures import closure_of, with_closure
+from holdfast.inside.taps.collectives import BACKWARD, watch_collectives
+from holdfast.inside.taps.registry import Taps
+from holdfast.signals.pulse import LOADING
+
+Optimizer = torch.optim.Optimizer
+_compiling = torch.compiler.is_compiling
+_CUDA_BUILT = bool(torch.backends.cuda.is_built())  # type: ignore[no-untyped-call]
+_cuda: Any = torch.cuda
+_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None) or _cuda.is_current_stream_capturing
+_BACKWARD_EVERY = 2  # steps
+
+
+class Hooks:
+    """Everything that is hung into torch, and taken out again."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._taps = Taps()
+        self._handles: list[Any] = []
+        self._here = session.here
+        self.guards = False  # whether what only a guard needs is hung in
+        self._held: Callable[..., Any] | None = None  # with several ranks: records how long a backward pass took
+        shield = Shield(session.trouble)
+        self._before = shield(session.before_update)
+        self._after = shield(session.after_update)
+        self._shield, self._failures = shield, shield.failures
+
+    def install(self) -> None:
+        """Hang everything in."""
+        self._handles.append(register_optimizer_step_pre_hook(self._before_step))
+        self._handles.append(register_optimizer_step_post_hook(self._after_step))
+        registry, wrap = self.session.registry, self._taps.wrap
+        self._handles.append(register_module_parameter_registration_hook(registry.note_module))
+        self._handles.append(register_module_module_registration_hook(registry.note_module))
+        wrap("torch.optim.Optimizer.__init__", registry.noting)
+        wrap("torch.autograd.backward", self._backward)
+        wrap("torch.autograd.grad", self._grad)
+        wrap("torch.amp.GradScaler.scale", self._scale)
+        wrap("torch.amp.GradScaler.step", self._scaler_step)
+        wrap("torch.nn.utils.clip_grad_norm_", self._clip)
+        wrap("torch.nn.utils.clip_grad.clip_grad_norm_", self._clip)
+        wrap("torch.utils.data.dataloader._BaseDataLoaderIter.__next__", self._next_batch)
+        wrap("torch.nn.Module.train", self._train)
+        wrap("torch.nn.Module.__getstate__", self._getstate)
+        wrap("torch.nn.Module.load_state_dict", self._load_state_dict)
+        self.session.saves.install(self._taps, self._shield)
+        self.session.loads.install(self._taps, self._shield)
+        self.guards = any(scope.policy.acts for scope in self.session.scopes)
+        if self.guards:
+            self.session.feeds.keep_batches().install(self._taps)
+            wrap("torch.optim.swa_utils.AveragedModel.update_parameters", self._update_average)
+        wrap("torch.jit._recursive.create_script_module", self._script)
+        wrap("torch.utils.swap_tensors", self._swap)
+        wrap("os._exit", self._exit)
+        watch_collectives(self._taps, self.session, self._shield, self._several_ranks)
+        told = restarted()
+        if told is not None and told.workers is not None:
+            cap_workers(self._taps, told.workers)
+
+    def remove(self) -> None:
+        """Take everything out."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._taps.remove()
+
+    def _several_ranks(self, record: Callable[..., Any]) -> None:
+        self._held = record
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Steps that are made meanwhile are none of the training's."""
+        self._here.steps_under_way += 1
+        try:
+            yield
+        finally:
+            self._here.steps_under_way = max(0, self._here.steps_under_way - 1)
+
+    # The optimizer. These and `backward` are on the way of every step, so they shield themselves: a wrapper less is several
+    # microseconds less when caches are cold.
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _compiling() or (_CUDA_BUILT and _cuda._initialized and _capturing()):  # nothing may be added to a CUDA graph
+            return None
+        if self._failures and self._shield.closed("before_update"):
+            return None
+        here = self._here
+        here.steps_under_way += 1
+        if here.steps_under_way > 1:
+            return None
+        here.reached_update = True
+        closure = closure_of(args, kwargs)
+        if closure is None:
+            try:
+                self.session.before_update(optimizer, here.scaler)
+            except Exception as error:  # noqa: BLE001 - shields the user's step
+                self._shield.failed("before_update", error)
+            return None
+        return with_closure(args, kwargs, self._listening(closure, optimizer))
+
+    def _listening(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
+        """The same closure; after its first call the gradients are complete."""
+        called = False
+
+        def listening_closure(*args: Any, **kwargs: Any) -> Any:
+            nonlocal called
+            self._here.in_closure = True
+            try:
+                result = closure(*args, **kwargs)
+            finally:
+                self._here.in_closure = False
+            if not called:
+                called = True
+                self._before(optimizer, self._here.scaler)
+            return result
+
+        return listening_closure
+
+    def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        here = self._here
+        if here.steps_under_way == 0:
+            return
+        here.steps_under_way -= 1
+        if here.steps_under_way == 0 and not (self._failures and self._shield.closed("after_update")):
+            try:
+                self.session.after_update(optimizer)
+            except Exception as error:  # noqa: BLE001 - shields the user's step
+                self._shield.failed("after_update", error)
+
+    # The gradient scaler
+
+    def _scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            if scaled is not outputs:
+                self._here.losses.note_scaling(scaled, outputs, scaler._scale)
+            return scaled
+
+        return scale
+
+    def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not scaler.is_enabled():
+                return original(scaler, optimizer, *args, **kwargs)
+            here = self._here
+            here.scaler, here.reached_update = scaler, False
+            try:
+                result = original(scaler, optimizer, *args, **kwargs)
+            finally:
+                here.scaler = None
+            if not here.reached_update and isinstance(optimizer, Optimizer):
+                inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate hands over a wrapper
+                self._before(inner, scaler)
+                self._after(inner, skipped=True)
+            return result
+
+        return step
+
+    # Everything else
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        session, shield, failures = self.session, self._shield, self._failures
+        end = shield(session.backward_ended)
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            here = self._here
+            if _compiling() or here.in_backward:  # a checkpoint that is computed again calls it inside
+                return original(tensors, *args, **kwargs)
+            if not here.in_closure:
+                here.steps_under_way = 0  # a step that raised has left it behind
+            if not (failures and shield.closed("backward_begins")):
+                try:
+                    session.backward_begins(tensors)
+                except Exception as error:  # noqa: BLE001 - shields the user's backward
+                    shield.failed("backward_begins", error)
+            if session.catching_up is not None and session.catching_up.skips_backward():
+                return None
+            here.in_backward = True
+            begun = time.perf_counter() if self._held is not None else 0.0
+            try:
+                result = original(tensors, *args, **kwargs)
+            finally:
+                here.in_backward = False
+            if begun and self._held is not None and session.trainings and session.trainings[-1].step % _BACKWARD_EVERY == 0:
+                self._held(BACKWARD, (), time.perf_counter() - begun)
+            here.backwards += 1
+            if session.samples_modules or here.backwards >= here.look_at:
+                end()
+            return result
+
+        return backward
+
+    def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        process = self.session
+
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            process.gradient_calls += 1
+            return original(*args, **kwargs)
+
+        return grad
+
+    def _clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        begin, end = self._shield(self.session.clipping_begins), self._shield(self.session.clipping_ended)
+
+        def clip_grad_norm_(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
+            if _compiling() or isinstance(parameters, torch.Tensor):
+                return original(parameters, max_norm, norm_type, *args, **kwargs)
+            listed = list(parameters)
+            begin(listed, float(norm_type))
+            norm = original(listed, max_norm, norm_type, *args, **kwargs)
+            end(listed, norm, max_norm, float(norm_type))
+            return norm
+
+        return clip_grad_norm_
+
+    def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        batch, ended = self._shield(self.session.batch), self._shield(self.session.loader_ended)
+        begins = self._shield(self.session.begins_to_draw)
+
+        def __next__(iterator: Any) -> Any:
+            PULSE.drawing()
+            if not PULSE.shown:
+                begins()
+            begun = time.perf_counter()
+            try:
+                drawn = original(iterator)
+            except StopIteration:
+                PULSE.drawn()
+                ended(iterator)
+                raise
+            PULSE.drawn()
+            batch(iterator, drawn, time.perf_counter() - begun)
+            return drawn
+
+        return __next__
+
+    def _train(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        known, noted = self.session.whole_models, self._shield(self.session.mode_set)
+
+        def train(module: nn.Module, mode: bool = True) -> nn.Module:
+            result: nn.Module = original(module, mode)
+            if id(module) in known:
+                noted(module, mode)
+            return result
+
+        return train
+
+    def _script(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stop = self._shield(self.session.stop_sampling_modules)
+
+        def create_script_module(*args: Any, **kwargs: Any) -> Any:
+            stop()  # hooks would be compiled with the module
+            return original(*args, **kwargs)
+
+        return create_script_module
+
+    def _swap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        let_go, hold_again = self._shield(self.session.let_go_of), self._shield(self.session.hold_again)
+
+        def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> Any:
+            held = let_go(one, other)  # torch swaps nothing that is referred to weakly, as in model.cpu() with sharded parameters
+            try:
+                return original(one, other)
+            finally:
+                hold_again(held)
+
+        return swap_tensors
+
+    def _load_state_dict(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        begins, ended = self._shield(self.session.state_loaded), self._shield(self.session.loads.put_into_module)
+
+        def load_state_dict(module: nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            begins()
+            with PULSE.during(LOADING):
+                result = original(module, state_dict, *args, **kwargs)
+            ended(module, state_dict, result)
+            return result
+
+        return load_state_dict
+
+    def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        write = self._shield(self.session.write_rows)
+
+        def _exit(status: int) -> Any:
+            write()  # `atexit` does not come
+            return original(status)
+
+        return _exit
+
+    def _update_average(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        was_left_out = self._shield(self.session.was_left_out)
+
+        def update_parameters(average: Any, model: nn.Module) -> Any:
+            return None if was_left_out(model) else original(average, model)
+
+        return update_parameters
+
+    def _getstate(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __getstate__(module: nn.Module) -> Any:
+            return without_hooks(original(module))
+
+        return __getstate__
