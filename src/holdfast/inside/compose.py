@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.inside.control.control import Control
 from holdfast.inside.control.restarted import restarted
-from holdfast.inside.guard.failure_context import Blame
+from holdfast.inside.guard.failure_context import FailureContext
 from holdfast.inside.guard.guard import Guard
 from holdfast.inside.guard.report import Report
 from holdfast.inside.observers.batches import Batches
@@ -26,8 +26,8 @@ def guard_training(training: Training, scope: Scope, batches: Batches, *, by_han
     """Have every update of a training looked at before it is made, and snapshots kept where the policy allows repairs."""
     recorder = training.recorder
     folder, rank, journal = recorder.recording.path, recorder.recording.rank, recorder.run.journal
-    blame = Blame(batches, folder=folder / "batches", models=training.roots, run_later=recorder.run_later)
-    report = Report(journal, rank, training.models.name_of, blame, lambda: training.sampler.half)
+    failure_context = FailureContext(batches, folder=folder / "batches", models=training.roots, run_later=recorder.run_later)
+    report = Report(journal, rank, training.models.name_of, failure_context, lambda: training.sampler.half)
     training.guard = Guard(scope.policy, report, scope.averages)
     if by_hand:
         words = "the script updates its parameters without a torch optimizer: gradients of a bad update are set to zero"
@@ -59,8 +59,8 @@ def guard_training(training: Training, scope: Scope, batches: Batches, *, by_han
         helper=helper,
         optimizers=training.optimizers,
     )
-    if (told := restarted()) is not None and told.lr_factor != 1.0:
-        training.control.rate.lower(told.lr_factor, training.step)
+    if (restart := restarted()) is not None and restart.lr_factor != 1.0:
+        training.control.rate.lower(restart.lr_factor, training.step)
 
 
 def _facts(training: Training, scope: Scope) -> dict[str, Any]:

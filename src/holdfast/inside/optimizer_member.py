@@ -11,9 +11,9 @@ import torch
 
 from holdfast.inside.gradients.by_address import AVAILABLE, quick_norm
 from holdfast.inside.gradients.cuda import GradientKernel
-from holdfast.inside.gradients.device_reader import Courier
+from holdfast.inside.gradients.device_reader import DeviceReader
 from holdfast.inside.gradients.host import HostPlan, read_each_on_host
-from holdfast.inside.gradients.step_metrics import Gathering
+from holdfast.inside.gradients.step_metrics import StepMetrics
 from holdfast.inside.observers import step_columns as at
 from holdfast.inside.observers.weights import plain_weights, weight_norms
 from holdfast.signals.schema import STEPS
@@ -29,10 +29,10 @@ class Reader(Protocol):
     def names_of(self, parameters: list[torch.Tensor]) -> list[int]:
         """The codes of those that have a gradient."""
 
-    def courier_for(self, device: torch.device) -> Courier | None:
+    def reader_for(self, device: torch.device) -> DeviceReader | None:
         """Who brings numbers from this device; None for the host."""
 
-    def charge(self, luxury: str, begun: float) -> None:
+    def charge(self, metric: str, begun: float) -> None:
         """What was done since `begun` is not part of every step."""
 
 
@@ -41,13 +41,13 @@ class Member:
 
     def __init__(self, optimizer: Optimizer, *, is_inner: bool = False) -> None:
         self.optimizer, self.is_inner = weakref.ref(optimizer), is_inner
-        self.rows: list[tuple[list[float | int], Gathering]] | None = None  # of what may become a training of its own
+        self.rows: list[tuple[list[float | int], StepMetrics]] | None = None  # of what may become a training of its own
         self.size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
         self.steps = 0
         self.steps_alone = 0  # since the main optimizer stepped last
         self.rate: float | None = None
         self.kernel: GradientKernel | None = None
-        self._courier: Courier | None = None  # of the device that its gradients were on last
+        self._reader: DeviceReader | None = None  # of the device that its gradients were on last
         self.names: list[int] = []
         self.plan: HostPlan | None = None
         self.quick = AVAILABLE  # until its gradients turn out to be of another kind
@@ -68,12 +68,12 @@ class Member:
         """After so many steps without the main optimizer it is a training of its own."""
         return _ALONE if not self.is_inner else _INNER_ALONE if self.rows is None else _KEPT_ROWS
 
-    def keep_row(self, gathering: Gathering, backwards: int, *, skipped: bool) -> None:
+    def keep_row(self, metrics: StepMetrics, backwards: int, *, skipped: bool) -> None:
         """Keep what a step would be recorded as."""
         if self.rows is not None:
             row = [column.kind.missing for column in STEPS.columns]
             row[at.STEP], row[at.TIME], row[at.SKIPPED], row[at.BACKWARDS] = len(self.rows), time.time(), int(skipped), backwards
-            self.rows.append((row, gathering))
+            self.rows.append((row, metrics))
 
     def share_in(self, parameters: list[torch.Tensor]) -> tuple[bool, bool]:
         """Whether some of these are this optimizer's, and whether they are exactly those that it trains."""
@@ -88,49 +88,49 @@ class Member:
             known = self._shares[key] = bool(own & given), own == given
         return known
 
-    def read(self, parameters: list[torch.Tensor], training: Reader, *, each: bool) -> Gathering:
+    def read(self, parameters: list[torch.Tensor], training: Reader, *, each: bool) -> StepMetrics:
         """Read the gradients of these parameters, all together or each. On the way of every step."""
         if self.quick and not each:
             norm = quick_norm(parameters)
             if norm is not None and 0.0 <= norm < math.inf:
-                gathering = Gathering(None)
-                gathering.norm = norm
-                return gathering
+                metrics = StepMetrics(None)
+                metrics.norm = norm
+                return metrics
             self.quick = norm is not None
         begun = time.perf_counter() if each else 0.0
         kernel = self.kernel
         if kernel is not None and len(self.names) == len(parameters) and self._which is None and kernel.finds(parameters):
-            gathering = Gathering(self._courier)
-            gathering.use_kernel(kernel, self.names, each=each)
+            metrics = StepMetrics(self._reader)
+            metrics.use_kernel(kernel, self.names, each=each)
             if each:
-                self._add_weights(gathering, parameters, training, begun)
-            return gathering
+                self._add_weights(metrics, parameters, training, begun)
+            return metrics
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         if not gradients:
-            return Gathering(None)
+            return StepMetrics(None)
         if gradients[0].is_cpu and not each:  # the common step of a training on the host
-            gathering = Gathering(None)
+            metrics = StepMetrics(None)
             if not self.knows(parameters, gradients) or self.plan is None:
                 self.names = training.names_of(parameters)
                 self.plan = HostPlan(gradients)
-            gathering.norm = self.plan.norm(gradients)
-            if not math.isfinite(gathering.norm):
-                gathering.reading = read_each_on_host(gradients, self.names).only_bad()
-            return gathering
-        self._courier = training.courier_for(gradients[0].device)
-        gathering = Gathering(self._courier)
-        if gathering.courier is not None:
+            metrics.norm = self.plan.norm(gradients)
+            if not math.isfinite(metrics.norm):
+                metrics.stats = read_each_on_host(gradients, self.names).only_non_finite()
+            return metrics
+        self._reader = training.reader_for(gradients[0].device)
+        metrics = StepMetrics(self._reader)
+        if metrics.reader is not None:
             if not self.knows(parameters, gradients):
                 self.names = training.names_of(parameters)
-            self.kernel = gathering.read_on_device(gradients, self.names, each=each, kernel=self.kernel)
+            self.kernel = metrics.read_on_device(gradients, self.names, each=each, kernel=self.kernel)
         else:
-            gathering.reading = read_each_on_host(gradients, training.names_of(parameters))
+            metrics.stats = read_each_on_host(gradients, training.names_of(parameters))
         if each:
-            self._add_weights(gathering, parameters, training, begun)
-        return gathering
+            self._add_weights(metrics, parameters, training, begun)
+        return metrics
 
-    def _add_weights(self, gathering: Gathering, parameters: list[torch.Tensor], training: Reader, begun: float) -> None:
-        gathering.add("weights", weight_norms(plain_weights([p for p in parameters if p.grad is not None])))
+    def _add_weights(self, metrics: StepMetrics, parameters: list[torch.Tensor], training: Reader, begun: float) -> None:
+        metrics.add("weights", weight_norms(plain_weights([p for p in parameters if p.grad is not None])))
         training.charge("parameters", begun)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from holdfast.inside.gradients.step_metrics import Gathering
+from holdfast.inside.gradients.step_metrics import StepMetrics
 from holdfast.inside.models import Models
 from holdfast.inside.observers import step_columns as at
 from holdfast.inside.observers.loader import Loader
@@ -36,7 +36,7 @@ class Members:
         self.short_before = 0  # trainings of a few steps right before this one
         self.step = self._first = first
         self.names_of, self._trained = models.names_of, models.trained  # at hand: they are used in a step
-        self._unwritten: deque[tuple[list[float | int], Gathering, list[ModuleTime] | None]] = deque()
+        self._unwritten: deque[tuple[list[float | int], StepMetrics, list[ModuleTime] | None]] = deque()
         self._began_at = time.perf_counter()
         self._expected: list[weakref.ref[Optimizer]] = []
         self._holding, self._beginning = False, 0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from holdfast.inside.discovery import find_living
+from holdfast.inside.discovery import find_live_objects
 from holdfast.inside.training import Training
 from holdfast.inside.training_setup import begin, learn_models
 
@@ -42,7 +42,9 @@ def assign(process: Process, optimizer: Optimizer) -> Training | None:
     for training in scope.trainings:
         if training.expects(optimizer) and not training.is_over():
             training.join(optimizer)
-            learn_models(process, scope, training, (process.registry.living_with(parameters) or find_living()).modules)
+            learn_models(
+                process, scope, training, (process.registry.live_objects_with(parameters) or find_live_objects()).modules
+            )
             return training
     here = [training for training in reversed(scope.trainings) if training.losses is process.losses]
     for training in here:

@@ -26,7 +26,7 @@ from holdfast.inside.control.interrupt import Interrupt
 from holdfast.inside.control.restarted import restarted
 from holdfast.inside.manual_updates import LOOK_AFTER_STEPS
 from holdfast.inside.observers.evaluations import EvaluationPhase
-from holdfast.inside.observers.heartbeat import PULSE
+from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.observers.metrics import write_losses
 from holdfast.inside.optimizer_registry import assign, settle
 from holdfast.inside.process import Process
@@ -36,63 +36,63 @@ from holdfast.signals.pulse import ENDING
 from holdfast.state import fast_forward
 
 if TYPE_CHECKING:
-    from holdfast.inside.control.fast_forward import CatchingUp
-    from holdfast.inside.control.server import Doors
+    from holdfast.inside.control.fast_forward import FastForward
+    from holdfast.inside.control.server import ControlServers
     from holdfast.inside.models import Models
 
 Optimizer = torch.optim.Optimizer
 
 
-class Session(Process):
+class Runtime(Process):
     """What happens in this process; the rest is there for those who only need to know."""
 
     def __init__(self) -> None:
         super().__init__()
         self.samples_modules = False  # whether modules are being timed in this step
         self._closes_with = os.getpid()  # the process that wrote down to close with it; this one has `atexit`
-        self.doors: Doors | None = None
+        self.servers: ControlServers | None = None
         self.interrupt = Interrupt(self)
-        self.catching_up: CatchingUp | None = None  # after a restart of a script that does not resume by itself
+        self.fast_forwarding: FastForward | None = None  # after a restart of a script that does not resume by itself
         self.when_begun.append(self._training_begins)
-        self.when_over.append(self._close_door)
+        self.when_over.append(self._close_server)
 
     # Events of the optimizer
 
     def before_update(self, optimizer: Optimizer, scaler: Any) -> None:
         """The gradients of an optimizer are complete."""
-        begun, here = time.perf_counter(), self.here
-        if here.evaluating_since is not None:
+        begun, thread = time.perf_counter(), self.thread
+        if thread.evaluating_since is not None:
             self.end_evaluation()
         known = self.of_optimizer.get(id(optimizer))
         training = known[1] if known is not None and known[0]() is optimizer else self._training_of(optimizer)
-        if training is not None and training.losses is not here.losses:  # it was begun by another thread
-            training.losses = here.losses
-        if self.catching_up is not None and training is not None and not self.catching_up.before(training, optimizer):
-            self.catching_up = None
-        if self.catching_up is None and training is not None:
+        if training is not None and training.losses is not thread.losses:  # it was begun by another thread
+            training.losses = thread.losses
+        if self.fast_forwarding is not None and training is not None and not self.fast_forwarding.before(training, optimizer):
+            self.fast_forwarding = None
+        if self.fast_forwarding is None and training is not None:
             training.before_update(optimizer, scaler)
-        here.cost += time.perf_counter() - begun
+        thread.cost += time.perf_counter() - begun
 
     def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """An optimizer has stepped, or its scaler left the step out."""
-        begun, here = time.perf_counter(), self.here
-        here.losses.end_step()
-        if cast(Any, optimizer) is not here.manual:
-            here.backwards, here.look_at, here.manual = 0, LOOK_AFTER_STEPS, None
+        begun, thread = time.perf_counter(), self.thread
+        thread.losses.end_step()
+        if cast(Any, optimizer) is not thread.manual:
+            thread.backwards, thread.look_at, thread.manual = 0, LOOK_AFTER_STEPS, None
         known = self.of_optimizer.get(id(optimizer))
         training = known[1] if known is not None and known[0]() is optimizer else self._training_of(optimizer)
         if training is None:
             return
-        if self.catching_up is not None:
-            if self.catching_up.after(training, optimizer):
-                self.catching_up = None
+        if self.fast_forwarding is not None:
+            if self.fast_forwarding.after(training, optimizer):
+                self.fast_forwarding = None
             return
-        training.cost += here.cost
-        here.cost = 0.0
+        training.cost += thread.cost
+        thread.cost = 0.0
         training.after_update(optimizer, skipped=skipped)
-        PULSE.stepped(training.step)
-        if here.feed is not None and here.feed.batches is not None:
-            here.feed.batches.end_step()
+        HEARTBEAT.stepped(training.step)
+        if thread.feed is not None and thread.feed.batches is not None:
+            thread.feed.batches.end_step()
         self.samples_modules = training.sampler.running or (
             len(self.of_optimizer) > 1 and any(t.sampler.running for t in self.trainings)
         )
@@ -112,7 +112,7 @@ class Session(Process):
         training = self._training_with(parameters)
         if training is not None:
             training.before_clipping(parameters, norm_type)
-        self.here.cost += time.perf_counter() - begun
+        self.thread.cost += time.perf_counter() - begun
 
     def clipping_ended(self, parameters: list[torch.Tensor], norm: Any, limit: Any, norm_type: float) -> None:
         """The script has clipped gradients and knows their norm. Before the first step, the training is not known yet."""
@@ -121,12 +121,12 @@ class Session(Process):
         if training is not None:
             training.after_clipping(norm, limit, parameters)
         elif parameters and norm_type == 2.0:
-            self.here.first_clipping = ([weakref.ref(parameter) for parameter in parameters], norm, limit)
-        self.here.cost += time.perf_counter() - begun
+            self.thread.first_clipping = ([weakref.ref(parameter) for parameter in parameters], norm, limit)
+        self.thread.cost += time.perf_counter() - begun
 
     def let_go_of(self, *tensors: torch.Tensor) -> list[tuple[Models, torch.Tensor]]:
         """Drop the weak references to some tensors; those that `hold_again` takes up."""
-        self.here.first_clipping = None
+        self.thread.first_clipping = None
         models = [training.models for training in self.trainings]
         return [(one, tensor) for one in models for tensor in tensors if one.trained.pop(id(tensor), None) is not None]
 
@@ -142,34 +142,34 @@ class Session(Process):
 
     def backward_begins(self, given: Any) -> None:
         """`backward` was called on something."""
-        begun, here = time.perf_counter(), self.here
-        if here.evaluating_since is not None:
+        begun, thread = time.perf_counter(), self.thread
+        if thread.evaluating_since is not None:
             self.end_evaluation()
-        if here.manual is not None:
+        if thread.manual is not None:
             self._end_manual_update()
-        here.losses.note(given)
-        PULSE.beat()
-        here.cost += time.perf_counter() - begun
+        thread.losses.note(given)
+        HEARTBEAT.beat()
+        thread.cost += time.perf_counter() - begun
 
     def backward_ended(self) -> None:
         """All gradients of a `backward` call are there."""
         for training in self.trainings:
             training.sampler.end_backward()
-        here = self.here
-        if here.manual is None and here.backwards >= here.look_at:
-            here.look_at *= 2
+        thread = self.thread
+        if thread.manual is None and thread.backwards >= thread.look_at:
+            thread.look_at *= 2
             if self.scopes and torch.is_grad_enabled():
-                here.manual = here.manual_search.look()
-            if here.manual is not None and (of := self._training_of(cast(Optimizer, here.manual))) is not None:
-                here.look_at = 0  # from now on each backward pass is a step
-                of.begin_at(max(of.step, here.backwards - 1))
-        if here.manual is not None:
-            here.manual.is_under_way = True
-            self.before_update(cast(Optimizer, here.manual), None)
+                thread.manual = thread.manual_search.look()
+            if thread.manual is not None and (of := self._training_of(cast(Optimizer, thread.manual))) is not None:
+                thread.look_at = 0  # from now on each backward pass is a step
+                of.begin_at(max(of.step, thread.backwards - 1))
+        if thread.manual is not None:
+            thread.manual.is_under_way = True
+            self.before_update(cast(Optimizer, thread.manual), None)
 
     def _end_manual_update(self) -> None:
         """The script has made the update of its last backward pass by now."""
-        manual = self.here.manual
+        manual = self.thread.manual
         if manual is not None and manual.is_under_way:
             manual.is_under_way = False
             self.after_update(cast(Optimizer, manual))
@@ -184,36 +184,36 @@ class Session(Process):
     def begins_to_draw(self) -> None:
         """A loader is asked for a batch before the first step: that is where a training can hang first."""
         if self.scopes and get_worker_info() is None:
-            PULSE.show_start(self.scopes[-1].run)
+            HEARTBEAT.show_start(self.scopes[-1].run)
 
     def batch(self, iterator: Any, batch: Any, seconds: float) -> None:
         """A loader gave a batch."""
         if fast_forward.active:
             return
-        begun, here = time.perf_counter(), self.here
-        feed = here.feed
+        begun, thread = time.perf_counter(), self.thread
+        feed = thread.feed
         if feed is None:
-            feed = here.feed = self.feeds.for_drawing(iterator)
-        loader, evaluating = feed.loader, here.evaluation is not None
+            feed = thread.feed = self.feeds.for_drawing(iterator)
+        loader, evaluating = feed.loader, thread.evaluation is not None
         to_learn = torch.is_grad_enabled() and (not evaluating or loader.is_main(iterator))
         if torch.is_grad_enabled():
             if to_learn:  # trainers draw before they call `model.train()`
                 self.end_evaluation()
-            loader.note_batch(iterator, batch, seconds, evaluating=here.evaluation is not None)
+            loader.note_batch(iterator, batch, seconds, evaluating=thread.evaluation is not None)
             if feed.batches is not None and to_learn:
                 feed.batches.note(iterator, batch)
-        elif here.evaluating_since is None:
-            here.evaluating_since = begun - seconds
-            PULSE.evaluation_begins()
+        elif thread.evaluating_since is None:
+            thread.evaluating_since = begun - seconds
+            HEARTBEAT.evaluation_begins()
         training = next((one for one in reversed(self.trainings) if one.loader is loader), None)
         if training is not None:
             (training.inputs.batch if to_learn else training.inputs.held_out)(training, iterator, batch)
-        here.cost += time.perf_counter() - begun
+        thread.cost += time.perf_counter() - begun
 
     def loader_ended(self, iterator: Any) -> None:
         """A loader was drawn to its end."""
-        if torch.is_grad_enabled() and self.here.feed is not None:
-            self.here.feed.loader.note_end(iterator)
+        if torch.is_grad_enabled() and self.thread.feed is not None:
+            self.thread.feed.loader.note_end(iterator)
 
     def set_epoch(self, number: int) -> None:
         """The script says which epoch it is."""
@@ -226,27 +226,27 @@ class Session(Process):
         known = self.whole_models.get(id(module))
         if known is None or known[0]() is not module:
             return
-        here = self.here
+        thread = self.thread
         known[1].sampler.paused = not training_mode
         if training_mode:
             self.end_evaluation()
-        elif here.evaluation is None:
-            here.evaluation = EvaluationPhase(known[1], self.trouble)
-            here.evaluation.open()
-            here.evaluating_since = here.evaluating_since or time.perf_counter()
-            PULSE.evaluation_begins()
+        elif thread.evaluation is None:
+            thread.evaluation = EvaluationPhase(known[1], self.trouble)
+            thread.evaluation.open()
+            thread.evaluating_since = thread.evaluating_since or time.perf_counter()
+            HEARTBEAT.evaluation_begins()
 
     def end_evaluation(self) -> None:
         """Training goes on: write the losses that were heard, and leave the time out of the step."""
-        here = self.here
-        if here.evaluating_since is not None:
-            passed = time.perf_counter() - here.evaluating_since
-            here.evaluating_since = None
-            PULSE.evaluation_ends()
+        thread = self.thread
+        if thread.evaluating_since is not None:
+            passed = time.perf_counter() - thread.evaluating_since
+            thread.evaluating_since = None
+            HEARTBEAT.evaluation_ends()
             for training in self.trainings:
-                if training.losses is here.losses:
+                if training.losses is thread.losses:
                     training.evaluated += passed
-        phase, here.evaluation = here.evaluation, None
+        phase, thread.evaluation = thread.evaluation, None
         if phase is not None:
             write_losses(phase.of, phase.close())
 
@@ -258,11 +258,11 @@ class Session(Process):
             if training.guard is not None:
                 training.guard.statistics.forget()
 
-    def was_left_out(self, model: nn.Module) -> bool:
+    def was_skipped(self, model: nn.Module) -> bool:
         """Whether the last update of this model was left out, so that its average must not move either."""
         parameters = list(model.parameters())[:1]
         guards = [training.guard for training in self.trainings if training.guard is not None and training.trains(parameters)]
-        return any(guard.last_was_left_out() for guard in guards)
+        return any(guard.last_was_skipped() for guard in guards)
 
     # Beginning and end
 
@@ -281,10 +281,10 @@ class Session(Process):
             self.scopes.remove(scope)
         if not self.scopes:
             self.interrupt.let_go()
-            PULSE.enter(ENDING)
+            HEARTBEAT.enter(ENDING)
         scope.finish_closing()
         for training in scope.trainings:
-            self._close_door(training)
+            self._close_server(training)
             training.close()
         gone = {id(training) for training in scope.trainings}
         self.of_optimizer = {k: v for k, v in self.of_optimizer.items() if v[1] is not None and id(v[1]) not in gone}
@@ -297,8 +297,8 @@ class Session(Process):
         """The process ends at once: write the steps that are not written yet, and send the answers that are under way."""
         for training in self.trainings:
             training.write()
-        if self.doors is not None:
-            self.doors.finish_answers()
+        if self.servers is not None:
+            self.servers.finish_answers()
 
     def _settle_rest(self, scope: Scope) -> None:
         """What stepped a few times after another training was no inner loop of it, as it turns out."""
@@ -309,47 +309,47 @@ class Session(Process):
 
     def after_fork(self) -> None:
         """In a forked child: the parent's tables are not ours to write, its helper thread does not exist here."""
-        if self.here.evaluation is not None:
-            self.here.evaluation.close()
+        if self.thread.evaluation is not None:
+            self.thread.evaluation.close()
         self.stop_sampling_modules()
         self.scopes = [scope.in_child() for scope in self.scopes if scope.follows_children]
         self.saves.after_fork()
-        PULSE.after_fork()
-        if self.doors is not None:
-            self.doors.after_fork()
-            self.asked = self.doors = None
+        HEARTBEAT.after_fork()
+        if self.servers is not None:
+            self.servers.after_fork()
+            self.asked = self.servers = None
         self.memory.__init__()  # type: ignore[misc]
-        self.here.__init__()  # type: ignore[misc]
+        self.thread.__init__()  # type: ignore[misc]
         self.feeds.clear()
         self.of_optimizer.clear()
         self.whole_models.clear()
 
     def _training_begins(self, scope: Scope, training: Training, optimizer: Optimizer) -> None:
         self._close_with_the_process()
-        self._open_door(scope, training)
+        self._open_server(scope, training)
         if scope.follows_children and scope.policy.acts:
             self.interrupt.listen(scope)
         if restarted() is not None and isinstance(optimizer, Optimizer):
-            from holdfast.inside.control.fast_forward import catch_up
+            from holdfast.inside.control.fast_forward import start_fast_forward
 
-            self.catching_up = catch_up(self.loads, scope, training, optimizer)
+            self.fast_forwarding = start_fast_forward(self.loads, scope, training, optimizer)
 
-    def _open_door(self, scope: Scope, training: Training) -> None:
+    def _open_server(self, scope: Scope, training: Training) -> None:
         """Let a training be asked from outside, unless that was switched off."""
         if not scope.door or os.environ.get("HOLDFAST_DOOR") == "0":
             return
         try:
-            if self.doors is None:
-                from holdfast.inside.control.server import Doors
+            if self.servers is None:
+                from holdfast.inside.control.server import ControlServers
 
-                self.doors = Doors(self)
-            self.doors.open(training, scope)
+                self.servers = ControlServers(self)
+            self.servers.open(training, scope)
         except Exception as error:  # noqa: BLE001 - the training is recorded without it
             scope.step_back("opening the door", error)
 
-    def _close_door(self, training: Training) -> None:
-        if self.doors is not None:
-            self.doors.close(training)
+    def _close_server(self, training: Training) -> None:
+        if self.servers is not None:
+            self.servers.close(training)
 
     def _close_with_the_process(self) -> None:
         """Have a forked child write what is under way: `multiprocessing` ends it without `atexit`, but calls this."""

@@ -36,7 +36,7 @@ def _forget(process: Process, training: Training) -> None:
 
 
 def _close(process: Process, training: Training) -> None:
-    device = training.courier.device if training.courier is not None else None  # another one than this thread would wait for
+    device = training.reader.device if training.reader is not None else None  # another one than this thread would wait for
     with torch.cuda.device(device) if device is not None else contextlib.nullcontext():
         try:
             for tell in process.when_over:

@@ -11,14 +11,14 @@ from torch import nn
 
 from holdfast.inside.budget import MEETING, Budget
 from holdfast.inside.control.restarted import step_loaded
-from holdfast.inside.discovery import find_living, find_roots, whole_models
-from holdfast.inside.guard.first_failure import Witness
-from holdfast.inside.observers.heartbeat import PULSE
+from holdfast.inside.discovery import find_live_objects, find_roots, whole_models
+from holdfast.inside.guard.first_failure import FirstFailure
+from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.process import Process
 from holdfast.inside.ranks import current_rank, world_size
 from holdfast.inside.scope import Scope
 from holdfast.inside.teardown import close_ended
-from holdfast.inside.thread_state import Feed
+from holdfast.inside.thread_state import DataFeed
 from holdfast.inside.training import Training
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.stack_signal import answer_signal, withdraw_if_taken
@@ -34,14 +34,16 @@ def begin(process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool =
     recorder = _open_recorder(scope)
     if recorder is None:
         return None
-    living = process.registry.living_with(p for group in optimizer.param_groups for p in group["params"]) or find_living()
-    feed = process.here.feed = process.feeds.for_training(process.here.feed)
+    living = (
+        process.registry.live_objects_with(p for group in optimizer.param_groups for p in group["params"]) or find_live_objects()
+    )
+    feed = process.thread.feed = process.feeds.for_training(process.thread.feed)
     training = _make_training(process, scope, recorder, feed, by_hand=not isinstance(optimizer, Optimizer))
     if not alone:
         feed.loader.begin()
     scope.begin(training)
     with contextlib.suppress(OSError):
-        PULSE.show_in(recorder.recording.path)
+        HEARTBEAT.show_in(recorder.recording.path)
     training.join(optimizer)
     if not alone:
         training.expect(o for o in living.optimizers if _is_free(process, scope, o) and _disjoint(o, optimizer))
@@ -49,10 +51,10 @@ def begin(process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool =
     recorder.every_second(process.saves.rows.flush)
     recorder.every_second(process.trackers.look)
     recorder.every_second(partial(close_ended, process, scope))
-    _tell_origin(process, scope, training, optimizer)
+    _report_origin(process, scope, training, optimizer)
     for tell in process.when_begun:
         tell(scope, training, optimizer)
-    clipped, process.here.first_clipping = process.here.first_clipping, None
+    clipped, process.thread.first_clipping = process.thread.first_clipping, None
     if clipped is not None and (of := [p for reference in clipped[0] if (p := reference()) is not None]):
         training.after_clipping(clipped[1], clipped[2], of)
     close_ended(process, scope)  # last: that there were others before is asked above
@@ -79,7 +81,7 @@ def _open_recorder(scope: Scope) -> Recorder | None:
         return None
 
 
-def _make_training(process: Process, scope: Scope, recorder: Recorder, feed: Feed, *, by_hand: bool) -> Training:
+def _make_training(process: Process, scope: Scope, recorder: Recorder, feed: DataFeed, *, by_hand: bool) -> Training:
     """A training that counts from where its checkpoint ended, guarded under a policy that acts."""
     budget = Budget(fraction=scope.budget, always_done=scope.always_done, meeting=MEETING if world_size() > 1 else 0)
     first = 0 if scope.trainings else scope.first_step or step_loaded(process.loads.paths)
@@ -91,20 +93,20 @@ def _make_training(process: Process, scope: Scope, recorder: Recorder, feed: Fee
         assert feed.batches is not None
         guard_training(training, scope, feed.batches, by_hand=by_hand)
     else:
-        training.witness = Witness(recorder, training.roots, training.models.name_of, lambda: training.sampler.half)
+        training.first_failure = FirstFailure(recorder, training.roots, training.models.name_of, lambda: training.sampler.half)
     return training
 
 
-def _tell_origin(process: Process, scope: Scope, training: Training, optimizer: Optimizer) -> None:
+def _report_origin(process: Process, scope: Scope, training: Training, optimizer: Optimizer) -> None:
     """Say from which checkpoint a training goes on, if it does. Journals of other runs are read for that by the helper."""
     if not process.loads.anything and scope.origin is None:
         return
-    from holdfast.inside.observers.resumed import facts_of, tell_resumed
+    from holdfast.inside.observers.resumed import facts_of, report_resumed
 
     try:
         facts = facts_of(process.loads, training.roots(), optimizer, scope.origin)
         if facts is not None:
-            tell = partial(tell_resumed, training.recorder, facts, since=process.began, step=training.step)
+            tell = partial(report_resumed, training.recorder, facts, since=process.began, step=training.step)
             training.recorder.run_later(tell)
     except Exception as error:  # noqa: BLE001 - the training is recorded without it
         scope.step_back("looking at what was loaded", error)

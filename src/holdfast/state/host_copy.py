@@ -33,7 +33,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LiveState:
     """The state at one moment: the training's own tensors, and a tree of plain values with a `Ref` for each tensor."""
 
     sources: list[Source]
@@ -262,23 +262,23 @@ class HostCopier:
     def __init__(self) -> None:
         self._layout: Layout | None = None
 
-    def size(self, reading: Reading) -> int:
+    def size(self, live_state: LiveState) -> int:
         """Bytes that a block for this state needs."""
-        return self._layout_of(reading).size
+        return self._layout_of(live_state).size
 
-    def copy(self, reading: Reading, block: Block | None) -> HostCopy:
+    def copy(self, live_state: LiveState, block: Block | None) -> HostCopy:
         """Copy a state into a block that nobody uses. Nothing that happens to the training afterwards changes the copy."""
-        sources = reading.sources
+        sources = live_state.sources
         checked = [source.checked and source.tensor.is_floating_point() for source in sources]
         specs = [source.spec for source in sources]
         if block is None:
-            return HostCopy(reading.tree, [source.tensor for source in sources], checked, specs, None, [])
-        hosts = block.views(self._layout_of(reading))
-        return HostCopy(reading.tree, hosts, checked, specs, block, copy_out([source.tensor for source in sources], hosts))
+            return HostCopy(live_state.tree, [source.tensor for source in sources], checked, specs, None, [])
+        hosts = block.views(self._layout_of(live_state))
+        return HostCopy(live_state.tree, hosts, checked, specs, block, copy_out([source.tensor for source in sources], hosts))
 
-    def _layout_of(self, reading: Reading) -> Layout:
-        if self._layout is None or self._layout.shapes != shapes_of(reading.sources):
-            self._layout = Layout(reading.sources)
+    def _layout_of(self, live_state: LiveState) -> Layout:
+        if self._layout is None or self._layout.shapes != shapes_of(live_state.sources):
+            self._layout = Layout(live_state.sources)
         return self._layout
 
 

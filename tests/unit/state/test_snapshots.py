@@ -17,7 +17,7 @@ from holdfast.environment.cgroup import Limits
 from holdfast.errors import CannotRestore
 from holdfast.state import host_memory
 from holdfast.state.background import Helper
-from holdfast.state.host_copy import Block, HostCopier, Reading, Source
+from holdfast.state.host_copy import Block, HostCopier, LiveState, Source
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ def test_every_kind_of_number_is_checked(dtype: torch.dtype) -> None:
         values = [torch.full((1000,), largest, dtype=dtype), torch.zeros(7, dtype=dtype)]  # a sum of these overflows
         if bad is not None:
             values[0][617] = bad
-        reading, copier = Reading([Source(value, checked=True) for value in values], {}), HostCopier()
-        copy = copier.copy(reading, Block(copier.size(reading), pinned=False))
+        live_state, copier = LiveState([Source(value, checked=True) for value in values], {}), HostCopier()
+        copy = copier.copy(live_state, Block(copier.size(live_state), pinned=False))
         assert copy.non_finite() == ({} if bad is None else {0: 1})
 
 

@@ -21,7 +21,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from holdfast.injected.plan.host import host_memory, resident_peak, start_peak
 from holdfast.injected.plan.saved import SavedForBackward
-from holdfast.inside.discovery import find_living, find_roots
+from holdfast.inside.discovery import find_live_objects, find_roots
 from holdfast.inside.taps.patches import Patches
 
 VARIABLE = "HOLDFAST_PLAN"
@@ -130,7 +130,7 @@ class Measure:
     def _other_weights(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
         """Parameters and buffers of the model that the optimizer does not hold."""
         held = {id(parameter) for parameter in parameters}
-        roots = find_roots(find_living().modules, parameters) if self._step == 0 else []
+        roots = find_roots(find_live_objects().modules, parameters) if self._step == 0 else []
         if roots:
             self._rest = [one for root in roots for one in (*root.parameters(), *root.buffers()) if id(one) not in held]
         return getattr(self, "_rest", [])

@@ -77,10 +77,10 @@ _KNOWN: list[set[nn.Module]] = []
 def _repeated() -> set[nn.Module]:
     """The modules of lists and sequences of at least two alike, found once."""
     if not _KNOWN:
-        from holdfast.inside.discovery import find_living
+        from holdfast.inside.discovery import find_live_objects
 
         found: set[nn.Module] = set()
-        for parent in find_living().modules:
+        for parent in find_live_objects().modules:
             if isinstance(parent, nn.ModuleList | nn.Sequential) and len(parent) > 1:
                 kinds = [type(child) for child in parent]
                 found |= {child for child in parent if kinds.count(type(child)) > 1}

@@ -27,7 +27,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from holdfast.injected.replay.operations import ModuleNames, Operations, Origin, is_bad
 from holdfast.injected.replay.saved_step import alike, fits, moved, related, set_randomness, state_dicts
 from holdfast.inside.arm import armed
-from holdfast.inside.discovery import find_living, plain_name
+from holdfast.inside.discovery import find_live_objects, plain_name
 from holdfast.inside.observers.batch_contents import bad_fields, leaves, look_at_input
 from holdfast.inside.scope import Scope
 from holdfast.inside.taps.closures import closure_of, with_closure
@@ -79,7 +79,7 @@ class Replay:
         nn.modules.module.register_module_forward_hook(self._module_done, always_call=True)
         register_optimizer_step_pre_hook(self._before_step)
         atexit.register(self._at_exit)
-        armed().session.scopes.append(Scope(RunFolder(Path(tempfile.gettempdir()) / "holdfast-replay"), follows_children=True))
+        armed().runtime.scopes.append(Scope(RunFolder(Path(tempfile.gettempdir()) / "holdfast-replay"), follows_children=True))
 
     @property
     def saved(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class Replay:
         """Put the saved weights into the model that is being called, or that it is a part of."""
         states = state_dicts(self.saved["state"])
         missing = {name: state for name, state in states.items() if name not in self._loaded}
-        living = find_living().modules if missing else []
+        living = find_live_objects().modules if missing else []
         for name, state in missing.items():
             found = [module for module in (called, *living) if fits(module, state) and related(module, called)]
             if found:
@@ -251,7 +251,7 @@ class Replay:
 
     def _step_comes(self, optimizer: Any) -> None:
         if self._backwards and not self._over and os.getpid() == self._pid:
-            others = [other for other in find_living().optimizers if other is not optimizer and other.param_groups]
+            others = [other for other in find_live_objects().optimizers if other is not optimizer and other.param_groups]
             if others and self._given and not self._passed_a_step:
                 self._passed_a_step = True  # of two networks against each other, the second one's loss may be the bad one
                 for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):

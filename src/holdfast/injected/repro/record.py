@@ -21,7 +21,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from holdfast.injected.repro.digest import digest, digest_of_samples, generators, tensors_in
 from holdfast.injected.repro.steadying import STEADYING
-from holdfast.inside.discovery import find_living, find_roots, named
+from holdfast.inside.discovery import find_live_objects, find_roots, named
 from holdfast.inside.taps.patches import Patches
 
 VARIABLE = "HOLDFAST_REPRO"
@@ -111,7 +111,7 @@ class Record:
 
     def _find_names(self, optimizer: torch.optim.Optimizer) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        roots = find_roots(find_living().modules, parameters)
+        roots = find_roots(find_live_objects().modules, parameters)
         self._optimizer = optimizer
         self._parameters = dict(named(roots, "parameters")) or {str(i): one for i, one in enumerate(parameters)}
         self._names = {id(module): name or type(module).__name__ for name, module in named(roots, "modules")}

@@ -19,7 +19,7 @@ from holdfast.signals.actions import Action
 NAME = "mailbox.jsonl"
 
 
-class Letter(NamedTuple):
+class QueuedAction(NamedTuple):
     """An action and when to do it: before the update of step `at`, or, where `at` is 0, as soon as it is read."""
 
     number: int
@@ -28,14 +28,14 @@ class Letter(NamedTuple):
     part: int | None = None  # the training of the run that it is for; None is for all
 
 
-class Mailbox:
+class ActionQueue:
     """The reading end, in a rank. It is opened before the first step, and letters are about steps: the own ones come later."""
 
     def __init__(self, folder: Path, part: int = 0) -> None:
         self._path, self._part, self._file, self._read = folder / NAME, part, -1, 0
         self._open()
 
-    def new_letters(self) -> list[Letter]:
+    def new_actions(self) -> list[QueuedAction]:
         """The letters that have come since the last call; costs one system call when there are none."""
         if self._file < 0 and not self._open():
             return []
@@ -56,12 +56,12 @@ class Mailbox:
             self._read = os.fstat(self._file).st_size
         return self._file >= 0
 
-    def _take(self) -> list[Letter]:
+    def _take(self) -> list[QueuedAction]:
         data = os.pread(self._file, 1 << 20, self._read)
         whole = data[: data.rfind(b"\n") + 1]  # a line that is still being written is read next time
         self._read += len(whole)
-        letters = (letter for line in whole.splitlines() if (letter := _letter(line)) is not None)
-        return [letter for letter in letters if letter.part in (None, self._part)]
+        actions = (action for line in whole.splitlines() if (action := _queued_action(line)) is not None)
+        return [action for action in actions if action.part in (None, self._part)]
 
 
 def post(folder: Path, number: int, at: int, action: Action, *, part: int | None = None) -> None:
@@ -78,10 +78,10 @@ def post(folder: Path, number: int, at: int, action: Action, *, part: int | None
         os.close(descriptor)
 
 
-def _letter(line: bytes) -> Letter | None:
+def _queued_action(line: bytes) -> QueuedAction | None:
     try:
         row: dict[str, Any] = json.loads(line)
         number, at, part = int(row["number"]), int(row["at"]), row.get("part")
-        return Letter(number, at, Action.from_row(row), None if part is None else int(part))
+        return QueuedAction(number, at, Action.from_row(row), None if part is None else int(part))
     except (ValueError, KeyError, TypeError):
         return None

@@ -12,7 +12,7 @@ from typing import Any
 _AT_MOST = 256 * 1024  # characters; what comes after them is counted
 
 
-class Printed(io.StringIO):
+class CapturedOutput(io.StringIO):
     """What one evaluation has printed."""
 
     def __init__(self) -> None:
@@ -61,9 +61,9 @@ _placed: dict[str, _ByThread] = {}
 
 
 @contextlib.contextmanager
-def kept_apart() -> Iterator[Printed]:
+def captured() -> Iterator[CapturedOutput]:
     """What this thread prints meanwhile, on stdout and stderr together; there is nothing for it to read."""
-    printed, thread = Printed(), threading.get_ident()
+    printed, thread = CapturedOutput(), threading.get_ident()
     with _lock:
         for name in ("stdout", "stderr", "stdin"):
             if name not in _placed:

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from holdfast.inside.control.action_queue import Letter, Mailbox
-from holdfast.inside.control.learning_rate import RateFactor
+from holdfast.inside.control.action_queue import ActionQueue, QueuedAction
+from holdfast.inside.control.learning_rate import LearningRateFactor
 from holdfast.inside.guard.guard import Guard
 from holdfast.signals.actions import Action, Refused
 from holdfast.signals.journal import Journal
@@ -27,7 +27,7 @@ from holdfast.state.snapshots import Snapshots
 
 _TO_DISK_FIRST, _TO_DISK_EVERY = 60.0, 300.0  # seconds until a snapshot goes to disk, and between two of them
 _OFTEN = os.environ.get("HOLDFAST_SAVE_EVERY", "")  # seconds, instead of both
-_TELL_EVERY = 1.0  # seconds between two attempts to write an answer that the journal did not take
+_ANSWERS_EVERY = 1.0  # seconds between two attempts to write an answer that the journal did not take
 Optimizer = torch.optim.Optimizer
 
 
@@ -47,13 +47,13 @@ class Control:
         helper: Helper,
         optimizers: Callable[[], list[Optimizer]],
     ) -> None:
-        self.rate, self.snapshots = RateFactor(), snapshots
+        self.rate, self.snapshots = LearningRateFactor(), snapshots
         self._run, self._journal, self._rank, self._guard = run, journal, rank, guard
         self._micro_batches, self._helper, self._optimizers = micro_batches, helper, optimizers
-        self._mailbox = Mailbox(run, part)
-        self._waiting: list[Letter] = []
-        self._untold: list[dict[str, Any]] = []
-        self._tell_at = 0.0
+        self._queue = ActionQueue(run, part)
+        self._waiting: list[QueuedAction] = []
+        self._unwritten: list[dict[str, Any]] = []
+        self._write_at = 0.0
         self._clip_until = 0
         often = float(_OFTEN) if _OFTEN.replace(".", "", 1).isdigit() else None
         self._to_disk_every = _TO_DISK_EVERY if often is None else often
@@ -79,14 +79,14 @@ class Control:
         """Between two steps, of which `step` comes next: apply what is due, keep a snapshot if it is time."""
         if step >= self._clip_until:
             self._guard.max_norm = math.inf
-        self._waiting += self._mailbox.new_letters()
-        due = [letter for letter in self._waiting if step >= letter.at]
-        for letter in due:
-            self._waiting.remove(letter)
-            self._answer(letter, step)
-        if self._untold and time.monotonic() > self._tell_at:
+        self._waiting += self._queue.new_actions()
+        due = [queued for queued in self._waiting if step >= queued.at]
+        for queued in due:
+            self._waiting.remove(queued)
+            self._answer(queued, step)
+        if self._unwritten and time.monotonic() > self._write_at:
             self._write_answers()
-        will_go_back = any(letter.action.kind == "roll-back" for letter in self._waiting)  # to one that must not be given up
+        will_go_back = any(queued.action.kind == "roll-back" for queued in self._waiting)  # to one that must not be given up
         if good and not due and not will_go_back and self.snapshots.due(step):
             self.snapshots.take(step)
             if time.monotonic() - self._to_disk_at > self._to_disk_every:
@@ -96,7 +96,7 @@ class Control:
     def close(self) -> None:
         """The training is over."""
         self._write_answers()
-        self._mailbox.close()
+        self._queue.close()
         self.snapshots.forget()
         self._helper.close()
 
@@ -106,30 +106,30 @@ class Control:
             raise Refused(f"there is no action {action.kind}")
         return self._do[action.kind](action, step)
 
-    def _answer(self, letter: Letter, step: int) -> None:
-        action = letter.action
+    def _answer(self, queued: QueuedAction, step: int) -> None:
+        action = queued.action
         try:
             detail, state = self.apply(action, step), "done"
         except Refused as why:
             detail, state = str(why), "refused"
         except Exception as error:  # noqa: BLE001 - the training goes on, and the journal says what happened
             detail, state = f"{type(error).__name__}: {error}", "refused"
-        self._tell(letter, state, detail, step)
+        self._report(queued, state, detail, step)
         if action.kind == "stop" and state == "done":
             self._end(action)
 
-    def _tell(self, letter: Letter, state: str, detail: str, step: int) -> None:
-        row = {"number": letter.number, "state": state, "at": step, "detail": detail, "rank": self._rank}
-        self._untold.append({"time": round(time.time(), 3), **letter.action.as_row(), **row})
+    def _report(self, queued: QueuedAction, state: str, detail: str, step: int) -> None:
+        row = {"number": queued.number, "state": state, "at": step, "detail": detail, "rank": self._rank}
+        self._unwritten.append({"time": round(time.time(), 3), **queued.action.as_row(), **row})
         self._write_answers()
 
     def _write_answers(self) -> None:
         """Outside waits for them, and takes a training that never answers for one that cannot."""
-        self._tell_at = time.monotonic() + _TELL_EVERY
+        self._write_at = time.monotonic() + _ANSWERS_EVERY
         with contextlib.suppress(OSError):
-            while self._untold:
-                self._journal.write("action", **self._untold[0])
-                del self._untold[0]
+            while self._unwritten:
+                self._journal.write("action", **self._unwritten[0])
+                del self._unwritten[0]
 
     # The actions
 

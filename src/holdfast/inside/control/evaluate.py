@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from holdfast.inside.control.captured_output import kept_apart
+from holdfast.inside.control.captured_output import captured
 from holdfast.inside.control.names import Finder, Names, Scopes
 from holdfast.inside.control.time_limit import Gate, TookTooLong
 
@@ -79,7 +79,7 @@ class Evaluator:
     ) -> dict[str, Any]:
         """Run it with the names of a frame; the answer. Only Ctrl-C of the script's own user gets out of here."""
         outcome = _Outcome()
-        with kept_apart() as printed:
+        with captured() as printed:
             self._names.enter(Scopes(frame(), find, here=here), code.declared)
             while not outcome.over:
                 try:

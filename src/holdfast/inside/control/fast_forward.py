@@ -19,8 +19,8 @@ import torch
 
 from holdfast.errors import HoldfastError
 from holdfast.inside.control.restarted import restarted
-from holdfast.inside.guard.skipping import LeftOut
-from holdfast.inside.observers.heartbeat import PULSE
+from holdfast.inside.guard.skipping import SkippedUpdate
+from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.optimizer_member import parameters_of
 from holdfast.inside.ranks import world_size
 from holdfast.signals.pulse import CATCHING_UP, TRAINING
@@ -34,21 +34,28 @@ if TYPE_CHECKING:
 Optimizer = torch.optim.Optimizer
 
 
-def catch_up(loads: Loads, scope: Scope, training: Training, optimizer: Optimizer) -> CatchingUp | None:
+def start_fast_forward(loads: Loads, scope: Scope, training: Training, optimizer: Optimizer) -> FastForward | None:
     """Begin to catch up, where the script was started again, has loaded nothing itself, and a state was kept."""
-    told, control = restarted(), training.control
-    if told is None or not told.kept or not told.kept_step or control is None or training.step or len(scope.trainings) > 1:
+    restart, control = restarted(), training.control
+    if (
+        restart is None
+        or not restart.kept
+        or not restart.kept_step
+        or control is None
+        or training.step
+        or len(scope.trainings) > 1
+    ):
         return None
-    if loads.was_put_into(optimizer) or scope.origin is not None or told.loaded_by_script(loads.paths):
+    if loads.was_put_into(optimizer) or scope.origin is not None or restart.loaded_by_script(loads.paths):
         return None
-    catching_up = CatchingUp(control, Path(told.kept).parent, told.kept_step)
-    if not catching_up.begin(others=training.expects_others):
+    fast_forwarding = FastForward(control, Path(restart.kept).parent, restart.kept_step)
+    if not fast_forwarding.begin(others=training.expects_others):
         return None
-    training.begin_at(catching_up.to)
-    return catching_up
+    training.begin_at(fast_forwarding.to)
+    return fast_forwarding
 
 
-class CatchingUp:
+class FastForward:
     """Counts the steps of the main optimizer until `to`; all updates before it are left out."""
 
     def __init__(self, control: Control, folder: Path, to: int) -> None:
@@ -56,10 +63,10 @@ class CatchingUp:
         self._steps: dict[int, int] = {}  # that each optimizer has made
         self._fits, self._why, self._stepped_again = False, "", False
         self._seen: set[int] = set()
-        self._left_out: LeftOut | None = None
+        self._left_out: SkippedUpdate | None = None
         self._trained: dict[int, list[torch.Tensor]] = {}  # by optimizer: what got gradients in its first step
         self._alone = world_size() == 1  # several ranks reduce their gradients in the backward pass, and wait for each other
-        PULSE.enter(CATCHING_UP)
+        HEARTBEAT.enter(CATCHING_UP)
 
     def begin(self, *, others: bool) -> bool:
         """Put the kept state back; False, with nothing changed, if it does not fit. It may yet, if `others` are still to come."""
@@ -80,7 +87,7 @@ class CatchingUp:
         return bool(found)
 
     def _give_up(self) -> None:
-        PULSE.enter(TRAINING)
+        HEARTBEAT.enter(TRAINING)
         self._say(f"saved state {f'cannot be used ({self._why})' if self._why else 'not found'}; starting from scratch")
 
     def skips_backward(self) -> bool:
@@ -111,7 +118,7 @@ class CatchingUp:
         self._stepped_again = id(optimizer) in self._trained
         if not self._stepped_again:
             self._trained[id(optimizer)] = [one for one in parameters_of(optimizer) if one.grad is not None]
-        self._left_out = LeftOut(parameters_of(optimizer))
+        self._left_out = SkippedUpdate(parameters_of(optimizer))
         return True
 
     def after(self, training: Training, optimizer: Optimizer) -> bool:
@@ -121,11 +128,11 @@ class CatchingUp:
             self._left_out = None
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         main = training.main.optimizer() if training.main is not None else None
-        PULSE.beat()
+        HEARTBEAT.beat()
         if main is not optimizer or not self._fits or self._steps[id(optimizer)] < self.to:
             return False
         self._put_back(randomness=self._alone)  # what is on disk is rank 0's; the others have drawn as before on the way here
-        PULSE.enter(TRAINING)
+        HEARTBEAT.enter(TRAINING)
         self._say(f"caught up at step {self.to:,}")
         return True
 

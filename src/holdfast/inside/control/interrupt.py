@@ -75,10 +75,10 @@ class Interrupt:
         raise KeyboardInterrupt
 
     def _save(self, training: Training) -> str:
-        from holdfast.inside.control.save_now import Emergency
+        from holdfast.inside.control.save_now import SaveNow
 
         assert self._scope is not None
-        emergency = Emergency(training, self._scope, self._process)
+        emergency = SaveNow(training, self._scope, self._process)
         answer = emergency.save(None)()
         emergency.close()
         return f"saved {answer['path']}" if answer.get("ok") else f"no checkpoint was saved: {answer.get('error')}"

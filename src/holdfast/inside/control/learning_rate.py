@@ -16,7 +16,7 @@ _CLIMBS = 1.5  # times the limit: a rate that is no higher is on its way up, and
 _LIFTED_AFTER = 50  # updates without a jump: it happened once, and a schedule that jumps on purpose later is left alone
 
 
-class RateFactor:
+class LearningRateFactor:
     """The factor of one training, a warm-up to it after a roll-back, and the rates beyond which it must not jump.
 
     A part of the factor may be there for a while only: it climbs back to one.

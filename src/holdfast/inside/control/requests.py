@@ -14,19 +14,19 @@ import torch
 
 from holdfast.inside.control.by_type import ByType
 from holdfast.inside.control.evaluate import Code, Evaluator, frame_of, read_code, told_syntax
-from holdfast.inside.control.settings import Made, Settings, read_setting
+from holdfast.inside.control.settings import AppliedChange, Settings, read_setting
 from holdfast.inside.control.stacks import all_stacks
 from holdfast.inside.control.step_boundary import Answer, Asked, Boundary
 from holdfast.inside.control.tensor_access import NoTensorAccess
 from holdfast.inside.control.time_limit import Gate
 from holdfast.inside.control.waiting import Request, do_between_steps, seconds_of, until_done
-from holdfast.inside.observers.heartbeat import PULSE
+from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.observers.memory import resident_of
 from holdfast.signals.actions import Refused
 from holdfast.signals.door import next_number
 
 if TYPE_CHECKING:
-    from holdfast.inside.control.save_now import Emergency
+    from holdfast.inside.control.save_now import SaveNow
     from holdfast.inside.process import Process
     from holdfast.inside.scope import Scope
     from holdfast.inside.training import Training
@@ -41,9 +41,9 @@ class Requests:
         self._training, self._scope, self._process = training, scope, process
         self._boundary, self._evaluator, self._find = boundary, evaluator, ByType(training)
         self._thread = threading.get_ident()  # the one that trains
-        self._made: dict[int, Made | str] = {}
+        self._made: dict[int, AppliedChange | str] = {}
         self._heard: dict[tuple[str, str], int] = {}
-        self._emergency: Emergency | None = None
+        self._emergency: SaveNow | None = None
         self._ways: dict[str, Callable[[Request, socket.socket], Answer]] = {
             "where": self._where,
             "withdraw": self._withdraw,
@@ -130,7 +130,7 @@ class Requests:
 
     def _no_tensor_access(self, seconds: float) -> NoTensorAccess:
         return NoTensorAccess(
-            beats=lambda: PULSE.beats,
+            beats=lambda: HEARTBEAT.beats,
             is_paused=lambda: self._boundary.stands_still(self._training),
             step_seconds=self._training.budget.step_seconds or 0.0,
             seconds=seconds,
@@ -166,10 +166,10 @@ class Requests:
         return self._recorded("undo", work, {**request, "number": request.get("as")}, connection, undoes=number)
 
     def _save(self, request: Request, connection: socket.socket) -> Answer:
-        from holdfast.inside.control.save_now import Emergency
+        from holdfast.inside.control.save_now import SaveNow
 
         if self._emergency is None:
-            self._emergency = Emergency(self._training, self._scope, self._process)
+            self._emergency = SaveNow(self._training, self._scope, self._process)
         emergency, path = self._emergency, request.get("path")
 
         def work() -> Answer:
@@ -229,7 +229,7 @@ class Requests:
         row = {"what": answer.get("what"), "from": answer.get("from"), "to": answer.get("to"), **more}
         return self._note(do, request, answer, made=made, **row)
 
-    def _note(self, do: str, request: Request, answer: Answer, *, made: Made | None = None, **row: Any) -> Answer:
+    def _note(self, do: str, request: Request, answer: Answer, *, made: AppliedChange | None = None, **row: Any) -> Answer:
         """Give a change its number and write it into the journal, if it was made."""
         if not answer.get("ok"):
             return answer
@@ -259,7 +259,7 @@ class Requests:
             recorder.run.journal.write(kind, who=request.get("who"), **row, step=step, rank=recorder.recording.rank)
 
 
-def _said(made: Made) -> str:
+def _said(made: AppliedChange) -> str:
     return f"{made.what.split(' ')[0]} {_number(made.was)} -> {_number(made.now)}"
 
 

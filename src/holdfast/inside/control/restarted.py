@@ -2,7 +2,7 @@
 
 HOLDFAST_ATTEMPT             2, 3, …
 HOLDFAST_CHECKPOINT          the checkpoint that was chosen, for a script that loads it itself; HOLDFAST_CHECKPOINT_STEP
-HOLDFAST_KEPT                Holdfast's own, for one that does not: see catching_up.py; HOLDFAST_KEPT_STEP
+HOLDFAST_KEPT                Holdfast's own, for one that does not: see fast_forward.py; HOLDFAST_KEPT_STEP
 HOLDFAST_WORKERS             loader workers at most
 HOLDFAST_MICRO_BATCHES       parts that a `@run.step` splits every batch into
 HOLDFAST_LR_FACTOR           on the learning rate

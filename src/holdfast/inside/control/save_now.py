@@ -31,7 +31,7 @@ _FILES = (".pt", ".pth", ".ckpt")
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule")
 
 
-class Emergency:
+class SaveNow:
     """Saves one training on request."""
 
     def __init__(self, training: Training, scope: Scope, process: Process) -> None:

@@ -29,18 +29,18 @@ _TO_SAY_IT = 10.0  # seconds that who connects has for the request
 _LAST_ANSWERS = 2.0  # seconds that the end of a training waits for answers that are under way
 
 
-class Doors:
+class ControlServers:
     """The doors of all trainings of this process, and what they share."""
 
     def __init__(self, process: Process) -> None:
         self._boundary, self._evaluator = Boundary(process), Evaluator()
         self._process = process
-        self._open: dict[int, Door] = {}
+        self._open: dict[int, ControlServer] = {}
 
     def open(self, training: Training, scope: Scope) -> None:
         """Open the door of a training that has begun in this thread. Raises OSError."""
         requests = Requests(training, scope, self._process, self._boundary, self._evaluator)
-        self._open[id(training)] = Door(training, requests)
+        self._open[id(training)] = ControlServer(training, requests)
 
     def close(self, training: Training) -> None:
         """The training is over."""
@@ -62,7 +62,7 @@ class Doors:
         self._open.clear()
 
 
-class Door:
+class ControlServer:
     """Listens for one training."""
 
     def __init__(self, training: Training, requests: Requests) -> None:

@@ -28,7 +28,7 @@ _FORMS = "lr=1e-4, 'lr*=0.1', 'lr[1]=1e-5', weight_decay=0.01, clip=1.0 or clip=
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedSetting:
     """A setting as someone typed it."""
 
     name: str
@@ -43,7 +43,7 @@ class Wanted:
         return f"{where} {self.op} {'off' if self.value is None else f'{self.value:g}'}"
 
 
-def read_setting(text: str) -> Wanted:
+def read_setting(text: str) -> RequestedSetting:
     """Read `lr=1e-4`, `lr*=0.1`, `weight_decay[0]=0.01`, `clip=off`. Raises Refused, in words."""
     found = _TEXT.match(text)
     if found is None:
@@ -52,7 +52,7 @@ def read_setting(text: str) -> Wanted:
     if given.lower() in _OFF:
         if name != "clip":
             raise Refused(f"{name} cannot be switched off; undo the change that set it")
-        return Wanted(name, None, op, None)
+        return RequestedSetting(name, None, op, None)
     try:
         value = float(given)
     except ValueError:
@@ -61,7 +61,7 @@ def read_setting(text: str) -> Wanted:
         raise Refused(f"{name} cannot be {op} {given}")
     if name == "clip" and (op != "=" or group is not None):
         raise Refused("clip is one limit for all gradients together: clip=1.0, or clip=off")
-    return Wanted(name, int(group) if group is not None else None, op, 1.0 / value if op == "/=" else value)
+    return RequestedSetting(name, int(group) if group is not None else None, op, 1.0 / value if op == "/=" else value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,7 +93,7 @@ class _Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class AppliedChange:
     """What a change has done: from what to what, and what to put on or off to undo it."""
 
     what: str
@@ -161,7 +161,7 @@ class Settings:
 
     # Changes
 
-    def change(self, wanted: Wanted) -> Made:
+    def change(self, wanted: RequestedSetting) -> AppliedChange:
         """Make a change. Raises Refused, in words."""
         if wanted.name == "clip":
             return self._change_limit(wanted)
@@ -170,37 +170,37 @@ class Settings:
         settings = tuple(self._setting(wanted, group, before) for group, before in zip(groups, was, strict=True))
         self._use([*self._active, *settings])
         now = [self._now(wanted.name, *group) for group in groups]
-        return Made(wanted.words, _one(was), _one(now), settings, note=_note(wanted, settings))
+        return AppliedChange(wanted.words, _one(was), _one(now), settings, note=_note(wanted, settings))
 
-    def undo(self, made: Made) -> Made:
+    def undo(self, made: AppliedChange) -> AppliedChange:
         """Take a change back; others that were made since stay. What is given can be undone in its turn."""
         if made.limit is not None:
             before, known = self.limit, made.limit in self._limits
             rest = [one for one in self._limits if one is not made.limit]
             self._use_limits(rest if known else [*rest, made.limit])
-            return Made("clip", before, self.limit, limit=made.limit)
+            return AppliedChange("clip", before, self.limit, limit=made.limit)
         name = made.settings[0].name
-        groups = self._groups(Wanted(name, None, "=", 0.0))
+        groups = self._groups(RequestedSetting(name, None, "=", 0.0))
         was = [self._now(name, *group) for group in groups]
         gone = {id(one) for one in made.settings}
         held = {id(one) for one in self._active}
         again = [one for one in made.settings if id(one) not in held]  # it was undone before: put it on again
         self._use([*(one for one in self._active if id(one) not in gone), *again])
-        return Made(name, _one(was), _one([self._now(name, *group) for group in groups]), made.settings)
+        return AppliedChange(name, _one(was), _one([self._now(name, *group) for group in groups]), made.settings)
 
-    def _change_limit(self, wanted: Wanted) -> Made:
+    def _change_limit(self, wanted: RequestedSetting) -> AppliedChange:
         optimizers = [one for member in self._training.members.values() if (one := member.optimizer()) is not None]
         if any(hasattr(p, "_fsdp_flattened") for o in optimizers for group in o.param_groups for p in group["params"]):
             raise Refused("with FullyShardedDataParallel only the script can clip: model.clip_grad_norm_(max_norm)")
         before, limit = self.limit, _Limit(wanted.value)
         self._use_limits([*self._limits, limit])
-        return Made(wanted.words, before, self.limit, limit=limit)
+        return AppliedChange(wanted.words, before, self.limit, limit=limit)
 
     def _use_limits(self, limits: list[_Limit]) -> None:
         self._limits = limits
         self.limit = limits[-1].norm if limits else None
 
-    def _groups(self, wanted: Wanted) -> list[tuple[Optimizer, int]]:
+    def _groups(self, wanted: RequestedSetting) -> list[tuple[Optimizer, int]]:
         """The parameter groups that are meant: counted through all optimizers, those of the main one first."""
         members = sorted(self._training.members.values(), key=lambda member: member is not self._training.main)
         optimizers = [one for member in members if (one := member.optimizer()) is not None]
@@ -214,7 +214,7 @@ class Settings:
             raise Refused(f"the optimizer has no setting {wanted.name}; it has {', '.join((*known, 'clip'))}")
         return fitting
 
-    def _setting(self, wanted: Wanted, group: tuple[Optimizer, int], before: float) -> _Setting:
+    def _setting(self, wanted: RequestedSetting, group: tuple[Optimizer, int], before: float) -> _Setting:
         assert wanted.value is not None
         where = weakref.ref(group[0]), group[1]
         if wanted.op != "=":
@@ -239,7 +239,7 @@ class Settings:
         return float(self._in_force(raw, name, optimizer, number))
 
 
-def _note(wanted: Wanted, settings: tuple[_Setting, ...]) -> str:
+def _note(wanted: RequestedSetting, settings: tuple[_Setting, ...]) -> str:
     """What a schedule of the script does with it."""
     if wanted.op != "=":
         return "a factor on whatever the script sets"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.inside.control.time_limit import Gate
-from holdfast.inside.observers.heartbeat import PULSE
+from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.signals.actions import Refused
 from holdfast.signals.pulse import PAUSED
 
@@ -119,7 +119,7 @@ class Boundary:
             return
         self._here.inside, begun = True, time.perf_counter()
         try:
-            with PULSE.during(PAUSED):  # evaluated code may take its time too
+            with HEARTBEAT.during(PAUSED):  # evaluated code may take its time too
                 self._serve(training)
                 if self.is_paused(training):
                     self._wait(training)

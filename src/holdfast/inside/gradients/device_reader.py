@@ -143,10 +143,10 @@ class Rows:
         return self._each[row.place, : 3 * row.tensors].astype(np.float64).reshape(3, -1)
 
 
-class Parcel:
+class Transfer:
     """What is on its way for one step; `arrived` is called with it when all of it is here."""
 
-    def __init__(self, row: Row | None, arrived: Callable[[Parcel], None]) -> None:
+    def __init__(self, row: Row | None, arrived: Callable[[Transfer], None]) -> None:
         self.row, self._arrived = row, arrived
         self.pinned: torch.Tensor | None = None  # what torch copied, and the event behind the copy
         self.event: Any = None
@@ -167,7 +167,7 @@ class Parcel:
                 self.row.done()
 
 
-class Courier:
+class DeviceReader:
     """Brings numbers from one device to the host, in order."""
 
     def __init__(self, device: torch.device) -> None:
@@ -178,7 +178,7 @@ class Courier:
         self._trouble = -1.0
         self._free: list[torch.Tensor] = []
         self._made = 0
-        self._underway: deque[Parcel] = deque()
+        self._underway: deque[Transfer] = deque()
 
     # The kernel's way
 
@@ -209,22 +209,22 @@ class Courier:
 
     # Everything
 
-    def send(self, row: Row | None, rest: Sequence[torch.Tensor], arrived: Callable[[Parcel], None]) -> None:
+    def send(self, row: Row | None, rest: Sequence[torch.Tensor], arrived: Callable[[Transfer], None]) -> None:
         """A step is over: `arrived` gets its row, and vectors and scalars that are not in it, when they are here.
 
         The rest is None if no buffer is free, or if a value is not this rank's alone to read.
         """
-        parcel = Parcel(row, arrived)
-        self._underway.append(parcel)
+        transfer = Transfer(row, arrived)
+        self._underway.append(transfer)
         known = [own for value in rest if (own := own_values(value)) is not None]
         size = sum(value.numel() for value in known)
         buffer = self._buffer(size) if rest and len(known) == len(rest) else None
         if buffer is not None:
             together = torch.cat([value.reshape(-1).to(self.device, torch.float32, non_blocking=True) for value in known])
-            parcel.pinned = buffer[:size]
-            parcel.pinned.copy_(together, non_blocking=True)
-            parcel.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            parcel.event.record(torch.cuda.current_stream(self.device))
+            transfer.pinned = buffer[:size]
+            transfer.pinned.copy_(together, non_blocking=True)
+            transfer.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            transfer.event.record(torch.cuda.current_stream(self.device))
 
     def is_urgent(self) -> bool:
         """Whether what is under way should be collected now: there is much of it, or something in it is not finite."""
@@ -247,11 +247,11 @@ class Courier:
             first.is_here()
             self._hand_over(first)
 
-    def _hand_over(self, parcel: Parcel) -> None:
-        parcel.hand_over()
-        if parcel.pinned is not None:
-            base = parcel.pinned._base
-            self._free.append(parcel.pinned if base is None else base)
+    def _hand_over(self, transfer: Transfer) -> None:
+        transfer.hand_over()
+        if transfer.pinned is not None:
+            base = transfer.pinned._base
+            self._free.append(transfer.pinned if base is None else base)
 
     def _buffer(self, size: int) -> torch.Tensor | None:
         while self._free:

@@ -21,21 +21,21 @@ _flatten = torch._C._nn.flatten_dense_tensors
 
 
 @dataclass(slots=True)
-class Reading:
+class GradientStats:
     """What was read of a set of gradients; `each` is there on sampled steps and when something is not finite."""
 
     norm: float
     non_finite: int = 0  # tensors that hold NaN or Inf
-    each: EachParameter | None = None
+    each: PerParameter | None = None
 
-    def only_bad(self) -> Reading:
+    def only_non_finite(self) -> GradientStats:
         """The same, with the numbers of only those gradients that are not finite."""
         bad = self.each.only(self.each.non_finite > 0) if self.each is not None and self.non_finite else None
-        return Reading(self.norm, self.non_finite, bad)
+        return GradientStats(self.norm, self.non_finite, bad)
 
 
 @dataclass(slots=True)
-class EachParameter:
+class PerParameter:
     """One number per gradient; `names` are codes of the parameters' names."""
 
     names: Numbers
@@ -43,9 +43,9 @@ class EachParameter:
     maxima: Numbers
     non_finite: Numbers  # values that are NaN or Inf; -1 where there are some and their number is not known
 
-    def only(self, chosen: Any) -> EachParameter:
+    def only(self, chosen: Any) -> PerParameter:
         """The chosen ones."""
-        return EachParameter(self.names[chosen], self.norms[chosen], self.maxima[chosen], self.non_finite[chosen])
+        return PerParameter(self.names[chosen], self.norms[chosen], self.maxima[chosen], self.non_finite[chosen])
 
 
 def is_plain(gradient: torch.Tensor) -> bool:
@@ -88,11 +88,11 @@ class HostPlan:
         return float(torch.linalg.vector_norm(torch.stack(norms)).item())
 
 
-def read_each_on_host(gradients: list[torch.Tensor], names: list[int]) -> Reading:
+def read_each_on_host(gradients: list[torch.Tensor], names: list[int]) -> GradientStats:
     """Read the gradients one by one: norms, largest values, and how many values are not finite."""
     details = _details([values_of(gradient) for gradient in gradients], names)
     norm = float(np.sqrt(np.square(details.norms).sum()))
-    return Reading(norm, int((details.non_finite > 0).sum()), details)
+    return GradientStats(norm, int((details.non_finite > 0).sum()), details)
 
 
 def _exact_norm(gradient: torch.Tensor, order: float = 2.0) -> torch.Tensor:
@@ -102,7 +102,7 @@ def _exact_norm(gradient: torch.Tensor, order: float = 2.0) -> torch.Tensor:
     return norm
 
 
-def _details(gradients: list[torch.Tensor], names: list[int]) -> EachParameter:
+def _details(gradients: list[torch.Tensor], names: list[int]) -> PerParameter:
     norms, maxima = _each_norm(gradients, 2.0), _each_norm(gradients, math.inf)
     non_finite = np.zeros(len(gradients), np.int64)
     for position in np.flatnonzero(~np.isfinite(norms)):
@@ -110,7 +110,7 @@ def _details(gradients: list[torch.Tensor], names: list[int]) -> EachParameter:
         non_finite[position] = gradient.numel() - int(torch.isfinite(gradient).sum())
         if non_finite[position] == 0:  # only its square overflowed
             norms[position] = torch.linalg.vector_norm(gradient, dtype=torch.float64).item()
-    return EachParameter(np.asarray(names, np.int64), norms, maxima, non_finite)
+    return PerParameter(np.asarray(names, np.int64), norms, maxima, non_finite)
 
 
 def _each_norm(gradients: list[torch.Tensor], order: float) -> Numbers:

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 
 from holdfast.inside.gradients.cuda import GradientKernel, can_be_read_by_kernel, read_with_foreach
-from holdfast.inside.gradients.device_reader import PLACES, Courier, Parcel, Row, own_values
-from holdfast.inside.gradients.host import EachParameter, Reading, values_of
+from holdfast.inside.gradients.device_reader import PLACES, DeviceReader, Row, Transfer, own_values
+from holdfast.inside.gradients.host import GradientStats, PerParameter, values_of
 from holdfast.inside.observers.untrained import Change
 
 Names = Callable[[], list[int]]
 
 
-class Gathering:
+class StepMetrics:
     """One step's numbers. Host values are set as attributes; values on a device are sent, and set when they arrive."""
 
     _scalars: dict[str, torch.Tensor] | None = None  # defaults on the class: an instance sets only what it has
@@ -31,7 +31,7 @@ class Gathering:
     _in_row: tuple[str, ...] = ()
     _names: list[int]
     _each: bool
-    reading: Reading | None = None
+    stats: GradientStats | None = None
     weights: Any = None
     loss: float | None = None
     lr: float | None = None
@@ -42,8 +42,8 @@ class Gathering:
     update_ratio: float | None = None
     untrained: tuple[Change, ...] = ()
 
-    def __init__(self, courier: Courier | None) -> None:
-        self.courier = courier  # who brings the numbers that lie on a device, if there are some
+    def __init__(self, reader: DeviceReader | None) -> None:
+        self.reader = reader  # who brings the numbers that lie on a device, if there are some
 
     def add(self, name: str, value: Any) -> None:
         """Add one number, or a vector named `weights`, that may be a tensor anywhere; one that is not this rank's stays out."""
@@ -55,11 +55,11 @@ class Gathering:
             return
         if own.requires_grad:
             own = own.detach()
-        if self.courier is None or own.is_cpu:
+        if self.reader is None or own.is_cpu:
             setattr(self, name, own.double().cpu().numpy() if own.dim() else own.item())
         elif self._row is not None and value is self._row.flag:
             self._in_row = (*self._in_row, name)
-        elif name in PLACES and self.courier.takes(own):
+        elif name in PLACES and self.reader.takes(own):
             if self._scalars is None:
                 self._scalars = {}
             self._scalars[name] = own
@@ -74,14 +74,14 @@ class Gathering:
         self, gradients: list[torch.Tensor], names: list[int], *, each: bool, kernel: GradientKernel | None
     ) -> GradientKernel | None:
         """Read all gradients on the GPU once, as soon as `start` is called; gives the kernel to use next time."""
-        assert self.courier is not None
+        assert self.reader is not None
         if kernel is None or not kernel.fits(gradients):
-            kernel = GradientKernel(gradients, self.courier.device) if can_be_read_by_kernel(gradients) else None
+            kernel = GradientKernel(gradients, self.reader.device) if can_be_read_by_kernel(gradients) else None
         if kernel is not None and kernel.fits(gradients):
             self.use_kernel(kernel, names, each=each)
         else:
             self._names, self._each = names, each
-            self._send_vector("reading", read_with_foreach([values_of(gradient) for gradient in gradients], self.courier.device))
+            self._send_vector("stats", read_with_foreach([values_of(gradient) for gradient in gradients], self.reader.device))
         return kernel
 
     def start(self, *, alone: bool = False) -> None:
@@ -95,12 +95,12 @@ class Gathering:
     def flag(self, *, with_loss: bool) -> torch.Tensor | None:
         """A scalar on the device: 1 if the gradients, or the loss, are not finite, else 0; None if nothing was read there."""
         scalars, vectors = self._scalars or {}, self._vectors or {}
-        if self._kernel is not None or ("norm" in scalars and "reading" not in vectors):
+        if self._kernel is not None or ("norm" in scalars and "stats" not in vectors):
             self._send_row(with_loss=with_loss)
             if self._row is not None:
                 return self._row.flag
-        if "reading" in vectors:
-            squares = vectors["reading"]
+        if "stats" in vectors:
+            squares = vectors["stats"]
             wrong = squares[: squares.numel() // 3].sum() * 0.0  # not finite times zero is not a number
         elif "norm" in scalars:
             wrong = scalars["norm"].float().reshape(()) * 0.0
@@ -110,31 +110,31 @@ class Gathering:
             wrong = wrong + scalars["loss"].float().reshape(()) * 0.0
         return wrong.ne(0.0).float()
 
-    def finish(self, known: Callable[[Gathering], None]) -> None:
+    def finish(self, known: Callable[[StepMetrics], None]) -> None:
         """Call `known` with the numbers: now, or when they have arrived."""
         if self._row is None:
             self.start()
         row, rest = self._row, {**(self._scalars or {}), **(self._vectors or {})}
-        if self.courier is None or (row is None and not rest):
+        if self.reader is None or (row is None and not rest):
             known(self)
             return
         in_row = self._in_row
         self._scalars = self._vectors = self._kernel = self._row = None
 
-        def arrived(parcel: Parcel) -> None:
-            if parcel.row is not None and parcel.row.header is not None:
-                self._take_row(parcel.row, in_row)
-            if parcel.rest is not None:
-                self._take_rest(rest, parcel.rest)
+        def arrived(transfer: Transfer) -> None:
+            if transfer.row is not None and transfer.row.header is not None:
+                self._take_row(transfer.row, in_row)
+            if transfer.rest is not None:
+                self._take_rest(rest, transfer.rest)
             known(self)
 
-        self.courier.send(row, list(rest.values()), arrived)
+        self.reader.send(row, list(rest.values()), arrived)
 
     def _send_row(self, *, with_loss: bool) -> None:
         """Send the scalars that are known so far and what was read of the gradients; what is added later goes another way."""
-        assert self.courier is not None
+        assert self.reader is not None
         scalars = self._scalars or {}
-        self._row = self.courier.send_row(scalars, self._kernel, with_loss=with_loss)
+        self._row = self.reader.send_row(scalars, self._kernel, with_loss=with_loss)
         if self._row is not None:
             self._in_row, self._scalars = tuple(scalars), None
 
@@ -150,33 +150,33 @@ class Gathering:
         if row.tensors:
             norm, bad = math.sqrt(header[1]), int(header[2])
             if self._each or bad:
-                reading = Reading(norm, bad, _of_each(row.each(), self._names))
-                self.reading = reading if self._each else reading.only_bad()
+                stats = GradientStats(norm, bad, _of_each(row.each(), self._names))
+                self.stats = stats if self._each else stats.only_non_finite()
             else:
-                self.reading = Reading(norm)
+                self.stats = GradientStats(norm)
 
     def _take_rest(self, sent: dict[str, torch.Tensor], values: Any) -> None:
         start = 0
         for name, tensor in sent.items():
             part = values[start : start + tensor.numel()]
             start += tensor.numel()
-            if name == "reading":
-                self.reading = _reading(part, self._names, each=self._each)
+            if name == "stats":
+                self.stats = _reading(part, self._names, each=self._each)
             else:
                 setattr(self, name, part if name == "weights" else float(part[0]))
 
 
-def _of_each(vectors: Any, names: list[int]) -> EachParameter:
+def _of_each(vectors: Any, names: list[int]) -> PerParameter:
     squares, maxima, bad = vectors
-    return EachParameter(np.asarray(names, np.int64), np.sqrt(squares), maxima, bad.astype(np.int64))
+    return PerParameter(np.asarray(names, np.int64), np.sqrt(squares), maxima, bad.astype(np.int64))
 
 
-def _reading(vector: Any, names: list[int], *, each: bool) -> Reading:
+def _reading(vector: Any, names: list[int], *, each: bool) -> GradientStats:
     """What a vector of sums of squares, without counts and maxima, says."""
     squares, maxima, bad = vector.reshape(3, -1)
     bad = np.where((bad < 0) & ~np.isfinite(squares), -1, np.maximum(bad, 0)).astype(np.int64)
     norm, wrong = float(np.sqrt(squares.sum())), int((bad != 0).sum())
     if not each and not wrong:
-        return Reading(norm)
-    details = EachParameter(np.asarray(names, np.int64), np.sqrt(squares), maxima, bad)
-    return Reading(norm, wrong, details if each else details.only(bad != 0))
+        return GradientStats(norm)
+    details = PerParameter(np.asarray(names, np.int64), np.sqrt(squares), maxima, bad)
+    return GradientStats(norm, wrong, details if each else details.only(bad != 0))

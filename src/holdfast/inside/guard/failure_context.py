@@ -21,7 +21,7 @@ _UNDER_WAY = 8  # steps
 _INDICES = 64  # that are told in the journal; the file beside the batch has them all
 
 
-class Blame:
+class FailureContext:
     """Finds what is to blame for the bad updates of one training."""
 
     def __init__(
@@ -56,10 +56,15 @@ class Blame:
     def about_parameters(self, bad: list[str], loss_is_finite: bool) -> dict[str, Any]:
         """Where the bad gradients began, by the order in which the models use their parameters."""
         order = [name for model in self.models() for name, _ in model.named_parameters()]
-        culprit = first_bad(order, dict.fromkeys(order, 0) | dict.fromkeys(bad, 1), loss_finite=loss_is_finite)
-        if culprit is None:
+        first_non_finite = first_bad(order, dict.fromkeys(order, 0) | dict.fromkeys(bad, 1), loss_finite=loss_is_finite)
+        if first_non_finite is None:
             return {}
-        return {"parameter": culprit.parameter, "module": culprit.module, "began_in": culprit.began_in, "words": culprit.words}
+        return {
+            "parameter": first_non_finite.parameter,
+            "module": first_non_finite.module,
+            "began_in": first_non_finite.began_in,
+            "words": first_non_finite.words,
+        }
 
     def _save(self, step: int, drawn: list[Drawn]) -> SavedBatches:
         state = {str(number): model.state_dict() for number, model in enumerate(self.models())}

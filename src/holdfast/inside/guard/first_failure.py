@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from torch import nn
 
-from holdfast.inside.gradients.step_metrics import Gathering
+from holdfast.inside.gradients.step_metrics import StepMetrics
 from holdfast.signals.recorder import Recorder
 
 
-class Witness:
+class FirstFailure:
     """Looks once, at the first bad update."""
 
     def __init__(
@@ -27,25 +27,25 @@ class Witness:
         self._recorder, self._models, self._name_of, self._in_half = recorder, models, name_of, in_half
         self._told = False
 
-    def saw(self, step: int, numbers: Gathering, *, at_once: bool) -> None:
+    def saw(self, step: int, metrics: StepMetrics, *, at_once: bool) -> None:
         """An update, before it is made, or when its numbers have come from a device."""
         if self._told:
             return
-        loss, reading, norm = numbers.loss, numbers.reading, numbers.norm
+        loss, stats, norm = metrics.loss, metrics.stats, metrics.norm
         loss_is_bad = loss is not None and not math.isfinite(loss)
-        is_bad = reading.non_finite > 0 if reading is not None else norm is not None and not math.isfinite(norm)
-        if numbers.scale is not None or not (loss_is_bad or is_bad):
+        is_bad = stats.non_finite > 0 if stats is not None else norm is not None and not math.isfinite(norm)
+        if metrics.scale is not None or not (loss_is_bad or is_bad):
             return
         self._told = True
-        self._tell(step, numbers, "non-finite-loss" if loss_is_bad else "non-finite-gradient", at_once=at_once)
+        self._tell(step, metrics, "non-finite-loss" if loss_is_bad else "non-finite-gradient", at_once=at_once)
 
-    def _tell(self, step: int, numbers: Gathering, code: str, *, at_once: bool) -> None:
-        from holdfast.inside.guard.failure_context import Blame
+    def _tell(self, step: int, metrics: StepMetrics, code: str, *, at_once: bool) -> None:
+        from holdfast.inside.guard.failure_context import FailureContext
         from holdfast.inside.guard.report import Report
         from holdfast.inside.observers.batches import Batches
 
         recorder = self._recorder
         folder = recorder.recording.path / "batches"  # batches are not kept: what the loop's variables hold is looked at
-        blame = Blame(Batches(), folder=folder, models=self._models, run_later=recorder.run_later)
-        report = Report(recorder.run.journal, recorder.recording.rank, self._name_of, blame, self._in_half)
-        report.bad_update(step, code, numbers, [], left_out=False, at_once=at_once)
+        failure_context = FailureContext(Batches(), folder=folder, models=self._models, run_later=recorder.run_later)
+        report = Report(recorder.run.journal, recorder.recording.rank, self._name_of, failure_context, self._in_half)
+        report.bad_update(step, code, metrics, [], was_skipped=False, at_once=at_once)

@@ -15,7 +15,7 @@ from holdfast.inside.discovery import plain_name
 
 
 @dataclass(frozen=True, slots=True)
-class Culprit:
+class FirstNonFinite:
     """The first bad parameter in forward order, and the module nearest to where it began (None: with the loss)."""
 
     parameter: str
@@ -40,7 +40,7 @@ def module_of(parameter: str) -> str:
     return parameter.rpartition(".")[0]
 
 
-def first_bad(order: Sequence[str], non_finite: Mapping[str, int], *, loss_finite: bool | None = None) -> Culprit | None:
+def first_bad(order: Sequence[str], non_finite: Mapping[str, int], *, loss_finite: bool | None = None) -> FirstNonFinite | None:
     """Who is to blame, by the number of non-finite values in each gradient; parameters that are not named have no gradient.
 
     A number below zero counts as some. None if every gradient is finite.
@@ -56,7 +56,7 @@ def first_bad(order: Sequence[str], non_finite: Mapping[str, int], *, loss_finit
         came_with_loss = loss_finite is False or (loss_finite is None and len(bad) == len(known))
         began_in = None if came_with_loss else began_in
     words = _words(known, bad, loss_finite=loss_finite)
-    return Culprit(first, module_of(first), began_in, len(bad), len(known), words)
+    return FirstNonFinite(first, module_of(first), began_in, len(bad), len(known), words)
 
 
 def _words(known: list[str], bad: list[int], *, loss_finite: bool | None) -> str:

@@ -17,7 +17,7 @@ from holdfast.inside.taps.registry import Taps
 from holdfast.signals.lineage import whole_path
 
 if TYPE_CHECKING:
-    from holdfast.inside.observers.checkpoint_log import CheckpointNews
+    from holdfast.inside.observers.checkpoint_log import CheckpointLog
 
 _READ_AT_MOST = 2 << 30  # bytes
 _WORTHLESS = ("torn", "non-finite")  # nothing is lost with a file in such a state
@@ -26,8 +26,8 @@ _WORTHLESS = ("torn", "non-finite")  # nothing is lost with a file in such a sta
 class Protected:
     """Which files are worth keeping, and where what would take their place goes."""
 
-    def __init__(self, news: CheckpointNews) -> None:
-        self._news = news
+    def __init__(self, checkpoint_log: CheckpointLog) -> None:
+        self._news = checkpoint_log
         self._verdicts: dict[str, tuple[tuple[int, int], bool]] = {}
         self._diverted: dict[str, list[str]] = {}
         self._tainted: set[str] = set()  # files that were saved with NaN in them

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.inside.gradients.step_metrics import Gathering
-from holdfast.inside.guard.failure_context import Blame
+from holdfast.inside.gradients.step_metrics import StepMetrics
+from holdfast.inside.guard.failure_context import FailureContext
 from holdfast.inside.guard.variables import about_variables
 from holdfast.signals.journal import Journal
 
@@ -21,20 +21,25 @@ class Report:
     """Writes the guard's findings and actions into the journal."""
 
     def __init__(
-        self, journal: Journal, rank: int, name_of: Callable[[int], str], blame: Blame, in_half: Callable[[], bool] = bool
+        self,
+        journal: Journal,
+        rank: int,
+        name_of: Callable[[int], str],
+        failure_context: FailureContext,
+        in_half: Callable[[], bool] = bool,
     ) -> None:
         self._journal, self._rank, self._name_of, self._in_half = journal, rank, name_of, in_half
         self._counts: dict[str, int] = {}
-        self.blame = blame
+        self.failure_context = failure_context
 
     def bad_update(
         self,
         step: int,
         code: str,
-        numbers: Gathering,
+        metrics: StepMetrics,
         past: list[tuple[float | None, float | None]],
         *,
-        left_out: bool,
+        was_skipped: bool,
         at_once: bool = False,
         optimizer: str = "",
     ) -> None:
@@ -46,9 +51,9 @@ class Report:
         if not _is_told(count):
             return
         evidence: dict[str, Any] = {
-            "loss": _plain(numbers.loss),
-            "norm": _plain(numbers.reading.norm if numbers.reading is not None else numbers.norm),
-            "lr": _plain(numbers.lr),
+            "loss": _plain(metrics.loss),
+            "norm": _plain(metrics.stats.norm if metrics.stats is not None else metrics.norm),
+            "lr": _plain(metrics.lr),
             "loss_before": [_plain(loss) for loss, _ in past],
             "norm_before": [_plain(norm) for _, norm in past],
         }
@@ -59,29 +64,29 @@ class Report:
         if self._in_half():
             evidence["half"] = True
         with contextlib.suppress(Exception):  # what cannot be named is left out, the finding is not
-            evidence.update(self._parameters(numbers))
-            evidence.update(self.blame.about_batch(step, count <= 3))
-            evidence.update(self.blame.about_weights() if at_once else {})
+            evidence.update(self._parameters(metrics))
+            evidence.update(self.failure_context.about_batch(step, count <= 3))
+            evidence.update(self.failure_context.about_weights() if at_once else {})
         if at_once and evidence.get("input", "unknown") in ("finite", "unknown"):
             with contextlib.suppress(Exception):
-                evidence.update(self._variables(numbers))
+                evidence.update(self._variables(metrics))
         self._write("finding", code=code, severity="critical", step=step, evidence=evidence)
         if evidence.get("input", "unknown") not in ("finite", "unknown") and self._count("non-finite-input") == 1:
             self._write("finding", code="non-finite-input", severity="critical", step=step, evidence={"input": evidence["input"]})
-        if left_out:
+        if was_skipped:
             self._write("action", action="skip-batch", step=step, because=code, settings={}, state="done")
 
-    def _variables(self, numbers: Gathering) -> dict[str, Any]:
+    def _variables(self, metrics: StepMetrics) -> dict[str, Any]:
         """What the loop holds. Where the loss is finite, what went into it was: something bad that lies about came later."""
-        found = about_variables(self.blame.models())
-        if numbers.loss is not None and math.isfinite(numbers.loss) and found.get("input") != "finite":
+        found = about_variables(self.failure_context.models())
+        if metrics.loss is not None and math.isfinite(metrics.loss) and found.get("input") != "finite":
             found.pop("input", None)
         return found
 
-    def clipped(self, step: int, numbers: Gathering, *, norm: float, limit: float) -> None:
+    def clipped(self, step: int, metrics: StepMetrics, *, norm: float, limit: float) -> None:
         """An update was clipped."""
         if _is_told(self._count("clip")):
-            evidence = {"norm": norm, "limit": limit, "loss": _plain(numbers.loss), "lr": _plain(numbers.lr)}
+            evidence = {"norm": norm, "limit": limit, "loss": _plain(metrics.loss), "lr": _plain(metrics.lr)}
             self._write("finding", code="gradient-explosion", severity="warning", step=step, evidence=evidence)
             settings = {"max_norm": limit, "steps": 1}
             self._write("action", action="clip", step=step, because="gradient-explosion", settings=settings, state="done")
@@ -91,15 +96,15 @@ class Report:
         if self._count(f"cannot {what}: {words}") == 1:
             self._write("finding", code="holdfast-degraded", severity="info", evidence={"what": what, "error": words})
 
-    def _parameters(self, numbers: Gathering) -> dict[str, Any]:
-        each = numbers.reading.each if numbers.reading is not None else None
+    def _parameters(self, metrics: StepMetrics) -> dict[str, Any]:
+        each = metrics.stats.each if metrics.stats is not None else None
         if each is None:
             return {}
         bad = [self._name_of(int(code)) for code in each.names[np.asarray(each.non_finite) != 0]]
         if not bad:
             return {}
-        loss_is_finite = numbers.loss is None or math.isfinite(numbers.loss)
-        return {"parameter": bad[0], "bad_parameters": len(bad), **self.blame.about_parameters(bad, loss_is_finite)}
+        loss_is_finite = metrics.loss is None or math.isfinite(metrics.loss)
+        return {"parameter": bad[0], "bad_parameters": len(bad), **self.failure_context.about_parameters(bad, loss_is_finite)}
 
     def _count(self, what: str) -> int:
         self._counts[what] = self._counts.get(what, 0) + 1

@@ -13,7 +13,7 @@ import torch
 Optimizer = torch.optim.Optimizer
 
 
-class LeftOut:
+class SkippedUpdate:
     """One update that is not made."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:

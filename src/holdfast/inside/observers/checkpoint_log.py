@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.inside.training import Training
 
 
-class CheckpointNews:
+class CheckpointLog:
     """Writes the rows into the journal of every run that this process belongs to."""
 
     def __init__(self, scopes: Callable[[], list[Scope]]) -> None:

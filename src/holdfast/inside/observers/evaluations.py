@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from holdfast.inside.shield import Shield
-from holdfast.inside.taps.loss_functions import Call, Overheard
+from holdfast.inside.taps.loss_functions import Call, ObservedFunctions
 
 _LOSSES = (
     "binary_cross_entropy",
@@ -65,7 +65,7 @@ class EvaluationPhase:
         self.of = of  # the training whose model is evaluated
         self._thread = threading.get_ident()
         self.sums: dict[str, LossSum] = {}
-        self._overheard = Overheard()
+        self._overheard = ObservedFunctions()
         self._note = Shield(on_trouble)(self._hear)
         self._depth = 0
 

@@ -38,7 +38,7 @@ from holdfast.signals.run_folder import RunFolder
 NOBODYS = -1
 
 
-class Pulse:
+class Heartbeat:
     """Writes the pulse. `cells` are whole numbers; the two that are seconds are in `seconds`, in the same places."""
 
     def __init__(self) -> None:
@@ -158,4 +158,4 @@ class Pulse:
         self._use(memoryview(memory))
 
 
-PULSE = Pulse()
+HEARTBEAT = Heartbeat()

@@ -35,7 +35,7 @@ class Sampled(Protocol):
     budget: Budget
     recorder: Recorder
 
-    def charge(self, luxury: str, begun: float) -> None:
+    def charge(self, metric: str, begun: float) -> None:
         """What was done since `begun` is not part of every step."""
 
 

@@ -60,7 +60,7 @@ def is_resume(facts: Mapping[str, Any], save: Save | None, run: Path, started: f
     return "saved here" if same_script(_info(run), _info(save.run)) and not another_head else None
 
 
-def tell_resumed(recorder: Recorder, facts: dict[str, Any], *, since: float, step: int = 0) -> None:
+def report_resumed(recorder: Recorder, facts: dict[str, Any], *, since: float, step: int = 0) -> None:
     """Write the row, if it is a resume; `step` is the number of the first step that is recorded."""
     row = resumed_row(facts, recorder.run.path, started=since)
     if row is not None:

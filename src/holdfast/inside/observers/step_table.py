@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.inside.gradients.host import EachParameter
-from holdfast.inside.gradients.step_metrics import Gathering
+from holdfast.inside.gradients.host import PerParameter
+from holdfast.inside.gradients.step_metrics import StepMetrics
 from holdfast.inside.observers import step_columns as at
 from holdfast.inside.observers.evaluations import LossSum
 from holdfast.inside.observers.modules import ModuleTime, seconds_between
@@ -19,7 +19,7 @@ from holdfast.signals.schema import MISSING, MISSING_INT
 _BAD_STEPS_IN_FULL = 100  # after so many steps with bad gradients in a row, their parameters are written on sampled steps only
 
 
-class Publisher:
+class StepTable:
     """Writes the rows of one training."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -29,32 +29,32 @@ class Publisher:
         self._rates: dict[tuple[int, int], tuple[float, float]] = {}
         self._steps = recorder.table("steps")
 
-    def step(self, row: list[float | int], numbers: Gathering, times: list[ModuleTime] | None) -> None:
+    def step(self, row: list[float | int], metrics: StepMetrics, times: list[ModuleTime] | None) -> None:
         """Fill in what was gathered and append the row of a step, and what was sampled in it."""
-        if numbers.loss is not None:
-            row[at.LOSS] = numbers.loss
-        if numbers.lr is not None:
-            row[at.LR] = numbers.lr
-        self._fill_gradients(row, numbers)
-        if numbers.scale is not None:
-            row[at.SCALE] = numbers.scale or MISSING
-        if numbers.found_inf:
+        if metrics.loss is not None:
+            row[at.LOSS] = metrics.loss
+        if metrics.lr is not None:
+            row[at.LR] = metrics.lr
+        self._fill_gradients(row, metrics)
+        if metrics.scale is not None:
+            row[at.SCALE] = metrics.scale or MISSING
+        if metrics.found_inf:
             row[at.SKIPPED] = 1
-        if numbers.update_ratio is not None:
-            row[at.UPDATE_RATIO] = numbers.update_ratio
+        if metrics.update_ratio is not None:
+            row[at.UPDATE_RATIO] = metrics.update_ratio
         self._steps.append(row)
-        if numbers.reading is not None and numbers.reading.each is not None:
-            self._parameters(int(row[at.STEP]), numbers)
-        for change in numbers.untrained:
+        if metrics.stats is not None and metrics.stats.each is not None:
+            self._parameters(int(row[at.STEP]), metrics)
+        for change in metrics.untrained:
             why = self.recorder.strings.code(change.why)
             self.recorder.table("untrained").append((int(row[at.STEP]), change.name, why, change.position, change.of))
         if times:
             self._modules(int(row[at.STEP]), times)
 
-    def other_step(self, numbers: Gathering) -> None:
+    def other_step(self, metrics: StepMetrics) -> None:
         """Take in the step of an optimizer that is not the main one: bad gradients count, wherever they are."""
-        if numbers.reading is not None:
-            self._others_non_finite += numbers.reading.non_finite
+        if metrics.stats is not None:
+            self._others_non_finite += metrics.stats.non_finite
 
     def rates(self, step: int, optimizer: int, groups: list[dict[str, Any]]) -> None:
         """Write the learning rate and weight decay of each group that changed; one that lies on a GPU is left out."""
@@ -80,28 +80,28 @@ class Publisher:
             if total.samples:
                 self.evaluation(step, epoch, name, "val", float(total.total) / total.samples, total.samples)
 
-    def _fill_gradients(self, row: list[float | int], numbers: Gathering) -> None:
-        reading = numbers.reading
-        if reading is not None:
-            norm, bad = reading.norm, reading.non_finite
-        elif numbers.norm is not None:  # the script's own: which gradient is bad is not known
-            norm, bad = numbers.norm, 0 if math.isfinite(numbers.norm) else 1
+    def _fill_gradients(self, row: list[float | int], metrics: StepMetrics) -> None:
+        stats = metrics.stats
+        if stats is not None:
+            norm, bad = stats.norm, stats.non_finite
+        elif metrics.norm is not None:  # the script's own: which gradient is bad is not known
+            norm, bad = metrics.norm, 0 if math.isfinite(metrics.norm) else 1
         else:
             return
-        row[at.GRAD_NORM] = norm / (numbers.grad_scale or 1.0)
+        row[at.GRAD_NORM] = norm / (metrics.grad_scale or 1.0)
         row[at.NON_FINITE] = bad + self._others_non_finite
         self._others_non_finite = 0
-        if numbers.weights is not None:
-            row[at.WEIGHT_NORM] = float(np.sqrt(np.square(numbers.weights).sum()))
+        if metrics.weights is not None:
+            row[at.WEIGHT_NORM] = float(np.sqrt(np.square(metrics.weights).sum()))
 
-    def _parameters(self, step: int, numbers: Gathering) -> None:
-        assert numbers.reading is not None and numbers.reading.each is not None
-        each: EachParameter = numbers.reading.each
-        self._bad_in_a_row = self._bad_in_a_row + 1 if numbers.reading.non_finite else 0
-        if numbers.weights is None and self._bad_in_a_row > _BAD_STEPS_IN_FULL:
+    def _parameters(self, step: int, metrics: StepMetrics) -> None:
+        assert metrics.stats is not None and metrics.stats.each is not None
+        each: PerParameter = metrics.stats.each
+        self._bad_in_a_row = self._bad_in_a_row + 1 if metrics.stats.non_finite else 0
+        if metrics.weights is None and self._bad_in_a_row > _BAD_STEPS_IN_FULL:
             return
-        scale = numbers.grad_scale or 1.0
-        known = numbers.weights if numbers.weights is not None and len(numbers.weights) == len(each.names) else MISSING
+        scale = metrics.grad_scale or 1.0
+        known = metrics.weights if metrics.weights is not None and len(metrics.weights) == len(each.names) else MISSING
         columns = (step, each.names, each.norms / scale, each.maxima / scale, known, each.non_finite)
         self.recorder.table("parameters").extend(columns)
 

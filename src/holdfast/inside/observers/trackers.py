@@ -12,10 +12,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from holdfast.inside.observers.heartbeat import PULSE
+from holdfast.inside.observers.heartbeat import HEARTBEAT
 
 if TYPE_CHECKING:
-    from holdfast.inside.observers.checkpoint_log import CheckpointNews
+    from holdfast.inside.observers.checkpoint_log import CheckpointLog
 
 CODE = "tracker-unreachable"
 _TRACKERS = frozenset({"aim", "clearml", "comet_ml", "mlflow", "neptune", "swanlab", "trackio", "wandb"})
@@ -25,17 +25,17 @@ _LONG = 5.0  # seconds
 class Trackers:
     """Looks every second, from the helper thread."""
 
-    def __init__(self, news: CheckpointNews, now: Callable[[], float] = time.monotonic) -> None:
-        self._news, self._now = news, now
+    def __init__(self, checkpoint_log: CheckpointLog, now: Callable[[], float] = time.monotonic) -> None:
+        self._news, self._now = checkpoint_log, now
         self._beats, self._since = -1, now()
         self._told = False
 
     def look(self) -> None:
         """See whether the training stands still, and in whose code."""
-        if PULSE.beats != self._beats:
-            self._beats, self._since = PULSE.beats, self._now()
+        if HEARTBEAT.beats != self._beats:
+            self._beats, self._since = HEARTBEAT.beats, self._now()
         elif not self._told and (seconds := self._now() - self._since) > _LONG:
-            found = _tracker_in(sys._current_frames().get(PULSE.thread))
+            found = _tracker_in(sys._current_frames().get(HEARTBEAT.thread))
             if found is not None:
                 self._told = True
                 tracker, call, inside = found

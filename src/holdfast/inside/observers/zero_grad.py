@@ -17,7 +17,7 @@ CODE = "gradients-not-zeroed"
 _UPDATES = 16  # in a row
 
 
-class Zeroing:
+class ZeroGradCheck:
     """Watches one gradient from update to update."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Zeroing:
         return bool(gradient.any())  # an optimizer may zero them itself, in its step
 
 
-def tell_not_zeroed(recorder: Recorder, step: int) -> None:
+def report_not_zeroed(recorder: Recorder, step: int) -> None:
     """Write the finding."""
     evidence = {"onset": 0, "updates": step}
     with contextlib.suppress(OSError):

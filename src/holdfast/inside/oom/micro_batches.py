@@ -27,12 +27,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from holdfast.errors import DoesNotFit, UsageError
-from holdfast.inside.discovery import find_living, find_roots
+from holdfast.inside.discovery import find_live_objects, find_roots
 from holdfast.inside.guard.batchnorm import RunningStatistics
 from holdfast.inside.oom.distributed import CANNOT, SharedReduction, reduction_of
 from holdfast.inside.oom.shortage import Shortage, shortage_of
 from holdfast.inside.oom.splitting import cut, size_of
-from holdfast.inside.oom.undo import Before
+from holdfast.inside.oom.undo import StateBefore
 
 if TYPE_CHECKING:
     from holdfast.inside.observers.losses import Losses
@@ -168,16 +168,16 @@ class MicroBatches:
         self._went_well(shared=reduction is not None)
         return loss
 
-    def _state_before(self, reduction: SharedReduction | None) -> Before | None:
+    def _state_before(self, reduction: SharedReduction | None) -> StateBefore | None:
         parameters = [parameter for reference in self._parameters if (parameter := reference()) is not None]
         views = reduction is not None and reduction.views
         try:
-            return Before(parameters, self._statistics, self._losses, reduced=reduction is not None, views=views)
+            return StateBefore(parameters, self._statistics, self._losses, reduced=reduction is not None, views=views)
         except Exception as error:  # noqa: BLE001 - the step goes on without a way back
             self._scope.step_back("keeping the state before a step", error)
             return None
 
-    def _until_it_fits(self, job: Job, call: Call, before: Before, reduction: SharedReduction | None) -> torch.Tensor:
+    def _until_it_fits(self, job: Job, call: Call, before: StateBefore, reduction: SharedReduction | None) -> torch.Tensor:
         while True:
             parts = self.parts if reduction is not None else max(self.parts, self._own)
             loss, failure = self._attempt(job, call, parts, reduction) if parts >= self._own else (None, None)
@@ -230,7 +230,7 @@ class MicroBatches:
             self._own = more
         return CANNOT if more is None else more
 
-    def _give_nothing(self, reduction: SharedReduction, failure: _Failure | None, before: Before, parts: int) -> None:
+    def _give_nothing(self, reduction: SharedReduction, failure: _Failure | None, before: StateBefore, parts: int) -> None:
         if failure is None:  # nothing was begun: this rank only asks for smaller parts
             reduction.give_nothing_at_all(parts=parts)
             return
@@ -286,7 +286,7 @@ class MicroBatches:
         models = self._scope.models()
         optimizers = [o for reference in self._scope._optimizers if (o := reference()) is not None]
         if not models or not optimizers:
-            living = find_living()
+            living = find_live_objects()
             optimizers = optimizers or [o for o in living.optimizers if self._scope.wants(o)]
             models = models or find_roots(living.modules, [p for o in optimizers for g in o.param_groups for p in g["params"]])
         found = {id(p): p for model in models for p in model.parameters()}

@@ -32,7 +32,7 @@ def _generators() -> list[torch.Generator]:
     return [torch.default_generator, torch.cuda.default_generators[torch.cuda.current_device()]]
 
 
-class Before:
+class StateBefore:
     """Everything that a step changes, as it was before the step."""
 
     def __init__(

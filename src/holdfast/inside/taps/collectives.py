@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from holdfast.inside.observers.heartbeat import PULSE
+from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.process import Process
 from holdfast.inside.shield import Shield
 from holdfast.inside.taps.registry import COLLECTIVES, Taps
@@ -74,11 +74,11 @@ def _timed(name: str, record: Callable[..., None], original: Callable[..., Any])
     def collective(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or threading.current_thread().name.startswith("holdfast-"):  # ranks that save together
             return original(*args, **kwargs)
-        begun, before = time.perf_counter(), PULSE.enter(COLLECTIVE)
+        begun, before = time.perf_counter(), HEARTBEAT.enter(COLLECTIVE)
         try:
             return original(*args, **kwargs)
         finally:
-            PULSE.leave(before)
+            HEARTBEAT.leave(before)
             record(name, (*args, *kwargs.values()), time.perf_counter() - begun)
 
     return collective

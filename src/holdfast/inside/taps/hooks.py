@@ -13,9 +13,9 @@ from torch.nn.modules.module import register_module_module_registration_hook, re
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from holdfast.inside.control.restarted import cap_workers, restarted
-from holdfast.inside.observers.heartbeat import PULSE
+from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.observers.modules import without_hooks
-from holdfast.inside.runtime import Session
+from holdfast.inside.runtime import Runtime
 from holdfast.inside.shield import Shield
 from holdfast.inside.taps.closures import closure_of, with_closure
 from holdfast.inside.taps.collectives import BACKWARD, watch_collectives
@@ -33,23 +33,23 @@ _BACKWARD_EVERY = 2  # steps
 class Hooks:
     """Everything that is hung into torch, and taken out again."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
         self._taps = Taps()
         self._handles: list[Any] = []
-        self._here = session.here
+        self._thread = runtime.thread
         self.guards = False  # whether what only a guard needs is hung in
         self._held: Callable[..., Any] | None = None  # with several ranks: records how long a backward pass took
-        shield = Shield(session.trouble)
-        self._before = shield(session.before_update)
-        self._after = shield(session.after_update)
+        shield = Shield(runtime.trouble)
+        self._before = shield(runtime.before_update)
+        self._after = shield(runtime.after_update)
         self._shield, self._failures = shield, shield.failures
 
     def install(self) -> None:
         """Hang everything in."""
         self._handles.append(register_optimizer_step_pre_hook(self._before_step))
         self._handles.append(register_optimizer_step_post_hook(self._after_step))
-        registry, wrap = self.session.registry, self._taps.wrap
+        registry, wrap = self.runtime.registry, self._taps.wrap
         self._handles.append(register_module_parameter_registration_hook(registry.note_module))
         self._handles.append(register_module_module_registration_hook(registry.note_module))
         wrap("torch.optim.Optimizer.__init__", registry.noting)
@@ -63,19 +63,19 @@ class Hooks:
         wrap("torch.nn.Module.train", self._train)
         wrap("torch.nn.Module.__getstate__", self._getstate)
         wrap("torch.nn.Module.load_state_dict", self._load_state_dict)
-        self.session.saves.install(self._taps, self._shield)
-        self.session.loads.install(self._taps, self._shield)
-        self.guards = any(scope.policy.acts for scope in self.session.scopes)
+        self.runtime.saves.install(self._taps, self._shield)
+        self.runtime.loads.install(self._taps, self._shield)
+        self.guards = any(scope.policy.acts for scope in self.runtime.scopes)
         if self.guards:
-            self.session.feeds.keep_batches().install(self._taps)
+            self.runtime.feeds.keep_batches().install(self._taps)
             wrap("torch.optim.swa_utils.AveragedModel.update_parameters", self._update_average)
         wrap("torch.jit._recursive.create_script_module", self._script)
         wrap("torch.utils.swap_tensors", self._swap)
         wrap("os._exit", self._exit)
-        watch_collectives(self._taps, self.session, self._shield, self._several_ranks)
-        told = restarted()
-        if told is not None and told.workers is not None:
-            cap_workers(self._taps, told.workers)
+        watch_collectives(self._taps, self.runtime, self._shield, self._several_ranks)
+        restart = restarted()
+        if restart is not None and restart.workers is not None:
+            cap_workers(self._taps, restart.workers)
 
     def remove(self) -> None:
         """Take everything out."""
@@ -90,11 +90,11 @@ class Hooks:
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
         """Steps that are made meanwhile are none of the training's."""
-        self._here.steps_under_way += 1
+        self._thread.steps_under_way += 1
         try:
             yield
         finally:
-            self._here.steps_under_way = max(0, self._here.steps_under_way - 1)
+            self._thread.steps_under_way = max(0, self._thread.steps_under_way - 1)
 
     # The optimizer. These and `backward` are on the way of every step, so they shield themselves: a wrapper less is several
     # microseconds less when caches are cold.
@@ -104,15 +104,15 @@ class Hooks:
             return None
         if self._failures and self._shield.closed("before_update"):
             return None
-        here = self._here
-        here.steps_under_way += 1
-        if here.steps_under_way > 1:
+        thread = self._thread
+        thread.steps_under_way += 1
+        if thread.steps_under_way > 1:
             return None
-        here.reached_update = True
+        thread.reached_update = True
         closure = closure_of(args, kwargs)
         if closure is None:
             try:
-                self.session.before_update(optimizer, here.scaler)
+                self.runtime.before_update(optimizer, thread.scaler)
             except Exception as error:  # noqa: BLE001 - shields the user's step
                 self._shield.failed("before_update", error)
             return None
@@ -124,26 +124,26 @@ class Hooks:
 
         def listening_closure(*args: Any, **kwargs: Any) -> Any:
             nonlocal called
-            self._here.in_closure = True
+            self._thread.in_closure = True
             try:
                 result = closure(*args, **kwargs)
             finally:
-                self._here.in_closure = False
+                self._thread.in_closure = False
             if not called:
                 called = True
-                self._before(optimizer, self._here.scaler)
+                self._before(optimizer, self._thread.scaler)
             return result
 
         return listening_closure
 
     def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        here = self._here
-        if here.steps_under_way == 0:
+        thread = self._thread
+        if thread.steps_under_way == 0:
             return
-        here.steps_under_way -= 1
-        if here.steps_under_way == 0 and not (self._failures and self._shield.closed("after_update")):
+        thread.steps_under_way -= 1
+        if thread.steps_under_way == 0 and not (self._failures and self._shield.closed("after_update")):
             try:
-                self.session.after_update(optimizer)
+                self.runtime.after_update(optimizer)
             except Exception as error:  # noqa: BLE001 - shields the user's step
                 self._shield.failed("after_update", error)
 
@@ -153,7 +153,7 @@ class Hooks:
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
             if scaled is not outputs:
-                self._here.losses.note_scaling(scaled, outputs, scaler._scale)
+                self._thread.losses.note_scaling(scaled, outputs, scaler._scale)
             return scaled
 
         return scale
@@ -162,13 +162,13 @@ class Hooks:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if not scaler.is_enabled():
                 return original(scaler, optimizer, *args, **kwargs)
-            here = self._here
-            here.scaler, here.reached_update = scaler, False
+            thread = self._thread
+            thread.scaler, thread.reached_update = scaler, False
             try:
                 result = original(scaler, optimizer, *args, **kwargs)
             finally:
-                here.scaler = None
-            if not here.reached_update and isinstance(optimizer, Optimizer):
+                thread.scaler = None
+            if not thread.reached_update and isinstance(optimizer, Optimizer):
                 inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate hands over a wrapper
                 self._before(inner, scaler)
                 self._after(inner, skipped=True)
@@ -179,39 +179,39 @@ class Hooks:
     # Everything else
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        session, shield, failures = self.session, self._shield, self._failures
-        end = shield(session.backward_ended)
+        runtime, shield, failures = self.runtime, self._shield, self._failures
+        end = shield(runtime.backward_ended)
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            here = self._here
-            if _compiling() or here.in_backward:  # a checkpoint that is computed again calls it inside
+            thread = self._thread
+            if _compiling() or thread.in_backward:  # a checkpoint that is computed again calls it inside
                 return original(tensors, *args, **kwargs)
-            if not here.in_closure:
-                here.steps_under_way = 0  # a step that raised has left it behind
+            if not thread.in_closure:
+                thread.steps_under_way = 0  # a step that raised has left it behind
             if not (failures and shield.closed("backward_begins")):
                 try:
-                    session.backward_begins(tensors)
+                    runtime.backward_begins(tensors)
                 except Exception as error:  # noqa: BLE001 - shields the user's backward
                     shield.failed("backward_begins", error)
-            if session.catching_up is not None and session.catching_up.skips_backward():
+            if runtime.fast_forwarding is not None and runtime.fast_forwarding.skips_backward():
                 return None
-            here.in_backward = True
+            thread.in_backward = True
             begun = time.perf_counter() if self._held is not None else 0.0
             try:
                 result = original(tensors, *args, **kwargs)
             finally:
-                here.in_backward = False
-            if begun and self._held is not None and session.trainings and session.trainings[-1].step % _BACKWARD_EVERY == 0:
+                thread.in_backward = False
+            if begun and self._held is not None and runtime.trainings and runtime.trainings[-1].step % _BACKWARD_EVERY == 0:
                 self._held(BACKWARD, (), time.perf_counter() - begun)
-            here.backwards += 1
-            if session.samples_modules or here.backwards >= here.look_at:
+            thread.backwards += 1
+            if runtime.samples_modules or thread.backwards >= thread.look_at:
                 end()
             return result
 
         return backward
 
     def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        process = self.session
+        process = self.runtime
 
         def grad(*args: Any, **kwargs: Any) -> Any:
             process.gradient_calls += 1
@@ -220,7 +220,7 @@ class Hooks:
         return grad
 
     def _clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        begin, end = self._shield(self.session.clipping_begins), self._shield(self.session.clipping_ended)
+        begin, end = self._shield(self.runtime.clipping_begins), self._shield(self.runtime.clipping_ended)
 
         def clip_grad_norm_(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
             if _compiling() or isinstance(parameters, torch.Tensor):
@@ -234,28 +234,28 @@ class Hooks:
         return clip_grad_norm_
 
     def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        batch, ended = self._shield(self.session.batch), self._shield(self.session.loader_ended)
-        begins = self._shield(self.session.begins_to_draw)
+        batch, ended = self._shield(self.runtime.batch), self._shield(self.runtime.loader_ended)
+        begins = self._shield(self.runtime.begins_to_draw)
 
         def __next__(iterator: Any) -> Any:
-            PULSE.drawing()
-            if not PULSE.shown:
+            HEARTBEAT.drawing()
+            if not HEARTBEAT.shown:
                 begins()
             begun = time.perf_counter()
             try:
                 drawn = original(iterator)
             except StopIteration:
-                PULSE.drawn()
+                HEARTBEAT.drawn()
                 ended(iterator)
                 raise
-            PULSE.drawn()
+            HEARTBEAT.drawn()
             batch(iterator, drawn, time.perf_counter() - begun)
             return drawn
 
         return __next__
 
     def _train(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        known, noted = self.session.whole_models, self._shield(self.session.mode_set)
+        known, noted = self.runtime.whole_models, self._shield(self.runtime.mode_set)
 
         def train(module: nn.Module, mode: bool = True) -> nn.Module:
             result: nn.Module = original(module, mode)
@@ -266,7 +266,7 @@ class Hooks:
         return train
 
     def _script(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stop = self._shield(self.session.stop_sampling_modules)
+        stop = self._shield(self.runtime.stop_sampling_modules)
 
         def create_script_module(*args: Any, **kwargs: Any) -> Any:
             stop()  # hooks would be compiled with the module
@@ -275,7 +275,7 @@ class Hooks:
         return create_script_module
 
     def _swap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        let_go, hold_again = self._shield(self.session.let_go_of), self._shield(self.session.hold_again)
+        let_go, hold_again = self._shield(self.runtime.let_go_of), self._shield(self.runtime.hold_again)
 
         def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> Any:
             held = let_go(one, other)  # torch swaps nothing that is referred to weakly, as in model.cpu() with sharded parameters
@@ -287,11 +287,11 @@ class Hooks:
         return swap_tensors
 
     def _load_state_dict(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        begins, ended = self._shield(self.session.state_loaded), self._shield(self.session.loads.put_into_module)
+        begins, ended = self._shield(self.runtime.state_loaded), self._shield(self.runtime.loads.put_into_module)
 
         def load_state_dict(module: nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
             begins()
-            with PULSE.during(LOADING):
+            with HEARTBEAT.during(LOADING):
                 result = original(module, state_dict, *args, **kwargs)
             ended(module, state_dict, result)
             return result
@@ -299,7 +299,7 @@ class Hooks:
         return load_state_dict
 
     def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        write = self._shield(self.session.write_rows)
+        write = self._shield(self.runtime.write_rows)
 
         def _exit(status: int) -> Any:
             write()  # `atexit` does not come
@@ -308,10 +308,10 @@ class Hooks:
         return _exit
 
     def _update_average(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        was_left_out = self._shield(self.session.was_left_out)
+        was_skipped = self._shield(self.runtime.was_skipped)
 
         def update_parameters(average: Any, model: nn.Module) -> Any:
-            return None if was_left_out(model) else original(average, model)
+            return None if was_skipped(model) else original(average, model)
 
         return update_parameters
 

@@ -20,8 +20,8 @@ from torch import nn
 from torch.utils.data import get_worker_info
 
 from holdfast.inside.gradients.non_finite import is_state, tensors_in
-from holdfast.inside.observers.checkpoint_log import CheckpointNews
-from holdfast.inside.observers.heartbeat import PULSE
+from holdfast.inside.observers.checkpoint_log import CheckpointLog
+from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.shield import Shield
 from holdfast.inside.taps.registry import Taps
 from holdfast.signals.lineage import whole_path
@@ -54,8 +54,8 @@ class IntoModule:
 class Loads:
     """Watches `torch.load` and `load_state_dict`."""
 
-    def __init__(self, news: CheckpointNews) -> None:
-        self._news = news
+    def __init__(self, checkpoint_log: CheckpointLog) -> None:
+        self._news = checkpoint_log
         self._files: deque[LoadedFile] = deque(maxlen=_FILES)
         self.modules: deque[IntoModule] = deque(maxlen=_LOADS)
         self._others: dict[int, tuple[weakref.ref[Any], LoadedFile | None]] = {}
@@ -67,7 +67,7 @@ class Loads:
         def watch_load(original: Callable[..., Any]) -> Callable[..., Any]:
             def load(f: Any, *args: Any, **kwargs: Any) -> Any:
                 begun = time.perf_counter()
-                with PULSE.during(LOADING):
+                with HEARTBEAT.during(LOADING):
                     result = original(f, *args, **kwargs)
                 read(f, result, begun)
                 return result

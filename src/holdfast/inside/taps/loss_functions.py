@@ -15,7 +15,7 @@ from typing import Any
 Call = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 
 
-class Overheard:
+class ObservedFunctions:
     """The functions that are heard, and what they were."""
 
     def __init__(self) -> None:

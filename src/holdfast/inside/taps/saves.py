@@ -25,8 +25,8 @@ import torch
 from torch.utils.data import get_worker_info
 
 from holdfast.inside.gradients.non_finite import Bad, bad_tensors, is_state
-from holdfast.inside.observers.checkpoint_log import CheckpointNews
-from holdfast.inside.observers.heartbeat import PULSE
+from holdfast.inside.observers.checkpoint_log import CheckpointLog
+from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.observers.saved_rows import SavedRows
 from holdfast.inside.shield import Shield
 from holdfast.inside.taps.imports import when_imported
@@ -57,9 +57,9 @@ class Target:
 class Saves:
     """Watches the saves of this process."""
 
-    def __init__(self, news: CheckpointNews) -> None:
-        self.news = news
-        self.rows = SavedRows(news.row)
+    def __init__(self, checkpoint_log: CheckpointLog) -> None:
+        self.checkpoint_log = checkpoint_log
+        self.rows = SavedRows(checkpoint_log.row)
         self._counts: dict[str, int] = {}
         self._protected: Protected | None = None
         self._taps: Taps | None = None
@@ -97,11 +97,11 @@ class Saves:
         begins, ended, failed = (self._shield_of(entry) for entry in (self.begins, self.ended, self.failed))
 
         def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            before = PULSE.enter(SAVING)
+            before = HEARTBEAT.enter(SAVING)
             try:
                 return watched(obj, f, *args, **kwargs)
             finally:
-                PULSE.leave(before)
+                HEARTBEAT.leave(before)
 
         def watched(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
             target = begins(obj, f, sys._getframe(callers))
@@ -130,14 +130,14 @@ class Saves:
         if target is None or get_worker_info() is not None:
             return None
         target.bad = bad_tensors(thing)
-        if target.bad and self.news.guards(CODE):
+        if target.bad and self.checkpoint_log.guards(CODE):
             self._divert(target)
         return target
 
     def ended(self, target: Target, file: Any, seconds: float) -> None:
         """It was saved."""
         path = target.instead or target.path
-        facts = {**_facts_of(target.kind, path, file), "seconds": round(seconds, 4), "step": self.news.step()}
+        facts = {**_facts_of(target.kind, path, file), "seconds": round(seconds, 4), "step": self.checkpoint_log.step()}
         if target.bad:
             self._tell_bad(target, facts)
         else:
@@ -149,24 +149,24 @@ class Saves:
         """It could not be saved; the script gets the error."""
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) if isinstance(error, OSError) else _is_full(target.path)
         evidence = {"path": target.path, "error": f"{type(error).__name__}: {error}"}
-        self.news.finding("disk-full" if full else "checkpoint-not-saved", "warning", evidence)
+        self.checkpoint_log.finding("disk-full" if full else "checkpoint-not-saved", "warning", evidence)
 
     def after_fork(self) -> None:
         """In a forked child: what the parent has not told yet is the parent's."""
-        self.rows = SavedRows(self.news.row)
+        self.rows = SavedRows(self.checkpoint_log.row)
 
     def _is_state(self, thing: Any) -> bool:
         """Whether it looks like a state, or holds the very weights that are trained."""
         if is_state(thing):
             return True
-        training = self.news.newest() if isinstance(thing, dict) else None
+        training = self.checkpoint_log.newest() if isinstance(thing, dict) else None
         return training is not None and training.trains(dict.values(thing))
 
     def _divert(self, target: Target) -> None:
         if self._protected is None:
             from holdfast.inside.guard.protected_checkpoints import Protected
 
-            self._protected = Protected(self.news)
+            self._protected = Protected(self.checkpoint_log)
         if target.kind == "path":
             target.instead = self._protected.other_name(target.path)
         elif target.kind == "file" and Path(target.path).exists():
@@ -180,7 +180,7 @@ class Saves:
             return
         row = {name: value for name, value in facts.items() if value is not None}
         where = {"path": target.path} if target.instead is None else {"path": target.path, "diverted_to": target.instead}
-        self.news.row("saved" if target.instead is None else "diverted", non_finite=len(target.bad), **where, **row)
+        self.checkpoint_log.row("saved" if target.instead is None else "diverted", non_finite=len(target.bad), **where, **row)
         evidence: dict[str, Any] = {
             **where,
             "bad_tensors": len(target.bad),
@@ -189,7 +189,7 @@ class Saves:
         }
         if count > 1:
             evidence["so_far"] = count
-        self.news.finding(CODE, "critical", evidence)
+        self.checkpoint_log.finding(CODE, "critical", evidence)
 
 
 def _target(file: Any, caller: Any) -> Target | None:

@@ -20,8 +20,8 @@ from holdfast.inside import optimizer_member as member
 from holdfast.inside import training
 from holdfast.inside.arm import arm_from_environment, armed
 from holdfast.inside.gradients import device_reader as device
-from holdfast.inside.gradients.device_reader import Courier
-from holdfast.inside.gradients.step_metrics import Gathering
+from holdfast.inside.gradients.device_reader import DeviceReader
+from holdfast.inside.gradients.step_metrics import StepMetrics
 from holdfast.inside.observers.weights import WeightSample, weight_norms
 from holdfast.inside.training import Training
 from holdfast.signals.run_folder import RunFolder
@@ -40,7 +40,7 @@ def distributed() -> Iterator[Callable[..., torch.Tensor]]:
 
 
 def the_training() -> Training:
-    return armed().session.trainings[0]
+    return armed().runtime.trainings[0]
 
 
 # Weights
@@ -92,10 +92,10 @@ def test_a_norm_that_every_rank_knows_is_taken_and_one_that_none_knows_alone_is_
 ) -> None:
     from torch.distributed.tensor import Partial, Replicate
 
-    gathering = Gathering(None)
-    gathering.add("norm", distributed(3.0, Replicate()))
-    gathering.add("loss", distributed(2.0, Partial()))
-    assert gathering.norm == 3.0 and gathering.loss is None
+    metrics = StepMetrics(None)
+    metrics.add("norm", distributed(3.0, Replicate()))
+    metrics.add("loss", distributed(2.0, Partial()))
+    assert metrics.norm == 3.0 and metrics.loss is None
 
 
 def test_the_courier_carries_a_distributed_number(
@@ -112,10 +112,10 @@ def test_the_courier_carries_a_distributed_number(
     monkeypatch.setattr(device, "pinned_zeros", lambda count, dtype: torch.zeros(count, dtype=dtype))
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: None)
-    courier, came = Courier(torch.device("cpu")), list[Any]()
-    courier.send(None, [torch.tensor(1.0), distributed(3.0, Replicate())], came.append)
-    courier.send(None, [torch.tensor(1.0), distributed(3.0, Partial())], came.append)
-    courier.collect()
+    reader, came = DeviceReader(torch.device("cpu")), list[Any]()
+    reader.send(None, [torch.tensor(1.0), distributed(3.0, Replicate())], came.append)
+    reader.send(None, [torch.tensor(1.0), distributed(3.0, Partial())], came.append)
+    reader.collect()
     assert came[0].rest.tolist() == [1.0, 3.0] and came[1].rest is None
 
 
@@ -143,11 +143,11 @@ def test_each_gpu_has_one_courier_and_all_are_collected(watching: Watching) -> N
     optimizer = sgd(model)
     train(model, optimizer, 2)
     seen, came = the_training(), list[Any]()
-    first, second = (seen.courier_for(torch.device("cuda", index)) for index in (0, 1))
+    first, second = (seen.reader_for(torch.device("cuda", index)) for index in (0, 1))
     assert first is not None and second is not None
-    assert seen.courier_for(torch.device("cuda", 0)) is first and seen.courier_for(torch.device("cuda", 1)) is second
-    for number, courier in enumerate((first, second)):
-        courier.send(None, [], lambda _parcel, number=number: came.append(number))
+    assert seen.reader_for(torch.device("cuda", 0)) is first and seen.reader_for(torch.device("cuda", 1)) is second
+    for number, reader in enumerate((first, second)):
+        reader.send(None, [], lambda _parcel, number=number: came.append(number))
     seen._memory_at, seen._written_at = math.inf, -math.inf  # there is no memory to be read, and it is time to collect
     train(model, optimizer, 1)
     assert came == [0, 1]

@@ -38,7 +38,7 @@ def train(*modules: nn.Module, steps: int = 3) -> torch.optim.Optimizer:
 
 
 def parts() -> list[str]:
-    return [training.recorder.recording.name for training in armed().session.trainings]
+    return [training.recorder.recording.name for training in armed().runtime.trainings]
 
 
 def closed(training: Any) -> bool:
@@ -49,13 +49,13 @@ def closed(training: Any) -> bool:
 def test_one_that_is_over_is_closed_when_the_next_begins(run: Start, policy: str) -> None:
     folder = run(policy)
     train(nn.Linear(4, 4))
-    (first,) = armed().session.trainings
+    (first,) = armed().runtime.trainings
     assert parts() == ["rank-0"], "the newest stays: there may be more to tell of it"
     kept = train(nn.Linear(4, 4))
     assert parts() == ["rank-0.1"]
     wait_until(lambda: closed(first))
-    assert [id(optimizer()) for optimizer, _ in armed().session.of_optimizer.values()] == [id(kept)]
-    assert all(training is not first for _, training in armed().session.whole_models.values())
+    assert [id(optimizer()) for optimizer, _ in armed().runtime.of_optimizer.values()] == [id(kept)]
+    assert all(training is not first for _, training in armed().runtime.whole_models.values())
     assert [one.name for one in doors(folder)] == ["rank-0.1"]
     state = read_state(folder)
     assert state.alive and [(rank.part, rank.alive) for rank in state.ranks] == [(1, True)]
@@ -85,8 +85,8 @@ def test_a_model_that_is_kept_keeps_its_training_open(run: Start) -> None:
 
 def test_steps_are_counted_from_the_beginning_in_every_training(run: Start) -> None:
     run()
-    scope: Scope = armed().session.scopes[0]
+    scope: Scope = armed().runtime.scopes[0]
     scope.first_step = 100
     for _ in range(3):
         train(nn.Linear(4, 4))
-    assert armed().session.trainings[-1].step == 3
+    assert armed().runtime.trainings[-1].step == 3

@@ -5,12 +5,12 @@ from __future__ import annotations
 from every_case import every_case
 from torch import nn
 
-from holdfast.inside.guard.first_non_finite import Culprit, first_bad, forward_order
+from holdfast.inside.guard.first_non_finite import FirstNonFinite, first_bad, forward_order
 
 ORDER = ["stem.weight", "body.0.weight", "body.0.bias", "body.1.weight", "head.weight"]
 
 
-def judged(*bad: str, loss_finite: bool | None = None) -> Culprit:
+def judged(*bad: str, loss_finite: bool | None = None) -> FirstNonFinite:
     found = first_bad(ORDER, {name: int(name in bad) for name in ORDER}, loss_finite=loss_finite)
     assert found is not None
     return found

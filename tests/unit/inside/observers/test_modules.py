@@ -158,7 +158,7 @@ class OwnState(nn.Module):
 def test_a_copy_of_a_module_that_copies_its_hooks_runs_without_them(watching: Watching, copied: Any) -> None:
     model = OwnState()
     train(model, sgd(model), 3)
-    assert any(training.sampler.running for training in armed().session.trainings)
+    assert any(training.sampler.running for training in armed().runtime.trainings)
     other = copied(model)
     assert torch.equal(other(torch.ones(5, 4)), model(torch.ones(5, 4)))
     assert torch.equal(copied(other)(torch.ones(5, 4)), model(torch.ones(5, 4)))

@@ -87,7 +87,7 @@ def keep_twice_and_die(folder: Path, step: int) -> None:
 
 
 def _keep_now(folder: Path, step: int) -> None:
-    snapshots = armed().session.trainings[-1].control.snapshots  # type: ignore[union-attr]
+    snapshots = armed().runtime.trainings[-1].control.snapshots  # type: ignore[union-attr]
     assert snapshots.take(step) and snapshots.save(folder) is not None
     deadline = time.monotonic() + 600
     while not any(kept.step == step for kept in kept_in(folder)):
@@ -105,8 +105,8 @@ def test_it_ends_bit_for_bit_as_without_an_interruption(
     started_again()
     with holdfast.watch(folder=tmp_path, name="second", policy="heal"):
         found = loop()
-        training = armed().session.trainings[-1]
-        assert training.step == STEPS and armed().session.catching_up is None
+        training = armed().runtime.trainings[-1]
+        assert training.step == STEPS and armed().runtime.fast_forwarding is None
     assert all(torch.equal(torch.as_tensor(one), torch.as_tensor(other)) for one, other in zip(wanted, found, strict=True))
 
 
@@ -119,7 +119,7 @@ def test_killed_between_two_saves_with_the_newer_one_damaged_it_catches_up_from_
     started_again()
     with holdfast.watch(folder=tmp_path, name="second", policy="heal"):
         found = one_optimizer()
-        assert armed().session.trainings[-1].step == STEPS
+        assert armed().runtime.trainings[-1].step == STEPS
     assert f"caught up at step {KEPT_AT - 10}" in capsys.readouterr().err
     assert all(torch.equal(torch.as_tensor(one), torch.as_tensor(other)) for one, other in zip(wanted, found, strict=True))
 
@@ -133,6 +133,6 @@ def test_what_was_kept_of_another_model_is_left_alone(
     started_again()
     with holdfast.watch(folder=tmp_path, name="second", policy="heal"):
         found = one_optimizer()
-        assert armed().session.trainings[-1].step == STEPS
+        assert armed().runtime.trainings[-1].step == STEPS
     assert "starting from scratch" in capsys.readouterr().err
     assert all(torch.equal(torch.as_tensor(one), torch.as_tensor(other)) for one, other in zip(wanted, found, strict=True))

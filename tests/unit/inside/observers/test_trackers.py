@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from holdfast.inside.arm import armed
-from holdfast.inside.observers.heartbeat import PULSE
+from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.observers.trackers import Trackers
 from holdfast.signals.run_folder import RunFolder
 
@@ -59,9 +59,9 @@ def test_a_tracker_that_holds_the_training_is_told_with_its_function(
     waiting = threading.Thread(target=tracker.log_metric, args=("loss", 0.5, inside, leave))
     waiting.start()
     inside.wait(600)
-    monkeypatch.setattr(PULSE, "_thread", waiting.ident)
+    monkeypatch.setattr(HEARTBEAT, "_thread", waiting.ident)
     now = [0.0]
-    watch = Trackers(armed().session.saves.news, now=lambda: now[0])
+    watch = Trackers(armed().runtime.saves.checkpoint_log, now=lambda: now[0])
     try:
         for now[0] in (0.0, 0.5, seconds, seconds + 1):
             watch.look()
@@ -80,8 +80,8 @@ def test_a_training_that_goes_on_is_not_looked_at(run: Callable[..., RunFolder])
     folder = run()
     train()
     now = [0.0]
-    watch = Trackers(armed().session.saves.news, now=lambda: now[0])
+    watch = Trackers(armed().runtime.saves.checkpoint_log, now=lambda: now[0])
     for now[0] in (0.0, 10.0, 20.0):
         watch.look()
-        PULSE.beat()
+        HEARTBEAT.beat()
     assert [row for row in folder.journal if row["kind"] == "finding"] == []

@@ -15,7 +15,7 @@ from torch import nn
 from holdfast.checkpoints.manifest import list_checkpoints
 from holdfast.checkpoints.write import best_checkpoint
 from holdfast.inside.arm import arm_from_environment, armed
-from holdfast.inside.control.action_queue import Mailbox, post
+from holdfast.inside.control.action_queue import ActionQueue, post
 from holdfast.signals.actions import Action
 from holdfast.signals.run_folder import RunFolder
 
@@ -56,7 +56,7 @@ def answers(run: RunFolder) -> list[dict[str, Any]]:
 
 
 def wait_for_snapshots(run: RunFolder) -> list[int]:
-    control = armed().session.trainings[0].control
+    control = armed().runtime.trainings[0].control
     assert control is not None
     assert control.snapshots.at_or_before(10**9) is not None
     return control.snapshots.steps()
@@ -142,7 +142,7 @@ def test_a_checkpoint_is_saved_and_rolled_back_to_from_disk(run: RunFolder) -> N
     post(run.path, 1, 0, Action("save-checkpoint", step=60, because="loss-spike", settings={"best": 0.5}))
     loop.train(1)
     saved = loop.model.weight.detach().clone()
-    control = armed().session.trainings[0].control
+    control = armed().runtime.trainings[0].control
     assert control is not None
     control._helper.close(60.0)  # it writes behind the training
     (path,) = list_checkpoints(run.path / "checkpoints")
@@ -165,7 +165,7 @@ def test_the_next_training_of_a_run_does_not_do_what_was_posted_for_the_one_befo
     post(run.path, 2, 0, Action("roll-back", step=22, because="loss-divergence", settings={"to": 20}))
     second = Loop()
     second.train(20)
-    assert len(armed().session.trainings) == 2
+    assert len(armed().runtime.trainings) == 2
     moved = (second.model.weight - second.before[-1]) / second.model.weight.grad
     assert moved.mean().item() == pytest.approx(-0.1, rel=1e-4)
     assert [(answer["number"], answer["state"]) for answer in answers(run)] == [(1, "done")]
@@ -227,36 +227,36 @@ def test_what_cannot_be_done_is_refused_and_training_goes_on(run: RunFolder) -> 
 
 
 def test_a_torn_or_foreign_line_in_the_mailbox_is_passed_over(tmp_path: Path) -> None:
-    mailbox = Mailbox(tmp_path)
-    assert mailbox.new_letters() == []
+    mailbox = ActionQueue(tmp_path)
+    assert mailbox.new_actions() == []
     post(tmp_path, 1, 0, Action("stop", step=1, because="x"))
     with (tmp_path / "mailbox.jsonl").open("a") as file:
         file.write("nonsense\n[1]\n" + '{"number": 2, "at"')
-    assert [letter.number for letter in mailbox.new_letters()] == [1]
+    assert [letter.number for letter in mailbox.new_actions()] == [1]
     with (tmp_path / "mailbox.jsonl").open("a") as file:
         file.write(': 0, "action": "stop", "step": 1, "because": "x"}\n')
-    assert [letter.number for letter in mailbox.new_letters()] == [2]
+    assert [letter.number for letter in mailbox.new_actions()] == [2]
 
 
 def test_a_mailbox_begins_with_the_letters_that_come_after_it_was_opened(tmp_path: Path) -> None:
-    early = Mailbox(tmp_path)
+    early = ActionQueue(tmp_path)
     post(tmp_path, 1, 0, Action("stop", step=1, because="x"))
-    ranks = [Mailbox(tmp_path)]
-    assert [letter.number for letter in early.new_letters()] == [1]
-    ranks.append(Mailbox(tmp_path))  # they do not begin at the same moment
+    ranks = [ActionQueue(tmp_path)]
+    assert [letter.number for letter in early.new_actions()] == [1]
+    ranks.append(ActionQueue(tmp_path))  # they do not begin at the same moment
     post(tmp_path, 2, 0, Action("stop", step=1, because="x"))
-    assert [[letter.number for letter in rank.new_letters()] for rank in (early, *ranks)] == [[2], [2], [2]]
+    assert [[letter.number for letter in rank.new_actions()] for rank in (early, *ranks)] == [[2], [2], [2]]
 
 
 def test_a_letter_that_a_full_disk_has_torn_does_not_take_the_next_one_with_it(tmp_path: Path) -> None:
-    early = Mailbox(tmp_path)
+    early = ActionQueue(tmp_path)
     post(tmp_path, 1, 0, Action("stop", step=1, because="x"))
     with (tmp_path / "mailbox.jsonl").open("a") as file:
         file.write('{"number": 2, "at": 0, "act')
-    late = Mailbox(tmp_path)
+    late = ActionQueue(tmp_path)
     post(tmp_path, 3, 0, Action("stop", step=1, because="x"))
-    assert [letter.number for letter in early.new_letters()] == [1, 3]
-    assert [letter.number for letter in late.new_letters()] == [3]
+    assert [letter.number for letter in early.new_actions()] == [1, 3]
+    assert [letter.number for letter in late.new_actions()] == [3]
 
 
 def test_of_two_trainings_side_by_side_each_does_what_was_posted_for_it(run: RunFolder) -> None:

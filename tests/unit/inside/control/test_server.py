@@ -162,7 +162,7 @@ def test_who_asked_has_the_answer_before_a_training_that_ends_has_closed_its_doo
             optimizer.step()
             if asking.ident is None:
                 asking.start()
-        (opened,) = armed().session.doors._open.values()
+        (opened,) = armed().runtime.servers._open.values()
     assert not opened._answering, "the process may end now, and its threads with it"
     asking.join()
     assert came[0]["ok"], came
