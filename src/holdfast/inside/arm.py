@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import importlib
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from io import TextIOWrapper
 from pathlib import Path
 
 from holdfast.inside.control.restarted import restarted
-from holdfast.inside.crash_traceback import FOLDER, listen
 from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.orphaned_output import stay_alive_without
 from holdfast.inside.policy import Policy, read_rules
@@ -132,7 +133,7 @@ def arm_from_environment() -> None:
             listen(RunFolder(Path(folder)))
         restart = restarted()
         if restart is not None and restart.checkpoint is not None:
-            from holdfast.inside.control.trainers import resume_with
+            from holdfast.inside.control.restarted import resume_with
 
             resume_with(restart.checkpoint)
         supervisor = os.environ.get("HOLDFAST_SUPERVISOR", "")
@@ -148,3 +149,26 @@ def arm_from_environment() -> None:
                 severity="warning",
                 evidence={"what": "arming", "error": f"{type(error).__name__}: {error}"},
             )
+
+
+FOLDER = "faults"
+_kept: list[TextIOWrapper] = []  # faulthandler keeps the number of the file, not the file
+
+
+def listen(run: RunFolder) -> None:
+    """Have the stacks of a crash written to `faults/PID.txt`; an empty file is removed when the process ends well."""
+    if faulthandler.is_enabled() or _kept:
+        return
+    folder = run.path / FOLDER
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{os.getpid()}.txt"
+    file = path.open("w", encoding="utf-8")
+    _kept.append(file)
+    faulthandler.enable(file=file, all_threads=True)
+    atexit.register(_remove_if_empty, path, os.getpid())
+
+
+def _remove_if_empty(path: Path, pid: int) -> None:
+    with contextlib.suppress(OSError):
+        if pid == os.getpid() and path.stat().st_size == 0:
+            path.unlink()

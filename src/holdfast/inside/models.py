@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from holdfast.inside.discovery import named
-from holdfast.inside.observers.untrained import Change, Untrained
+from holdfast.inside.observers.parameters import Change, Untrained
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING_INT
 

@@ -18,6 +18,7 @@ from torch import nn
 from holdfast.inside.budget import Budget
 from holdfast.inside.gradients.device_reader import DeviceReader, own_values
 from holdfast.inside.gradients.step_metrics import StepMetrics
+from holdfast.inside.members import Member, Members, parameters_of
 from holdfast.inside.models import Models
 from holdfast.inside.observers import step_columns as at
 from holdfast.inside.observers.inputs import Inputs
@@ -25,11 +26,9 @@ from holdfast.inside.observers.loader import Loader
 from holdfast.inside.observers.losses import Losses
 from holdfast.inside.observers.memory import ProcessMemory, gpu_memory
 from holdfast.inside.observers.modules import ModuleSampler, ModuleTime
+from holdfast.inside.observers.parameters import WeightSample, plain_weights
 from holdfast.inside.observers.step_table import StepTable
-from holdfast.inside.observers.weights import WeightSample, plain_weights
 from holdfast.inside.observers.zero_grad import ZeroGradCheck, report_not_zeroed
-from holdfast.inside.optimizer_member import Member, parameters_of
-from holdfast.inside.optimizer_members import Members
 from holdfast.inside.shield import Shield
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING, MISSING_INT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -17,11 +18,15 @@ from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.process import Process
 from holdfast.inside.ranks import current_rank, world_size
 from holdfast.inside.scope import Scope
-from holdfast.inside.teardown import close_ended
 from holdfast.inside.thread_state import DataFeed
 from holdfast.inside.training import Training
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.stack_signal import answer_signal, withdraw_if_taken
+
+if TYPE_CHECKING:
+    from holdfast.inside.process import Process
+    from holdfast.inside.scope import Scope
+    from holdfast.inside.training import Training
 
 Optimizer = torch.optim.Optimizer
 
@@ -121,3 +126,29 @@ def _disjoint(one: Optimizer, other: Optimizer) -> bool:
     """Whether two optimizers share no parameter: the one that does not step may be an earlier try, thrown away."""
     parts = ({id(p) for group in o.param_groups for p in group["params"]} for o in (one, other))
     return next(parts).isdisjoint(next(parts))
+
+
+def close_ended(process: Process, scope: Scope) -> None:
+    """Have the trainings of a scope that are over closed, and forget them. Does not wait."""
+    for training in scope.take_ended():
+        _forget(process, training)
+        scope.close_later(partial(_close, process, training))
+
+
+def _forget(process: Process, training: Training) -> None:
+    """Nothing in the process is to lead to it any more. In place: the hooks hold on to the same dictionaries."""
+    optimizers, models = process.of_optimizer, process.whole_models
+    for key in [key for key, (optimizer, of) in list(optimizers.items()) if of is training and optimizer() is None]:
+        optimizers.pop(key, None)
+    for key in [key for key, (_, of) in list(models.items()) if of is training]:
+        models.pop(key, None)
+
+
+def _close(process: Process, training: Training) -> None:
+    device = training.reader.device if training.reader is not None else None  # another one than this thread would wait for
+    with torch.cuda.device(device) if device is not None else contextlib.nullcontext():
+        try:
+            for tell in process.when_over:
+                tell(training)
+        finally:
+            training.close()

@@ -37,8 +37,7 @@ from holdfast.checkpoints.write import (
 from holdfast.errors import StorageError
 from holdfast.state.background import Helper
 from holdfast.state.checkpoint_parts import to_parts
-from holdfast.state.host_copy import Block, HostCopier, HostCopy, LiveState
-from holdfast.state.host_memory import available_memory
+from holdfast.state.host_copy import Block, HostCopier, HostCopy, LiveState, available_memory
 from holdfast.state.ranks import RankNotes, SaveGroup, finish_before_groups_end
 from holdfast.state.report import SaveReport, while_saving
 from holdfast.state.sharded import SHARDS, files_of, name_tensors, training_part, write_shards

@@ -10,7 +10,7 @@ import torch
 from every_case import every_case
 from torch import nn
 
-from holdfast.injected.replay.operations import ModuleNames, Operations, Origin, is_bad
+from holdfast.injected.operations import ModuleNames, Operations, Origin, is_bad
 from holdfast.probe.meaning import Meaning, meaning_of
 
 INF = float("inf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.inside.shield import Shield
-from holdfast.inside.taps.patches import Patches
+from holdfast.inside.taps.registry import Patches
 
 
 def failing() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.inside.control.captured_output import captured
 from holdfast.inside.control.names import Finder, Names, Scopes
-from holdfast.inside.control.time_limit import Gate, TookTooLong
+from holdfast.inside.control.tensor_access import Gate, TookTooLong
 
 FILE = "<eval>"
 _VALUE_CHARACTERS, _ERROR_CHARACTERS = 64 * 1024, 64 * 1024

@@ -20,8 +20,8 @@ import torch
 from holdfast.errors import HoldfastError
 from holdfast.inside.control.restarted import restarted
 from holdfast.inside.guard.skipping import SkippedUpdate
+from holdfast.inside.members import parameters_of
 from holdfast.inside.observers.heartbeat import HEARTBEAT
-from holdfast.inside.optimizer_member import parameters_of
 from holdfast.inside.ranks import world_size
 from holdfast.signals.pulse import CATCHING_UP, TRAINING
 

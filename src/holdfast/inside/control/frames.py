@@ -7,9 +7,12 @@ is put back, and that is done only in the thread whose frame it is, between two 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import inspect
 import os
 import sys
+import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -86,3 +89,21 @@ class Locals:
 def is_function(frame: FrameType) -> bool:
     """Whether a frame has locals of its own; those of a module are its globals, those of a class body the class."""
     return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+
+
+def all_stacks() -> dict[str, Any]:
+    """The stacks as `faulthandler` writes them, and the threads with their names and frames, the innermost first."""
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file=file.fileno(), all_threads=True)
+        file.seek(0)
+        text = file.read().decode(errors="replace")
+    known = {thread.ident: thread for thread in threading.enumerate()}
+    threads: list[dict[str, Any]] = []
+    names: list[str] = []
+    for ident, frame in sys._current_frames().items():
+        thread = known.get(ident)
+        name, native = (thread.name, thread.native_id) if thread is not None else ("", None)
+        frames = [[one.f_code.co_name, one.f_code.co_filename, one.f_lineno] for one in all_frames(frame)]
+        threads.append({"ident": ident, "name": name, "native_id": native, "frames": frames})
+        names.append(f"Thread 0x{ident:016x} is {name or 'unnamed'} (os thread {native})")
+    return {"ok": True, "value": text + "\n" + "\n".join(names), "threads": threads, "output": "", "error": None}

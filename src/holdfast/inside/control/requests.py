@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from holdfast.inside.control.by_type import ByType
 from holdfast.inside.control.evaluate import Code, Evaluator, frame_of, read_code, told_syntax
+from holdfast.inside.control.frames import all_stacks
+from holdfast.inside.control.names import ByType
 from holdfast.inside.control.settings import AppliedChange, Settings, read_setting
-from holdfast.inside.control.stacks import all_stacks
-from holdfast.inside.control.step_boundary import Answer, Asked, Boundary
-from holdfast.inside.control.tensor_access import NoTensorAccess
-from holdfast.inside.control.time_limit import Gate
-from holdfast.inside.control.waiting import Request, do_between_steps, seconds_of, until_done
+from holdfast.inside.control.step_boundary import Answer, Asked, Boundary, Request, do_between_steps, seconds_of, until_done
+from holdfast.inside.control.tensor_access import Gate, NoTensorAccess
 from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.observers.memory import resident_of
 from holdfast.signals.actions import Refused

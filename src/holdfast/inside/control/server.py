@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast.inside.control import captured_output as printed
 from holdfast.inside.control.evaluate import Evaluator
 from holdfast.inside.control.requests import Requests
-from holdfast.inside.control.step_boundary import Boundary
-from holdfast.inside.control.waiting import Request
+from holdfast.inside.control.step_boundary import Boundary, Request
 from holdfast.signals.door import REQUEST_BYTES, listen_in, peer_of, receive, remove, send
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import torch
 from holdfast.signals.actions import Refused
 
 if TYPE_CHECKING:
-    from holdfast.inside.optimizer_members import Members
+    from holdfast.inside.members import Members
 
 Optimizer = torch.optim.Optimizer
 _TEXT = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[\s*(\d+)\s*\])?\s*([*/]?=)\s*(\S.*?)\s*$")

@@ -19,9 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from holdfast.inside.gradients.cuda import GradientKernel
-from holdfast.inside.gradients.cuda_kernels import SENDING, Kernel, can_compile, pointer_of_pinned
-from holdfast.state.host_memory import pinned_zeros
+from holdfast.inside.gradients.cuda import SENDING, GradientKernel, Kernel, can_compile, pointer_of_pinned
+from holdfast.state.host_copy import pinned_zeros
 
 Numbers = npt.NDArray[Any]
 SCALARS = ("loss", "norm", "lr", "scale", "grad_scale", "found_inf", "update_ratio")  # that a row has a place for

@@ -120,3 +120,39 @@ def _each_norm(gradients: list[torch.Tensor], order: float) -> Numbers:
     else:
         norms = [_exact_norm(gradient, order if gradient.numel() else 2.0) for gradient in gradients]
     return torch.stack(norms).double().numpy()
+
+
+try:
+    from holdfast.inside.gradients import _by_address
+except ImportError:  # no compiler where Holdfast was installed, or not installed at all: run from its source
+    _by_address = None  # type: ignore[assignment]
+
+_VALUES_AT_MOST = 1 << 18  # beyond that, torch's threads are worth their calls
+_TABLE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # torch 2.10 and newer
+_Tensor = torch.Tensor
+AVAILABLE = _by_address is not None and _TABLE is not None
+
+
+def _unknown(*_: Any) -> None:
+    return None
+
+
+_scalar = _by_address.scalar if AVAILABLE else _unknown
+_squares = _by_address.squares if AVAILABLE else _unknown
+_addresses = _by_address.addresses if AVAILABLE else _unknown
+
+
+def quick_value(tensor: Any) -> float | None:
+    """The value of a plain single-precision scalar in host memory."""
+    return _scalar(tensor, _Tensor, _TABLE)
+
+
+def quick_norm(parameters: list[Any]) -> float | None:
+    """Norm of all gradients of these parameters; negative if there are none."""
+    squares = _squares(parameters, _Tensor, _TABLE, _VALUES_AT_MOST)
+    return math.sqrt(squares) if squares is not None and squares >= 0.0 else squares
+
+
+def quick_addresses(parameters: list[Any], gpu: int, sizes: Any, kinds: Any, addresses: bytearray) -> bool:
+    """Write down where the gradients of all these parameters lie; False unless all are there, of these sizes and kinds."""
+    return bool(_addresses(parameters, _Tensor, _TABLE, gpu, sizes, kinds, addresses))

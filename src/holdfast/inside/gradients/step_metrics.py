@@ -16,7 +16,7 @@ import torch
 from holdfast.inside.gradients.cuda import GradientKernel, can_be_read_by_kernel, read_with_foreach
 from holdfast.inside.gradients.device_reader import PLACES, DeviceReader, Row, Transfer, own_values
 from holdfast.inside.gradients.host import GradientStats, PerParameter, values_of
-from holdfast.inside.observers.untrained import Change
+from holdfast.inside.observers.parameters import Change
 
 Names = Callable[[], list[int]]
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from holdfast.inside.gradients.cuda_kernels import Kernel, can_compile, pointer
+from holdfast.inside.gradients.cuda import Kernel, can_compile, pointer
 
 
 class RunningStatistics:

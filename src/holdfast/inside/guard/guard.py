@@ -19,10 +19,9 @@ from torch import nn
 from holdfast.inside.gradients.step_metrics import StepMetrics
 from holdfast.inside.guard.averages import Averages
 from holdfast.inside.guard.batchnorm import RunningStatistics
-from holdfast.inside.guard.clipping import NormHistory
 from holdfast.inside.guard.report import Report
-from holdfast.inside.guard.skipping import Flag, SkippedUpdate, takes_a_flag
-from holdfast.inside.optimizer_member import parameters_of
+from holdfast.inside.guard.skipping import Flag, NormHistory, SkippedUpdate, takes_a_flag
+from holdfast.inside.members import parameters_of
 from holdfast.inside.policy import Policy
 from holdfast.inside.ranks import RankAgreement, sharing_ranks, world_size
 

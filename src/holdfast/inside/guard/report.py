@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.inside.gradients.step_metrics import StepMetrics
-from holdfast.inside.guard.failure_context import FailureContext
-from holdfast.inside.guard.variables import about_variables
+from holdfast.inside.guard.failure_context import FailureContext, about_variables
 from holdfast.signals.journal import Journal
 
 _TOLD_EACH = 3  # after so many of a kind, only every doubling of their number is told

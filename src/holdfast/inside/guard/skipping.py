@@ -6,6 +6,7 @@ script finds the gradients again after the step, as it would without Holdfast.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -61,3 +62,30 @@ def takes_a_flag(optimizer: Optimizer) -> bool:
     if not getattr(optimizer, "_step_supports_amp_scaling", False) or not optimizer.state:
         return False
     return all(group.get("fused") for group in optimizer.param_groups)
+
+
+_WARM_UP = 50  # norms, before anything is called unusual
+_FORGETS = 0.999  # what is left of the largest norm after a step: half of it after 700
+_TIMES = 8.0  # over the largest
+
+
+class NormHistory:
+    """The norms of a training's gradients so far."""
+
+    def __init__(self, *, times: float = _TIMES, warm_up: int = _WARM_UP) -> None:
+        self._times, self._warm_up = times, warm_up
+        self.largest, self.seen = 0.0, 0
+
+    def limit(self) -> float:
+        """The largest norm that an update may have now."""
+        return self._times * self.largest if self.seen >= self._warm_up and self.largest > 0.0 else math.inf
+
+    def add(self, norm: float) -> None:
+        """Take in the norm of an update that was made."""
+        if math.isfinite(norm):
+            self.largest = max(norm, self.largest * _FORGETS)
+            self.seen += 1
+
+    def forget(self) -> None:
+        """Begin again, after a roll-back, or with other parameters."""
+        self.largest, self.seen = 0.0, 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from holdfast.inside.gradients.by_address import quick_value
+from holdfast.inside.gradients.host import quick_value
 
 _KEPT_AT_MOST = 256
 

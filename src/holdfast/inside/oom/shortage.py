@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 
 from holdfast.memory_errors import GPU_LIBRARY_TEXTS, NO_ENGINE_TEXTS, place_of_memory_error
-from holdfast.state.host_memory import available_memory
+from holdfast.state.host_copy import available_memory
 
 _ASKED_FOR = re.compile(r"[Tt]ried to allocate ([\d.]+) (bytes|[KMGT]i?B)")
 _UNITS = {"bytes": 1, **{f"{letter}{i}B": 1 << 10 * power for power, letter in enumerate("KMGT", 1) for i in ("i", "")}}

@@ -17,7 +17,6 @@ from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.observers.modules import without_hooks
 from holdfast.inside.runtime import Runtime
 from holdfast.inside.shield import Shield
-from holdfast.inside.taps.closures import closure_of, with_closure
 from holdfast.inside.taps.collectives import BACKWARD, watch_collectives
 from holdfast.inside.taps.registry import Taps
 from holdfast.signals.pulse import LOADING
@@ -320,3 +319,16 @@ class Hooks:
             return without_hooks(original(module))
 
         return __getstate__
+
+
+def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+    """The closure, where there is one: an optimizer of one's own may take a loss, a rate or a model in its place."""
+    given = kwargs["closure"] if "closure" in kwargs else args[1] if len(args) > 1 else None
+    return given if callable(given) and not isinstance(given, nn.Module) else None
+
+
+def with_closure(args: tuple[Any, ...], kwargs: dict[str, Any], closure: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
+    """The same arguments with another closure."""
+    if "closure" in kwargs:
+        return args, {**kwargs, "closure": closure}
+    return (args[0], closure, *args[2:]), kwargs

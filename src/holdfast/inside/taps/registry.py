@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.inside.taps.patches import Patches
-
 ALWAYS = "always"
 GUARD = "`guard`, `heal`"
 RANKS = "several ranks"
@@ -106,3 +104,30 @@ def _table() -> str:
 if __name__ == "__main__":
     _path = Path(sys.argv[1])
     _path.write_text(page(_path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+class Patches:
+    """The replaced attributes, in the order they were replaced."""
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Any, str, Any, Any]] = []
+
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Replace `owner.name` by `make(original)`; an owner without that name is left alone (another torch version)."""
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+        ours = make(original)
+        for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
+            if hasattr(original, attribute):
+                setattr(ours, attribute, getattr(original, attribute))
+        ours.__wrapped__ = original
+        setattr(owner, name, ours)
+        self._undo.append((owner, name, original, ours))
+
+    def restore(self) -> None:
+        """Put every original back that nobody else has wrapped."""
+        while self._undo:
+            owner, name, original, ours = self._undo.pop()
+            if getattr(owner, name, None) is ours:
+                setattr(owner, name, original)

@@ -25,9 +25,8 @@ import torch
 from torch.utils.data import get_worker_info
 
 from holdfast.inside.gradients.non_finite import Bad, bad_tensors, is_state
-from holdfast.inside.observers.checkpoint_log import CheckpointLog
+from holdfast.inside.observers.checkpoint_log import CheckpointLog, SavedRows
 from holdfast.inside.observers.heartbeat import HEARTBEAT
-from holdfast.inside.observers.saved_rows import SavedRows
 from holdfast.inside.shield import Shield
 from holdfast.inside.taps.imports import when_imported
 from holdfast.inside.taps.registry import Taps

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.inside.control.evaluate import Evaluator, read_code
-from holdfast.inside.control.time_limit import Gate
+from holdfast.inside.control.tensor_access import Gate
 
 LIMIT = 3
 

@@ -10,7 +10,7 @@ import torch
 from every_case import every_case
 from torch.utils.data import DataLoader, TensorDataset
 
-from holdfast.inside.control import trainers
+from holdfast.inside.control import restarted
 from holdfast.inside.control.restarted import Restarted, cap_workers, fewer, read
 from holdfast.inside.taps.registry import Taps
 
@@ -68,7 +68,7 @@ def test_a_trainer_that_is_given_no_checkpoint_gets_the_chosen_one(tmp_path: Pat
 
     module = types.ModuleType("lightning.pytorch.trainer.trainer")
     module.Trainer = Trainer  # type: ignore[attr-defined]
-    trainers.fill_in(module, str(tmp_path / "last.ckpt"))
+    restarted.fill_in(module, str(tmp_path / "last.ckpt"))
     Trainer().fit("model")
     Trainer().fit("model", ckpt_path="mine.ckpt")
     Trainer().fit("model", None, None, None, "mine.ckpt")
@@ -82,8 +82,8 @@ def test_a_trainer_is_not_given_a_checkpoint_of_another_kind(tmp_path: Path) -> 
 
     module = types.ModuleType("transformers.trainer")
     module.Trainer = Trainer  # type: ignore[attr-defined]
-    trainers.fill_in(module, str(tmp_path / "last.pt"))
+    restarted.fill_in(module, str(tmp_path / "last.pt"))
     assert Trainer().train() is None
     (tmp_path / "trainer_state.json").touch()
-    trainers.fill_in(module, str(tmp_path))
+    restarted.fill_in(module, str(tmp_path))
     assert Trainer().train() == str(tmp_path) and Trainer().train("mine") == "mine"

@@ -8,7 +8,7 @@ import torch
 from every_case import every_case
 
 from holdfast.inside.control.settings import Settings, read_setting
-from holdfast.inside.optimizer_member import Member
+from holdfast.inside.members import Member
 from holdfast.signals.actions import Refused
 
 

@@ -4,7 +4,7 @@ import threading
 import time
 
 from holdfast.inside.control.evaluate import Evaluator, read_code
-from holdfast.inside.control.time_limit import Gate
+from holdfast.inside.control.tensor_access import Gate
 
 
 def nothing(*_: object) -> None:

@@ -9,7 +9,7 @@ import torch
 from every_case import every_case
 from torch import nn
 
-from holdfast.inside.gradients.by_address import AVAILABLE, quick_norm, quick_value
+from holdfast.inside.gradients.host import AVAILABLE, quick_norm, quick_value
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="the compiled part was not built, or torch is older than 2.10")
 

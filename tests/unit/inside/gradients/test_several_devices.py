@@ -16,13 +16,13 @@ from every_case import every_case
 from torch import nn
 from watched_process import Watching, sgd, small, train
 
-from holdfast.inside import optimizer_member as member
+from holdfast.inside import members as member
 from holdfast.inside import training
 from holdfast.inside.arm import arm_from_environment, armed
 from holdfast.inside.gradients import device_reader as device
 from holdfast.inside.gradients.device_reader import DeviceReader
 from holdfast.inside.gradients.step_metrics import StepMetrics
-from holdfast.inside.observers.weights import WeightSample, weight_norms
+from holdfast.inside.observers.parameters import WeightSample, weight_norms
 from holdfast.inside.training import Training
 from holdfast.signals.run_folder import RunFolder
 

@@ -8,7 +8,7 @@ import torch
 from every_case import every_case
 from torch import nn
 
-from holdfast.inside.guard.variables import about_variables
+from holdfast.inside.guard.failure_context import about_variables
 
 MODEL = nn.Linear(4, 3)
 

@@ -7,7 +7,7 @@ import weakref
 import torch
 from torch import nn
 
-from holdfast.inside.observers.untrained import Untrained
+from holdfast.inside.observers.parameters import Untrained
 
 
 def _said(

@@ -11,7 +11,7 @@ from every_case import every_case
 from torch import nn
 from watched_process import Watching, small
 
-from holdfast.injected.replay.replay import Replay
+from holdfast.injected.replay import Replay
 
 
 class Given(torch.optim.Optimizer):

@@ -16,7 +16,7 @@ from saving_script import SAVE, checkpoints, findings, made, train
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from holdfast.inside.observers.saved_rows import SavedRows
+from holdfast.inside.observers.checkpoint_log import SavedRows
 from holdfast.signals.lineage import mark_of
 
 # What is told

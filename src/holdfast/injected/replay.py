@@ -24,14 +24,14 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from holdfast.injected.replay.operations import ModuleNames, Operations, Origin, is_bad
-from holdfast.injected.replay.saved_step import alike, fits, moved, related, set_randomness, state_dicts
+from holdfast.injected.operations import ModuleNames, Operations, Origin, is_bad
+from holdfast.injected.saved_step import alike, fits, moved, related, set_randomness, state_dicts
 from holdfast.inside.arm import armed
 from holdfast.inside.discovery import find_live_objects, plain_name
 from holdfast.inside.observers.batch_contents import bad_fields, leaves, look_at_input
 from holdfast.inside.scope import Scope
-from holdfast.inside.taps.closures import closure_of, with_closure
-from holdfast.inside.taps.patches import Patches
+from holdfast.inside.taps.hooks import closure_of, with_closure
+from holdfast.inside.taps.registry import Patches
 from holdfast.signals.run_folder import RunFolder
 
 RESULT = "HOLDFAST_REPLAY_RESULT"

@@ -7,22 +7,25 @@ of the process.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
+import resource
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from holdfast.injected.plan.host import host_memory, resident_peak, start_peak
-from holdfast.injected.plan.saved import SavedForBackward
 from holdfast.inside.discovery import find_live_objects, find_roots
-from holdfast.inside.taps.patches import Patches
+from holdfast.inside.taps.registry import Patches
 
 VARIABLE = "HOLDFAST_PLAN"
 _LOADER = inspect.signature(DataLoader.__init__)
@@ -176,3 +179,123 @@ def _tensors(batch: Any) -> Any:
 
 def _bytes(tensors: list[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+_PROC = Path("/proc/self")
+
+
+def start_peak() -> None:
+    """Let the peak begin again; where the system cannot, it stays the highest so far."""
+    with contextlib.suppress(OSError):
+        (_PROC / "clear_refs").write_text("5")
+
+
+def resident_peak() -> int:
+    """Bytes that were resident at most since `start_peak`."""
+    try:
+        return _field(_PROC / "status", "VmHWM:") * 1024
+    except (OSError, IndexError, ValueError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+
+
+def host_memory() -> dict[str, Any]:
+    """Resident memory of this process, and what each of its children holds alone."""
+    try:
+        children = [int(word) for task in (_PROC / "task").iterdir() for word in (task / "children").read_text().split()]
+        own = _field(_PROC / "status", "VmRSS:") * 1024
+    except (OSError, IndexError, ValueError):
+        return {"host": resident_peak(), "workers": []}
+    return {"host": own, "workers": [held for held in map(_held_alone, children) if held]}
+
+
+def _held_alone(pid: int) -> int:
+    """Bytes that would be free if the process were not there."""
+    try:
+        file = Path(f"/proc/{pid}/smaps_rollup")
+        return 1024 * (_field(file, "Private_Clean:") + _field(file, "Private_Dirty:"))
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _field(file: Path, name: str) -> int:
+    return int(file.read_text().split(name)[1].split()[0])
+
+
+class SavedForBackward:
+    """Bytes that are kept inside the model's repeated blocks, and outside of them; each storage once."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[type, int] = {}
+        self._inside: list[nn.Module] = []
+        self._clear()
+
+    def listen(self) -> None:
+        """Hear of every tensor that is kept, and of the blocks that are being computed."""
+        register_module_forward_pre_hook(self._enter)
+        register_module_forward_hook(self._leave, always_call=True)
+        torch.autograd.graph.saved_tensors_hooks(self._keep, _give_back).__enter__()
+
+    def take(self) -> dict[str, int]:
+        """The bytes of the step that is over: all, the largest block's, and the blocks' inputs."""
+        told = {
+            "saved": self._saved,
+            "in_blocks": sum(self._of_block.values()),
+            "largest_block": max(self._of_block.values(), default=0),
+            "block_inputs": self._inputs,
+            "blocks": len(self._of_block),
+        }
+        self._clear()
+        return told
+
+    def _clear(self) -> None:
+        self._saved = self._inputs = 0
+        self._seen: set[int] = set()
+        self._of_block: dict[int, int] = {}
+
+    def _enter(self, module: nn.Module, inputs: Any) -> None:
+        if not self._inside and torch.is_grad_enabled() and _is_block(module):
+            self._inside.append(module)
+            self._of_block.setdefault(id(module), 0)
+            self._inputs += sum(one.numel() * one.element_size() for one in inputs if isinstance(one, torch.Tensor))
+
+    def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
+        if self._inside and self._inside[-1] is module:
+            self._inside.pop()
+
+    def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, nn.Parameter) or not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+            return tensor
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._seen and not (tensor.is_leaf and tensor.requires_grad):
+            self._seen.add(storage.data_ptr())
+            self._saved += storage.nbytes()
+            if self._inside:
+                self._of_block[id(self._inside[-1])] += storage.nbytes()
+        return tensor
+
+
+def _give_back(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _is_block(module: nn.Module) -> bool:
+    """A part that is worth computing again: one of several children, with children and parameters of its own."""
+    return any(True for _ in module.children()) and any(True for _ in module.parameters()) and module in _repeated()
+
+
+_KNOWN: list[set[nn.Module]] = []
+
+
+def _repeated() -> set[nn.Module]:
+    """The modules of lists and sequences of at least two alike, found once."""
+    if not _KNOWN:
+        from holdfast.inside.discovery import find_live_objects
+
+        found: set[nn.Module] = set()
+        for parent in find_live_objects().modules:
+            if isinstance(parent, nn.ModuleList | nn.Sequential) and len(parent) > 1:
+                kinds = [type(child) for child in parent]
+                found |= {child for child in parent if kinds.count(type(child)) > 1}
+        _KNOWN.append(found)
+    return _KNOWN[0]
