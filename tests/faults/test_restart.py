@@ -79,7 +79,7 @@ def test_a_script_that_cannot_resume_is_fast_forwarded_after_an_error_and_the_er
     assert done.returncode == 0 and done.stdout.splitlines()[-1] + "\n" == undisturbed
     theirs, ours = done.stderr.split("ValueError: sample 4711 has no label\n")
     assert "Traceback" in theirs and ours.startswith("holdfast: ended with ValueError after step 100 (exit 1) [script-error]")
-    assert re.search(r"holdfast: caught up at step \d+", ours)
+    assert re.search(r"holdfast: training continues at step \d+", ours)
     (row,) = restarts_of(tmp_path / "runs/a")
     assert row["because"] == "script-error" and row["checkpoint_step"] > 0
     (error,) = (one for one in findings_of(tmp_path / "runs/a") if one["code"] == "script-error")

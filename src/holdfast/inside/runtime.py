@@ -16,6 +16,7 @@ import os
 import sys
 import time
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -53,6 +54,7 @@ class Runtime(Process):
         self.servers: ControlServers | None = None
         self.interrupt = Interrupt(self)
         self.fast_forwarding: FastForward | None = None  # after a restart of a script that does not resume by itself
+        self.saves.fast_forwarding = lambda: self.fast_forwarding is not None
         self.when_begun.append(self._training_begins)
         self.when_over.append(self._close_server)
 
@@ -329,10 +331,14 @@ class Runtime(Process):
         self._open_server(scope, training)
         if scope.follows_children and scope.policy.acts:
             self.interrupt.listen(scope)
-        if restarted() is not None and isinstance(optimizer, Optimizer):
+        restart = restarted()
+        if restart is not None and isinstance(optimizer, Optimizer):
             from holdfast.inside.control.fast_forward import start_fast_forward
 
-            self.fast_forwarding = start_fast_forward(self.loads, scope, training, optimizer)
+            self.fast_forwarding = start_fast_forward(self.loads, scope, training, optimizer, uses_grad=self.gradient_calls > 0)
+            if self.fast_forwarding is not None:
+                folders = {Path(row["path"]).parent for row in scope.run.journal if row.get("event") == "saved"}
+                self.fast_forwarding.protected = self.saves.protect_earlier(folders, restart.attempt)
 
     def _open_server(self, scope: Scope, training: Training) -> None:
         """Let a training be asked from outside, unless that was switched off."""

@@ -1,21 +1,27 @@
-"""A script that knows nothing of resuming is started again: bring it to where it was, with its own loop and its own counters.
+"""Fast-forward a restarted script that cannot resume by itself: its own loop runs, with its own counters, but learns nothing.
 
-The state that was kept is put back at the first step. Then the script goes through its loop as it always does, but nothing is
-computed backwards and no update is made, until its loop is at the step of that state; there it is put back once more, with the
-random generators, and the training goes on as if nothing had happened: as many steps in all, in the order of the script's loop.
+The saved state is restored at the first step. Up to the step of that state there is no backward pass and no update; then it is
+restored again, with the random generators, and training continues as if nothing had happened.
 
-It costs about the forward passes of the steps that were done. What the script prints, evaluates or saves meanwhile is that of the
-state that was kept, so no good checkpoint of its own is overwritten by a worse one.
+A forward pass in training mode returns the output of an earlier batch of the same shape, and a loader without workers returns an
+earlier batch of the same size: nobody learns from them. Evaluations compute real metrics of the saved state, once for each input.
+A forward pass or a data set that draws random numbers on the host runs for real, so that the order of the data stays the same.
 """
 
 from __future__ import annotations
 
 import contextlib
+import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
 from holdfast.errors import HoldfastError
 from holdfast.inside.control.restarted import restarted
@@ -27,15 +33,24 @@ from holdfast.signals.pulse import CATCHING_UP, TRAINING
 
 if TYPE_CHECKING:
     from holdfast.inside.control.control import Control
+    from holdfast.inside.guard.protected_checkpoints import Protected
     from holdfast.inside.scope import Scope
     from holdfast.inside.taps.loads import Loads
     from holdfast.inside.training import Training
 
 Optimizer = torch.optim.Optimizer
+_OUTPUT_BYTES = 256 << 20  # of the outputs that are kept, all together
+_OUTPUTS = 64  # in training mode: each is for another shape of the input
+_PLAIN = (int, float, bool, str, type(None))
 
 
-def start_fast_forward(loads: Loads, scope: Scope, training: Training, optimizer: Optimizer) -> FastForward | None:
-    """Begin to catch up, where the script was started again, has loaded nothing itself, and a state was kept."""
+def start_fast_forward(
+    loads: Loads, scope: Scope, training: Training, optimizer: Optimizer, *, uses_grad: bool
+) -> FastForward | None:
+    """Begin, if the script was restarted, has loaded nothing itself, and there is a saved state.
+
+    `uses_grad`: the script calls `torch.autograd.grad`, which needs the graph of a real forward pass.
+    """
     restart, control = restarted(), training.control
     if (
         restart is None
@@ -48,7 +63,7 @@ def start_fast_forward(loads: Loads, scope: Scope, training: Training, optimizer
         return None
     if loads.was_put_into(optimizer) or scope.origin is not None or restart.loaded_by_script(loads.paths):
         return None
-    fast_forwarding = FastForward(control, Path(restart.kept).parent, restart.kept_step)
+    fast_forwarding = FastForward(control, Path(restart.kept).parent, restart.kept_step, caches=not uses_grad)
     if not fast_forwarding.begin(others=training.expects_others):
         return None
     training.begin_at(fast_forwarding.to)
@@ -56,22 +71,26 @@ def start_fast_forward(loads: Loads, scope: Scope, training: Training, optimizer
 
 
 class FastForward:
-    """Counts the steps of the main optimizer until `to`; all updates before it are left out."""
+    """Counts the steps of the main optimizer up to `to`; all updates before it are skipped."""
 
-    def __init__(self, control: Control, folder: Path, to: int) -> None:
+    def __init__(self, control: Control, folder: Path, to: int, *, caches: bool) -> None:
         self._control, self._folder, self.to = control, folder, to
         self._steps: dict[int, int] = {}  # that each optimizer has made
         self._fits, self._why, self._stepped_again = False, "", False
         self._seen: set[int] = set()
         self._left_out: SkippedUpdate | None = None
         self._trained: dict[int, list[torch.Tensor]] = {}  # by optimizer: what got gradients in its first step
+        self._zeros: list[torch.Tensor] = []  # their gradients, as long as there is no backward pass
         self._alone = world_size() == 1  # several ranks reduce their gradients in the backward pass, and wait for each other
+        self.protected: Protected | None = None  # the checkpoints that the earlier attempt saved
+        self._caches = caches and self._alone
+        self._outputs, self._drawn = CachedOutputs(), CachedBatches()
         HEARTBEAT.enter(CATCHING_UP)
 
     def begin(self, *, others: bool) -> bool:
         """Put the kept state back; False, with nothing changed, if it does not fit. It may yet, if `others` are still to come."""
         if self._put_back_first() or (others and self._why):
-            self._say(f"catching up to step {self.to:,}: the script's loop is gone through without updates")
+            self._say(f"fast-forwarding to step {self.to:,}: the script's loop runs without updates")
             return True
         self._give_up()
         return False
@@ -87,6 +106,7 @@ class FastForward:
         return bool(found)
 
     def _give_up(self) -> None:
+        self._outputs.remove()
         HEARTBEAT.enter(TRAINING)
         self._say(f"saved state {f'cannot be used ({self._why})' if self._why else 'not found'}; starting from scratch")
 
@@ -97,10 +117,16 @@ class FastForward:
         """
         if not self._alone or len(self._trained) != 1 or not self._stepped_again:
             return False
-        for parameter in next(iter(self._trained.values())):
+        trained = next(iter(self._trained.values()))
+        self._zeros = self._zeros or [torch.zeros_like(parameter) for parameter in trained]
+        for parameter, zero in zip(trained, self._zeros, strict=True):
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = zero
         return True
+
+    def next_batch(self, iterator: Any) -> Any:
+        """The next batch of a training loader without workers, by its sampler alone where possible; None: draw it as usual."""
+        return self._drawn.next(iterator) if self._caches and torch.is_grad_enabled() else None
 
     def before(self, training: Training, optimizer: Optimizer) -> bool:
         """An update comes: leave it out. An optimizer that is new here brings its own part of the state.
@@ -115,6 +141,8 @@ class FastForward:
             self._give_up()
             training.begin_at(0)
             return False
+        elif self._caches and len(self._seen) == 1:
+            self._outputs.stand_in_for(training.roots())
         self._stepped_again = id(optimizer) in self._trained
         if not self._stepped_again:
             self._trained[id(optimizer)] = [one for one in parameters_of(optimizer) if one.grad is not None]
@@ -131,9 +159,12 @@ class FastForward:
         HEARTBEAT.beat()
         if main is not optimizer or not self._fits or self._steps[id(optimizer)] < self.to:
             return False
+        self._outputs.remove()
         self._put_back(randomness=self._alone)  # what is on disk is rank 0's; the others have drawn as before on the way here
         HEARTBEAT.enter(TRAINING)
-        self._say(f"caught up at step {self.to:,}")
+        skipped = self.protected.num_skipped if self.protected is not None else 0
+        left = f"; {skipped} saves over earlier checkpoints were skipped" if skipped else ""
+        self._say(f"training continues at step {self.to:,}{left}")
         return True
 
     def _put_back(self, *, randomness: bool = False) -> None:
@@ -142,3 +173,129 @@ class FastForward:
     def _say(self, words: str) -> None:
         with contextlib.suppress(OSError, ValueError):
             print(f"holdfast: {words}", file=sys.stderr, flush=True)
+
+
+class CachedOutputs:
+    """Stands in for the forward pass of models whose weights do not change.
+
+    Where the script never calls the whole model (a LightningModule), its children are the models.
+    """
+
+    def __init__(self) -> None:
+        self._models: list[nn.Module] = []
+        self._outputs: dict[Any, tuple[list[Any], Any]] = {}
+        self._bytes, self._called, self._draws = 0, False, False
+
+    def stand_in_for(self, roots: list[nn.Module]) -> None:
+        """Replace the forward pass of these models, or that of their children once a step has not called them."""
+        if self._called or self._draws:
+            return
+        models = [child for root in roots for child in root.children()] if self._models == roots else roots
+        self.remove()
+        self._models = models
+        for model in models:
+            if "forward" not in vars(model) and not isinstance(model, torch.jit.ScriptModule):
+                vars(model)["forward"] = _Forward(self, model, model.forward)
+
+    def remove(self) -> None:
+        """Give the models their forward pass back."""
+        for model in self._models:
+            if isinstance(vars(model).get("forward"), _Forward):
+                del vars(model)["forward"]
+        self._models, self._called = [], False
+
+    def output(self, model: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """What the forward pass returned for such an input, or returns now."""
+        self._called = True
+        key = None if self._draws else _key(model, args, kwargs)
+        if key in self._outputs:
+            leaves, structure = self._outputs[key]
+            return pytree.tree_unflatten([_fresh(leaf) for leaf in leaves], structure)
+        before = _host_randomness()
+        output = forward(*args, **kwargs)
+        if before != _host_randomness():
+            self._draws = True  # dropout on the host: which samples come next depends on it
+        elif key is not None:
+            self._keep(key, output)
+        return output
+
+    def _keep(self, key: Any, output: Any) -> None:
+        leaves, structure = pytree.tree_flatten(output)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        size = self._bytes + sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        if size > _OUTPUT_BYTES or (key[1] and len(self._outputs) >= _OUTPUTS):
+            return
+        if all(type(leaf) in (torch.Tensor, *_PLAIN) for leaf in leaves):
+            self._bytes = size
+            self._outputs[key] = [_fresh(leaf) for leaf in leaves], structure
+
+
+class _Forward:
+    """In the place of a model's `forward`. A model that is copied or pickled meanwhile goes without it."""
+
+    is_holdfast = True
+
+    def __init__(self, outputs: CachedOutputs, model: nn.Module, forward: Callable[..., Any]) -> None:
+        self._outputs, self._model, self._forward = outputs, model, forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._outputs.output(self._model, self._forward, args, kwargs)
+
+
+def _key(model: nn.Module, args: Any, kwargs: Any) -> Any:
+    """What an output depends on while the weights stay the same; in training mode only shapes matter. None if it is not known."""
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    parts: list[Any] = []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            parts.append((leaf.shape, leaf.dtype, leaf.device, None if model.training else _checksum(leaf)))
+        elif isinstance(leaf, _PLAIN):
+            parts.append(leaf)
+        else:
+            return None
+    autocast = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
+    return id(model), model.training, torch.is_grad_enabled(), autocast, repr(structure), tuple(parts)
+
+
+def _checksum(tensor: torch.Tensor) -> tuple[float, float]:
+    values = tensor.detach().reshape(-1).double()
+    places = torch.arange(1, values.numel() + 1, dtype=torch.float64, device=values.device)
+    first, second = torch.stack([values.sum(), (values * places.remainder(8191)).sum()]).tolist()
+    return first, second
+
+
+def _fresh(leaf: Any) -> Any:
+    """A tensor of its own: the script may change it in place."""
+    return leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _host_randomness() -> tuple[bytes, Any, Any]:
+    numpys: Any = np.random.get_state(legacy=True)
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), (numpys[1].tobytes(), *numpys[2:])
+
+
+class CachedBatches:
+    """Batches of loaders without workers, whose samples need not be read to be counted."""
+
+    def __init__(self) -> None:
+        self._batches: dict[tuple[int, int], Any] = {}  # by data set and size
+        self._draws: set[int] = set()  # data sets that draw random numbers on the host
+
+    def next(self, iterator: Any) -> Any:
+        """The next batch; None if this loader cannot be moved by its sampler alone."""
+        if type(iterator) is not _SingleProcessDataLoaderIter or iterator._dataset_kind != _DatasetKind.Map:
+            return None
+        data = id(iterator._dataset)
+        if data in self._draws or not iterator._auto_collation:
+            return None
+        index = iterator._next_index()  # type: ignore[no-untyped-call]
+        batch = self._batches.get((data, len(index)))
+        if batch is None:
+            before = _host_randomness()
+            batch = iterator._dataset_fetcher.fetch(index)
+            if before != _host_randomness():
+                self._draws.add(data)
+            else:
+                self._batches[data, len(index)] = batch
+        iterator._num_yielded += 1
+        return pytree.tree_map(_fresh, batch)

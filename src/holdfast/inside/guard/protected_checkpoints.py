@@ -1,4 +1,8 @@
-"""Good checkpoints that a script is about to overwrite with NaN: the new one goes beside it. Loaded when that first happens.
+"""Good checkpoints that a script is about to overwrite: with NaN, or after a restart. Loaded when that first happens.
+
+A checkpoint with NaN goes beside the good one. While a restarted script is fast-forwarded, its saves replace nothing: they would
+hold the state of a later step. The best checkpoint of the earlier attempt is set aside before its first overwrite, because the
+script has forgotten how good it was.
 
 A training that saves NaN is dead already, so that reading the old file costs nothing that matters; still, one larger than two
 gigabytes is only looked at from outside: to protect one that was bad costs a second name, to lose a good one costs the training.
@@ -8,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.inside.observers.checkpoint_log import CheckpointLog
 
 _READ_AT_MOST = 2 << 30  # bytes
+_SUFFIXES = (".pt", ".pth", ".tar", ".ckpt", ".bin", ".safetensors")
 _WORTHLESS = ("torn", "non-finite")  # nothing is lost with a file in such a state
 
 
@@ -33,6 +38,31 @@ class Protected:
         self._tainted: set[str] = set()  # files that were saved with NaN in them
         self._aims: set[str] = set()  # paths that something with NaN in it is about to be moved to
         self._watches_renames = False
+        self._best: dict[str, int] = {}  # the best checkpoints of the earlier attempt, with the number of this one
+        self._unwanted: set[str] = set()  # files saved under another name while fast-forwarding
+        self.num_skipped = 0  # saves while fast-forwarding
+
+    def set_best_aside(self, folders: Iterable[Path], attempt: int) -> None:
+        """Keep the best checkpoints in these folders, where an earlier attempt saved."""
+        files = (file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.suffix in _SUFFIXES)
+        self._best = {str(file): attempt for file in files if "best" in file.name.lower()}
+
+    def is_skipped(self, path: str) -> bool:
+        """Whether a save while fast-forwarding is not made: it would replace a file. Others may be moved over one later."""
+        if Path(path).exists():
+            self.num_skipped += 1
+            return True
+        self._unwanted.add(path)
+        return False
+
+    def before_overwrite(self, path: str) -> None:
+        """Set the best checkpoint of the earlier attempt aside, once."""
+        attempt = self._best.pop(path, None)
+        if attempt is not None:
+            whole = Path(path)
+            aside = whole.with_name(f"{whole.stem}.attempt-{attempt - 1}{whole.suffix}")
+            whole.rename(aside)
+            self._news.row("set-aside", path=path, set_aside=str(aside))
 
     def other_name(self, path: str) -> str | None:
         """Where to save instead, if a good file lies at the path: beside it, the step in the name.
@@ -77,6 +107,8 @@ class Protected:
         def watched(original: Callable[..., Any]) -> Callable[..., Any]:
             def move(src: Any, dst: Any, **folders: Any) -> Any:
                 other = aim(src, dst) if not folders else None
+                if other == "":
+                    return Path(src).unlink()
                 return original(src, dst if other is None else other, **folders)
 
             return move
@@ -85,10 +117,19 @@ class Protected:
         taps.wrap("os.rename", watched)
 
     def _aim_of(self, source: Any, destination: Any) -> str | None:
-        """Where to move a file instead; None for all but those with NaN in them."""
+        """Where to move a file instead: nowhere ("") if nothing may be replaced now; None for all that are good."""
         if isinstance(source, int) or isinstance(destination, int):
             return None
         old, new = (whole_path(os.fsdecode(path)) for path in (source, destination))
+        if old in self._unwanted:
+            self._unwanted.discard(old)
+            if Path(new).exists():
+                self.num_skipped += 1
+                return ""
+            self._unwanted.add(new)
+            return None
+        if new in self._best:
+            self.before_overwrite(new)
         if old not in self._tainted and new not in self._aims:
             self._tainted.discard(new)
             return None

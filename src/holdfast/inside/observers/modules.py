@@ -232,7 +232,9 @@ class _Silent(_Watched):
 
 
 def without_hooks(state: dict[str, Any]) -> dict[str, Any]:
-    """What a module gives to `copy` and `pickle`, without the hooks that are here for one step."""
+    """What a module gives to `copy` and `pickle`, without the hooks that are here for one step, or a stand-in for `forward`."""
+    if getattr(state.get("forward"), "is_holdfast", False):
+        state = {key: value for key, value in state.items() if key != "forward"}
     for kind in ("_forward_hooks", "_forward_pre_hooks"):
         hooks = state.get(kind)
         if hooks and any(_is_ours(hook) for hook in hooks.values()):

@@ -233,8 +233,9 @@ class Hooks:
         return clip_grad_norm_
 
     def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        batch, ended = self._shield(self.runtime.batch), self._shield(self.runtime.loader_ended)
-        begins = self._shield(self.runtime.begins_to_draw)
+        runtime = self.runtime
+        batch, ended = self._shield(runtime.batch), self._shield(runtime.loader_ended)
+        begins = self._shield(runtime.begins_to_draw)
 
         def __next__(iterator: Any) -> Any:
             HEARTBEAT.drawing()
@@ -242,7 +243,9 @@ class Hooks:
                 begins()
             begun = time.perf_counter()
             try:
-                drawn = original(iterator)
+                drawn = runtime.fast_forwarding.next_batch(iterator) if runtime.fast_forwarding is not None else None
+                if drawn is None:
+                    drawn = original(iterator)
             except StopIteration:
                 HEARTBEAT.drawn()
                 ended(iterator)

@@ -61,8 +61,8 @@ TAPS = (
     *(Tap(f"torch.distributed.{name}", "which collective, how many bytes, how long", RANKS) for name in COLLECTIVES),
     Tap("torch.utils.data.dataloader._BaseDataLoaderIter._next_index", "which samples are in a batch", GUARD),
     Tap("torch.optim.swa_utils.AveragedModel.update_parameters", "nothing: a skipped update is not averaged", GUARD),
-    Tap("os.replace", "keeps a checkpoint with NaN from replacing a good one", f"{GUARD}, once one was saved"),
-    Tap("os.rename", "keeps a checkpoint with NaN from replacing a good one", f"{GUARD}, once one was saved"),
+    Tap("os.replace", "keeps good checkpoints from being replaced", f"{GUARD}: after NaN was saved, or a restart"),
+    Tap("os.rename", "keeps good checkpoints from being replaced", f"{GUARD}: after NaN was saved, or a restart"),
     Tap("torch.utils.data.DataLoader.__init__", "nothing: uses fewer workers", "`heal`, after running out of host memory"),
 )
 _KNOWN = frozenset(tap.target for tap in TAPS)

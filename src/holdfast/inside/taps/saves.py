@@ -15,7 +15,7 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +49,7 @@ class Target:
     path: str
     kind: str  # path, file, buffer
     instead: str | None = None
+    is_skipped: bool = False
     bad: list[Bad] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
 
@@ -61,6 +62,7 @@ class Saves:
         self.rows = SavedRows(checkpoint_log.row)
         self._counts: dict[str, int] = {}
         self._protected: Protected | None = None
+        self.fast_forwarding: Callable[[], bool] = lambda: False
         self._taps: Taps | None = None
         self._shield: Shield | None = None
         self._listens = False
@@ -106,6 +108,8 @@ class Saves:
             target = begins(obj, f, sys._getframe(callers))
             if target is None:
                 return original(obj, f, *args, **kwargs)
+            if target.is_skipped:
+                return None
             begun = time.perf_counter()
             try:
                 result = original(obj, f if target.instead is None else target.instead, *args, **kwargs)
@@ -128,9 +132,14 @@ class Saves:
         target = _target(file, caller)
         if target is None or get_worker_info() is not None:
             return None
+        if self._protected is not None and self.fast_forwarding():
+            target.is_skipped = self._protected.is_skipped(target.path)
+            return target
         target.bad = bad_tensors(thing)
         if target.bad and self.checkpoint_log.guards(CODE):
             self._divert(target)
+        elif self._protected is not None and target.kind == "path":
+            self._protected.before_overwrite(target.path)
         return target
 
     def ended(self, target: Target, file: Any, seconds: float) -> None:
@@ -161,11 +170,24 @@ class Saves:
         training = self.checkpoint_log.newest() if isinstance(thing, dict) else None
         return training is not None and training.trains(dict.values(thing))
 
-    def _divert(self, target: Target) -> None:
+    def protect_earlier(self, folders: Iterable[Path], attempt: int) -> Protected:
+        """The script was restarted and is fast-forwarded: its earlier checkpoints are not replaced meanwhile."""
+        protected = self._protect()
+        protected.set_best_aside(folders, attempt)
+        if self._taps is not None and self._shield is not None:
+            protected.watch_renames(self._taps, self._shield)
+        return protected
+
+    def _protect(self) -> Protected:
         if self._protected is None:
             from holdfast.inside.guard.protected_checkpoints import Protected
 
             self._protected = Protected(self.checkpoint_log)
+        return self._protected
+
+    def _divert(self, target: Target) -> None:
+        self._protect()
+        assert self._protected is not None
         if target.kind == "path":
             target.instead = self._protected.other_name(target.path)
         elif target.kind == "file" and Path(target.path).exists():

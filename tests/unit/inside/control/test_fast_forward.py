@@ -5,17 +5,20 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import holdfast
 from holdfast.checkpoints.manifest import kept_in
 from holdfast.inside.arm import armed
 from holdfast.inside.control.restarted import restarted
+from holdfast.signals.run_folder import RunFolder
 
 STEPS, KEPT_AT = 40, 25
 Between = Callable[[int], None]
@@ -70,6 +73,47 @@ def two_optimizers(between: Between = lambda _step: None) -> list[Any]:
     return [*large.state_dict().values(), *small.state_dict().values()]
 
 
+class Counted(nn.Linear):
+    """Counts its forward passes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls = getattr(self, "calls", 0) + 1
+        return super().forward(x)
+
+
+class Split(nn.Module):
+    """Has no forward pass of its own, as a LightningModule may not: the loop calls its two parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Sequential(Counted(4, 8), nn.BatchNorm1d(8)), nn.Linear(8, 1)
+
+
+def with_a_loader(between: Between = lambda _step: None, *, split: bool = False, seen: list[Any] | None = None) -> list[Any]:
+    """Shuffled epochs of eight batches, the last one smaller, an evaluation after each, labels changed in place."""
+    torch.manual_seed(0)
+    model: Any = Split() if split else nn.Sequential(Counted(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+    predict = (lambda x: model.head(model.body(x))) if split else model
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(60, 4), torch.arange(60.0))
+    step, metrics = 0, []
+    for _ in range(STEPS // 8):
+        model.train()
+        for x, y in DataLoader(data, batch_size=8, shuffle=True):
+            y.div_(60)
+            optimizer.zero_grad()
+            (predict(x)[:, 0] - y).pow(2).mean().backward()
+            optimizer.step()
+            step += 1
+            between(step)
+        model.eval()
+        with torch.no_grad():
+            metrics.append(float(predict(data.tensors[0]).mean()))
+    if seen is not None:
+        seen += [(model.body[0] if split else model[0]).calls, metrics]
+    return [*model.state_dict().values(), *metrics[-1:]]
+
+
 def keep(folder: Path, step: int) -> None:
     """What the guard does every few minutes."""
     if step == KEPT_AT:
@@ -95,7 +139,7 @@ def _keep_now(folder: Path, step: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("loop", [one_optimizer, two_optimizers])
+@pytest.mark.parametrize("loop", [one_optimizer, two_optimizers, with_a_loader, partial(with_a_loader, split=True)])
 def test_it_ends_bit_for_bit_as_without_an_interruption(
     loop: Callable[..., list[Any]], tmp_path: Path, started_again: Callable[[], None]
 ) -> None:
@@ -110,6 +154,61 @@ def test_it_ends_bit_for_bit_as_without_an_interruption(
     assert all(torch.equal(torch.as_tensor(one), torch.as_tensor(other)) for one, other in zip(wanted, found, strict=True))
 
 
+@pytest.mark.parametrize("split", [False, True])
+def test_steps_that_were_done_cost_no_forward_pass_and_evaluations_are_those_of_the_saved_state(
+    tmp_path: Path, started_again: Callable[[], None], split: bool
+) -> None:
+    first, second = list[Any](), list[Any]()
+    with holdfast.watch(folder=tmp_path, name="first", policy="heal"):
+        with_a_loader(lambda step: keep(tmp_path / "kept", step), split=split, seen=first)
+    started_again()
+    with holdfast.watch(folder=tmp_path, name="second", policy="heal"):
+        with_a_loader(split=split, seen=second)
+    assert first[0] == STEPS + 5
+    skipped = KEPT_AT - 1 + 2  # steps, and two of the three evaluations on the way
+    assert second[0] <= first[0] - skipped + 3 + split, (
+        "one for each batch size, and what shows that the whole model is not called"
+    )
+    assert len(set(second[1][:3])) == 1 and second[1][3:] == first[1][3:]
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_the_best_checkpoint_of_the_earlier_attempt_is_not_lost(
+    tmp_path: Path, started_again: Callable[[], None], moves: bool
+) -> None:
+    best, last = tmp_path / "best.pt", tmp_path / "last.pt"
+
+    def save(path: Path, step: int) -> None:
+        torch.save({"model": {"weight": torch.ones(3)}, "step": step}, path.with_suffix(".tmp") if moves else path)
+        if moves:
+            path.with_suffix(".tmp").replace(path)
+
+    def first_attempt(step: int) -> None:
+        keep(tmp_path / "kept", step)
+        save(last, step)
+        if step == 10:
+            save(best, step)  # the evaluations after it were worse
+
+    def second_attempt(step: int) -> None:
+        save(last, step)
+        saved_at = torch.load(best)["step"]
+        assert saved_at == (10 if step <= KEPT_AT + 3 else KEPT_AT + 3), "nothing is replaced while the script is fast-forwarded"
+        if step in (1, 20, KEPT_AT + 3):  # it has forgotten how good its best one was
+            save(best, step)
+
+    with holdfast.watch(folder=tmp_path, name="first", policy="heal"):
+        one_optimizer(first_attempt)
+    started_again()
+    with holdfast.watch(folder=tmp_path, name="second", policy="heal") as run:
+        RunFolder(run.folder).journal.write(
+            "checkpoint", event="saved", path=str(last)
+        )  # a restart has the journal of the attempt before
+        one_optimizer(second_attempt)
+    assert torch.load(tmp_path / "best.attempt-1.pt")["step"] == 10
+    assert torch.load(best)["step"] == KEPT_AT + 3 and torch.load(last)["step"] == STEPS
+    assert sorted(path.name for path in tmp_path.glob("*.*")) == ["best.attempt-1.pt", "best.pt", "last.pt"]
+
+
 def test_killed_between_two_saves_with_the_newer_one_damaged_it_catches_up_from_the_one_before(
     tmp_path: Path, started_again: Callable[[], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,7 +219,7 @@ def test_killed_between_two_saves_with_the_newer_one_damaged_it_catches_up_from_
     with holdfast.watch(folder=tmp_path, name="second", policy="heal"):
         found = one_optimizer()
         assert armed().runtime.trainings[-1].step == STEPS
-    assert f"caught up at step {KEPT_AT - 10}" in capsys.readouterr().err
+    assert f"training continues at step {KEPT_AT - 10}" in capsys.readouterr().err
     assert all(torch.equal(torch.as_tensor(one), torch.as_tensor(other)) for one, other in zip(wanted, found, strict=True))
 
 
