@@ -65,6 +65,19 @@ class TableSet:
     label: str | None = None
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    class_names: dict[str, list[str]] = field(default_factory=dict)  # by column: what its numbers stand for
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "samples" if self.format == "dataset" else "rows"
+
+    @property
+    def unreadable(self) -> str:
+        """The code of a part that cannot be read to its end."""
+        return {"array": "array-unreadable", "root": "tree-unreadable", "dataset": "sample-unreadable"}.get(
+            self.format, "table-unreadable"
+        )
 
 
 @contextlib.contextmanager

@@ -188,10 +188,8 @@ class Gathering:
             self._means.setdefault(entry.split, []).append(facts.means)
             self._deviations.setdefault(entry.split, []).append(facts.deviations)
         for mask in facts.masks:
-            self._masks.setdefault(folder_of_masks(mask.file), []).append(mask)
-        counts = self.classes.setdefault(entry.split, Counter())
-        for kind, count in facts.classes:
-            counts[kind] += count
+            self._masks.setdefault(folder_of_masks(mask.file), []).append(mask._replace(pixels=(), cover=""))
+        self.classes.setdefault(entry.split, Counter()).update(facts.kinds)
 
     @property
     def splits(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What is wrong with data: a fault is one place, a problem is all faults of one kind."""
+"""What is wrong with data: a fault is one place, a problem is all faults of one kind, a report is all problems of a set."""
 
 from __future__ import annotations
 
@@ -49,10 +49,6 @@ class Problem:
     numbers: dict[str, Any] = field(default_factory=dict)
     cases: list[str] = field(default_factory=list)  # each with its file, where files, pairs and rows do not say it all
 
-    def as_row(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
     def every_case(self) -> list[str]:
         """All cases that are remembered, one a line."""
         if self.cases:
@@ -93,3 +89,37 @@ def gathered(faults: Iterable[Fault], kinds: dict[str, Kind]) -> Iterator[Proble
 def sorted_by_severity(problems: Iterable[Problem]) -> list[Problem]:
     """The worst first; among equals, the most frequent."""
     return sorted(problems, key=lambda one: (WORST_FIRST.index(one.severity), -one.count, one.code))
+
+
+@dataclass(slots=True)
+class Report:
+    """The answer of validation. `splits` and `classes` are counts; `unit` is what they count besides samples ("boxes")."""
+
+    path: str
+    format: str
+    unit: str = "images"
+    splits: dict[str, int] = field(default_factory=dict)
+    classes: dict[str, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    remembered: bool = False  # nothing changed since the last time, whose answer this is
+
+    @property
+    def samples(self) -> int:
+        """How many there are in all splits."""
+        return sum(self.splits.values())
+
+    def count(self, severity: str) -> int:
+        """How many problems are this bad."""
+        return sum(problem.severity == severity for problem in self.problems)
+
+    def as_row(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "samples": self.samples, "seconds": round(self.seconds, 3)}
+
+
+def report_from(row: dict[str, Any]) -> Report:
+    """The report that was made into a row."""
+    fields = {key: value for key, value in row.items() if key not in ("samples", "problems", "seconds")}
+    return Report(**fields, problems=[Problem(**problem) for problem in row["problems"]])

@@ -54,8 +54,8 @@ class _Split:
 class TableGathering:
     """Takes one chunk after the other."""
 
-    def __init__(self, label: str | None) -> None:
-        self._chosen = label
+    def __init__(self, label: str | None, class_names: dict[str, list[str]] | None = None) -> None:
+        self._chosen, self._class_names = label, class_names or {}
         self.label: str | None = None
         self._splits: dict[str, _Split] = {}
         self._row_numbers: set[str] = set()  # columns that only number the rows
@@ -127,13 +127,12 @@ class TableGathering:
         return bool(some) and few and all(map(_holds_classes, some))
 
     def named_classes(self) -> dict[str, int]:
-        """Rows of each class."""
+        """Rows of each class, by its name."""
+        if not self.is_classified:
+            return {}
         total: Counter[Any] = sum((split.classes for split in self._splits.values()), Counter())
-        return (
-            {str(kind): count for kind, count in sorted(total.items(), key=lambda item: str(item[0]))}
-            if self.is_classified
-            else {}
-        )
+        names = dict(enumerate(self._class_names.get(str(self.label), ())))
+        return {str(names.get(kind, kind)): total[kind] for kind in sorted({**dict.fromkeys(names), **total}, key=str)}
 
     def notes(self) -> Iterator[str]:
         """What was not looked at."""
@@ -181,8 +180,9 @@ class TableGathering:
     def _about_classes(self, order: dict[str, _Split]) -> Iterator[Problem]:
         total: Counter[Any] = sum((split.classes for split in order.values()), Counter())
         where = f"{next(iter(order.values())).files[0]}, column {self.label}"
-        yield from class_problems(total, {}, where, classification=True)
-        yield from share_problems({name: split.classes for name, split in order.items()}, {})
+        names = dict(enumerate(self._class_names.get(str(self.label), ())))
+        yield from class_problems(total, names, where, classification=True)
+        yield from share_problems({name: split.classes for name, split in order.items()}, names)
         for split in order.values():
             yield from order_problems(split.changes, len(split.classes), split.rows, split.files[0], str(self.label))
 

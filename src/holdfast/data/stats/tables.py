@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -197,22 +198,16 @@ class ColumnCounts:
 
 
 _MOST_CLASSES = 1000
-_UNREADABLE = "table-unreadable"
 
 
-def table_statistics(
-    path: str, data: TableSet, *, label: str | None, only: frozenset[str], progress: Progress | None
-) -> Statistics:
+def table_statistics(data: TableSet, *, label: str | None, only: frozenset[str], progress: Progress | None) -> Statistics:
     """Count all rows."""
-    if not data.parts and not data.faults:
-        raise UsageError(f"{path} holds nothing to read", fix="name a file, or another --format")
     counts = TableCounts(label, only, once=data.format == "dataset")
     counts.read(data, progress)
     if label is not None and counts.columns and label not in counts.columns:
-        raise UsageError(f"{path} has no column {label}", fix=f"one of: {', '.join(list(counts.columns)[:20])}")
-    counts.check_names(path)
-    unit = "samples" if data.format == "dataset" else "rows"
-    report = Statistics(path=path, format=data.format, unit=unit, splits=counts.splits, notes=data.notes, classes=sorted(only))
+        raise UsageError(f"{data.root} has no column {label}", fix=f"one of: {', '.join(list(counts.columns)[:20])}")
+    counts.check_names(data.root)
+    report = Statistics(format=data.format, unit=data.unit, splits=counts.splits, notes=data.notes, classes=sorted(only))
     report.add_faults(data.faults)
     report.figures = list(counts.figures())
     return report
@@ -275,7 +270,7 @@ class TableCounts:
         self._kinds.setdefault(split, Counter()).update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
         self._too_many = len(self._kinds[split]) > _MOST_CLASSES
 
-    def check_names(self, path: str) -> None:
+    def check_names(self, path: Path) -> None:
         """Say so where a class was asked for that is not there."""
         there = {kind for some in self._kinds.values() for kind in some}
         missing = sorted(self._only - there)
@@ -327,7 +322,7 @@ def _chunks(data: TableSet, *, tell: bool) -> Iterator[tuple[str, Chunk]]:
             yield from ((part.split, chunk) for chunk in part.chunks() if chunk)
         except Unreadable as error:
             if tell:
-                data.faults.append(Fault(_UNREADABLE, part.file, 0, str(error)))
+                data.faults.append(Fault(data.unreadable, part.file, 0, str(error)))
 
 
 def _rows(chunk: Chunk) -> int:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from holdfast.data.columns import TableSet
+from holdfast.data.formats.detect import Settings
 from holdfast.data.formats.torch_dataset import OddTarget, as_columns, by_split, made_by, things_of
-from holdfast.data.report import Report
+from holdfast.data.problem import Report
 from holdfast.data.samples import ClassKey, Thing
 from holdfast.data.scan import Progress
-from holdfast.data.validate import Settings
 from holdfast.data.visualize.charts import as_planes, picture_of
 from holdfast.data.visualize.image_drawing import draw_things
 from holdfast.data.visualize.pictures import Colour, colour_of, fitting, scaled, words_instead

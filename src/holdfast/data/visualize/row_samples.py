@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.data.columns import TableSet, label_column
-from holdfast.data.formats.detect import list_data, open_table
-from holdfast.data.report import Report
+from holdfast.data.formats.detect import Settings
+from holdfast.data.problem import Report
 from holdfast.data.scan import Progress
-from holdfast.data.validate import Settings
 from holdfast.data.visualize.charts import number
 from holdfast.data.visualize.pictures import words_instead
 from holdfast.data.visualize.row_drawing import Ranges, Row, RowId, draw_row, put_together
@@ -36,12 +34,6 @@ class Own(NamedTuple):
     name: Callable[[Fetched], str]
     suspects: Callable[[], list[Suspects]]
     sample: Callable[[Hashable], Sample]
-
-
-def table_groups(path: str, settings: Settings, wish: Wish, report: Report, progress: Progress | None) -> list[Group]:
-    """The rows to draw."""
-    listing, named = list_data(Path(path), settings.also)
-    return row_groups(open_table(listing, named, report.format, settings.tree), settings, wish, report, progress)
 
 
 def row_groups(
