@@ -13,6 +13,7 @@ from holdfast.data.checks.classes import class_problems, share_problems, statist
 from holdfast.data.checks.columns import column_problems
 from holdfast.data.checks.rows import (
     MOST_NAMED,
+    MOST_SHOWN,
     RowPlaces,
     SplitRows,
     by_file,
@@ -99,8 +100,8 @@ class TableGathering:
         names = [name for name in sorted(chunk) if self._tells(name)]  # rows with other numbers may still be the same
         split.numbers.append(row_numbers(chunk, names or sorted(chunk)))
         for keys in key_columns:
-            known = ~np.any([_gaps(chunk[key]) for key in keys], axis=0)
-            split.keys.setdefault(keys, []).append(row_numbers(chunk, keys)[known])
+            missing = np.any([_gaps(chunk[key]) for key in keys], axis=0)
+            split.keys.setdefault(keys, []).append(np.where(missing, np.uint64(0), row_numbers(chunk, keys)))
 
     def _classes(self, split: _Split, values: npt.NDArray[Any]) -> None:
         if values.ndim != 1 or len(split.classes) > _MOST_CLASSES or not len(values):
@@ -164,7 +165,6 @@ class TableGathering:
         yield from statistics_problems(spreads, {name: split.files for name, split in order.items()})
 
     def _about_rows(self, order: dict[str, _Split]) -> Iterator[Problem]:
-        files = {name: split.files for name, split in order.items()}
         distinct = [_most_distinct(order, key) for key in self.columns if self._tells(key)]
         rows = {
             name: SplitRows(np.concatenate(split.numbers), split.places, split.files)
@@ -174,8 +174,12 @@ class TableGathering:
         if rows_are_distinctive(distinct, sum(len(one.numbers) for one in rows.values())):
             yield from duplicate_problems(rows)
         for names in next(iter(order.values())).keys if order else ():
-            keys = {name: np.concatenate(split.keys[names]) for name, split in order.items() if names in split.keys}
-            yield from group_problems(keys, names, files)
+            keys = {
+                name: SplitRows(np.concatenate(split.keys[names]), split.places, split.files)
+                for name, split in order.items()
+                if names in split.keys
+            }
+            yield from group_problems(keys, names)
 
     def _about_classes(self, order: dict[str, _Split]) -> Iterator[Problem]:
         total: Counter[Any] = sum((split.classes for split in order.values()), Counter())
@@ -209,6 +213,7 @@ def _unlabelled(split: _Split, label: str) -> Problem:
     return problem(
         UNLABELLED, count=split.unlabelled_count, files=split.files, example=f"{file}: row {row:,} has no {label}",
         rows=[row for row, _ in split.unlabelled], in_files=by_file(place for _, place in split.unlabelled),
+        shown=[[place] for _, place in split.unlabelled[:MOST_SHOWN]],
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""WebDataset shards, folders of Hugging Face's `datasets`, `.ts` files, and data that lies elsewhere are read like all other data."""
+"""Shards of WebDataset, folders of Hugging Face, `.ts` files, and data that lies elsewhere are read like all other data."""
 
 from __future__ import annotations
 

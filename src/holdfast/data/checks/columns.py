@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.data.checks.rows import MOST_NAMED, by_file
+from holdfast.data.checks.rows import MOST_NAMED, MOST_SHOWN, Place, by_file
 from holdfast.data.column_summary import ColumnSummary
 from holdfast.data.problem import Kind, Problem, problem
 
@@ -53,7 +53,7 @@ def column_problems(columns: Mapping[str, ColumnSummary], files: list[str], labe
         elif found:
             yield problem(
                 kind, count=len(found), files=files, example=f"{', '.join(files[:3])}: {found[0][0]} {found[0][1]}",
-                columns=[name for name, _ in found], rows=[],
+                columns=[name for name, _ in found], rows=[], shown=_farthest(columns, kind, [name for name, _ in found]),
                 cases=[f"{', '.join(files[:3])}: {name} {said}" for name, said in found],
             )  # fmt: skip
 
@@ -68,7 +68,18 @@ def _about_bad_rows(columns: Mapping[str, ColumnSummary], found: list[tuple[str,
     return problem(
         NON_FINITE, count=len(found), files=list(named) if len(bad) < MOST_NAMED else files,
         example=f"{file}: {names[0]} {found[0][1]}", columns=names, rows=rows, in_files=named,
+        shown=[[bad[row]] for row in rows[:MOST_SHOWN]],
     )  # fmt: skip
+
+
+def _farthest(columns: Mapping[str, ColumnSummary], kind: Kind, names: list[str]) -> list[list[Place]]:
+    """A row for each column: sentinels, extremes and overflows are its lowest or its highest value, what lies farther out."""
+    shown = []
+    for one in (columns[name] for name in names if kind is not CONSTANT and len(columns[name].sample)):
+        middle = float(np.median(one.sample))
+        place = one.high_place if one.high - middle >= middle - one.low else one.low_place
+        shown += [[place]] if place else []
+    return shown
 
 
 def _non_finite(one: ColumnSummary) -> str:
