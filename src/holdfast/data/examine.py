@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.data.checks.boxes import box_faults
-from holdfast.data.checks.images import BLANK, EMPTY, UNREADABLE, from_decoder, is_a_bomb, odd_size, rotated, wrong_extension
+from holdfast.data.checks.images import from_decoder, is_a_bomb, odd_size, rotated, wrong_extension
 from holdfast.data.checks.labels import presence, stated_size
-from holdfast.data.checks.masks import OVERLAP, size_fault
-from holdfast.data.checks.masks import UNREADABLE as MASK_UNREADABLE
+from holdfast.data.checks.masks import size_fault
 from holdfast.data.formats.masks import folder_of_masks
 from holdfast.data.listing import Stamp, read_bytes, read_ends
 from holdfast.data.pixels import (
@@ -89,21 +88,21 @@ def _image(how: Examination, file: str, faults: list[Fault]) -> tuple[Facts, Hea
     try:
         content, header = _content(path_in(how.root, file), quick=how.quick and not how.pixels)
     except (OSError, ValueError) as error:
-        faults.append(Fault(UNREADABLE.code, file, 0, str(error)[:200]))
+        faults.append(Fault("image-unreadable", file, 0, str(error)[:200]))
         return Facts(), Header("")
     if not content:
-        faults.append(Fault(EMPTY.code, file, 0, "0 bytes"))
+        faults.append(Fault("image-empty", file, 0, "0 bytes"))
         return Facts(), Header("")
     wrong = wrong_extension(file, header.kind)
     faults += [wrong] if wrong else []
     if is_a_bomb(header.width, header.height, len(content)):
         said = f"it claims {header.width} × {header.height} pixels in {len(content):,} bytes; not decoded"
-        faults.append(Fault(UNREADABLE.code, file, 0, said))
+        faults.append(Fault("image-unreadable", file, 0, said))
         return Facts(), header
     facts = _pixels(how, file, content, header, faults)
     odd = odd_size(file, facts.width, facts.height)
     faults += [odd] if odd else []
-    faults += [Fault(BLANK.code, file, 0, facts.blank)] if facts.blank else []
+    faults += [Fault("image-blank", file, 0, facts.blank)] if facts.blank else []
     return facts, header
 
 
@@ -177,11 +176,11 @@ def _masks(how: Examination, entry: Entry, faults: list[Fault]) -> Iterator[Mask
         try:
             yield mask_facts(how.root, file)
         except Exception as error:  # noqa: BLE001 - as above
-            faults.append(Fault(MASK_UNREADABLE.code, file, 0, str(error)[:200] or type(error).__name__))
+            faults.append(Fault("mask-unreadable", file, 0, str(error)[:200] or type(error).__name__))
     folders = Counter(map(folder_of_masks, entry.masks))
     if len(entry.masks) > 1 and max(folders.values()) > 1 and not faults and how.masks and not how.quick:
         pixels = overlapping_pixels(how.root, entry.masks)
-        faults += [Fault(OVERLAP.code, entry.image, 0, f"{pixels:,} pixels belong to more than one")] if pixels else []
+        faults += [Fault("instances-overlap", entry.image, 0, f"{pixels:,} pixels belong to more than one")] if pixels else []
 
 
 def _against_the_image(

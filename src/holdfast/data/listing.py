@@ -236,6 +236,15 @@ def read_ends(path: str, head: int, tail: int) -> tuple[bytes, bytes]:
         os.close(file)
 
 
+def read_middle(path: str, length: int) -> bytes:
+    """Some bytes from the middle of a file on: those of two different files hardly ever are the same."""
+    file, start, size = _opened(path)
+    try:
+        return os.pread(file, min(length, size - size // 2), start + size // 2)
+    finally:
+        os.close(file)
+
+
 def read_text(path: Path | str, *, limit: int) -> str:
     """A text file as UTF-8; bytes that are none become U+FFFD. Longer ones than `limit` are a ValueError."""
     content = read_bytes(path, limit=limit)

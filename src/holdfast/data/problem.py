@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
 
 Severity = Literal["info", "warning", "critical"]
 MOST_CASES = 10_000  # of a problem that are remembered one by one
@@ -19,6 +21,18 @@ class Kind:
     severity: Severity
     words: str
     fix: str
+
+
+@functools.cache
+def kinds() -> dict[str, Kind]:
+    """Every kind of problem, from the table `problems.md` beside this file; where several share a code, a word follows it."""
+    found = {}
+    for line in Path(__file__).with_name("problems.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and len(cells) == 5:
+            code, of, severity, words, fix = cells
+            found[f"{code} {of}".strip()] = Kind(code, cast(Severity, severity), words, fix)
+    return found
 
 
 class Fault(NamedTuple):
@@ -61,7 +75,7 @@ class Problem:
 
 
 def problem(
-    kind: Kind,
+    name: str,
     *,
     count: int,
     files: list[str],
@@ -70,12 +84,13 @@ def problem(
     cases: list[str] | None = None,
     **numbers: Any,
 ) -> Problem:
-    """A problem of a kind; `words` where the usual ones are not exact enough."""
+    """A problem of a kind, by its name in the table; `words` where the usual ones are not exact enough."""
+    kind = kinds()[name]
     said = (words or kind.words).format(count=f"{count:,}")
     return Problem(kind.code, kind.severity, said, count, files, example, kind.fix, numbers, (cases or [])[:MOST_CASES])
 
 
-def gathered(faults: Iterable[Fault], kinds: dict[str, Kind]) -> Iterator[Problem]:
+def gathered(faults: Iterable[Fault]) -> Iterator[Problem]:
     """Faults, one problem for each kind."""
     by_code: dict[str, list[Fault]] = {}
     for fault in faults:
@@ -83,7 +98,7 @@ def gathered(faults: Iterable[Fault], kinds: dict[str, Kind]) -> Iterator[Proble
     for code, some in by_code.items():
         files = list(dict.fromkeys(fault.file for fault in some))
         cases = [f"{fault.place}: {fault.detail}".rstrip(": ") for fault in some[:MOST_CASES]]
-        yield problem(kinds[code], count=len(some), files=files, example=cases[0], cases=cases)
+        yield problem(code, count=len(some), files=files, example=cases[0], cases=cases)
 
 
 def sorted_by_severity(problems: Iterable[Problem]) -> list[Problem]:

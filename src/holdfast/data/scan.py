@@ -17,7 +17,6 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from holdfast.data.cache import Cache
-from holdfast.data.checks.images import UNREADABLE
 from holdfast.data.examine import Examination, examine, stamps
 from holdfast.data.problem import Fault
 from holdfast.data.samples import Entry, Facts, ImageSet, facts_from
@@ -175,7 +174,7 @@ def _instead_of(worker: _Worker, how: Examination) -> Iterator[tuple[int, Facts]
     if entry is not None:
         said = f"the decoder crashed on it (exit {worker.process.exitcode})" if crashed else f"no answer within {_PATIENCE:.0f} s"
         worker.batch = [one for one in worker.batch if one[0] != worker.at]
-        yield worker.at, Facts(faults=(Fault(UNREADABLE.code, entry.image, 0, said),))
+        yield worker.at, Facts(faults=(Fault("image-unreadable", entry.image, 0, said),))
 
 
 _FEW = 48  # samples for which no process is started

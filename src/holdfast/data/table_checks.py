@@ -25,13 +25,12 @@ from holdfast.data.checks.rows import (
 from holdfast.data.column_summary import ColumnSummary, row_numbers, value_counts
 from holdfast.data.columns import Chunk, Column, by_split, is_key, key_sets, label_column, numbers_rows
 from holdfast.data.listing import order_of
-from holdfast.data.problem import Kind, Problem, problem
+from holdfast.data.problem import Problem, problem
 
 _MOST_ROWS = 50_000_000  # of which duplicates are looked for: eight bytes each
 _MOST_CLASSES = 1000
 _NUMBER = "\0number in the file"  # a column that is added, so that rows keep their numbers when they are put into splits
 _MISSING = frozenset({"", "nan", "n/a", "#n/a", "null"})  # words for no label; "none" and "NA" may be classes
-UNLABELLED = Kind("label-missing", "warning", "rows without a label: {count}", "label them, or leave them out: --fix lists them")
 _OWN = 0.8  # values over rows, above which a column is taken for a measurement that does not repeat
 
 
@@ -211,7 +210,7 @@ def _labelled(split: _Split, column: Column, file: str, numbers: npt.NDArray[np.
 def _unlabelled(split: _Split, label: str) -> Problem:
     file, row = split.unlabelled[0][1]
     return problem(
-        UNLABELLED, count=split.unlabelled_count, files=split.files, example=f"{file}: row {row:,} has no {label}",
+        "label-missing rows", count=split.unlabelled_count, files=split.files, example=f"{file}: row {row:,} has no {label}",
         rows=[row for row, _ in split.unlabelled], in_files=by_file(place for _, place in split.unlabelled),
         shown=[[place] for _, place in split.unlabelled[:MOST_SHOWN]],
     )  # fmt: skip

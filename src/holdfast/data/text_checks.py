@@ -11,43 +11,11 @@ import numpy as np
 
 from holdfast.data.formats.text import TextSet, ids, is_ids, lines
 from holdfast.data.listing import order_of
-from holdfast.data.problem import Fault, Kind, Problem, problem
+from holdfast.data.problem import Fault, Problem, problem
 from holdfast.data.scan import Progress
 
 # Token ids beyond the vocabulary, tokens that the tokenizer does not know, and a vocabulary that does not fit the model.
 
-RANGE = Kind(
-    "token-out-of-range", "critical", "token ids beyond the embedding: {count}",
-    "use the tokenizer that the ids were made with, or resize the embedding: on a GPU this is a device-side assert",
-)  # fmt: skip
-UNKNOWN = Kind(
-    "unknown-tokens",
-    "warning",
-    "tokens that the tokenizer does not know: {count}",
-    "train the tokenizer on this text, or use one with byte fall-back",
-)
-TOO_SMALL = Kind(
-    "vocabulary-mismatch", "critical", "the tokenizer has more tokens than the model has embedding rows",
-    "call model.resize_token_embeddings(len(tokenizer)), or use the tokenizer that belongs to the model",
-)  # fmt: skip
-OTHER = Kind(
-    "vocabulary-mismatch", "warning", "the model has far more embedding rows than the tokenizer has tokens",
-    "look whether the tokenizer belongs to this model",
-)  # fmt: skip
-ENCODING = Kind(
-    "text-encoding",
-    "warning",
-    "characters that are no valid UTF-8: {count}",
-    "convert the text to UTF-8, or read it with its own encoding",
-)
-EMPTY = Kind("text-empty", "critical", "texts that are empty: {count}", "copy them again")
-REPEATED = Kind(
-    "split-leak",
-    "warning",
-    "long lines of one split that are in another one too: {count}",
-    "split by document, and remove what is repeated",
-)
-KINDS = (RANGE, UNKNOWN, TOO_SMALL, OTHER, ENCODING, EMPTY, REPEATED)
 
 _UNKNOWN_SHARE = 0.01
 _FAR_LARGER, _ROUNDED = 1.25, 512  # embeddings are rounded up to multiples of 64 to 512
@@ -59,23 +27,23 @@ def vocabulary_problems(vocabulary: int, rows: int | None, file: str) -> Iterato
         return
     example = f"{file}: {vocabulary:,} tokens, {rows:,} embedding rows"
     if vocabulary > rows:
-        yield problem(TOO_SMALL, count=vocabulary - rows, files=[file], example=example)
+        yield problem("vocabulary-mismatch", count=vocabulary - rows, files=[file], example=example)
     elif rows > max(_FAR_LARGER * vocabulary, vocabulary + _ROUNDED):
-        yield problem(OTHER, count=rows - vocabulary, files=[file], example=example)
+        yield problem("vocabulary-mismatch too many rows", count=rows - vocabulary, files=[file], example=example)
 
 
 def token_problems(file: str, tokens: int, unknown: int, example: str) -> Iterator[Problem]:
     """Judge how much of a text the tokenizer does not know."""
     if tokens and unknown > _UNKNOWN_SHARE * tokens:
         said = f"{file}: {unknown / tokens:.1%} of {tokens:,} tokens" + (f", e.g. {example!r}" if example else "")
-        yield problem(UNKNOWN, count=unknown, files=[file], example=said, share=unknown / tokens)
+        yield problem("unknown-tokens", count=unknown, files=[file], example=said, share=unknown / tokens)
 
 
 def range_problems(file: str, beyond: int, largest: int, limit: int) -> Iterator[Problem]:
     """Judge the ids against what the model knows."""
     if beyond:
         yield problem(
-            RANGE,
+            "token-out-of-range",
             count=beyond,
             files=[file],
             example=f"{file}: id {largest:,}, the limit is {limit:,}",
@@ -184,12 +152,12 @@ class TextCounts:
             yield from vocabulary_problems(self.data.tokenizer.size, self.data.embedding_rows, self.data.tokenizer_file)
         empty = [text.file for text in self.texts if not text.size]
         if empty:
-            yield problem(EMPTY, count=len(empty), files=empty, example=empty[0])
+            yield problem("text-empty", count=len(empty), files=empty, example=empty[0])
         for text in self.texts:
             yield from token_problems(text.file, text.tokens, text.unknown, text.unknown_word)
             yield from range_problems(text.file, text.beyond, text.largest, self._limit or 0)
             if text.invalid:
-                yield problem(ENCODING, count=text.invalid, files=[text.file], example=text.file)
+                yield problem("text-encoding", count=text.invalid, files=[text.file], example=text.file)
         yield from self._repeated()
 
     def _repeated(self) -> Iterator[Problem]:
@@ -202,4 +170,4 @@ class TextCounts:
                 if len(both) >= max(_LEAST, _SHARE * len(hashes[other])):
                     files = [text.file for text in (*texts[one], *texts[other])]
                     example = f"{len(both):,} of {len(hashes[other]):,} long lines of {other} are in {one}"
-                    yield problem(REPEATED, count=len(both), files=files, example=example)
+                    yield problem("split-leak lines", count=len(both), files=files, example=example)

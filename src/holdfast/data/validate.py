@@ -6,7 +6,6 @@ import contextlib
 from pathlib import Path
 
 from holdfast.data.cache import Cache
-from holdfast.data.checks.kinds import BY_CODE
 from holdfast.data.columns import TableSet, Unreadable
 from holdfast.data.formats.detect import Data, Settings, answer
 from holdfast.data.image_checks import Gathering
@@ -71,7 +70,7 @@ def _table(data: TableSet, settings: Settings, progress: Progress | None) -> Rep
     if settings.label is not None and tables and settings.label not in columns:
         raise UsageError(f"{data.root} has no column {settings.label}", fix=f"one of: {', '.join(columns[:20])}")
     report = Report("", data.format, data.unit, notes=data.notes)
-    problems = list(gathered(data.faults, BY_CODE))
+    problems = list(gathered(data.faults))
     for table in tables.values():
         for split, rows in table.splits.items():
             report.splits[split] = report.splits.get(split, 0) + rows

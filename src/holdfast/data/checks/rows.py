@@ -11,26 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.data.problem import Kind, Problem, problem
-
-LEAK = Kind(
-    "split-leak", "critical", "rows that are in two splits: {count}",
-    "remove them from one of the two: memorised samples inflate the metric",
-)  # fmt: skip
-TWICE = Kind(
-    "duplicate-row", "warning", "rows that are there more than once: {count}", "keep one of each, or weight them on purpose"
-)
-GROUPED = Kind(
-    "split-leak", "warning", "rows belong together: a random split of them leaks",
-    "split by these columns, not by row: keep all rows of one of them in one split (GroupShuffleSplit)",
-)  # fmt: skip
-SORTED = Kind(
-    "unshuffled-data",
-    "warning",
-    "the rows are sorted by their label",
-    "shuffle when loading (shuffle=True), also before a split by position",
-)
-KINDS = (LEAK, TWICE, GROUPED, SORTED)
+from holdfast.data.problem import Problem, problem
 
 MOST_NAMED = 10_000  # rows of a problem that are named
 MOST_SHOWN = 1000  # of which `holdfast visualize` chooses
@@ -105,16 +86,16 @@ def duplicate_problems(splits: Mapping[str, SplitRows]) -> Iterator[Problem]:
             file, row = split.places.of(int(again[0]))
             among = f" in {len(split.files):,} files" if len(split.files) > 1 else ""
             many = f"{len(again):,} of {len(split.numbers):,} rows{among}"
-            yield _of_rows(TWICE, split, again, split, f"{file}: {many} repeat an earlier one, first row {row:,}")
+            yield _of_rows("duplicate-row", split, again, split, f"{file}: {many} repeat an earlier one, first row {row:,}")
     for one, other in itertools.combinations(splits.values(), 2):
         both = np.flatnonzero(np.isin(other.numbers, one.numbers))
         if len(both):
             file, row = other.places.of(int(both[0]))
             first, at = other.beside(both[:1], one)[0][1]
-            yield _of_rows(LEAK, other, both, one, f"row {row:,} of {file} is row {at:,} of {first} too")
+            yield _of_rows("split-leak rows", other, both, one, f"row {row:,} of {file} is row {at:,} of {first} too")
 
 
-def _of_rows(kind: Kind, split: SplitRows, rows: npt.NDArray[np.intp], equals: SplitRows, example: str) -> Problem:
+def _of_rows(kind: str, split: SplitRows, rows: npt.NDArray[np.intp], equals: SplitRows, example: str) -> Problem:
     """`rows` are counted in the split; `in_files` are the same rows as they are counted in their files."""
     some = rows[:MOST_NAMED].tolist()
     named = by_file(map(split.places.of, some))
@@ -143,7 +124,8 @@ def group_problems(splits: Mapping[str, SplitRows], names: Sequence[str]) -> Ite
             files = [*splits[one].files, *splits[other].files]
             first = [np.flatnonzero(splits[other].numbers == key)[0] for key in shared[:_GROUPS_SHOWN]]
             yield problem(
-                GROUPED, count=len(shared), files=files, example=f"{splits[one].files[0]} and {splits[other].files[0]}",
+                "split-leak groups", count=len(shared), files=files,
+                example=f"{splits[one].files[0]} and {splits[other].files[0]}",
                 words=f"{len(shared):,} distinct ({said}) have rows in two splits", keys=list(names),
                 shown=splits[other].beside(np.array(first), splits[one]),
             )  # fmt: skip
@@ -154,7 +136,9 @@ def group_problems(splits: Mapping[str, SplitRows], names: Sequence[str]) -> Ite
             example = f"{split.files[0]}: {rows:,} rows, but only {distinct:,} distinct ({said})"
             again = _repeats(split.numbers)
             shown = _each_key_once(split, again[split.numbers[again] != 0])
-            yield problem(GROUPED, count=rows - distinct, files=split.files, example=example, keys=list(names), shown=shown)
+            yield problem(
+                "split-leak groups", count=rows - distinct, files=split.files, example=example, keys=list(names), shown=shown
+            )
 
 
 def _each_key_once(split: SplitRows, repeats: npt.NDArray[np.intp]) -> list[list[Place]]:
@@ -173,4 +157,6 @@ def rows_are_distinctive(distinct: Sequence[int | None], rows: int) -> bool:
 def order_problems(changes: int, classes: int, rows: int, file: str, label: str) -> Iterator[Problem]:
     """`changes`: how often the label differs from the row before. Sorted rows change once less than there are classes."""
     if classes >= 2 and rows >= 10 * classes and changes == classes - 1:
-        yield problem(SORTED, count=rows, files=[file], example=f"{file}: {label} changes {changes} times in {rows:,} rows")
+        yield problem(
+            "unshuffled-data", count=rows, files=[file], example=f"{file}: {label} changes {changes} times in {rows:,} rows"
+        )
