@@ -48,6 +48,7 @@ class Examination:
     quick: bool = False
     pixels: bool = False
     masks: bool = True
+    boxes: bool = False  # their places are wanted, too
 
 
 def examine(how: Examination, entry: Entry) -> Facts:
@@ -63,7 +64,7 @@ def examine(how: Examination, entry: Entry) -> Facts:
     if facts.width and facts.height:
         faults += _against_the_image(how, entry, label, masks, facts, header)
     kinds = tuple(thing.class_id for thing in label.things) if entry.class_id is None else (entry.class_id,)
-    boxes = _fractions(label, facts.width, facts.height) if how.has_boxes else ()
+    boxes = _fractions(label, facts.width, facts.height) if how.boxes else ()
     return facts._replace(kinds=kinds, boxes=boxes, masks=masks, faults=tuple(faults))
 
 

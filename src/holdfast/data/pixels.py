@@ -229,6 +229,7 @@ _FLAT = 2.0  # grey levels: with four times as much between dark and bright ther
 _BLACK, _WHITE = 16, 239  # levels that the brightest, or the darkest, of 32 × 32 pixels has at most, or at least
 _AS_THEY_ARE = ("L", "RGB", "RGBA")
 _WAVES = np.cos(np.pi * (2 * np.arange(_SIDE)[None] + 1) * np.arange(8)[:, None] / (2 * _SIDE)).astype(np.float32)
+_EACH = np.ones(_SIDE * _SIDE)
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)
 _EDGES = (2 * np.eye(_SIDE) - np.eye(_SIDE, k=1) - np.eye(_SIDE, k=-1)).astype(np.float32)  # a pixel against its two neighbours
 _CHANNELS = {"1": 1, "L": 1, "P": 1, "LA": 2, "PA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "I": 1, "F": 1}
@@ -320,8 +321,8 @@ def _of_numbers(image: Image.Image) -> _Seen:
 def _moments(levels: npt.NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel."""
     count, values = len(levels), levels.astype(np.float64)
-    means = [total / count for total in values.sum(axis=0).tolist()]
-    squares = (values.T @ values).diagonal().tolist()
+    means = (_EACH @ values / count).tolist()  # a product takes a tenth of the time of a sum along the first axis
+    squares = (_EACH @ (values * values)).tolist()
     deviations = [math.sqrt(max(0.0, square / count - mean * mean)) for square, mean in zip(squares, means, strict=True)]
     return tuple(round(mean, 3) for mean in means), tuple(round(deviation, 3) for deviation in deviations)
 
@@ -335,7 +336,7 @@ def _recognisable(grey: npt.NDArray[np.float32], flat: float) -> tuple[int, str,
     waves = (_WAVES @ grey @ _WAVES.T).ravel()
     halves = grey[0::2] + grey[1::2]
     quarters = (halves[:, 0::2] + halves[:, 1::2]) * 0.25
-    if not float(np.ptp(quarters)) > 4 * flat:
+    if not float(quarters.max() - quarters.min()) > 4 * flat:
         return 0, "", 0.0
     bits = waves > np.sort(waves[1:])[31]
     edges = (_EDGES @ grey + grey @ _EDGES)[1:-1, 1:-1].ravel()

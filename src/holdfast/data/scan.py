@@ -190,11 +190,12 @@ def scan(
     quick: bool = False,
     pixels: bool = False,
     masks: bool = True,
+    boxes: bool = False,
     progress: Progress | None = None,
 ) -> Generator[tuple[Entry, Facts], None, None]:
     """Each sample with its facts, in the order of the set; those that are remembered are not looked at again.
 
-    `jobs` 0: a process for each core that may be used. `quick`, `pixels` and `masks` are those of `Examination`.
+    `jobs` 0: a process for each core that may be used. The other options are those of `Examination`.
     """
     classes = frozenset(data.classes) if data.classes_are_known else None
     how = Examination(

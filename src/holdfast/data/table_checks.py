@@ -100,7 +100,9 @@ class TableGathering:
         split.numbers.append(row_numbers(chunk, names or sorted(chunk)))
         for keys in key_columns:
             missing = np.any([_gaps(chunk[key]) for key in keys], axis=0)
-            split.keys.setdefault(keys, []).append(np.where(missing, np.uint64(0), row_numbers(chunk, keys)))
+            split.keys.setdefault(keys, []).append(
+                np.where(missing, np.uint64(0), np.maximum(row_numbers(chunk, keys), np.uint64(1)))
+            )
 
     def _classes(self, split: _Split, values: npt.NDArray[Any]) -> None:
         if values.ndim != 1 or len(split.classes) > _MOST_CLASSES or not len(values):

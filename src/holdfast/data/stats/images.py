@@ -180,7 +180,7 @@ _SIZES = 200  # different sizes that are listed
 def image_statistics(data: ImageSet, cache: Cache, settings: Settings, progress: Progress | None) -> Statistics:
     """Measure every image, and count."""
     counts = ImageCounts(data, settings.classes)
-    samples = scan(data, cache, jobs=settings.jobs, quick=True, pixels=settings.pixels, progress=progress)
+    samples = scan(data, cache, jobs=settings.jobs, quick=True, pixels=settings.pixels, boxes=True, progress=progress)
     with contextlib.closing(samples):  # Ctrl-C closes it, and it keeps what was done
         for entry, facts in samples:
             counts.add(entry, facts)
