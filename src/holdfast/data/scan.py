@@ -199,14 +199,9 @@ def scan(
     """
     classes = frozenset(data.classes) if data.classes_are_known else None
     how = Examination(
-        root=data.root,
-        read_label=data.read_label,
-        classes=classes,
-        has_boxes=data.has_boxes,
-        quick=quick,
-        pixels=pixels,
-        masks=masks,
-    )
+        root=data.root, read_label=data.read_label, classes=classes, has_boxes=data.has_boxes,
+        quick=quick, pixels=pixels, masks=masks, boxes=boxes,
+    )  # fmt: skip
     todo = _changed(data, cache) if cache.remembers else list(range(len(data.entries)))
     examined = _examined(data, todo, how, jobs or _cores())
     with contextlib.closing(_kept(data, cache, examined)) as kept:
