@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 
 from holdfast.data.formats.detect import Settings, open_data
 from holdfast.data.pages import rendered
-from holdfast.data.problem import WORST_FIRST, Problem, Report, report_from
+from holdfast.data.problem import WORST_FIRST, Fault, Problem, Report, report_from
 from holdfast.data.samples import Entry, ImageSet
 from holdfast.data.visualize.image_drawing import ImageDrawing
 from holdfast.errors import HoldfastError
@@ -15,6 +16,7 @@ from holdfast.errors import HoldfastError
 _LISTED = 200
 _SHOWN = 8  # thumbnails of a problem
 _SIZE = (160, 120)
+_LINE = re.compile(r"(.*?):(\d+): ")  # a case that names a line of a label
 _BROKEN = frozenset({"image-unreadable", "image-truncated", "image-empty", "image-huge"})  # a decoder may crash or hang on them
 
 
@@ -47,12 +49,16 @@ def _thumbnails(report: Report) -> list[list[tuple[str, str]]]:
 def _of_problem(drawing: ImageDrawing, problem: Problem, shown: dict[str, Entry]) -> list[tuple[str, str]]:
     pairs = [file for pair in problem.numbers.get("pairs", ())[: _SHOWN // 2] for file in pair]
     entries = list(dict.fromkeys(shown[file] for file in pairs or problem.files[: 10 * _SHOWN] if file in shown))
-    return [(entry.image, _data_url(drawing, entry)) for entry in entries[:_SHOWN]]
+    lines: dict[str, list[Fault]] = {}  # of labels, by file: what is wrong there is drawn in red
+    for file, line in (match.groups() for case in problem.cases[: 100 * _SHOWN] if (match := _LINE.match(case))):
+        lines.setdefault(file, []).append(Fault(problem.code, file, int(line), ""))
+    shown_entries = [(entry, tuple(lines.get(entry.own_label or entry.image, ()))) for entry in entries[:_SHOWN]]
+    return [(entry.image, _data_url(drawing, entry, faults)) for entry, faults in shown_entries]
 
 
-def _data_url(drawing: ImageDrawing, entry: Entry) -> str:
+def _data_url(drawing: ImageDrawing, entry: Entry, faults: tuple[Fault, ...]) -> str:
     buffer = io.BytesIO()
-    drawing.draw(entry, (), _SIZE).convert("RGB").save(buffer, "JPEG", quality=70)
+    drawing.draw(entry, faults, _SIZE).convert("RGB").save(buffer, "JPEG", quality=70)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
