@@ -15,7 +15,7 @@ from holdfast.errors import HoldfastError
 
 _LISTED = 200
 _SHOWN = 8  # thumbnails of a problem
-_SIZE = (160, 120)
+_SIZE = (240, 180)
 _LINE = re.compile(r"(.*?):(\d+): ")  # a case that names a line of a label
 _BROKEN = frozenset({"image-unreadable", "image-truncated", "image-empty", "image-huge"})  # a decoder may crash or hang on them
 
@@ -42,7 +42,7 @@ def _thumbnails(report: Report) -> list[list[tuple[str, str]]]:
         for file in (entry.image, entry.own_label, *entry.masks):
             if file and entry.image not in broken:
                 shown.setdefault(file, entry)
-    drawing = ImageDrawing(data, {key: place for place, key in enumerate(data.classes)}, {})
+    drawing = ImageDrawing(data, {key: place for place, key in enumerate({**data.classes, **report.classes})}, {})
     return [_of_problem(drawing, problem, shown) for problem in report.problems]
 
 

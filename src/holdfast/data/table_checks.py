@@ -59,14 +59,11 @@ class TableGathering:
         self.label: str | None = None
         self._splits: dict[str, _Split] = {}
         self._row_numbers: set[str] = set()  # columns that only number the rows
-        self._read: Counter[tuple[str, str]] = Counter()  # rows of each file; of one with several splits, of each of them
         self._too_many = False
 
-    def add(self, split: str, file: str, chunk: Chunk) -> None:
-        """Some rows, each to the split that it belongs to."""
+    def add(self, split: str, file: str, chunk: Chunk, first: int) -> None:
+        """Some rows, of which the first has this number in its file, each to the split that it belongs to."""
         rows = next(iter(chunk.values())).rows
-        first = self._read[split, file]
-        self._read[split, file] += rows
         if first == 0:
             self._row_numbers |= {name for name, column in chunk.items() if numbers_rows(name, column)}
         keys = [name for name in sorted(chunk) if _may_be_key(name, chunk[name]) and name not in self._row_numbers]

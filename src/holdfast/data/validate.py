@@ -6,10 +6,10 @@ import contextlib
 from pathlib import Path
 
 from holdfast.data.cache import Cache
-from holdfast.data.columns import TableSet, Unreadable
+from holdfast.data.columns import TableSet
 from holdfast.data.formats.detect import Data, Settings, answer
 from holdfast.data.image_checks import Gathering
-from holdfast.data.problem import Fault, Report, gathered, report_from, sorted_by_severity
+from holdfast.data.problem import Report, gathered, report_from, sorted_by_severity
 from holdfast.data.samples import ImageSet
 from holdfast.data.scan import Progress, scan
 from holdfast.data.table_checks import TableGathering
@@ -54,18 +54,9 @@ def _images(data: ImageSet, settings: Settings, cache: Cache, progress: Progress
 def _table(data: TableSet, settings: Settings, progress: Progress | None) -> Report:
     """Read every chunk once, and judge what is left. Files with other columns are other tables."""
     tables: dict[frozenset[str], TableGathering] = {}
-    total, done = sum(part.rows or 0 for part in data.parts), 0
-    for part in data.parts:
-        try:
-            for chunk in part.chunks():
-                if chunk:
-                    key = frozenset(chunk)
-                    tables.setdefault(key, TableGathering(settings.label, data.class_names)).add(part.split, part.file, chunk)
-                    done += next(iter(chunk.values())).rows
-                if progress:
-                    progress(done, max(total, done))
-        except Unreadable as error:
-            data.faults.append(Fault(data.unreadable, part.file, 0, str(error)))
+    for part, first, chunk in data.read(progress):
+        table = tables.setdefault(frozenset(chunk), TableGathering(settings.label, data.class_names))
+        table.add(part.split, part.file, chunk, first)
     columns = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
     if settings.label is not None and tables and settings.label not in columns:
         raise UsageError(f"{data.root} has no column {settings.label}", fix=f"one of: {', '.join(columns[:20])}")

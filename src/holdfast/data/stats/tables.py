@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.data.column_summary import ColumnSummary
-from holdfast.data.columns import Chunk, Column, TableSet, Unreadable, by_split, label_column, taken
+from holdfast.data.columns import Chunk, Column, TableSet, by_split, label_column, taken
 from holdfast.data.listing import order_of
-from holdfast.data.problem import Fault
 from holdfast.data.scan import Progress
 from holdfast.data.stats.figures import Bars, Figure, Histogram, Values
 from holdfast.data.stats.report import Statistics
@@ -226,15 +226,12 @@ class TableCounts:
 
     def read(self, data: TableSet, progress: Progress | None) -> None:
         """Everything, in one pass or two; a part that breaks off counts as far as it could be read."""
-        rows, passes = sum(part.rows or 0 for part in data.parts), 1 if self._once else 2
-        done = 0
+        passes = 1 if self._once else 2
         for again in range(passes):
-            for chunk_split, chunk in _chunks(data, tell=not again):
-                for split, some in by_split(chunk_split, chunk):
+            shown = partial(_shown_of_pass, progress, again, passes) if progress else None
+            for part, _, chunk in data.read(shown):
+                for split, some in by_split(part.split, chunk):
                     self._take(split, some, again=bool(again))
-                done += _rows(chunk)
-                if progress:
-                    progress(done, max(rows * passes, done))
 
     def _take(self, split: str, chunk: Chunk, *, again: bool) -> None:
         if not again:
@@ -316,13 +313,8 @@ class TableCounts:
         return Bars(key="classes", title=f"classes ({self._label})", unit="rows", counts=counts)
 
 
-def _chunks(data: TableSet, *, tell: bool) -> Iterator[tuple[str, Chunk]]:
-    for part in data.parts:
-        try:
-            yield from ((part.split, chunk) for chunk in part.chunks() if chunk)
-        except Unreadable as error:
-            if tell:
-                data.faults.append(Fault(data.unreadable, part.file, 0, str(error)))
+def _shown_of_pass(progress: Progress, number: int, passes: int, done: int, total: int) -> None:
+    progress(number * total + done, passes * total)
 
 
 def _rows(chunk: Chunk) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.data.columns import Chunk, Column, TableSet, Unreadable, by_split, label_column, taken
+from holdfast.data.columns import Chunk, Column, TableSet, by_split, label_column, taken
 from holdfast.data.formats.detect import Settings
 from holdfast.data.problem import Problem, Report
 from holdfast.data.scan import Progress
@@ -83,24 +83,17 @@ class _Survey:
                 named.setdefault(file, set()).add(place)
         self._named = {file: np.array(sorted(rows), np.int64) for file, rows in named.items()}
 
-    def look(self, progress: Progress | None, total: int) -> None:
+    def look(self, progress: Progress | None) -> None:
         """Go through all rows. What cannot be read on is left out, as validation does."""
-        done = 0
-        for place, part in enumerate(self.data.parts):
-            chance, before = np.random.default_rng([self._wish.seed & 0xFFFFFFFF, place]), 0
-            try:
-                for chunk in filter(None, part.chunks()):
-                    rows = next(iter(chunk.values())).rows
-                    self._columns.setdefault(place, frozenset(chunk))
-                    self._measure(chunk)
-                    more = {_PLACE: Column(np.arange(before, before + rows)), _LOT: Column(chance.random(rows))}
-                    for split, some in by_split(part.split, {**chunk, **more}):
-                        self._choose(place, split, some)
-                    before, done = before + rows, done + rows
-                    if progress:
-                        progress(done, max(done, total))
-            except Unreadable:
-                continue
+        places = {id(part): place for place, part in enumerate(self.data.parts)}
+        chances = [np.random.default_rng([self._wish.seed & 0xFFFFFFFF, place]) for place in range(len(places))]
+        for part, first, chunk in self.data.read(progress):
+            place, rows = places[id(part)], next(iter(chunk.values())).rows
+            self._columns.setdefault(place, frozenset(chunk))
+            self._measure(chunk)
+            more = {_PLACE: Column(np.arange(first, first + rows)), _LOT: Column(chances[place].random(rows))}
+            for split, some in by_split(part.split, {**chunk, **more}):
+                self._choose(place, split, some)
 
     def _choose(self, part: int, split: str, chunk: Chunk) -> None:
         """Keep the rows with the smallest lots of each class, and the classes of rows that the report names."""
@@ -165,7 +158,7 @@ def row_groups(
 ) -> list[Group]:
     """Look at all rows once to choose, and once more to fetch what was chosen."""
     survey = _Survey(data, settings.label, report, wish)
-    survey.look(progress, report.samples)
+    survey.look(progress)
     suspects = []
     for problem in report.problems:
         units = [unit for unit in survey.units(problem) if _has_class(survey, unit, wish)] if wish.wants(problem) else []
@@ -200,15 +193,15 @@ def _fetched(data: TableSet, rows: set[Row]) -> dict[Row, Fetched]:
     found: dict[Row, Fetched] = {}
     for at, part in enumerate(data.parts):
         wanted, before = np.array(sorted(row.place for row in rows if row.part == at), np.int64), 0
-        chunks = part.chunks() if len(wanted) else iter(())
-        while len(wanted) and before <= wanted[-1] and (chunk := next(chunks, None)) is not None:
-            count = next(iter(chunk.values())).rows if chunk else 0
-            places = np.arange(before, before + count)
-            before += count
+        for chunk in filter(None, part.chunks()) if len(wanted) else ():
+            places = np.arange(before, before + next(iter(chunk.values())).rows)
+            before += len(places)
             mine = np.isin(places, wanted)
             for split, some in by_split(part.split, taken({**chunk, _PLACE: Column(places)}, mine)) if mine.any() else ():
                 for position, place in enumerate(some.pop(_PLACE).values.tolist()):
                     found[Row(at, place)] = Fetched(Row(at, place), split, row_at(some, position))
+            if before > wanted[-1]:
+                break
     return found
 
 
