@@ -183,6 +183,10 @@ class TableGathering:
         total: Counter[Any] = sum((split.classes for split in order.values()), Counter())
         where = f"{next(iter(order.values())).files[0]}, column {self.label}"
         names = dict(enumerate(self._class_names.get(str(self.label), ())))
+        outside = sorted(kind for kind in total if names and kind == kind and kind not in names)
+        if outside:
+            count, files = sum(total[kind] for kind in outside), [file for split in order.values() for file in split.files]
+            yield problem("class-out-of-range", count=count, files=files, example=f"{where}: {outside[0]!r}")
         yield from class_problems(total, names, where, classification=True)
         yield from share_problems({name: split.classes for name, split in order.items()}, names)
         for split in order.values():

@@ -121,9 +121,12 @@ def test_a_folder_of_hugging_face_is_read_with_its_splits_and_the_names_of_its_c
     report = validate(tmp_path, Settings())
     assert (report.format, report.splits, report.problems) == ("arrow", {"train": 120, "test": 60}, [])
     assert report.classes == {"cat": 90, "dog": 90}
+    hugging_face(tmp_path / "more", {"train": [0, 1] * 60, "test": [1, 2] * 30})
+    (outside,) = [problem for problem in validate(tmp_path / "more", Settings()).problems if problem.code == "class-out-of-range"]
+    assert outside.count == 30 and outside.example.endswith(": 2")
     file = tmp_path / "test/data-00000-of-00001.arrow"
     file.write_bytes(file.read_bytes()[:-400])
-    assert "table-unreadable" in codes(validate(tmp_path, Settings()))
+    assert "table-unreadable" in codes(validate(file.parent, Settings()))
 
 
 TS = """# a comment
