@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from holdfast.data.formats.coco import ImagePaths
-from holdfast.data.formats.detect import is_image_format, list_data, open_images
+from holdfast.data.formats.detect import Settings, open_data
 from holdfast.data.formats.yolo import settings_of
 from holdfast.data.json_stream import json_rows
 from holdfast.data.listing import stem
-from holdfast.data.problem import Problem
-from holdfast.data.report import Report
+from holdfast.data.problem import Problem, Report
+from holdfast.data.remote import is_remote
 from holdfast.data.samples import Entry, ImageSet
-from holdfast.data.validate import Settings
-from holdfast.errors import StorageError
+from holdfast.errors import StorageError, UsageError
 
 # Which samples a cleaned list leaves out and a loader should skip: those with a critical fault, and the later of two equals.
 
@@ -30,11 +30,11 @@ def leaves_out(problem: Problem) -> bool:
 
 
 def image_set(path: str, settings: Settings, format: str) -> ImageSet | None:
-    """The set that a report is about, opened once more; None where it is none of images."""
-    if not is_image_format(format):
+    """The set that a report is about, opened once more; None where it does not hold images."""
+    if format == "dataset":
         return None
-    listing, named = list_data(Path(path), settings.also)
-    return open_images(listing, named, format)
+    data = open_data(path, dataclasses.replace(settings, format=format))
+    return data if isinstance(data, ImageSet) else None
 
 
 def bad_entries(report: Report, data: ImageSet) -> list[Entry]:
@@ -88,6 +88,8 @@ def read_quarantine(path: Path) -> frozenset[str]:
 
 def write_cleaned(report: Report, path: str, settings: Settings, into: Path | None) -> Iterator[str]:
     """Write what is left when bad samples are left out; a line for each file that was written."""
+    if is_remote(path) and into is None:
+        raise UsageError(f"{path} does not lie on this machine", fix="name a folder for the cleaned list: --fix-into FOLDER")
     data = image_set(path, settings, report.format)
     if data is None:
         yield from _rows(report, path, into)

@@ -114,6 +114,8 @@ class ColumnSummary:
         self.whole: np.dtype[Any] | None = None
         self.rows = self.count = self.nan = self.inf = self.beyond_float32 = self.at_limits = 0
         self.low, self.high = math.inf, -math.inf
+        self.low_place: tuple[str, int] | None = None  # file and row, where a row has one value
+        self.high_place: tuple[str, int] | None = None
         self.mean, self._squares, self._finite = 0.0, 0.0, 0
         self.bad_rows: list[int] = []
         self.bad_places: list[tuple[str, int]] = []  # of the same rows: the file, and their number in it
@@ -153,10 +155,15 @@ class ColumnSummary:
             self._widen(values.dtype)
             self._add_distinct(values)
             if values.dtype.kind in _NUMBERS:
-                before = len(self.bad_rows)
+                before, low, high = len(self.bad_rows), self.low, self.high
                 self._add_numbers(column, values)
                 if numbers is not None:
                     self.bad_places += [(file, int(numbers[row - self.rows])) for row in self.bad_rows[before:]]
+                    if column.counts is None and column.values.ndim == 1:
+                        if self.low < low:
+                            self.low_place = file, int(numbers[np.flatnonzero(values == self.low)[0]])
+                        if self.high > high:
+                            self.high_place = file, int(numbers[np.flatnonzero(values == self.high)[0]])
         self.rows += column.rows
         self.count += len(values)
 

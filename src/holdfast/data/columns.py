@@ -65,6 +65,35 @@ class TableSet:
     label: str | None = None
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    class_names: dict[str, list[str]] = field(default_factory=dict)  # by column: what its numbers stand for
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "samples" if self.format == "dataset" else "rows"
+
+    def read(self, progress: Callable[[int, int], None] | None = None) -> Iterator[tuple[Part, int, Chunk]]:
+        """Every chunk with its part and the number of its first row there. A part that breaks off is a fault, told once."""
+        total, done = sum(part.rows or 0 for part in self.parts), 0
+        for part in self.parts:
+            first = 0
+            try:
+                for chunk in filter(None, part.chunks()):
+                    yield part, first, chunk
+                    rows = next(iter(chunk.values())).rows
+                    first, done = first + rows, done + rows
+                    if progress:
+                        progress(done, max(total, done))
+            except Unreadable as error:
+                fault = Fault(self.unreadable, part.file, 0, str(error))
+                self.faults += [fault] if fault not in self.faults else []
+
+    @property
+    def unreadable(self) -> str:
+        """The code of a part that cannot be read to its end."""
+        return {"array": "array-unreadable", "root": "tree-unreadable", "dataset": "sample-unreadable"}.get(
+            self.format, "table-unreadable"
+        )
 
 
 @contextlib.contextmanager

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from holdfast.data.checks.boxes import box_faults
-from holdfast.data.checks.images import BLANK, EMPTY, UNREADABLE, from_decoder, is_a_bomb, odd_size, rotated, wrong_extension
+from holdfast.data.checks.images import from_decoder, is_a_bomb, odd_size, rotated, wrong_extension
 from holdfast.data.checks.labels import presence, stated_size
-from holdfast.data.checks.masks import OVERLAP, size_fault
-from holdfast.data.checks.masks import UNREADABLE as MASK_UNREADABLE
+from holdfast.data.checks.masks import size_fault
 from holdfast.data.formats.masks import folder_of_masks
 from holdfast.data.listing import Stamp, read_bytes, read_ends
 from holdfast.data.pixels import (
     MOST_PIXELS,
     Header,
     TooLarge,
+    channels_of,
     jpeg_from_ends,
     look_at,
     mask_facts,
@@ -27,33 +27,28 @@ from holdfast.data.pixels import (
     read_header,
 )
 from holdfast.data.problem import Fault
-from holdfast.data.samples import ClassKey, Entry, Facts, Label, MaskFacts, ReadLabel, facts_from
+from holdfast.data.samples import ClassKey, Entry, Facts, Label, MaskFacts, ReadLabel
 
 _LARGEST_FILE = 1 << 30
+_DIGITS = 6  # of a fraction of the image
 _HEADS, _TAIL = (5120, 1 << 17), 1024  # bytes; the longer beginning holds the size of a photo with a thumbnail, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What is the same for all samples of a scan; it is sent to each process once. `quick` decodes nothing."""
+    """What is the same for all samples of a scan; it is sent to each process once.
+
+    `quick` decodes no image; `pixels` counts the values of all pixels instead of looking for faults; `masks` are decoded or not.
+    """
 
     root: Path
     read_label: ReadLabel
     classes: frozenset[ClassKey] | None
     has_boxes: bool
     quick: bool = False
-
-    def look(self, entry: Entry) -> Facts:
-        """Look at one sample."""
-        return examine(self, entry)
-
-    def lost(self, fault: Fault) -> Facts:
-        """What is known of a sample on which a process was lost."""
-        return Facts(faults=(fault,))
-
-    def remembered(self, row: list[Any]) -> Facts:
-        """What the cache holds of a sample."""
-        return facts_from(row)
+    pixels: bool = False
+    masks: bool = True
+    boxes: bool = False  # their places are wanted, too
 
 
 def examine(how: Examination, entry: Entry) -> Facts:
@@ -68,32 +63,47 @@ def examine(how: Examination, entry: Entry) -> Facts:
     masks = tuple(_masks(how, entry, faults))
     if facts.width and facts.height:
         faults += _against_the_image(how, entry, label, masks, facts, header)
-    kinds: dict[ClassKey, int] = {} if entry.class_id is None else {entry.class_id: 1}
+    kinds = tuple(thing.class_id for thing in label.things) if entry.class_id is None else (entry.class_id,)
+    boxes = _fractions(label, facts.width, facts.height) if how.boxes else ()
+    return facts._replace(kinds=kinds, boxes=boxes, masks=masks, faults=tuple(faults))
+
+
+def _fractions(label: Label, width: int, height: int) -> tuple[float, ...]:
+    """Boxes as fractions of the image; of one that a label states to lie on its side, those of the label's own size."""
+    if label.size == (height, width) or not width:
+        width, height = label.size or (width, height)
+    across, down = (1.0, 1.0) if label.shares else (float(width), float(height))
+    found: list[float] = []
     for thing in label.things:
-        kinds[thing.class_id] = kinds.get(thing.class_id, 0) + 1
-    return facts._replace(classes=tuple(kinds.items()), masks=masks, faults=tuple(faults))
+        left, top, right, bottom = thing.box
+        if across and down:
+            four = ((left + right) / 2 / across, (top + bottom) / 2 / down, (right - left) / across, (bottom - top) / down)
+            found += [round(value, _DIGITS) for value in four]
+        else:
+            found += [math.nan] * 4
+    return tuple(found)
 
 
 def _image(how: Examination, file: str, faults: list[Fault]) -> tuple[Facts, Header]:
     """Header and pixels of an image."""
     try:
-        content, header = _content(path_in(how.root, file), quick=how.quick)
+        content, header = _content(path_in(how.root, file), quick=how.quick and not how.pixels)
     except (OSError, ValueError) as error:
-        faults.append(Fault(UNREADABLE.code, file, 0, str(error)[:200]))
+        faults.append(Fault("image-unreadable", file, 0, str(error)[:200]))
         return Facts(), Header("")
     if not content:
-        faults.append(Fault(EMPTY.code, file, 0, "0 bytes"))
+        faults.append(Fault("image-empty", file, 0, "0 bytes"))
         return Facts(), Header("")
     wrong = wrong_extension(file, header.kind)
     faults += [wrong] if wrong else []
     if is_a_bomb(header.width, header.height, len(content)):
         said = f"it claims {header.width} × {header.height} pixels in {len(content):,} bytes; not decoded"
-        faults.append(Fault(UNREADABLE.code, file, 0, said))
+        faults.append(Fault("image-unreadable", file, 0, said))
         return Facts(), header
     facts = _pixels(how, file, content, header, faults)
     odd = odd_size(file, facts.width, facts.height)
     faults += [odd] if odd else []
-    faults += [Fault(BLANK.code, file, 0, facts.blank)] if facts.blank else []
+    faults += [Fault("image-blank", file, 0, facts.blank)] if facts.blank else []
     return facts, header
 
 
@@ -132,6 +142,8 @@ def _pixels(how: Examination, file: str, content: bytes, header: Header, faults:
     if header.width * header.height > MOST_PIXELS:
         return stated
     try:
+        if how.pixels:
+            return _all_pixels(content)
         if how.quick:
             return _without_decoding(content, header)
         look = look_at(content)
@@ -142,6 +154,11 @@ def _pixels(how: Examination, file: str, content: bytes, header: Header, faults:
         faults.append(from_decoder(file, str(error) or type(error).__name__, header.cut))
         return stated
     return Facts(look.width, look.height, look.channels, *look[3:])
+
+
+def _all_pixels(content: bytes) -> Facts:
+    image = opened(content)
+    return Facts(*image.size, len(image.getbands()), histograms=tuple(channels_of(image)))
 
 
 def _without_decoding(content: bytes, header: Header) -> Facts:
@@ -156,15 +173,15 @@ def _without_decoding(content: bytes, header: Header) -> Facts:
 
 
 def _masks(how: Examination, entry: Entry, faults: list[Fault]) -> Iterator[MaskFacts]:
-    for file in entry.masks if not how.quick else ():
+    for file in entry.masks if how.masks else ():
         try:
             yield mask_facts(how.root, file)
         except Exception as error:  # noqa: BLE001 - as above
-            faults.append(Fault(MASK_UNREADABLE.code, file, 0, str(error)[:200] or type(error).__name__))
+            faults.append(Fault("mask-unreadable", file, 0, str(error)[:200] or type(error).__name__))
     folders = Counter(map(folder_of_masks, entry.masks))
-    if len(entry.masks) > 1 and max(folders.values()) > 1 and not faults and not how.quick:
+    if len(entry.masks) > 1 and max(folders.values()) > 1 and not faults and how.masks and not how.quick:
         pixels = overlapping_pixels(how.root, entry.masks)
-        faults += [Fault(OVERLAP.code, entry.image, 0, f"{pixels:,} pixels belong to more than one")] if pixels else []
+        faults += [Fault("instances-overlap", entry.image, 0, f"{pixels:,} pixels belong to more than one")] if pixels else []
 
 
 def _against_the_image(

@@ -13,11 +13,10 @@ import numpy.typing as npt
 
 from holdfast.data.checks.classes import Spread, class_problems, pooled, share_problems, statistics_problems
 from holdfast.data.checks.images import blur_problems, channel_problems
-from holdfast.data.checks.kinds import BY_CODE
 from holdfast.data.checks.masks import folder_problems
 from holdfast.data.formats.masks import folder_of_masks
-from holdfast.data.listing import read_bytes
-from holdfast.data.problem import Fault, Kind, Problem, gathered, problem
+from holdfast.data.listing import read_bytes, read_middle
+from holdfast.data.problem import Fault, Problem, gathered, problem
 from holdfast.data.samples import ClassKey, Entry, Facts, ImageSet, MaskFacts
 
 # The same image twice, or nearly: by content, and by how it looks (perceptual hash, confirmed by a thumbnail).
@@ -26,24 +25,6 @@ from holdfast.data.samples import ClassKey, Entry, Facts, ImageSet, MaskFacts
 # with a correlation of at most 0.78. One pair of BCCD is nearer (4 bits, 0.989): the same cells, photographed twice, in train
 # and in val.
 
-LEAK = Kind(
-    "split-leak", "critical", "samples that are in two splits: {count}",
-    "remove them from one of the two (--fix keeps the first): memorised samples inflate the metric",
-)  # fmt: skip
-NEAR_LEAK = Kind(
-    "split-leak", "warning", "samples that look nearly the same in two splits: {count}",
-    "look at the pairs; where they show the same scene, keep both in one split (--fix drops the later one)",
-)  # fmt: skip
-TWICE = Kind(
-    "duplicate-sample", "warning", "samples that are there more than once: {count}", "keep one of each: --fix writes such a list"
-)
-NEAR = Kind(
-    "near-duplicate",
-    "info",
-    "samples that look nearly like another one: {count}",
-    "nothing, if they are frames of one scene on purpose",
-)
-KINDS = (LEAK, TWICE, NEAR)
 
 _LARGEST = 1 << 30
 _BITS = 6
@@ -62,7 +43,7 @@ def same_content(root: Path, files: Sequence[str], sizes: Sequence[int]) -> Iter
         by_size.setdefault(size, []).append(number)
     first: dict[tuple[int, bytes], int] = {}
     for size, numbers in by_size.items():
-        for number in _same_middle(root, files, size, numbers) if len(numbers) > 1 and size else ():
+        for number in _same_middle(root, files, numbers) if len(numbers) > 1 and size else ():
             try:
                 digest = hashlib.blake2b(read_bytes(root / files[number], limit=_LARGEST)).digest()
             except (OSError, ValueError):
@@ -72,14 +53,12 @@ def same_content(root: Path, files: Sequence[str], sizes: Sequence[int]) -> Iter
             first.setdefault((size, digest), number)
 
 
-def _same_middle(root: Path, files: Sequence[str], size: int, numbers: list[int]) -> list[int]:
+def _same_middle(root: Path, files: Sequence[str], numbers: list[int]) -> list[int]:
     """Of files of one size those that have the same 64 bytes in the middle as another one: hardly any do by chance."""
     groups: dict[bytes, list[int]] = {}
     for number in numbers:
         try:
-            with (root / files[number]).open("rb", buffering=0) as file:
-                file.seek(size // 2)
-                groups.setdefault(file.read(64), []).append(number)
+            groups.setdefault(read_middle(f"{root / files[number]}", 64), []).append(number)
         except OSError:
             continue
     return [number for some in groups.values() if len(some) > 1 for number in some]
@@ -136,7 +115,10 @@ def _normal(thumbnails: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 def pair_problems(files: Sequence[str], splits: Sequence[str], exact: Iterable[Pair], near: Iterable[Pair]) -> Iterator[Problem]:
     """Pairs as problems: in two splits they are a leak, in one they are only there twice. An exact pair is not told as near."""
     told: set[Pair] = set()
-    for pairs, leak, twice in ((exact, LEAK, TWICE), (near, NEAR_LEAK, NEAR)):
+    for pairs, leak, twice in (
+        (exact, "split-leak images", "duplicate-sample"),
+        (near, "split-leak look-alike", "near-duplicate"),
+    ):
         new = [pair for pair in pairs if pair not in told]
         told.update(new)
         across = [pair for pair in new if splits[pair[0]] != splits[pair[1]]]
@@ -146,7 +128,7 @@ def pair_problems(files: Sequence[str], splits: Sequence[str], exact: Iterable[P
                 yield _as_problem(kind, files, splits, some)
 
 
-def _as_problem(kind: Kind, files: Sequence[str], splits: Sequence[str], pairs: list[Pair]) -> Problem:
+def _as_problem(kind: str, files: Sequence[str], splits: Sequence[str], pairs: list[Pair]) -> Problem:
     one, other = pairs[0]
     later = list(dict.fromkeys(files[second] for _, second in pairs))
     said = [[files[first], files[second]] for first, second in pairs[:10_000]]
@@ -188,10 +170,8 @@ class Gathering:
             self._means.setdefault(entry.split, []).append(facts.means)
             self._deviations.setdefault(entry.split, []).append(facts.deviations)
         for mask in facts.masks:
-            self._masks.setdefault(folder_of_masks(mask.file), []).append(mask)
-        counts = self.classes.setdefault(entry.split, Counter())
-        for kind, count in facts.classes:
-            counts[kind] += count
+            self._masks.setdefault(folder_of_masks(mask.file), []).append(mask._replace(pixels=(), cover=""))
+        self.classes.setdefault(entry.split, Counter()).update(facts.kinds)
 
     @property
     def splits(self) -> dict[str, int]:
@@ -207,7 +187,7 @@ class Gathering:
 
     def problems(self) -> Iterator[Problem]:
         """Everything that is wrong."""
-        yield from gathered(self._faults, BY_CODE)
+        yield from gathered(self._faults)
         files = [entry.image for entry in self._entries]
         yield from channel_problems(files, self._channels)
         yield from blur_problems(files, self._sharpness)

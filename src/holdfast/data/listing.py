@@ -6,9 +6,12 @@ and reported, not read.
 
 from __future__ import annotations
 
+import functools
+import io
 import os
 import posixpath
 import re
+import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -208,17 +211,16 @@ def _is_within(path: Path, folder: Path) -> bool:
 
 
 def read_bytes(path: Path | str, *, limit: int) -> bytes:
-    """The bytes of a file; ValueError where those are more than `limit`.
+    """The bytes of a file, or of a member of a tar file (`shard.tar/0001.jpg`); ValueError where those are more than `limit`.
 
     By the system's own calls: a scan opens two files a sample, and Python's files take twice as long as these.
     """
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file, start, size = _opened(path)
     try:
-        size = os.fstat(file).st_size
         if size > limit:
             raise ValueError(f"larger than {limit:,} bytes")
-        content = os.read(file, size)
-        while len(content) < size and (more := os.read(file, size - len(content))):
+        content = os.pread(file, size, start)
+        while len(content) < size and (more := os.pread(file, size - len(content), start + len(content))):
             content += more
         return content
     finally:
@@ -227,9 +229,18 @@ def read_bytes(path: Path | str, *, limit: int) -> bytes:
 
 def read_ends(path: str, head: int, tail: int) -> tuple[bytes, bytes]:
     """The first and the last bytes of a file; both may hold the same ones."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file, start, size = _opened(path)
     try:
-        return os.pread(file, head, 0), os.pread(file, tail, max(0, os.fstat(file).st_size - tail))
+        return os.pread(file, min(head, size), start), os.pread(file, min(tail, size), start + max(0, size - tail))
+    finally:
+        os.close(file)
+
+
+def read_middle(path: str, length: int) -> bytes:
+    """Some bytes from the middle of a file on: those of two different files hardly ever are the same."""
+    file, start, size = _opened(path)
+    try:
+        return os.pread(file, min(length, size - size // 2), start + size // 2)
     finally:
         os.close(file)
 
@@ -238,3 +249,49 @@ def read_text(path: Path | str, *, limit: int) -> str:
     """A text file as UTF-8; bytes that are none become U+FFFD. Longer ones than `limit` are a ValueError."""
     content = read_bytes(path, limit=limit)
     return content.decode("utf-8", errors="replace").removeprefix("\ufeff")
+
+
+def _opened(path: Path | str) -> tuple[int, int, int]:
+    """A file, and where the content begins in it and how long it is: of a member of a tar file, its place there."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return file, 0, os.fstat(file).st_size
+    except NotADirectoryError:
+        shard, ending, member = str(path).partition(".tar/")
+        start, size = tar_members(f"{shard}.tar").get(member, (0, -1)) if ending else (0, -1)
+        if size < 0:
+            raise
+        return os.open(f"{shard}.tar", os.O_RDONLY | os.O_CLOEXEC), start, size
+
+
+_LONGEST_HEADER = 1 << 20  # bytes of what a tar file says of one member
+
+
+class _TarFile(io.FileIO):
+    """Reads of a tar file's headers: one that claims to be endless is refused."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= _LONGEST_HEADER:
+            raise ValueError("a header of this tar file is longer than a megabyte")
+        return super().read(size)
+
+
+@functools.lru_cache(maxsize=16)
+def tar_members(path: str) -> dict[str, tuple[int, int]]:
+    """The files in a tar file: name to place and size. Links, folders and names that lead out of it are not listed.
+
+    ValueError where it is damaged; what is behind the damage is not seen.
+    """
+    members: dict[str, tuple[int, int]] = {}
+    with _TarFile(path) as file:
+        length = Path(path).stat().st_size
+        try:
+            with tarfile.open(fileobj=file, mode="r:") as archive:
+                for one in archive:
+                    inside = one.isreg() and not one.issparse() and one.offset_data + one.size <= length
+                    if inside and not one.name.startswith(("/", "..")) and "/../" not in one.name:
+                        members[one.name.removeprefix("./")] = (one.offset_data, one.size)
+                    archive.members.clear()  # type: ignore[attr-defined]
+        except (tarfile.TarError, EOFError) as error:
+            raise ValueError(f"not a tar file: {error}") from None
+    return members

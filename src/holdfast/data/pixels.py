@@ -10,14 +10,15 @@ import io
 import math
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.data.samples import MaskFacts
+from holdfast.data.listing import read_bytes
+from holdfast.data.samples import Channel, MaskFacts
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 # JPEG and PNG, which nearly all training images are, are read here, since that is several times as fast as opening them with
 # Pillow; the rest is left to Pillow. Nothing here trusts a length that it finds: each is checked against the bytes there are.
 
+_LARGEST = 1 << 30  # bytes of a file
 _SIZE_MARKERS = frozenset({0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF})
 _ALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 _END = b"\xff\xd9"  # a JPEG's last marker; some cameras write more behind it: a movie, a second picture
@@ -171,27 +173,35 @@ def exif_orientation(exif: bytes) -> int:
 # What is in a mask: its size, its values, and whether different ones touch.
 
 _MOST = 300
+_COVER = 16  # fields in each direction of the map of what is covered
 
 
 def read_mask(path: Path) -> npt.NDArray[np.integer]:
     """The numbers of a mask; those of the palette where it has one. A mask in colours is given with its channels."""
-    image = opened(path.read_bytes())
-    pixels = np.asarray(image)
+    pixels = np.asarray(opened(read_bytes(path, limit=_LARGEST)))
     return pixels.astype(np.uint8) if pixels.dtype == np.bool_ else pixels
 
 
 def mask_facts(root: Path, file: str) -> MaskFacts:
     """Look at one mask; OSError or ValueError where it cannot be read."""
-    image = opened((root / file).read_bytes())
+    from PIL import Image
+
+    image = opened(read_bytes(root / file, limit=_LARGEST))
     pixels = np.asarray(image)
-    if pixels.ndim != 2 or pixels.dtype.kind not in "bui":
-        return MaskFacts(file, image.width, image.height, image.mode, ())
+    plain = pixels.ndim == 2 and pixels.dtype.kind in "bui"
+    inside = pixels > 0 if plain else pixels.reshape(*pixels.shape[:2], -1).max(axis=2) > 0
+    cover = Image.fromarray(inside.astype(np.uint8) * 255).resize((_COVER, _COVER), Image.Resampling.BOX).tobytes().hex()
+    if not plain:
+        return MaskFacts(file, image.width, image.height, image.mode, (), cover=cover)
     if pixels.dtype.itemsize <= 2 and pixels.dtype.kind != "i":
-        values = np.flatnonzero(np.bincount(pixels.ravel()))
+        counts = np.bincount(pixels.ravel())
+        values = np.flatnonzero(counts)
+        counts = counts[values]
     else:
-        values = np.unique(pixels)
+        values, counts = np.unique(pixels, return_counts=True)
     touching = len(values) > 2 and (_touch(pixels[:, 1:], pixels[:, :-1]) or _touch(pixels[1:], pixels[:-1]))
-    return MaskFacts(file, image.width, image.height, image.mode, tuple(map(int, values[:_MOST])), touching)
+    some, many = tuple(values[:_MOST].tolist()), tuple(counts[:_MOST].tolist())
+    return MaskFacts(file, image.width, image.height, image.mode, some, touching, many, cover)
 
 
 def _touch(one: npt.NDArray[np.integer], other: npt.NDArray[np.integer]) -> bool:
@@ -219,6 +229,7 @@ _FLAT = 2.0  # grey levels: with four times as much between dark and bright ther
 _BLACK, _WHITE = 16, 239  # levels that the brightest, or the darkest, of 32 × 32 pixels has at most, or at least
 _AS_THEY_ARE = ("L", "RGB", "RGBA")
 _WAVES = np.cos(np.pi * (2 * np.arange(_SIDE)[None] + 1) * np.arange(8)[:, None] / (2 * _SIDE)).astype(np.float32)
+_EACH = np.ones(_SIDE * _SIDE)
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)
 _EDGES = (2 * np.eye(_SIDE) - np.eye(_SIDE, k=1) - np.eye(_SIDE, k=-1)).astype(np.float32)  # a pixel against its two neighbours
 _CHANNELS = {"1": 1, "L": 1, "P": 1, "LA": 2, "PA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "I": 1, "F": 1}
@@ -310,8 +321,8 @@ def _of_numbers(image: Image.Image) -> _Seen:
 def _moments(levels: npt.NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel."""
     count, values = len(levels), levels.astype(np.float64)
-    means = [total / count for total in values.sum(axis=0).tolist()]
-    squares = (values.T @ values).diagonal().tolist()
+    means = (_EACH @ values / count).tolist()  # a product takes a tenth of the time of a sum along the first axis
+    squares = (_EACH @ (values * values)).tolist()
     deviations = [math.sqrt(max(0.0, square / count - mean * mean)) for square, mean in zip(squares, means, strict=True)]
     return tuple(round(mean, 3) for mean in means), tuple(round(deviation, 3) for deviation in deviations)
 
@@ -325,7 +336,7 @@ def _recognisable(grey: npt.NDArray[np.float32], flat: float) -> tuple[int, str,
     waves = (_WAVES @ grey @ _WAVES.T).ravel()
     halves = grey[0::2] + grey[1::2]
     quarters = (halves[:, 0::2] + halves[:, 1::2]) * 0.25
-    if not float(np.ptp(quarters)) > 4 * flat:
+    if not float(quarters.max() - quarters.min()) > 4 * flat:
         return 0, "", 0.0
     bits = waves > np.sort(waves[1:])[31]
     edges = (_EDGES @ grey + grey @ _EDGES)[1:-1, 1:-1].ravel()
@@ -333,3 +344,41 @@ def _recognisable(grey: npt.NDArray[np.float32], flat: float) -> tuple[int, str,
     contrast = float(flat_grey @ flat_grey) / grey.size
     sharpness = round(math.sqrt(float(edges @ edges) / edges.size / contrast), 3)
     return int.from_bytes(np.packbits(bits).tobytes(), "big"), quarters.astype(np.uint8).tobytes().hex(), sharpness
+
+
+# The values of an image's pixels, by channel: counted, so that means and deviations over a whole set are exact.
+
+BINS = 32
+_EIGHT_BITS = ("1", "L", "P", "LA", "RGB", "RGBA", "CMYK", "YCbCr")
+_SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I")
+_NAMES = {"RGB": ("red", "green", "blue"), "RGBA": ("red", "green", "blue", "alpha"), "LA": ("grey", "alpha")}
+
+
+def channels_of(image: Image.Image) -> Iterator[Channel]:
+    """Decode an image and count; one of floating-point numbers has no range to count in, and is left out."""
+    image.load()
+    if image.mode in _SIXTEEN_BITS:
+        yield from _sixteen(np.asarray(image))
+        return
+    if image.mode not in _EIGHT_BITS:
+        return
+    if image.mode in ("P", "1", "CMYK", "YCbCr"):
+        image = image.convert("L" if image.mode == "1" else "RGB")
+    counts = np.array(image.histogram(), dtype=np.int64).reshape(-1, 256)
+    for name, row in zip(_NAMES.get(image.mode, ("grey",)), counts, strict=True):
+        yield _channel(name, 256, row)
+
+
+def _sixteen(values: npt.NDArray[Any]) -> Iterator[Channel]:
+    whole = values.astype(np.int64).ravel()
+    if len(whole) and whole.min() >= 0 and whole.max() < 1 << 16:
+        yield _channel("grey", 1 << 16, np.bincount(whole, minlength=1 << 16))
+
+
+def _channel(name: str, top: int, counts: npt.NDArray[np.int64]) -> Channel:
+    values = np.arange(top, dtype=np.float64)
+    weighted = counts * values
+    bins = tuple(int(one) for one in counts.reshape(BINS, -1).sum(axis=1))
+    there = np.flatnonzero(counts)
+    low, high = (int(there[0]), int(there[-1])) if len(there) else (0, 0)
+    return Channel(name, top, int(counts.sum()), float(weighted.sum()), float((weighted * values).sum()), low, high, bins)

@@ -1,10 +1,12 @@
-"""What is wrong with data: a fault is one place, a problem is all faults of one kind."""
+"""What is wrong with data: a fault is one place, a problem is all faults of one kind, a report is all problems of a set."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
 
 Severity = Literal["info", "warning", "critical"]
 MOST_CASES = 10_000  # of a problem that are remembered one by one
@@ -19,6 +21,18 @@ class Kind:
     severity: Severity
     words: str
     fix: str
+
+
+@functools.cache
+def kinds() -> dict[str, Kind]:
+    """Every kind of problem, from the table `problems.md` beside this file; where several share a code, a word follows it."""
+    found = {}
+    for line in Path(__file__).with_name("problems.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and len(cells) == 5:
+            code, of, severity, words, fix = cells
+            found[f"{code} {of}".strip()] = Kind(code, cast(Severity, severity), words, fix)
+    return found
 
 
 class Fault(NamedTuple):
@@ -49,10 +63,6 @@ class Problem:
     numbers: dict[str, Any] = field(default_factory=dict)
     cases: list[str] = field(default_factory=list)  # each with its file, where files, pairs and rows do not say it all
 
-    def as_row(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
     def every_case(self) -> list[str]:
         """All cases that are remembered, one a line."""
         if self.cases:
@@ -65,7 +75,7 @@ class Problem:
 
 
 def problem(
-    kind: Kind,
+    name: str,
     *,
     count: int,
     files: list[str],
@@ -74,12 +84,13 @@ def problem(
     cases: list[str] | None = None,
     **numbers: Any,
 ) -> Problem:
-    """A problem of a kind; `words` where the usual ones are not exact enough."""
+    """A problem of a kind, by its name in the table; `words` where the usual ones are not exact enough."""
+    kind = kinds()[name]
     said = (words or kind.words).format(count=f"{count:,}")
     return Problem(kind.code, kind.severity, said, count, files, example, kind.fix, numbers, (cases or [])[:MOST_CASES])
 
 
-def gathered(faults: Iterable[Fault], kinds: dict[str, Kind]) -> Iterator[Problem]:
+def gathered(faults: Iterable[Fault]) -> Iterator[Problem]:
     """Faults, one problem for each kind."""
     by_code: dict[str, list[Fault]] = {}
     for fault in faults:
@@ -87,9 +98,43 @@ def gathered(faults: Iterable[Fault], kinds: dict[str, Kind]) -> Iterator[Proble
     for code, some in by_code.items():
         files = list(dict.fromkeys(fault.file for fault in some))
         cases = [f"{fault.place}: {fault.detail}".rstrip(": ") for fault in some[:MOST_CASES]]
-        yield problem(kinds[code], count=len(some), files=files, example=cases[0], cases=cases)
+        yield problem(code, count=len(some), files=files, example=cases[0], cases=cases)
 
 
 def sorted_by_severity(problems: Iterable[Problem]) -> list[Problem]:
     """The worst first; among equals, the most frequent."""
     return sorted(problems, key=lambda one: (WORST_FIRST.index(one.severity), -one.count, one.code))
+
+
+@dataclass(slots=True)
+class Report:
+    """The answer of validation. `splits` and `classes` are counts; `unit` is what they count besides samples ("boxes")."""
+
+    path: str
+    format: str
+    unit: str = "images"
+    splits: dict[str, int] = field(default_factory=dict)
+    classes: dict[str, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    remembered: bool = False  # nothing changed since the last time, whose answer this is
+
+    @property
+    def samples(self) -> int:
+        """How many there are in all splits."""
+        return sum(self.splits.values())
+
+    def count(self, severity: str) -> int:
+        """How many problems are this bad."""
+        return sum(problem.severity == severity for problem in self.problems)
+
+    def as_row(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "samples": self.samples, "seconds": round(self.seconds, 3)}
+
+
+def report_from(row: dict[str, Any]) -> Report:
+    """The report that was made into a row."""
+    fields = {key: value for key, value in row.items() if key not in ("samples", "problems", "seconds")}
+    return Report(**fields, problems=[Problem(**problem) for problem in row["problems"]])

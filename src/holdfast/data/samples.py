@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from holdfast.data.cache import fingerprint
 from holdfast.data.listing import Listing
@@ -15,7 +16,10 @@ from holdfast.data.problem import Fault
 
 
 class MaskFacts(NamedTuple):
-    """One mask: its file, size, Pillow's mode, the values in it (at most 300 of them), and whether different ones touch."""
+    """One mask: its file, size, Pillow's mode, the values in it (at most 300 of them), and whether different ones touch.
+
+    `pixels` are counted by value; `cover` is how much of 16 × 16 fields is not 0, in hexadecimal bytes.
+    """
 
     file: str
     width: int
@@ -23,13 +27,29 @@ class MaskFacts(NamedTuple):
     mode: str
     values: tuple[int, ...]
     touching: bool = False
+    pixels: tuple[int, ...] = ()
+    cover: str = ""
+
+
+class Channel(NamedTuple):
+    """The values of one channel: its name, how far they may reach, their number, sum, sum of squares, and 32 bins of them."""
+
+    name: str
+    top: int  # 256, or 65,536
+    number: int
+    total: float
+    squares: float
+    low: int
+    high: int
+    bins: tuple[int, ...]
 
 
 class Facts(NamedTuple):
     """One sample. `means` and `deviations` are per channel, of a picture 32 pixels wide and high; empty if nothing was decoded.
 
     `look` is a 64-bit perceptual hash, `thumbnail` 16 × 16 grey values in hexadecimal: two images that look alike have nearly
-    the same. Both are empty for an image of one colour.
+    the same. Both are empty for an image of one colour. `boxes` has four numbers for each of `kinds`: middle, width and height as
+    fractions of the image, or NaN where nothing says how large the image is.
     """
 
     width: int = 0
@@ -43,36 +63,34 @@ class Facts(NamedTuple):
     thumbnail: str = ""
     sharpness: float = 0.0  # edges against contrast; 0 where there is nothing to see
     blank: str = ""  # black, white or one colour
-    classes: tuple[tuple[ClassKey, int], ...] = ()  # each class with its number of objects
+    kinds: tuple[ClassKey, ...] = ()  # the class of each object, or that of the image
+    boxes: tuple[float, ...] = ()
     masks: tuple[MaskFacts, ...] = ()
+    histograms: tuple[Channel, ...] = ()  # of all pixels, where those were asked for
     faults: tuple[Fault, ...] = ()
+
+    @property
+    def classes(self) -> dict[ClassKey, int]:
+        """Each class with its number of objects."""
+        return Counter(self.kinds)
 
 
 def facts_from(row: list[Any]) -> Facts:
     """Facts from what JSON made of them."""
-    made = dict(zip(Facts._fields, row, strict=True))
-    made["means"], made["deviations"] = tuple(made["means"]), tuple(made["deviations"])
-    made["classes"] = tuple((kind, count) for kind, count in made["classes"])
-    made["masks"] = tuple(MaskFacts._make(mask)._replace(values=tuple(mask[4])) for mask in made["masks"])
-    made["faults"] = tuple(Fault._make(fault) for fault in made["faults"])
-    return Facts(**made)
+    facts = Facts._make(tuple(one) if isinstance(one, list) else one for one in row)
+    return facts._replace(
+        masks=tuple(MaskFacts(*mask[:4], tuple(mask[4]), mask[5], tuple(mask[6]), mask[7]) for mask in facts.masks),
+        histograms=tuple(Channel(*one[:7], tuple(one[7])) for one in facts.histograms),
+        faults=tuple(Fault._make(fault) for fault in facts.faults),
+    )
 
 
 Corners = tuple[float, float, float, float]
 ClassKey = int | str  # a class as the format writes it: its number, or its name
-FORMATS = (
-    "yolo",
-    "coco",
-    "voc",
-    "image-folder",
-    "masks",
-    "table",
-    "array",
-    "root",
-    "text",
-    "dataset",
-)
-FormatName = Literal["yolo", "coco", "voc", "image-folder", "masks", "table", "array", "root", "text", "dataset"]
+FormatName = Literal[
+    "yolo", "coco", "voc", "image-folder", "masks", "webdataset", "table", "array", "arrow", "ts", "root", "text", "dataset",
+]  # fmt: skip
+FORMATS: tuple[str, ...] = get_args(FormatName)
 
 
 class Thing(NamedTuple):

@@ -13,15 +13,13 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from holdfast.data.cache import Cache
-from holdfast.data.checks.images import UNREADABLE
-from holdfast.data.examine import Examination, stamps
+from holdfast.data.examine import Examination, examine, stamps
 from holdfast.data.problem import Fault
-from holdfast.data.samples import Entry, Facts, ImageSet
+from holdfast.data.samples import Entry, Facts, ImageSet, facts_from
 
 # Processes that examine samples. One that dies or hangs on a file is replaced, and the file is named.
 # Decoders are written in C and meet damaged files here; a crash or an endless loop in one must not end the scan.
@@ -29,24 +27,9 @@ from holdfast.data.samples import Entry, Facts, ImageSet
 _AT_ONCE = 32  # samples that are handed over together
 _PATIENCE = 60.0  # seconds for one sample
 Numbered = tuple[int, Entry]
-Seen = TypeVar("Seen")
-Seen_co = TypeVar("Seen_co", covariant=True)
 
 
-class Looking(Protocol[Seen_co]):
-    """How every sample is looked at; it is sent to each process once."""
-
-    def look(self, entry: Entry) -> Seen_co:
-        """All that is wanted of one sample, as a tuple that JSON can hold. Never raises."""
-
-    def lost(self, fault: Fault) -> Seen_co:
-        """What is known of a sample on which a process was lost."""
-
-    def remembered(self, row: list[Any]) -> Seen_co:
-        """The same from what JSON made of it."""
-
-
-def _work(how: Looking[Any], door: Connection, at: Any) -> None:
+def _work(how: Examination, door: Connection, at: Any) -> None:
     """What runs in each process. `at` is shared memory: it says which sample a death belongs to."""
     warnings.simplefilter("ignore")  # decoders warn about odd files in words of their own
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -56,7 +39,7 @@ def _work(how: Looking[Any], door: Connection, at: Any) -> None:
             answers = []
             for number, entry in batch:
                 at.value = number
-                answers.append((number, how.look(entry)))
+                answers.append((number, examine(how, entry)))
             door.send(answers)
 
 
@@ -76,7 +59,7 @@ def _deaf_to_ctrl_c() -> Iterator[None]:
 class _Worker:
     """One process, what it was given, and which sample it is at."""
 
-    def __init__(self, how: Looking[Any]) -> None:
+    def __init__(self, how: Examination) -> None:
         context = multiprocessing.get_context("spawn")
         self.door, theirs = context.Pipe()
         self._at = context.RawValue("q", -1)
@@ -113,7 +96,7 @@ class _Worker:
             self.door.close()
 
 
-def examined_by_many(how: Looking[Seen], entries: Iterable[Numbered], jobs: int) -> Generator[tuple[int, Seen], None, None]:
+def examined_by_many(how: Examination, entries: Iterable[Numbered], jobs: int) -> Generator[tuple[int, Facts], None, None]:
     """Samples with what was seen of them, in the order in which they are done."""
     waiting = _batches(entries)
     started = [_Worker(how) for _ in range(jobs)]
@@ -133,7 +116,7 @@ def examined_by_many(how: Looking[Seen], entries: Iterable[Numbered], jobs: int)
                         busy[-1].give(worker.batch)
             busy = [worker for worker in busy if worker.batch or _next(worker, waiting)]
         for batch in waiting:  # no process could be started
-            yield from ((number, how.look(entry)) for number, entry in batch)
+            yield from ((number, examine(how, entry)) for number, entry in batch)
     finally:
         for worker in started:
             worker.end()
@@ -157,11 +140,11 @@ def _next(worker: _Worker, waiting: Iterator[list[Numbered]]) -> bool:
     return bool(batch)
 
 
-def _heard(worker: _Worker) -> Iterator[tuple[int, Any]]:
+def _heard(worker: _Worker) -> Iterator[tuple[int, Facts]]:
     """The answers of a worker's batch, where they are there."""
     try:
         if worker.batch and worker.door.poll():
-            answers: list[tuple[int, Any]] = worker.door.recv()
+            answers: list[tuple[int, Facts]] = worker.door.recv()
             worker.batch = []
             yield from answers
     except (EOFError, OSError):
@@ -175,7 +158,7 @@ def _is_lost(worker: _Worker) -> bool:
     return worker.silent > _PATIENCE and not worker.door.poll()
 
 
-def _instead_of(worker: _Worker, how: Looking[Seen]) -> Iterator[tuple[int, Seen]]:
+def _instead_of(worker: _Worker, how: Examination) -> Iterator[tuple[int, Facts]]:
     """What a lost worker leaves behind: the sample that it was lost on. The rest stays in its batch, for another one.
 
     One that never began a sample was not ended by one: where processes cannot be started (a script from a pipe, some notebooks),
@@ -185,13 +168,13 @@ def _instead_of(worker: _Worker, how: Looking[Seen]) -> Iterator[tuple[int, Seen
     worker.end()
     if worker.at < 0:
         batch, worker.batch = worker.batch, []
-        yield from ((number, how.look(entry)) for number, entry in batch)
+        yield from ((number, examine(how, entry)) for number, entry in batch)
         return
     entry = dict(worker.batch).get(worker.at)
     if entry is not None:
         said = f"the decoder crashed on it (exit {worker.process.exitcode})" if crashed else f"no answer within {_PATIENCE:.0f} s"
         worker.batch = [one for one in worker.batch if one[0] != worker.at]
-        yield worker.at, how.lost(Fault(UNREADABLE.code, entry.image, 0, said))
+        yield worker.at, Facts(faults=(Fault("image-unreadable", entry.image, 0, said),))
 
 
 _FEW = 48  # samples for which no process is started
@@ -199,43 +182,39 @@ _KEEP_EVERY = 1.0  # seconds
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanSettings:
-    """How a scan is done. `jobs` 0: all cores that this process may use."""
-
-    jobs: int = 0
-    quick: bool = False
-
-    @property
-    def processes(self) -> int:
-        """How many processes that makes."""
-        if self.jobs > 0:
-            return self.jobs
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def scan(
-    data: ImageSet, cache: Cache, settings: ScanSettings, progress: Progress | None = None
+    data: ImageSet,
+    cache: Cache,
+    *,
+    jobs: int = 0,
+    quick: bool = False,
+    pixels: bool = False,
+    masks: bool = True,
+    boxes: bool = False,
+    progress: Progress | None = None,
 ) -> Generator[tuple[Entry, Facts], None, None]:
-    """Each sample with its facts, in the order of the set; those that are remembered are not looked at again."""
+    """Each sample with its facts, in the order of the set; those that are remembered are not looked at again.
+
+    `jobs` 0: a process for each core that may be used. The other options are those of `Examination`.
+    """
     classes = frozenset(data.classes) if data.classes_are_known else None
-    how = Examination(root=data.root, read_label=data.read_label, classes=classes, has_boxes=data.has_boxes, quick=settings.quick)
-    return looked_at(data, cache, how, settings.processes, progress)
-
-
-def looked_at(
-    data: ImageSet, cache: Cache, how: Looking[Seen], processes: int, progress: Progress | None = None
-) -> Generator[tuple[Entry, Seen], None, None]:
-    """The same with any way to look; a cache belongs to one of them."""
+    how = Examination(
+        root=data.root, read_label=data.read_label, classes=classes, has_boxes=data.has_boxes,
+        quick=quick, pixels=pixels, masks=masks, boxes=boxes,
+    )  # fmt: skip
     todo = _changed(data, cache) if cache.remembers else list(range(len(data.entries)))
-    examined = _examined(data, todo, how, processes)
+    examined = _examined(data, todo, how, jobs or _cores())
     with contextlib.closing(_kept(data, cache, examined)) as kept:
         yield from _all(data, cache, how, todo, _in_order(kept, todo), progress)
 
 
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _all(
-    data: ImageSet, cache: Cache, how: Looking[Seen], todo: list[int], fresh: Iterator[Seen], progress: Progress | None
-) -> Iterator[tuple[Entry, Seen]]:
+    data: ImageSet, cache: Cache, how: Examination, todo: list[int], fresh: Iterator[Facts], progress: Progress | None
+) -> Iterator[tuple[Entry, Facts]]:
     """Samples that are remembered and samples that are done just now, in one row."""
     coming = iter(todo)
     following, done, total = next(coming, -1), len(data.entries) - len(todo), len(data.entries)
@@ -247,7 +226,7 @@ def _all(
                 progress(done, total)
             continue
         row = cache.facts_of(_name(entry))
-        yield entry, how.remembered(row) if row else how.look(entry)
+        yield entry, facts_from(row) if row else examine(how, entry)
 
 
 def _changed(data: ImageSet, cache: Cache) -> list[int]:
@@ -266,9 +245,9 @@ def _stamps(data: ImageSet) -> Callable[[Entry], str]:
     return lambda entry: f"{stamps(entry, data.listing.files)} {judged_by}"
 
 
-def _in_order(examined: Iterator[tuple[int, Seen]], order: list[int]) -> Iterator[Seen]:
+def _in_order(examined: Iterator[tuple[int, Facts]], order: list[int]) -> Iterator[Facts]:
     """What was seen, in the order of the set; what is done too early waits."""
-    early: dict[int, Seen] = {}
+    early: dict[int, Facts] = {}
     for number in order:
         while number not in early:
             done, seen = next(examined)
@@ -276,21 +255,21 @@ def _in_order(examined: Iterator[tuple[int, Seen]], order: list[int]) -> Iterato
         yield early.pop(number)
 
 
-def _examined(data: ImageSet, todo: list[int], how: Looking[Seen], processes: int) -> Generator[tuple[int, Seen], None, None]:
+def _examined(data: ImageSet, todo: list[int], how: Examination, processes: int) -> Generator[tuple[int, Facts], None, None]:
     if processes == 1 or len(todo) <= _FEW:
-        return ((number, how.look(data.entries[number])) for number in todo)
+        return ((number, examine(how, data.entries[number])) for number in todo)
     return examined_by_many(how, ((number, data.entries[number]) for number in todo), processes)
 
 
 def _kept(
-    data: ImageSet, cache: Cache, examined: Generator[tuple[int, Seen], None, None]
-) -> Generator[tuple[int, Seen], None, None]:
+    data: ImageSet, cache: Cache, examined: Generator[tuple[int, Facts], None, None]
+) -> Generator[tuple[int, Facts], None, None]:
     """Pass on what is seen, and put them into the cache about once a second and at the end, however that comes."""
     if not cache.remembers:
         with contextlib.closing(examined):
             yield from examined
         return
-    fresh: list[tuple[int, Seen]] = []
+    fresh: list[tuple[int, Facts]] = []
     last = time.monotonic()
     try:
         for one in examined:
@@ -304,6 +283,6 @@ def _kept(
         _keep(data, cache, fresh)
 
 
-def _keep(data: ImageSet, cache: Cache, fresh: list[tuple[int, Seen]]) -> None:
+def _keep(data: ImageSet, cache: Cache, fresh: list[tuple[int, Facts]]) -> None:
     stamp, entries = _stamps(data), ((data.entries[number], seen) for number, seen in fresh)
     cache.keep_facts((_name(entry), stamp(entry), seen) for entry, seen in entries)

@@ -13,6 +13,7 @@ from holdfast.data.checks.classes import class_problems, share_problems, statist
 from holdfast.data.checks.columns import column_problems
 from holdfast.data.checks.rows import (
     MOST_NAMED,
+    MOST_SHOWN,
     RowPlaces,
     SplitRows,
     by_file,
@@ -24,13 +25,12 @@ from holdfast.data.checks.rows import (
 from holdfast.data.column_summary import ColumnSummary, row_numbers, value_counts
 from holdfast.data.columns import Chunk, Column, by_split, is_key, key_sets, label_column, numbers_rows
 from holdfast.data.listing import order_of
-from holdfast.data.problem import Kind, Problem, problem
+from holdfast.data.problem import Problem, problem
 
 _MOST_ROWS = 50_000_000  # of which duplicates are looked for: eight bytes each
 _MOST_CLASSES = 1000
 _NUMBER = "\0number in the file"  # a column that is added, so that rows keep their numbers when they are put into splits
 _MISSING = frozenset({"", "nan", "n/a", "#n/a", "null"})  # words for no label; "none" and "NA" may be classes
-UNLABELLED = Kind("label-missing", "warning", "rows without a label: {count}", "label them, or leave them out: --fix lists them")
 _OWN = 0.8  # values over rows, above which a column is taken for a measurement that does not repeat
 
 
@@ -54,19 +54,16 @@ class _Split:
 class TableGathering:
     """Takes one chunk after the other."""
 
-    def __init__(self, label: str | None) -> None:
-        self._chosen = label
+    def __init__(self, label: str | None, class_names: dict[str, list[str]] | None = None) -> None:
+        self._chosen, self._class_names = label, class_names or {}
         self.label: str | None = None
         self._splits: dict[str, _Split] = {}
         self._row_numbers: set[str] = set()  # columns that only number the rows
-        self._read: Counter[tuple[str, str]] = Counter()  # rows of each file; of one with several splits, of each of them
         self._too_many = False
 
-    def add(self, split: str, file: str, chunk: Chunk) -> None:
-        """Some rows, each to the split that it belongs to."""
+    def add(self, split: str, file: str, chunk: Chunk, first: int) -> None:
+        """Some rows, of which the first has this number in its file, each to the split that it belongs to."""
         rows = next(iter(chunk.values())).rows
-        first = self._read[split, file]
-        self._read[split, file] += rows
         if first == 0:
             self._row_numbers |= {name for name, column in chunk.items() if numbers_rows(name, column)}
         keys = [name for name in sorted(chunk) if _may_be_key(name, chunk[name]) and name not in self._row_numbers]
@@ -99,8 +96,10 @@ class TableGathering:
         names = [name for name in sorted(chunk) if self._tells(name)]  # rows with other numbers may still be the same
         split.numbers.append(row_numbers(chunk, names or sorted(chunk)))
         for keys in key_columns:
-            known = ~np.any([_gaps(chunk[key]) for key in keys], axis=0)
-            split.keys.setdefault(keys, []).append(row_numbers(chunk, keys)[known])
+            missing = np.any([_gaps(chunk[key]) for key in keys], axis=0)
+            split.keys.setdefault(keys, []).append(
+                np.where(missing, np.uint64(0), np.maximum(row_numbers(chunk, keys), np.uint64(1)))
+            )
 
     def _classes(self, split: _Split, values: npt.NDArray[Any]) -> None:
         if values.ndim != 1 or len(split.classes) > _MOST_CLASSES or not len(values):
@@ -127,13 +126,12 @@ class TableGathering:
         return bool(some) and few and all(map(_holds_classes, some))
 
     def named_classes(self) -> dict[str, int]:
-        """Rows of each class."""
+        """Rows of each class, by its name."""
+        if not self.is_classified:
+            return {}
         total: Counter[Any] = sum((split.classes for split in self._splits.values()), Counter())
-        return (
-            {str(kind): count for kind, count in sorted(total.items(), key=lambda item: str(item[0]))}
-            if self.is_classified
-            else {}
-        )
+        names = dict(enumerate(self._class_names.get(str(self.label), ())))
+        return {str(names.get(kind, kind)): total[kind] for kind in sorted({**dict.fromkeys(names), **total}, key=str)}
 
     def notes(self) -> Iterator[str]:
         """What was not looked at."""
@@ -165,7 +163,6 @@ class TableGathering:
         yield from statistics_problems(spreads, {name: split.files for name, split in order.items()})
 
     def _about_rows(self, order: dict[str, _Split]) -> Iterator[Problem]:
-        files = {name: split.files for name, split in order.items()}
         distinct = [_most_distinct(order, key) for key in self.columns if self._tells(key)]
         rows = {
             name: SplitRows(np.concatenate(split.numbers), split.places, split.files)
@@ -175,14 +172,23 @@ class TableGathering:
         if rows_are_distinctive(distinct, sum(len(one.numbers) for one in rows.values())):
             yield from duplicate_problems(rows)
         for names in next(iter(order.values())).keys if order else ():
-            keys = {name: np.concatenate(split.keys[names]) for name, split in order.items() if names in split.keys}
-            yield from group_problems(keys, names, files)
+            keys = {
+                name: SplitRows(np.concatenate(split.keys[names]), split.places, split.files)
+                for name, split in order.items()
+                if names in split.keys
+            }
+            yield from group_problems(keys, names)
 
     def _about_classes(self, order: dict[str, _Split]) -> Iterator[Problem]:
         total: Counter[Any] = sum((split.classes for split in order.values()), Counter())
         where = f"{next(iter(order.values())).files[0]}, column {self.label}"
-        yield from class_problems(total, {}, where, classification=True)
-        yield from share_problems({name: split.classes for name, split in order.items()}, {})
+        names = dict(enumerate(self._class_names.get(str(self.label), ())))
+        outside = sorted(kind for kind in total if names and kind == kind and kind not in names)
+        if outside:
+            count, files = sum(total[kind] for kind in outside), [file for split in order.values() for file in split.files]
+            yield problem("class-out-of-range", count=count, files=files, example=f"{where}: {outside[0]!r}")
+        yield from class_problems(total, names, where, classification=True)
+        yield from share_problems({name: split.classes for name, split in order.items()}, names)
         for split in order.values():
             yield from order_problems(split.changes, len(split.classes), split.rows, split.files[0], str(self.label))
 
@@ -207,8 +213,9 @@ def _labelled(split: _Split, column: Column, file: str, numbers: npt.NDArray[np.
 def _unlabelled(split: _Split, label: str) -> Problem:
     file, row = split.unlabelled[0][1]
     return problem(
-        UNLABELLED, count=split.unlabelled_count, files=split.files, example=f"{file}: row {row:,} has no {label}",
+        "label-missing rows", count=split.unlabelled_count, files=split.files, example=f"{file}: row {row:,} has no {label}",
         rows=[row for row, _ in split.unlabelled], in_files=by_file(place for _, place in split.unlabelled),
+        shown=[[place] for _, place in split.unlabelled[:MOST_SHOWN]],
     )  # fmt: skip
 
 

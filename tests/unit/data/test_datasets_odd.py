@@ -14,10 +14,11 @@ import torch
 from every_case import every_case
 from PIL import Image
 
+from holdfast.data.cache import Cache
 from holdfast.data.columns import BYTES, Chunk
 from holdfast.data.formats.torch_dataset import as_columns
 from holdfast.data.report import Report
-from holdfast.data.validate import Settings, judged_table, validate
+from holdfast.data.validate import Settings, judged, validate
 from holdfast.errors import UsageError
 
 ROWS = 80
@@ -51,7 +52,7 @@ def detection(target: Any, other: Any) -> Listed:
 
 
 def found(data: Any) -> Report:
-    return judged_table("own:data", as_columns(data), Settings(), None)
+    return judged(as_columns(data), Settings(), Cache(None))
 
 
 def codes(report: Report) -> list[str]:
@@ -233,7 +234,7 @@ def test_the_memory_of_a_scan_does_not_grow_with_the_images() -> None:
     """300 of 3 × 256 × 256 in float32 took 860 MB; each is 0.8 MB."""
     tracemalloc.start()
     try:
-        report = judged_table("own:data", as_columns(Large(120, (3, 256, 256))), Settings(), None)
+        report = judged(as_columns(Large(120, (3, 256, 256))), Settings(), Cache(None))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

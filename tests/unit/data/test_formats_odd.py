@@ -14,10 +14,10 @@ from every_case import every_case
 
 from holdfast.data.cleaned import write_cleaned
 from holdfast.data.formats import coco
-from holdfast.data.formats.detect import list_data, open_images, recognised
+from holdfast.data.formats.detect import Settings, list_data, open_data
 from holdfast.data.report import Report
-from holdfast.data.samples import Entry
-from holdfast.data.validate import Settings, validate
+from holdfast.data.samples import Entry, ImageSet
+from holdfast.data.validate import validate
 from holdfast.errors import UsageError
 
 KINDS = [{"id": number + 1, "name": name} for number, name in enumerate(made.NAMES)]
@@ -32,8 +32,9 @@ def told(report: Report) -> dict[str, list[str]]:
 
 
 def entries(path: Path) -> list[Entry]:
-    listing, named = list_data(path)
-    return open_images(listing, named, recognised(listing, named)).entries
+    data = open_data(path, Settings())
+    assert isinstance(data, ImageSet)
+    return data.entries
 
 
 def cleaned(folder: Path) -> list[str]:
@@ -101,7 +102,7 @@ def test_captions_keypoints_and_panoptic_files_beside_the_boxes_of_coco_change_n
 def test_captions_alone_are_not_taken_for_boxes(tmp_path: Path) -> None:
     captions(tmp_path, official_coco(tmp_path))
     (tmp_path / "annotations/instances_val2017.json").unlink()
-    listing, named = list_data(tmp_path)
+    listing, named = list_data(tmp_path, Settings())
     assert coco.recognise(listing, named) is None
     with pytest.raises(UsageError, match="no COCO file with boxes"):
         found(tmp_path, format="coco")
@@ -325,8 +326,8 @@ def test_keypoints_behind_the_box_are_neither_wrong_nor_a_polygon(points: int, w
     pose(tmp_path, points, width)
     report = found(tmp_path)
     assert report.problems == [] and report.classes == {"person": 16}
-    listing, named = list_data(tmp_path)
-    data = open_images(listing, named, "yolo")
+    data = open_data(tmp_path, Settings(format="yolo"))
+    assert isinstance(data, ImageSet)
     first, second = data.label_of(data.entries[0]).things
     assert (first.polygon, second.line) == (None, 2)
     assert first.box == pytest.approx((4 / 64, 5 / 48, 40 / 64, 41 / 48), abs=1e-5)

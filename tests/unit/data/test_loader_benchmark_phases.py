@@ -24,7 +24,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
 from holdfast.data.loading.blame import of_error, of_text, sample_of, where
 from holdfast.data.loading.measurer import tree_memory
-from holdfast.data.loading.opened import opened, rows_of
+from holdfast.data.loading.opened import Rows, opened
 from holdfast.data.loading.phases import SampleFailed, measured_phases
 from holdfast.data.loading.setting import Phases, Setting
 from holdfast.data.loading.source import Batches, Source
@@ -199,13 +199,15 @@ def test_the_chunks_of_the_users_own_data_set_are_varied_where_it_says_how_large
 
 
 def test_a_table_gives_every_row_once_whatever_the_chunk(tmp_path: Path) -> None:
-    from holdfast.data.formats.detect import list_data, open_table
+    from holdfast.data.columns import TableSet
+    from holdfast.data.formats.detect import Settings, open_data
 
     np.save(tmp_path / "x.npy", np.arange(3000, dtype=np.float32).reshape(1000, 3))
     (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{row},{row / 7}\n" for row in range(1000)))
     for file, format in (("x.npy", "array"), ("t.csv", "table")):
-        listing, named = list_data(tmp_path / file)
-        rows = rows_of(open_table(listing, named, format, None), 64)
+        data = open_data(tmp_path / file, Settings())
+        assert isinstance(data, TableSet) and data.format == format
+        rows = Rows(data, 64)
         for chunk in (100, 65_536):
             rows.chunk = chunk
             drawn = list(rows)

@@ -214,12 +214,14 @@ def test_texts_of_a_dictionary_with_gaps_are_read_as_they_are(tmp_path: Path) ->
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from holdfast.data.formats.detect import list_data, open_table
+    from holdfast.data.columns import TableSet
+    from holdfast.data.formats.detect import open_data
 
     words = ["b", None, "a", "b", "", None] * 3
     pq.write_table(pa.table({"word": words, "list": [[word, "x"] for word in words]}), tmp_path / "x.parquet")
-    listing, named = list_data(tmp_path)
-    (chunk,) = open_table(listing, named, "table", None).parts[0].chunks()
+    data = open_data(tmp_path, Settings())
+    assert isinstance(data, TableSet)
+    (chunk,) = data.parts[0].chunks()
     assert chunk["word"].values.tolist() == [word or "" for word in words]
     assert chunk["list"].values.tolist() == [one for word in words for one in (word or "", "x")]
 

@@ -17,7 +17,7 @@ from holdfast.data.cache import Cache
 from holdfast.data.examine import Examination
 from holdfast.data.formats.yolo import read_label
 from holdfast.data.problem import Fault
-from holdfast.data.samples import Entry, Facts, MaskFacts, facts_from
+from holdfast.data.samples import Channel, Entry, Facts, MaskFacts, facts_from
 from holdfast.data.validate import Settings, validate
 
 VICTIM = Path(__file__).parents[2] / "victims" / "counts_of_a_scan.py"
@@ -102,8 +102,9 @@ def test_a_decoder_that_dies_is_survived_and_its_file_named(many: Path, tmp_path
 
 def test_facts_come_back_from_the_cache_as_they_were(tmp_path: Path) -> None:
     facts = Facts(
-        4, 3, 1, (1.5,), (0.5,), 0.0, 9.0, (1 << 64) - 1, "00ff", 0.7, "", (("cat", 2), (7, 1)),
-        (MaskFacts("m.png", 4, 3, "L", (0, 255), True),), (Fault("box-outside", "a.txt", 3, "…"),),
+        4, 3, 1, (1.5,), (0.5,), 0.0, 9.0, (1 << 64) - 1, "00ff", 0.7, "", ("cat", "cat", 7), (0.5,) * 12,
+        (MaskFacts("m.png", 4, 3, "L", (0, 255), True, (9, 3), "00"),),
+        (Channel("grey", 256, 12, 9.0, 9.0, 0, 1, (12, 0)),), (Fault("box-outside", "a.txt", 3, "…"),),
     )  # fmt: skip
     with Cache(tmp_path, "key") as cache:
         cache.keep_facts([("train/a", "stamp", facts)])

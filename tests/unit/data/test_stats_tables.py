@@ -35,7 +35,7 @@ def of_chunks(*chunks: np.ndarray, format: str = "array") -> Histogram:
     """The figure of one column that comes in these chunks."""
     part = Part("all", "x.npy", lambda: iter([{"x": Column(one)} for one in chunks]))
     data = TableSet(format, Path(), None, [part])  # type: ignore[arg-type]
-    return histogram(table_statistics("x", data, label=None, only=frozenset(), progress=None), "column:x")
+    return histogram(table_statistics(data, label=None, only=frozenset(), progress=None), "column:x")
 
 
 @every_case("kind", made.TABLES)

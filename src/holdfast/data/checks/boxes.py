@@ -8,28 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from holdfast.data.problem import Fault, Kind
+from holdfast.data.problem import Fault
 from holdfast.data.samples import ClassKey, Corners, Entry, Label
 
-ZERO = Kind("box-zero-area", "critical", "boxes without area: {count}", "remove them from the labels, or draw them again")
-OUTSIDE = Kind(
-    "box-outside", "critical", "boxes that reach out of their image: {count}",
-    "clip them, after a look whether they were made for another image or in other units",
-)  # fmt: skip
-ASPECT = Kind(
-    "box-aspect", "warning", "boxes more than 50 times as long as wide: {count}", "look whether they are slips of the mouse"
-)
-TWICE = Kind(
-    "box-duplicate",
-    "warning",
-    "duplicate boxes: {count}",
-    "remove the second one: it counts twice in loss and metric",
-)
-UNKNOWN = Kind(
-    "class-out-of-range", "critical", "objects of a class that is not in the list of classes: {count}",
-    "add the class to the list, or mend the labels: such an id is an index error on the GPU in the first epoch",
-)  # fmt: skip
-KINDS = (ZERO, OUTSIDE, ASPECT, TWICE, UNKNOWN)
+KINDS = ("box-zero-area", "box-outside", "box-aspect", "box-duplicate", "class-out-of-range")
 
 _LEAST = 0.5  # pixels: a side below this is nothing
 _OVER = 1.0  # pixels by which a box may reach over an edge: tools round, and some count pixels from one
@@ -47,17 +29,17 @@ def box_faults(entry: Entry, label: Label, size: tuple[int, int], classes: Colle
         width, height = right - left, bottom - top
         code = ""
         if width < _LEAST or height < _LEAST:
-            code = ZERO.code
+            code = "box-zero-area"
         elif left < -_OVER or top < -_OVER or right > most_right or bottom > most_down:
-            code = OUTSIDE.code
+            code = "box-outside"
         elif width > _LONGEST * height or height > _LONGEST * width:
-            code = ASPECT.code
+            code = "box-aspect"
         elif (kind, box) in met:
-            code = TWICE.code
+            code = "box-duplicate"
         if code:
             yield Fault(code, file, line, f"{kind} {_said(left, top, right, bottom)} of {size[0]} × {size[1]}")
         if classes is not None and kind not in classes:
-            yield Fault(UNKNOWN.code, file, line, f"class {kind!r}")
+            yield Fault("class-out-of-range", file, line, f"class {kind!r}")
         met.add((kind, box))
 
 

@@ -6,20 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.data.problem import Kind, Problem, problem
+from holdfast.data.problem import Problem, problem
 
 # Train and validation data with other statistics (they were prepared differently), or other shares of classes.
 # Justified on BCCD and the nuclei: between their splits means differ by at most 0.3 deviations, and deviations by less than 1.3
 # times. A swap of two colour channels moves BCCD's by 1.7; a missing division by 255 moves anything by hundreds.
 
-MISMATCH = Kind(
-    "preprocessing-mismatch", "warning", "channels or columns with other statistics in another split: {count}",
-    "prepare all splits in the same way (scaling, colour order, normalisation), or make the split at random",
-)  # fmt: skip
-SHARES = Kind(
-    "split-classes-differ", "warning", "splits with other shares of classes than the training data: {count}",
-    "make the split anew, stratified by class",
-)  # fmt: skip
 
 _SHIFT = 1.0  # deviations between two means
 _SPREAD = 2.5  # times one deviation is the other
@@ -50,7 +42,11 @@ def statistics_problems(splits: Mapping[str, Mapping[str, Spread]], files: Mappi
         where = sorted({file for split, _, _ in found for file in files.get(split, [split])})
         columns = sorted({column for _, column, _ in found})
         yield problem(
-            MISMATCH, count=len(columns), files=where, example=f"{column}: {said.format(names[0], split)}", columns=columns
+            "preprocessing-mismatch",
+            count=len(columns),
+            files=where,
+            example=f"{column}: {said.format(names[0], split)}",
+            columns=columns,
         )
 
 
@@ -79,7 +75,9 @@ def share_problems(splits: Mapping[str, Mapping[Any, int]], names: Mapping[Any, 
         if said:
             found.append((split, said.format(order[0], split)))
     if found:
-        yield problem(SHARES, count=len(found), files=[split for split, _ in found], example=f"{found[0][0]}: {found[0][1]}")
+        yield problem(
+            "split-classes-differ", count=len(found), files=[split for split, _ in found], example=f"{found[0][0]}: {found[0][1]}"
+        )
 
 
 def _moved(one: Mapping[Any, int], other: Mapping[Any, int], names: Mapping[Any, str]) -> str:
@@ -107,17 +105,6 @@ def pooled(means: Sequence[float]) -> tuple[float, float]:
     return middle, math.sqrt(math.fsum((value - middle) ** 2 for value in means) / len(means))
 
 
-UNUSED = Kind(
-    "class-unused", "warning", "classes without a sample: {count}", "label some, or remove them from the list of classes"
-)
-IMBALANCE = Kind(
-    "class-imbalance", "warning", "classes far rarer than the most frequent one: {count}",
-    "gather more of them, weight the loss or the sampler, or judge by metrics per class",
-)  # fmt: skip
-ONE_CLASS = Kind(
-    "one-class", "critical", "all samples are of one class", "there is nothing to learn: add the others, or look at the labels"
-)
-
 _RARER = 20  # times: of digits, a class so rare is recognised in one case of five (benchmarks/data_thresholds.py)
 _RARER_OBJECTS = 50  # times, where an image has many of them: BCCD, which trains well, has 11 red cells to a platelet
 _ENOUGH = 50  # samples of the most frequent class, below which a ratio is chance
@@ -128,16 +115,17 @@ def class_problems(counts: Mapping[Any, int], names: Mapping[Any, str], where: s
     unused = [name for key, name in names.items() if not counts.get(key)]
     met = {key: count for key, count in counts.items() if count and (not names or key in names)}
     if unused and met:
-        yield problem(UNUSED, count=len(unused), files=[where], example=f"{where}: {', '.join(unused[:5])}", classes=unused)
+        yield problem(
+            "class-unused", count=len(unused), files=[where], example=f"{where}: {', '.join(unused[:5])}", classes=unused
+        )
     if classification and len(met) == 1 and sum(met.values()) >= 10:
         (key,) = met
-        yield problem(ONE_CLASS, count=1, files=[where], example=f"{where}: all {met[key]:,} are {names.get(key, key)}")
+        yield problem("one-class", count=1, files=[where], example=f"{where}: all {met[key]:,} are {names.get(key, key)}")
     most, rarer = max(met.values(), default=0), _RARER if classification else _RARER_OBJECTS
     rare = sorted((count, str(names.get(key, key))) for key, count in met.items() if count * rarer < most)
     if rare and most >= _ENOUGH:
         most_name = next(str(names.get(key, key)) for key, count in met.items() if count == most)
         example = f"{where}: {rare[0][1]} {rare[0][0]:,} times, {most_name} {most:,} times"
-        yield problem(IMBALANCE, count=len(rare), files=[where], example=example, counts={name: count for count, name in rare})
-
-
-KINDS = (MISMATCH, SHARES, UNUSED, IMBALANCE, ONE_CLASS)
+        yield problem(
+            "class-imbalance", count=len(rare), files=[where], example=example, counts={name: count for count, name in rare}
+        )

@@ -7,30 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.data.checks.rows import MOST_NAMED, by_file
+from holdfast.data.checks.rows import MOST_NAMED, MOST_SHOWN, Place, by_file
 from holdfast.data.column_summary import ColumnSummary
-from holdfast.data.problem import Kind, Problem, problem
-
-NON_FINITE = Kind(
-    "non-finite-input", "critical", "columns with NaN or Inf: {count}",
-    "drop these rows or fill them in; one of them in a batch makes the loss NaN",
-)  # fmt: skip
-SENTINEL = Kind(
-    "column-sentinel", "warning", "columns with a number that stands for missing: {count}",
-    "replace it by a mean and a mask, or drop the rows: a model takes it for a measurement",
-)  # fmt: skip
-CONSTANT = Kind(
-    "column-constant", "warning", "columns with one value only: {count}", "drop them: nothing can be learnt from them"
-)
-EXTREME = Kind(
-    "column-extreme", "warning", "columns with values a thousand times as far out as the others: {count}",
-    "look at these rows; clip, transform (log) or drop them, or normalisation squeezes all others into nothing",
-)  # fmt: skip
-OVERFLOW = Kind(
-    "dtype-overflow", "critical", "columns with values that their type, or float32, cannot hold: {count}",
-    "store them in a wider type, or scale them: clipped values look like measurements, and in float32 they are Inf",
-)  # fmt: skip
-KINDS = (NON_FINITE, SENTINEL, CONSTANT, EXTREME, OVERFLOW)
+from holdfast.data.problem import Problem, problem
 
 _FEWEST = 20  # rows, below which a column says little
 _FAR = 1000.0  # times the distance between the 1st and the 99th percentile
@@ -41,19 +20,21 @@ def column_problems(columns: Mapping[str, ColumnSummary], files: list[str], labe
     """Judge the columns of one split, which may lie in several files, each kind of fault once."""
     features = {name: one for name, one in columns.items() if name != label}
     for kind, judge in (
-        (NON_FINITE, _non_finite),
-        (OVERFLOW, _overflow),
-        (SENTINEL, _sentinel),
-        (CONSTANT, _constant),
-        (EXTREME, _extreme),
+        ("non-finite-input", _non_finite),
+        ("dtype-overflow", _overflow),
+        ("column-sentinel", _sentinel),
+        ("column-constant", _constant),
+        ("column-extreme", _extreme),
     ):
-        found = [(name, said) for name, one in (columns if kind is NON_FINITE else features).items() if (said := judge(one))]
-        if found and kind is NON_FINITE:
+        found = [
+            (name, said) for name, one in (columns if kind == "non-finite-input" else features).items() if (said := judge(one))
+        ]
+        if found and kind == "non-finite-input":
             yield _about_bad_rows(columns, found, files)
         elif found:
             yield problem(
                 kind, count=len(found), files=files, example=f"{', '.join(files[:3])}: {found[0][0]} {found[0][1]}",
-                columns=[name for name, _ in found], rows=[],
+                columns=[name for name, _ in found], rows=[], shown=_farthest(columns, kind, [name for name, _ in found]),
                 cases=[f"{', '.join(files[:3])}: {name} {said}" for name, said in found],
             )  # fmt: skip
 
@@ -66,9 +47,20 @@ def _about_bad_rows(columns: Mapping[str, ColumnSummary], found: list[tuple[str,
     named = by_file(bad[row] for row in rows)
     file = columns[names[0]].bad_places[0][0]
     return problem(
-        NON_FINITE, count=len(found), files=list(named) if len(bad) < MOST_NAMED else files,
+        "non-finite-input", count=len(found), files=list(named) if len(bad) < MOST_NAMED else files,
         example=f"{file}: {names[0]} {found[0][1]}", columns=names, rows=rows, in_files=named,
+        shown=[[bad[row]] for row in rows[:MOST_SHOWN]],
     )  # fmt: skip
+
+
+def _farthest(columns: Mapping[str, ColumnSummary], kind: str, names: list[str]) -> list[list[Place]]:
+    """A row for each column: sentinels, extremes and overflows are its lowest or its highest value, what lies farther out."""
+    shown = []
+    for one in (columns[name] for name in names if kind != "column-constant" and len(columns[name].sample)):
+        middle = float(np.median(one.sample))
+        place = one.high_place if one.high - middle >= middle - one.low else one.low_place
+        shown += [[place]] if place else []
+    return shown
 
 
 def _non_finite(one: ColumnSummary) -> str:

@@ -8,22 +8,17 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.data.listing import suffix
 from holdfast.data.pixels import MOST_PIXELS, fits_ending
-from holdfast.data.problem import Fault, Kind, Problem, problem
+from holdfast.data.problem import Fault, Problem, problem
 from holdfast.data.samples import Entry, Label
 
 # Images whose content is of another kind than their ending says.
-
-EXTENSION = Kind(
-    "image-extension", "warning", "images of another kind than their ending says: {count}",
-    "rename them: some loaders choose the decoder by the ending and fail",
-)  # fmt: skip
 
 
 def wrong_extension(file: str, kind: str) -> Fault | None:
     """Compare the kind that the first bytes show with the ending."""
     if fits_ending(kind, suffix(file)):
         return None
-    return Fault(EXTENSION.code, file, 0, f"its content is {kind.upper()}")
+    return Fault("image-extension", file, 0, f"its content is {kind.upper()}")
 
 
 # Images that are absurdly large, small or long, that show nothing, or are blurred.
@@ -31,23 +26,6 @@ def wrong_extension(file: str, kind: str) -> Fault | None:
 # blurred by 4 % of their width. Of the 334 nuclei one is reported, which is lit unevenly and not blurred; of 10 that were
 # blurred like that, all.
 
-HUGE = Kind(
-    "image-huge", "warning", f"images of more than {MOST_PIXELS // 1_000_000} million pixels, not decoded: {{count}}",
-    "cut them into tiles or shrink them: one of them takes gigabytes in a loader, and Pillow refuses the largest",
-)  # fmt: skip
-TINY = Kind(
-    "image-tiny", "warning", "images less than 10 pixels wide or high: {count}", "leave them out: most models cannot use them"
-)
-ASPECT = Kind(
-    "image-aspect", "info", "images more than 5 times as long as wide: {count}",
-    "cut them: scaled to a square they lose one direction",
-)  # fmt: skip
-BLANK = Kind(
-    "image-blank", "warning", "images that are black, white or of one colour: {count}", "leave them out, or copy them again"
-)
-BLURRED = Kind(
-    "image-blurred", "info", "images far less sharp than the others: {count}", "look at them: out of focus, or scaled up"
-)
 
 _SMALLEST = 10
 _LONGEST = 5
@@ -59,11 +37,11 @@ _MOST_PER_BYTE = 2000  # no image file packs more pixels into a byte: what claim
 def odd_size(file: str, width: int, height: int) -> Fault | None:
     """Judge the size that the header states."""
     if width * height > MOST_PIXELS:
-        return Fault(HUGE.code, file, 0, f"{width} × {height}")
+        return Fault("image-huge", file, 0, f"{width} × {height}")
     if 0 < min(width, height) < _SMALLEST:
-        return Fault(TINY.code, file, 0, f"{width} × {height}")
+        return Fault("image-tiny", file, 0, f"{width} × {height}")
     if max(width, height) > _LONGEST * min(width, height):
-        return Fault(ASPECT.code, file, 0, f"{width} × {height}")
+        return Fault("image-aspect", file, 0, f"{width} × {height}")
     return None
 
 
@@ -76,7 +54,7 @@ def blur_problems(files: Sequence[str], sharpness: Sequence[float]) -> Iterator[
     blurred = [(file, one) for file, one in zip(files, sharpness, strict=True) if 0 < one < _BLURRED * usual]
     if blurred:
         said = [f"{file}: {one / usual:.0%} of the usual sharpness" for file, one in blurred]
-        yield problem(BLURRED, count=len(blurred), files=[file for file, _ in blurred], example=said[0], cases=said)
+        yield problem("image-blurred", count=len(blurred), files=[file for file, _ in blurred], example=said[0], cases=said)
 
 
 def is_a_bomb(width: int, height: int, size: int) -> bool:
@@ -86,11 +64,6 @@ def is_a_bomb(width: int, height: int, size: int) -> bool:
 
 # Images that are to be turned when shown (EXIF), with labels that fit only one of the two ways to read them.
 
-ROTATION = Kind(
-    "exif-rotation", "warning", "labelled images that their EXIF tag turns or mirrors: {count}",
-    "store the pixels turned and without the tag (ImageOps.exif_transpose), then check the labels: "
-    "some loaders turn such images and others do not, and the labels fit only one of them",
-)  # fmt: skip
 _TURNS = {2: "mirrored", 3: "turned by 180°", 4: "mirrored upside down", 5: "mirrored and turned by 90°", 6: "turned by 90°",
           7: "mirrored and turned by 270°", 8: "turned by 270°"}  # fmt: skip
 
@@ -99,7 +72,7 @@ def rotated(entry: Entry, label: Label, orientation: int, width: int, height: in
     """Only where something is labelled by place: the class of a whole image does not depend on how it is turned."""
     if orientation == 1 or not (label.things or entry.masks):
         return None
-    return Fault(ROTATION.code, entry.image, 0, f"{_TURNS[orientation]}; {_fits(label, orientation, width, height)}")
+    return Fault("exif-rotation", entry.image, 0, f"{_TURNS[orientation]}; {_fits(label, orientation, width, height)}")
 
 
 def _fits(label: Label, orientation: int, width: int, height: int) -> str:
@@ -125,14 +98,6 @@ def way_of(label: Label, orientation: int, width: int, height: int) -> str:
 
 # Images with another number of channels than the rest, and sets whose images all have an alpha channel.
 
-DIFFER = Kind(
-    "image-channels", "warning", "images with another number of channels than the others: {count}",
-    "convert all of them to one mode (image.convert('RGB')), or a batch of them cannot be stacked",
-)  # fmt: skip
-ALPHA = Kind(
-    "image-alpha", "info", "all images have an alpha channel (RGBA)",
-    "nothing, if the loader converts them (image.convert('RGB')); read as they are they have four channels",
-)  # fmt: skip
 _SAID = {1: "1 channel (grey)", 2: "2 channels (grey, alpha)", 3: "3 channels (RGB)", 4: "4 channels (RGBA)"}
 
 
@@ -146,20 +111,10 @@ def channel_problems(files: Sequence[str], channels: Sequence[int]) -> Iterator[
     if odd:
         example = f"{odd[0][0]}: {_SAID.get(odd[0][1], odd[0][1])}; {many:,} others have {_SAID.get(usual, usual)}"
         cases = [f"{file}: {_SAID.get(count, count)}" for file, count in odd]
-        yield problem(DIFFER, count=len(odd), files=[file for file, _ in odd], example=example, cases=cases)
+        yield problem("image-channels", count=len(odd), files=[file for file, _ in odd], example=example, cases=cases)
     elif usual == 4:
-        yield problem(ALPHA, count=many, files=[], example=f"{files[0]}: RGBA")
+        yield problem("image-alpha", count=many, files=[], example=f"{files[0]}: RGBA")
 
-
-UNREADABLE = Kind(
-    "image-unreadable", "critical", "images that cannot be decoded: {count}",
-    "replace them from the source, or leave them out: --quarantine FILE writes the list, --fix a cleaned one",
-)  # fmt: skip
-TRUNCATED = Kind(
-    "image-truncated", "critical", "images that are cut short: {count}",
-    "copy or download them again (compare sizes with the source), or leave them out with --fix",
-)  # fmt: skip
-EMPTY = Kind("image-empty", "critical", "image files that are empty: {count}", "copy them again, or leave them out with --fix")
 
 _CUT = ("truncated", "unexpected end", "premature end", "not enough image data", "buffer is not large enough")
 
@@ -167,8 +122,5 @@ _CUT = ("truncated", "unexpected end", "premature end", "not enough image data",
 def from_decoder(file: str, words: str, cut: str) -> Fault:
     """The fault that a decoder's words stand for; `cut` is what the header showed to be missing."""
     if cut or any(word in words.lower() for word in _CUT):
-        return Fault(TRUNCATED.code, file, 0, cut or words[:200])
-    return Fault(UNREADABLE.code, file, 0, words[:200])
-
-
-KINDS = (EXTENSION, HUGE, TINY, ASPECT, BLANK, ROTATION, DIFFER, ALPHA, UNREADABLE, TRUNCATED, EMPTY)
+        return Fault("image-truncated", file, 0, cut or words[:200])
+    return Fault("image-unreadable", file, 0, words[:200])

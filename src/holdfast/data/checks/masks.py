@@ -5,35 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from holdfast.data.problem import Fault, Kind, Problem, problem
+from holdfast.data.problem import Fault, Problem, problem
 from holdfast.data.samples import MaskFacts
-
-SIZE = Kind("mask-size", "critical", "masks of another size than their image: {count}", "make them again at the image's size")
-RLE = Kind(
-    "rle-size", "critical", "run-length masks of another size than their image: {count}",
-    "encode them again from masks of the image's size: decoded, they are shifted or fail",
-)  # fmt: skip
-VALUES = Kind(
-    "mask-values", "critical", "masks with values that mean nothing: {count}",
-    "look how they were saved: JPEG and smooth scaling invent values, nearest-neighbour scaling and PNG do not",
-)  # fmt: skip
-COLOURS = Kind("mask-colours", "warning", "masks in colours, not in class numbers: {count}", "convert them to one number a pixel")
-UNREADABLE = Kind(
-    "mask-unreadable",
-    "critical",
-    "masks that cannot be decoded: {count}",
-    "make them again, or leave their images out with --fix",
-)
-EMPTY = Kind("mask-empty", "info", "masks without an object: {count}", "nothing, if there is nothing to see in these images")
-OVERLAP = Kind(
-    "instances-overlap", "info", "samples with objects that overlap: {count}",
-    "one mask for all can keep only one of them at a pixel: decide which, or keep a mask per object",
-)  # fmt: skip
-TOUCH = Kind(
-    "instances-touch", "info", "masks in which objects touch or overlap: {count}",
-    "nothing for instance masks; counted in a binary mask, such objects melt into one",
-)  # fmt: skip
-KINDS = (SIZE, RLE, VALUES, COLOURS, UNREADABLE, EMPTY, OVERLAP, TOUCH)
 
 _BINARY = ({0, 1}, {0, 255})
 _MOSTLY = 0.9  # of a folder's masks that must be of one kind for the others to be faults
@@ -44,7 +17,7 @@ def size_fault(mask: MaskFacts, width: int, height: int) -> Fault | None:
     """Compare a mask with its image."""
     if (mask.width, mask.height) == (width, height):
         return None
-    return Fault(SIZE.code, mask.file, 0, f"{mask.width} × {mask.height}; the image has {width} × {height}")
+    return Fault("mask-size", mask.file, 0, f"{mask.width} × {mask.height}; the image has {width} × {height}")
 
 
 def kind_of_masks(masks: Sequence[MaskFacts], folder: str) -> str:
@@ -65,18 +38,20 @@ def folder_problems(masks: Sequence[MaskFacts], folder: str, classes: int) -> It
     """Judge all masks of one folder together. `classes` is how many there are, 0 where that is not known."""
     kind = kind_of_masks(masks, folder)
     if kind == "colours":
-        yield problem(COLOURS, count=len(masks), files=[mask.file for mask in masks], example=f"{masks[0].file}: {masks[0].mode}")
+        yield problem(
+            "mask-colours", count=len(masks), files=[mask.file for mask in masks], example=f"{masks[0].file}: {masks[0].mode}"
+        )
         return
     bad = [(mask, wrong) for mask in masks if (wrong := _unknown(mask, kind, masks, classes))]
     if bad:
         example = f"{bad[0][0].file}: {', '.join(map(str, bad[0][1][:8]))}"
-        yield problem(VALUES, count=len(bad), files=[mask.file for mask, _ in bad], example=example)
+        yield problem("mask-values", count=len(bad), files=[mask.file for mask, _ in bad], example=example)
     empty = [mask.file for mask in masks if mask.values == (0,)]
     if empty:
-        yield problem(EMPTY, count=len(empty), files=empty, example=empty[0])
+        yield problem("mask-empty", count=len(empty), files=empty, example=empty[0])
     touching = [mask.file for mask in masks if mask.touching] if kind == "instance" else []
     if touching:
-        yield problem(TOUCH, count=len(touching), files=touching, example=touching[0])
+        yield problem("instances-touch", count=len(touching), files=touching, example=touching[0])
 
 
 def _unknown(mask: MaskFacts, kind: str, masks: Sequence[MaskFacts], classes: int) -> list[int]:

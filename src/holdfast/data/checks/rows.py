@@ -11,28 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.data.problem import Kind, Problem, problem
-
-LEAK = Kind(
-    "split-leak", "critical", "rows that are in two splits: {count}",
-    "remove them from one of the two: memorised samples inflate the metric",
-)  # fmt: skip
-TWICE = Kind(
-    "duplicate-row", "warning", "rows that are there more than once: {count}", "keep one of each, or weight them on purpose"
-)
-GROUPED = Kind(
-    "split-leak", "warning", "rows belong together: a random split of them leaks",
-    "split by these columns, not by row: keep all rows of one of them in one split (GroupShuffleSplit)",
-)  # fmt: skip
-SORTED = Kind(
-    "unshuffled-data",
-    "warning",
-    "the rows are sorted by their label",
-    "shuffle when loading (shuffle=True), also before a split by position",
-)
-KINDS = (LEAK, TWICE, GROUPED, SORTED)
+from holdfast.data.problem import Problem, problem
 
 MOST_NAMED = 10_000  # rows of a problem that are named
+MOST_SHOWN = 1000  # of which `holdfast visualize` chooses
+_GROUPS_SHOWN = 12
+Place = tuple[str, int]  # a row: its file, and its number there
 _FEWEST_GROUPS = 20
 _REPEATED = 0.9  # distinct keys over rows, below which rows belong together
 
@@ -86,6 +70,13 @@ class SplitRows(NamedTuple):
     places: RowPlaces
     files: list[str]
 
+    def beside(self, rows: npt.NDArray[np.intp], other: SplitRows) -> list[list[Place]]:
+        """Each of the first rows with the first of the other split that has the same number, to be shown side by side."""
+        numbers, first = np.unique(other.numbers, return_index=True)
+        some = rows[:MOST_SHOWN]
+        partners = first[np.searchsorted(numbers, self.numbers[some])]
+        return [[self.places.of(int(row)), other.places.of(int(one))] for row, one in zip(some, partners, strict=True)]
+
 
 def duplicate_problems(splits: Mapping[str, SplitRows]) -> Iterator[Problem]:
     """Compare the numbers of all rows of all splits."""
@@ -95,20 +86,21 @@ def duplicate_problems(splits: Mapping[str, SplitRows]) -> Iterator[Problem]:
             file, row = split.places.of(int(again[0]))
             among = f" in {len(split.files):,} files" if len(split.files) > 1 else ""
             many = f"{len(again):,} of {len(split.numbers):,} rows{among}"
-            yield _of_rows(TWICE, split, again, f"{file}: {many} repeat an earlier one, first row {row:,}")
+            yield _of_rows("duplicate-row", split, again, split, f"{file}: {many} repeat an earlier one, first row {row:,}")
     for one, other in itertools.combinations(splits.values(), 2):
         both = np.flatnonzero(np.isin(other.numbers, one.numbers))
         if len(both):
             file, row = other.places.of(int(both[0]))
-            first, at = one.places.of(int(np.flatnonzero(one.numbers == other.numbers[both[0]])[0]))
-            yield _of_rows(LEAK, other, both, f"row {row:,} of {file} is row {at:,} of {first} too")
+            first, at = other.beside(both[:1], one)[0][1]
+            yield _of_rows("split-leak rows", other, both, one, f"row {row:,} of {file} is row {at:,} of {first} too")
 
 
-def _of_rows(kind: Kind, split: SplitRows, rows: npt.NDArray[np.intp], example: str) -> Problem:
+def _of_rows(kind: str, split: SplitRows, rows: npt.NDArray[np.intp], equals: SplitRows, example: str) -> Problem:
     """`rows` are counted in the split; `in_files` are the same rows as they are counted in their files."""
     some = rows[:MOST_NAMED].tolist()
     named = by_file(map(split.places.of, some))
-    return problem(kind, count=len(rows), files=split.files, example=example, rows=some, in_files=named)
+    shown = split.beside(rows, equals)
+    return problem(kind, count=len(rows), files=split.files, example=example, rows=some, in_files=named, shown=shown)
 
 
 def _repeats(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
@@ -117,28 +109,43 @@ def _repeats(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
     return np.flatnonzero(~first)
 
 
-def group_problems(
-    keys: Mapping[str, npt.NDArray[np.uint64]], names: Sequence[str], files: Mapping[str, list[str]]
-) -> Iterator[Problem]:
-    """Rows with the same key, such as run and event: in two splits they are a leak; in one, the next random split makes one."""
+def group_problems(splits: Mapping[str, SplitRows], names: Sequence[str]) -> Iterator[Problem]:
+    """Rows with the same key, such as run and event: in two splits they are a leak; in one, the next random split makes one.
+
+    The number of a row is that of its key; 0 stands for a row whose key is missing.
+    """
+    keys = {name: split.numbers[split.numbers != 0] for name, split in splits.items()}
     if all(len(np.unique(one)) == len(one) for one in keys.values()):
         return  # it numbers the rows, and begins anew in each split
-    splits = list(keys)
     said = ", ".join(names)
-    for place, one in enumerate(splits):
-        for other in splits[place + 1 :]:
-            shared = np.intersect1d(keys[one], keys[other])
-            if len(shared):
-                words = f"{len(shared):,} distinct ({said}) have rows in two splits"
-                example = f"{files[one][0]} and {files[other][0]}"
-                yield problem(
-                    GROUPED, count=len(shared), files=[*files[one], *files[other]], example=example, words=words, keys=list(names)
-                )
+    for one, other in itertools.combinations(splits, 2):
+        shared = np.intersect1d(keys[one], keys[other])
+        if len(shared):
+            files = [*splits[one].files, *splits[other].files]
+            first = [np.flatnonzero(splits[other].numbers == key)[0] for key in shared[:_GROUPS_SHOWN]]
+            yield problem(
+                "split-leak groups", count=len(shared), files=files,
+                example=f"{splits[one].files[0]} and {splits[other].files[0]}",
+                words=f"{len(shared):,} distinct ({said}) have rows in two splits", keys=list(names),
+                shown=splits[other].beside(np.array(first), splits[one]),
+            )  # fmt: skip
     if len(splits) == 1:
-        rows, distinct = len(keys[splits[0]]), len(np.unique(keys[splits[0]]))
+        ((name, split),) = splits.items()
+        rows, distinct = len(keys[name]), len(np.unique(keys[name]))
         if distinct >= max(_FEWEST_GROUPS, rows / 100) and distinct < _REPEATED * rows:
-            example = f"{files[splits[0]][0]}: {rows:,} rows, but only {distinct:,} distinct ({said})"
-            yield problem(GROUPED, count=rows - distinct, files=files[splits[0]], example=example, keys=list(names))
+            example = f"{split.files[0]}: {rows:,} rows, but only {distinct:,} distinct ({said})"
+            again = _repeats(split.numbers)
+            shown = _each_key_once(split, again[split.numbers[again] != 0])
+            yield problem(
+                "split-leak groups", count=rows - distinct, files=split.files, example=example, keys=list(names), shown=shown
+            )
+
+
+def _each_key_once(split: SplitRows, repeats: npt.NDArray[np.intp]) -> list[list[Place]]:
+    """Some rows beside an earlier one with the same key, spread over the split."""
+    _, first = np.unique(split.numbers[repeats], return_index=True)
+    rows = np.sort(repeats[first])
+    return split.beside(rows[:: max(1, len(rows) // _GROUPS_SHOWN)], split)
 
 
 def rows_are_distinctive(distinct: Sequence[int | None], rows: int) -> bool:
@@ -150,4 +157,6 @@ def rows_are_distinctive(distinct: Sequence[int | None], rows: int) -> bool:
 def order_problems(changes: int, classes: int, rows: int, file: str, label: str) -> Iterator[Problem]:
     """`changes`: how often the label differs from the row before. Sorted rows change once less than there are classes."""
     if classes >= 2 and rows >= 10 * classes and changes == classes - 1:
-        yield problem(SORTED, count=rows, files=[file], example=f"{file}: {label} changes {changes} times in {rows:,} rows")
+        yield problem(
+            "unshuffled-data", count=rows, files=[file], example=f"{file}: {label} changes {changes} times in {rows:,} rows"
+        )

@@ -49,9 +49,14 @@ def _chunks(path: Path) -> Iterator[Chunk]:
     try:
         ending = suffix(path.name)
         for batch in _parquet(path) if ending in _PARQUET else _json_lines(path) if ending in _LINES else _csv(path):
-            yield {str(name): _column(batch.column(place)) for place, name in enumerate(batch.schema.names)}
+            yield columns_of_batch(batch)
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise Unreadable(" ".join(str(error).split())[:300]) from None
+
+
+def columns_of_batch(batch: Any) -> Chunk:
+    """The columns of an Arrow batch whose structures were made flat."""
+    return {str(name): _column(batch.column(place)) for place, name in enumerate(batch.schema.names)}
 
 
 def _parquet(path: Path) -> Iterator[Any]:

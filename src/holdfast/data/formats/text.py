@@ -22,6 +22,7 @@ _LARGEST = 256 << 20
 _UNKNOWN = ("[UNK]", "<unk>", "<UNK>", "<|unk|>")
 _WORDS = re.compile(r"\w+|[^\w\s]")
 _LETTERS = re.compile(r".", re.DOTALL)
+_BLANKS = str.maketrans({"Ġ": "␣", "▁": "␣", "Ċ": "⏎"})  # how byte-level and sentence pieces write a blank and a new line
 
 
 Piece = tuple[int, int, int]  # an id, and where in the text its token begins and ends
@@ -31,13 +32,14 @@ Piece = tuple[int, int, int]  # an id, and where in the text its token begins an
 class Tokenizer:
     """Makes ids of text. `size` is one more than its largest id; `unknown` is the id of what it does not know.
 
-    `pieces` makes the same ids with their places in the text, which takes longer.
+    `pieces` makes the same ids with their places in the text, which takes longer; `names` are the tokens of the ids.
     """
 
     encode: Callable[[str], list[int]]
     size: int
     unknown: int | None
     pieces: Callable[[str], list[Piece]]
+    names: dict[int, str]
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
@@ -70,15 +72,15 @@ def _hugging_face(path: Path, content: dict[str, Any]) -> Tokenizer:
     word = content["model"].get("unk_token") if isinstance(content["model"], dict) else None
     unknown = vocabulary.get(word) if isinstance(word, str) else None
     size = max(vocabulary.values(), default=-1) + 1
-    return Tokenizer(lambda text: list(_encoded(theirs, text).ids), size, unknown, lambda text: _placed(_encoded(theirs, text)))
 
+    def encode(text: str) -> list[int]:
+        return list(theirs.encode(text, add_special_tokens=False).ids)
 
-def _encoded(theirs: Any, text: str) -> Any:
-    return theirs.encode(text, add_special_tokens=False)
+    def pieces(text: str) -> list[Piece]:
+        encoding = theirs.encode(text, add_special_tokens=False)
+        return [(number, *place) for number, place in zip(encoding.ids, encoding.offsets, strict=True)]
 
-
-def _placed(encoding: Any) -> list[Piece]:
-    return [(number, *place) for number, place in zip(encoding.ids, encoding.offsets, strict=True)]
+    return Tokenizer(encode, size, unknown, pieces, {number: token.translate(_BLANKS) for token, number in vocabulary.items()})
 
 
 def _by_vocabulary(lines: list[str]) -> Tokenizer:
@@ -103,7 +105,7 @@ def _from_table(table: dict[str, int]) -> Tokenizer:
             places = [place for place in places if text[place[0]] != "\n"]
         return [(encode(text[start:end])[0], start, end) for start, end in places]
 
-    return Tokenizer(encode, max(table.values(), default=-1) + 1, unknown, pieces)
+    return Tokenizer(encode, max(table.values(), default=-1) + 1, unknown, pieces, {one: word for word, one in table.items()})
 
 
 _TEXT = (".txt", ".text", ".md")
@@ -131,6 +133,11 @@ class TextSet:
     def unit(self) -> str:
         """What is counted: tokens where there are any, otherwise characters, with those that end a line."""
         return "tokens" if self.tokenizer or all(is_ids(file) for _, file in self.files) else "characters"
+
+    @property
+    def limit(self) -> int | None:
+        """Ids from here on are beyond what the model, or else the tokenizer, knows."""
+        return self.embedding_rows or (self.tokenizer.size if self.tokenizer else None)
 
 
 def recognise(listing: Listing, named: str | None) -> float | None:

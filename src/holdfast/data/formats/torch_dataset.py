@@ -6,6 +6,7 @@ arrays by channel, numbers as they are; the last number of a tuple is taken for 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import sys
@@ -119,41 +120,38 @@ _AT_ONCE = 256
 _OF_A_NUMBER = 8  # bytes: all of them are float64 while a column is summed up
 
 
-def columns_of(sample: Any) -> Columns:
-    """The values of a sample by name; what is neither word, number nor array is left out."""
-    return dict(_columns("", sample))
-
-
-def _columns(name: str, value: Any) -> Iterator[tuple[str, Array]]:
+def named_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """What a sample holds, by name: words, numbers, and arrays in their own shape; all else is left out."""
     if isinstance(value, dict):
         for key, one in value.items():
-            yield from _columns(f"{name}.{key}".strip("."), one)
+            yield from named_values(f"{name}.{key}".strip("."), one)
     elif isinstance(value, (tuple, list)) and name and value and all(isinstance(one, str) for one in value):
         yield name, np.array(value, dtype=object)
     elif isinstance(value, (tuple, list)) and not (value and all(isinstance(one, (int, float)) for one in value)):
         names = ["input", "label"] if len(value) == 2 and not name else [str(place) for place in range(len(value))]
         for key, one in zip(names, value, strict=True):
-            yield from _columns(f"{name}.{key}".strip("."), one)
+            yield from named_values(f"{name}.{key}".strip("."), one)
     elif isinstance(value, str):
-        yield name or "input", np.array(value, dtype=object)
+        yield name or "input", value
     else:
-        yield from _array(name or "input", value)
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            array = _as_array(value)
+            if array.dtype.kind in "iufb":
+                yield name or "input", array if array.ndim else array.item()
 
 
-def _array(name: str, value: Any) -> Iterator[tuple[str, Array]]:
-    try:
-        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-    except (TypeError, ValueError, RuntimeError):
-        return
-    if array.dtype.kind == "b":
-        array = array.astype(np.int8)
-    if array.dtype.kind not in "iuf":
-        return
-    if array.ndim == 3 and min(array.shape[0], array.shape[2]) <= 16:
-        layers = array if array.shape[0] <= 16 else np.moveaxis(array, 2, 0)
-        yield from ((f"{name}[{place}]", layer) for place, layer in enumerate(layers))
-    else:
-        yield name, array
+def columns_of(sample: Any) -> Columns:
+    """The values of a sample as columns; an array of pictures or series has one for each channel."""
+    columns: Columns = {}
+    for name, value in named_values("", sample):
+        array = np.array(value, dtype=object) if isinstance(value, str) else np.asarray(value)
+        array = array.astype(np.int8) if array.dtype.kind == "b" else array
+        if array.ndim == 3 and min(array.shape[0], array.shape[2]) <= 16:
+            layers = array if array.shape[0] <= 16 else np.moveaxis(array, 2, 0)
+            columns |= {f"{name}[{place}]": layer for place, layer in enumerate(layers)}
+        else:
+            columns[name] = array
+    return columns
 
 
 class Batch:

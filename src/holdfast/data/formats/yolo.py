@@ -18,31 +18,46 @@ from holdfast.data.problem import Fault
 from holdfast.data.samples import ClassKey, Entry, ImageSet, Label, Thing, box_around
 from holdfast.errors import UsageError
 
-# One label file of YOLO: `class x y width height` or `class x y x y x y …` a line, in shares of the image's size.
+# One label file: `class x y width height` or `class x y x y x y …` a line, in fractions of the image's size. With keypoints,
+# `x y` or `x y visible` follows the box for each point of `kpt_shape`.
 
 _LARGEST = 64 << 20
-MOST_TOLD = 20  # faults of one file
+_MOST_FAULTS = 20  # of one file
+_OVER = 0.01  # of the image by which a keypoint may reach over an edge: Ultralytics allows as much
 _new = tuple.__new__  # a Thing without the call of its constructor: twice as fast, and there are thousands
 
 
-def read_label(root: Path, entry: Entry) -> Label:
-    """Read the label of one image; a line that cannot be read becomes a fault, the others are kept."""
-    text = text_of(root, entry)
-    if isinstance(text, Label):
-        return text
-    lines = text.splitlines()
-    things = _only_boxes(text, lines)
-    return Label(things, True) if things is not None else _line_by_line(str(entry.label), lines)
+class Shape(NamedTuple):
+    """How many keypoints an object has, and how many numbers each of them."""
+
+    points: int
+    width: int
 
 
-def text_of(root: Path, entry: Entry) -> str | Label:
-    """The text of a label file; a label that says so where there is no file, or it cannot be read."""
+def shape_of(setting: object) -> Shape | None:
+    """What `kpt_shape` in data.yaml says; None where it is not there or no shape."""
+    if not isinstance(setting, list) or len(setting) != 2 or not all(type(one) is int for one in setting):
+        return None
+    points, width = setting
+    return Shape(points, width) if points > 0 and width in (2, 3) else None
+
+
+def read_label(root: Path, entry: Entry, shape: Shape | None = None) -> Label:
+    """Read the label of one image; a line that cannot be read, or has a keypoint outside the image, becomes a fault."""
     if entry.label is None:
         return Label([], shares=True)
     try:
-        return read_text(f"{root}/{entry.label}" if entry.label[0] != "/" else entry.label, limit=_LARGEST)
+        text = read_text(f"{root}/{entry.label}" if entry.label[0] != "/" else entry.label, limit=_LARGEST)
     except (OSError, ValueError) as error:
         return Label([], shares=True, faults=(Fault("label-unreadable", entry.label, 0, str(error)),))
+    lines = text.splitlines()
+    boxes = _only_boxes(text, lines) if shape is None else None
+    return Label(boxes, True) if boxes is not None else _line_by_line(entry.label, lines, shape)
+
+
+def read_pose(shape: Shape, root: Path, entry: Entry) -> Label:
+    """The same with keypoints; the shape comes first, so that a partial of it can be sent to other processes."""
+    return read_label(root, entry, shape)
 
 
 def _only_boxes(text: str, lines: list[str]) -> list[Thing] | None:
@@ -67,33 +82,29 @@ def _only_boxes(text: str, lines: list[str]) -> list[Thing] | None:
     ]
 
 
-def _line_by_line(file: str, lines: list[str]) -> Label:
+def _line_by_line(file: str, lines: list[str], shape: Shape | None) -> Label:
     things: list[Thing] = []
     faults: list[Fault] = []
     for number, line in enumerate(lines, 1):
-        words = line.split()
+        code, wrong = "label-unreadable", ""
         try:
-            if words:
-                things.append(_thing(words, number))
+            if words := line.split():
+                values = _values(words, shape)
+                things.append(_thing(values, number, is_box=shape is not None))
+                code, wrong = "box-outside", _outside(values, shape) if shape else ""
         except (ValueError, OverflowError) as error:
-            if len(faults) < MOST_TOLD:
-                faults.append(Fault("label-unreadable", file, number, str(error)[:200]))
+            wrong = str(error)[:200]
+        if wrong and len(faults) < _MOST_FAULTS:
+            faults.append(Fault(code, file, number, wrong))
     return Label(things, True, None, tuple(faults))
 
 
-def _thing(words: list[str], number: int) -> Thing:
-    """A box, also with a score behind it as predictions have, or a polygon; ValueError with what is wrong with anything else."""
-    values = numbers_of(words)
-    if len(values) in (5, 6):
-        return box_of(values, number)
-    points = values[1:]
-    if len(points) < 6 or len(points) % 2:
-        raise ValueError(f"{len(words)} numbers are neither a box (5) nor a polygon (7, 9, 11 …)")
-    return Thing(int(values[0]), box_around(points), tuple(points), number)
-
-
-def numbers_of(words: list[str]) -> list[float]:
-    """The numbers of a line, of which the first is a class; ValueError where one is none."""
+def _values(words: list[str], shape: Shape | None) -> list[float]:
+    """The numbers of a line, of which the first is a class; ValueError where one is none, or they are too few or many."""
+    wanted = 5 + shape.points * shape.width if shape else len(words)
+    if shape and len(words) != wanted:
+        keypoints = f"{shape.points} × {shape.width} for the keypoints of kpt_shape"
+        raise ValueError(f"{len(words)} numbers where there must be {wanted}: 5 for the box and {keypoints}")
     values = [float(word) for word in words]
     if not isfinite(sum(values)):
         raise ValueError(f"not a finite number in {' '.join(words)[:80]!r}")
@@ -102,63 +113,19 @@ def numbers_of(words: list[str]) -> list[float]:
     return values
 
 
-def box_of(values: list[float], number: int) -> Thing:
-    """The box that the first five numbers of a line are."""
-    x, y, across, down = values[1:5]
-    return Thing(int(values[0]), (x - across / 2, y - down / 2, x + across / 2, y + down / 2), None, number)
-
-
-# One label file of YOLO with keypoints: `class x y width height`, then `x y` or `x y visible` for each point of `kpt_shape`.
-
-_OVER = 0.01  # shares of the image by which a point may reach over an edge: Ultralytics allows as much
-
-
-class Shape(NamedTuple):
-    """How many points an object has, and how many numbers each of them."""
-
-    points: int
-    width: int
-
-
-def shape_of(setting: object) -> Shape | None:
-    """What `kpt_shape` in data.yaml says; None where it is not there or no shape."""
-    if not isinstance(setting, list) or len(setting) != 2 or not all(type(one) is int for one in setting):
-        return None
-    points, width = setting
-    return Shape(points, width) if points > 0 and width in (2, 3) else None
-
-
-def read_pose(shape: Shape, root: Path, entry: Entry) -> Label:
-    """Read the label of one image; a line that cannot be read, or with a point outside the image, becomes a fault."""
-    text = text_of(root, entry)
-    if isinstance(text, Label):
-        return text
-    things: list[Thing] = []
-    faults: list[Fault] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        code, wrong = "label-unreadable", ""
-        try:
-            if words := line.split():
-                values = _values(words, shape)
-                things.append(box_of(values, number))
-                code, wrong = "box-outside", _outside(values, shape)
-        except (ValueError, OverflowError) as error:
-            wrong = str(error)[:200]
-        if wrong and len(faults) < MOST_TOLD:
-            faults.append(Fault(code, str(entry.label), number, wrong))
-    return Label(things, True, None, tuple(faults))
-
-
-def _values(words: list[str], shape: Shape) -> list[float]:
-    wanted = 5 + shape.points * shape.width
-    if len(words) != wanted:
-        keypoints = f"{shape.points} × {shape.width} for the keypoints of kpt_shape"
-        raise ValueError(f"{len(words)} numbers where there must be {wanted}: 5 for the box and {keypoints}")
-    return numbers_of(words)
+def _thing(values: list[float], number: int, *, is_box: bool) -> Thing:
+    """A box, also with a score behind it as predictions have, or a polygon; ValueError with what is wrong with anything else."""
+    points = values[1:]
+    if is_box or len(values) in (5, 6):
+        x, y, across, down = points[:4]
+        return Thing(int(values[0]), (x - across / 2, y - down / 2, x + across / 2, y + down / 2), None, number)
+    if len(points) < 6 or len(points) % 2:
+        raise ValueError(f"{len(values)} numbers are neither a box (5) nor a polygon (7, 9, 11 …)")
+    return Thing(int(values[0]), box_around(points), tuple(points), number)
 
 
 def _outside(values: list[float], shape: Shape) -> str:
-    """The first visible point that lies outside the image, in words; empty where there is none."""
+    """The first visible keypoint that lies outside the image, in words; empty where there is none."""
     for place in range(shape.points):
         start = 5 + place * shape.width
         x, y, *visible = values[start : start + shape.width]

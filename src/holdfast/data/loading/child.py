@@ -16,12 +16,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from holdfast.data.loading.phases import move
+from holdfast.data.loading.blame import of_error, sample_of
+from holdfast.data.loading.opened import opened
+from holdfast.data.loading.phases import SampleFailed, measured_phases, move
 from holdfast.data.loading.setting import Setting
-from holdfast.data.loading.source import Batches, Source, set_threads
+from holdfast.data.loading.source import Batches, Source, card, set_threads
+from holdfast.errors import HoldfastError
 
 # How many samples a second a loader gives with one setting, in this process and its workers.
 
@@ -153,23 +157,17 @@ def _end_with(parent: int) -> None:
 
 
 def _made(asked: dict[str, Any], answers: IO[str]) -> Any:
-    from holdfast.data.loading.opened import opened
-    from holdfast.errors import HoldfastError
-
     try:
         source = opened(asked["target"], asked["options"])
         loader = source.described()
     except HoldfastError as error:
         _answer(answers, {"problem": error.problem, "fix": error.fix})
         raise SystemExit(0) from None
-    _answer(answers, {"loader": _row(loader)})
+    _answer(answers, {"loader": asdict(loader)})
     return source
 
 
 def _done(source: Any, command: dict[str, Any], at: str, answers: IO[str]) -> dict[str, Any]:
-    from holdfast.data.loading.blame import of_error
-    from holdfast.data.loading.phases import SampleFailed
-
     try:
         return _phases(source, command, at) if command["do"] == "phases" else _rate(source, command, answers)
     except SampleFailed as failed:
@@ -181,23 +179,18 @@ def _done(source: Any, command: dict[str, Any], at: str, answers: IO[str]) -> di
 
 
 def _phases(source: Any, command: dict[str, Any], at: str) -> dict[str, Any]:
-    from holdfast.data.loading.phases import measured_phases
-
     file = os.open(at, os.O_WRONLY)
 
     def told(index: Any) -> None:
         os.pwrite(file, str(index)[:_AT].ljust(_AT).encode("ascii", "replace"), 0)
 
     try:
-        return {"phases": _row(measured_phases(source, command["seconds"], told, device=_device()))}
+        return {"phases": asdict(measured_phases(source, command["seconds"], told, device=_device()))}
     finally:
         os.close(file)
 
 
 def _rate(source: Any, command: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
-
-    from holdfast.data.loading.setting import Setting
-
     def full() -> None:
         _answer(answers, {"full": True})
         sys.stdin.readline()  # until the memory was looked at
@@ -213,8 +206,6 @@ def _rate(source: Any, command: dict[str, Any], answers: IO[str]) -> dict[str, A
 
 def _blamed(source: Any, failed: Any) -> dict[str, Any]:
     """Which sample it was: those of the batch are tried once more, here. A worker that was killed is not followed."""
-    from holdfast.data.loading.blame import of_error, sample_of
-
     said = of_error(failed.error)
     died = f"{failed.error} {failed.error.__cause__}"
     if "exited unexpectedly" in died or "killed by signal" in died:
@@ -228,15 +219,7 @@ def _blamed(source: Any, failed: Any) -> dict[str, Any]:
 
 
 def _device() -> str | None:
-    from holdfast.data.loading.source import card
-
     return "cuda" if card() else None
-
-
-def _row(value: Any) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(value)
 
 
 def _answer(answers: IO[str], row: dict[str, Any]) -> None:

@@ -12,8 +12,9 @@ from torch import Tensor, from_numpy
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from holdfast.data.columns import ROWS, Chunk, TableSet, chunks_of
-from holdfast.data.formats.detect import is_image_format, list_data, open_images, open_table, recognised
-from holdfast.data.formats.torch_dataset import is_factory, made_by
+from holdfast.data.formats.detect import Settings, is_factory, open_data
+from holdfast.data.formats.text import TextSet
+from holdfast.data.formats.torch_dataset import made_by
 from holdfast.data.listing import read_bytes
 from holdfast.data.loading.source import Source
 from holdfast.data.pixels import opened as opened_image
@@ -32,8 +33,6 @@ class Images(Dataset[Tensor]):
     read_by_holdfast = f"images, read by Holdfast itself as RGB of {SIDE} × {SIDE}"
 
     def __init__(self, data: ImageSet) -> None:
-        if not data.entries:
-            raise UsageError(f"{data.root} holds no image", fix="name the folder above the images, or another --format")
         self._paths = [str(data.path_of(entry)) for entry in data.entries]
         self.pool_threads = 1
         self._pool: ThreadPoolExecutor | None = None
@@ -124,24 +123,19 @@ def following(reader: Iterator[Chunk], rows: int) -> Chunk | None:
         return next(reader, None)
 
 
-def rows_of(data: TableSet, batch: int | None) -> Any:
-    """The rows of a table."""
-    return Rows(data, batch or BATCH)
-
-
 TEXT_FIX = "give the loader of your training: holdfast validate package.module:factory --benchmark"
 
 
 def opened(target: str, options: dict[str, Any]) -> Source:
     """The loader. `options`: format, tree, batch, also."""
     batch = options.get("batch")
-    if options.get("format") == "dataset" or (is_factory(target) and not Path(target).exists()):
+    also = tuple(Path(path) for path in options.get("also", ()))
+    settings = Settings(format=options.get("format"), tree=options.get("tree"), also=also)
+    if is_factory(target, settings):
         return Source(made_by(target), batch)
-    listing, named = list_data(Path(target), [Path(path) for path in options.get("also", ())])
-    format = options.get("format") or recognised(listing, named)
-    if is_image_format(format):
-        return Source(Images(open_images(listing, named, format)), batch)
-    if format == "text":
+    data = open_data(target, settings)
+    if isinstance(data, ImageSet):
+        return Source(Images(data), batch)
+    if isinstance(data, TextSet):
         raise UsageError("text is not loaded by samples here", fix=TEXT_FIX)
-
-    return Source(rows_of(open_table(listing, named, format, options.get("tree")), batch), batch)
+    return Source(Rows(data, batch or BATCH), batch)

@@ -6,160 +6,29 @@ A transform that the data set holds counts as augmenting. What else its `__getit
 
 from __future__ import annotations
 
-import builtins
 import contextlib
-import functools
+import inspect
 import io
 import itertools
+import mmap
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
 from typing import Any
 
 from holdfast.data.loading.setting import Phases
 from holdfast.data.loading.source import Source
 
-# A clock that knows what is being done: each moment counts for the innermost phase only.
+# Calls that are known to read, decode or augment, whoever makes them: the interpreter tells of each call (sys.setprofile), so
+# nothing is patched. Some libraries open and decode a file in one call (OpenCV, torch.load): all of that is decoding.
 
 READ, DECODE, AUGMENT, REST, COLLATE, TRANSFER, OTHER = "read", "decode", "augment", "sample", "collate", "transfer", "other"
 PHASES = (READ, DECODE, AUGMENT, REST, COLLATE, TRANSFER, OTHER)
-
-
-class Clock:
-    """Adds up seconds by phase, of the thread that made it. Other threads go by unnoticed: that one waits for them."""
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-        self._stack: list[str] = []
-        self._since = 0.0
-        self._thread = threading.get_ident()
-
-    @property
-    def runs(self) -> bool:
-        """Whether this moment counts for anything."""
-        return bool(self._stack) and threading.get_ident() == self._thread
-
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """What happens inside counts for this phase, unless another one begins in it."""
-        self._turn()
-        self._stack.append(name)
-        try:
-            yield
-        finally:
-            self._turn()
-            self._stack.pop()
-
-    def timed(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """A function that counts for a phase while the clock runs; a generator that it returns counts as it is drawn from."""
-
-        @functools.wraps(function, updated=())
-        def counted(*values: Any, **named: Any) -> Any:
-            if not self.runs:
-                return function(*values, **named)
-            with self.phase(name):
-                result = function(*values, **named)
-            return self._drawn(result, name) if hasattr(result, "send") and hasattr(result, "__next__") else result
-
-        return counted
-
-    def _drawn(self, generator: Any, name: str) -> Iterator[Any]:
-        while True:
-            try:
-                with self.phase(name):
-                    one = next(generator)
-            except StopIteration:
-                return
-            yield one
-
-    def _turn(self) -> None:
-        now = time.perf_counter()
-        if self._stack:
-            self.seconds[self._stack[-1]] += now - self._since
-        self._since = now
-
-
-class TimedCall:
-    """Something that can be called, with a clock around it; in all else it is what it was."""
-
-    def __init__(self, inner: Any, clock: Clock, phase: str) -> None:
-        self._inner, self._call = inner, clock.timed(inner.__call__ if hasattr(inner, "__call__") else inner, phase)  # noqa: B004
-
-    def __call__(self, *values: Any, **named: Any) -> Any:
-        """Call it."""
-        return self._call(*values, **named)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
-# Files whose reading is timed. They are Python's own readers over a raw file that knows the clock, so nobody notices.
-
-
-def timed_open(clock: Clock, real: Callable[..., Any]) -> Callable[..., Any]:
-    """An `open` with a clock; what is opened for writing, or in an unusual way, is left as it is."""
-    raw_file = _raw_type(clock)
-
-    def opened(
-        file: Any,
-        mode: str = "r",
-        buffering: int = -1,
-        encoding: str | None = None,
-        errors: str | None = None,
-        newline: str | None = None,
-        closefd: bool = True,
-        opener: Any = None,
-    ) -> Any:
-        plain = set(mode) <= set("rbt") and buffering in (-1, 0) and "r" in mode
-        if not clock.runs or not plain or (buffering == 0 and "b" not in mode):
-            return real(file, mode, buffering, encoding, errors, newline, closefd, opener)
-        with clock.phase(READ):
-            raw = raw_file(file, "r", closefd, opener)
-        if buffering == 0:
-            return raw
-        buffered = io.BufferedReader(raw, getattr(raw, "_blksize", 0) or io.DEFAULT_BUFFER_SIZE)
-        return buffered if "b" in mode else _text(buffered, mode, encoding, errors, newline)
-
-    return opened
-
-
-def _text(buffered: Any, mode: str, encoding: str | None, errors: str | None, newline: str | None) -> io.TextIOWrapper:
-    text = io.TextIOWrapper(buffered, encoding, errors, newline)
-    text.mode = mode  # type: ignore[misc]
-    return text
-
-
-def _raw_type(clock: Clock) -> type[io.FileIO]:
-    class TimedFile(io.FileIO):
-        """A raw file with a clock."""
-
-        def readinto(self, buffer: Any) -> int:
-            with _reading(clock):
-                return super().readinto(buffer)
-
-        def readall(self) -> bytes:
-            with _reading(clock):
-                return super().readall()
-
-        def read(self, size: int | None = -1) -> bytes:
-            with _reading(clock):
-                return super().read(-1 if size is None else size)
-
-    return TimedFile
-
-
-def _reading(clock: Clock) -> Any:
-    return clock.phase(READ) if clock.runs else contextlib.nullcontext()
-
-
-# Calls that are known to read, decode or augment, whoever makes them: a clock is put around them from outside, for a while.
-# Some libraries open files by themselves in one call with the decoding (OpenCV, pyarrow, torch.load): that counts as decoding.
-
 _CALLS = {
     READ: """
-        os:open os:read os:pread os:readv mmap:mmap.read numpy:fromfile socket:SocketIO.readinto urllib.request:urlopen
+        io:open os:open os:read os:pread os:readv numpy:fromfile socket:SocketIO.readinto urllib.request:urlopen
         requests:get torchvision.io:read_file fsspec.spec:AbstractBufferedFile.read
     """,
     DECODE: """
@@ -182,73 +51,128 @@ _CALLS = {
 }
 _HOOKS = ("transform", "transforms", "target_transform", "augment", "augmentation", "augmentations", "preprocess")
 _DEEPEST, _MOST = 6, 100
+_FILES = (io.FileIO, io.BufferedReader, io.TextIOWrapper, mmap.mmap)
+
+
+class Clock:
+    """Adds up seconds by phase, of the thread that made it; each moment counts for the innermost phase only.
+
+    Other threads go by unnoticed: that one waits for them.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self._stack: list[str] = []
+        self._since = 0.0
+        self._thread = threading.get_ident()
+        self._codes: dict[CodeType, str] = {}
+        self._builtins: dict[int, str] = {}
+
+    @property
+    def runs(self) -> bool:
+        """Whether this moment counts for anything."""
+        return bool(self._stack) and threading.get_ident() == self._thread
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What happens inside counts for this phase, unless another one begins in it."""
+        self._begin(name)
+        try:
+            yield
+        finally:
+            self._end()
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Calls of known functions inside count for their phases."""
+        for function, phase in _known():
+            code = getattr(inspect.unwrap(function), "__code__", None)
+            if code is not None:
+                self._codes[code] = phase
+            else:
+                self._builtins[id(function)] = phase
+        before = sys.getprofile()
+        sys.setprofile(self._heard)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+    def _heard(self, frame: FrameType, event: str, function: Any) -> None:
+        """A call or a return; a generator returns whenever it yields, and an error is a return too."""
+        phase = self._codes.get(frame.f_code) if event in ("call", "return") else self._phase_of(function)
+        if phase is None:
+            return
+        if event in ("call", "c_call"):
+            self._begin(phase)
+        elif len(self._stack) > 1:
+            self._end()
+
+    def _phase_of(self, function: Any) -> str | None:
+        """What a function in C does: one of the list, a file that reads, or zlib that unpacks."""
+        if id(function) in self._builtins:
+            return self._builtins[id(function)]
+        owner, name = getattr(function, "__self__", None), function.__name__
+        if isinstance(owner, _FILES):
+            return READ if name.startswith("read") else None
+        return DECODE if name == "decompress" and type(owner).__name__.startswith(("Decompress", "BZ2D", "LZMAD")) else None
+
+    def _begin(self, name: str) -> None:
+        self._turn()
+        self._stack.append(name)
+
+    def _end(self) -> None:
+        self._turn()
+        self._stack.pop()
+
+    def _turn(self) -> None:
+        now = time.perf_counter()
+        if self._stack:
+            self.seconds[self._stack[-1]] += now - self._since
+        self._since = now
+
+
+class TimedCall:
+    """A transform with a clock around it; in all else it is what it was."""
+
+    def __init__(self, inner: Any, clock: Clock) -> None:
+        self._inner, self._clock = inner, clock
+
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        """Call it."""
+        with self._clock.phase(AUGMENT) if self._clock.runs else contextlib.nullcontext():
+            return self._inner(*values, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
 
 @contextlib.contextmanager
 def clocked(clock: Clock, dataset: Any) -> Iterator[bool]:
-    """Put the clock around what is known, and around the transforms of the data set; true where it has some."""
-    undo = contextlib.ExitStack()
-    with undo:
-        replaced = {id(io.open): timed_open(clock, io.open)}
-        for module in (builtins, io):
-            _set(undo, module, "open", replaced[id(io.open)])
-        for owner, name, phase in _known():
-            real = getattr(owner, name)
-            replaced[id(real)] = clock.timed(real, phase)
-            _set(undo, owner, name, replaced[id(real)])
-        _in_user_modules(undo, replaced)
+    """Let the clock hear of calls, and put it around the transforms of the data set; true where it has some."""
+    with contextlib.ExitStack() as undo:
         augments = sum(_transforms(undo, clock, one) for one in _inner(dataset))
+        undo.enter_context(clock.listening())
         yield bool(augments)
 
 
-def _known() -> Iterator[tuple[Any, str, str]]:
-    """What of the list is loaded, each once: module or class, name, phase."""
-    seen: set[tuple[int, str]] = set()
+def _known() -> Iterator[tuple[Any, str]]:
+    """What of the list is loaded: function and phase. Pillow decodes in `load`, which some of its formats have of their own."""
     for phase, calls in _CALLS.items():
         for call in calls.split():
             module, _, path = call.partition(":")
-            owner: Any = sys.modules.get(module)
-            *outer, name = path.split(".")
-            for part in outer:
-                owner = getattr(owner, part, None)
-            if owner is not None and callable(getattr(owner, name, None)) and (id(owner), name) not in seen:
-                seen.add((id(owner), name))
-                yield owner, name, phase
-    for loading in _pillow_loaders():
-        yield loading, "load", DECODE
-
-
-def _pillow_loaders() -> Iterator[Any]:
-    """Pillow decodes in `load`, which some of its formats have of their own."""
+            function: Any = sys.modules.get(module)
+            for part in path.split("."):
+                function = getattr(function, part, None)
+            if callable(function):
+                yield function, phase
     files = sys.modules.get("PIL.ImageFile")
     waiting = [files.ImageFile] if files else []
     while waiting:
         one = waiting.pop()
         waiting += one.__subclasses__()
         if "load" in vars(one):
-            yield one
-
-
-def _set(undo: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
-    """Set an attribute for a while; what cannot be set (a class in C) stays without a clock."""
-    had, before = name in getattr(owner, "__dict__", {}), getattr(owner, name, None)
-    try:
-        setattr(owner, name, value)
-    except (AttributeError, TypeError):
-        return
-    undo.callback(setattr, owner, name, before) if had else undo.callback(delattr, owner, name)
-
-
-def _in_user_modules(undo: contextlib.ExitStack, replaced: dict[int, Any]) -> None:
-    """`from cv2 import imread` keeps a function under a name of its own."""
-    libraries = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or file.startswith(libraries) or module.__name__.startswith("holdfast.data.loading."):
-            continue
-        for name, value in list(vars(module).items()):
-            if id(value) in replaced:
-                _set(undo, module, name, replaced[id(value)])
+            yield one.load, DECODE
 
 
 def _inner(dataset: Any, depth: int = 0) -> Iterator[Any]:
@@ -265,14 +189,15 @@ def _inner(dataset: Any, depth: int = 0) -> Iterator[Any]:
 
 
 def _transforms(undo: contextlib.ExitStack, clock: Clock, dataset: Any) -> int:
+    """Put the clock around the transforms for a while; what cannot be set (a property) stays without one."""
     found = 0
     for name in _HOOKS:
-        hook = None
         with contextlib.suppress(Exception):  # a property of the user's may raise anything
-            hook = getattr(dataset, name, None)
-        if callable(hook) and not isinstance(hook, (type, TimedCall)):
-            _set(undo, dataset, name, TimedCall(hook, clock, AUGMENT))
-            found += 1
+            hook, own = getattr(dataset, name, None), name in vars(dataset)
+            if callable(hook) and not isinstance(hook, (type, TimedCall)):
+                setattr(dataset, name, TimedCall(hook, clock))
+                undo.callback(setattr, dataset, name, hook) if own else undo.callback(delattr, dataset, name)
+                found += 1
     return found
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from itertools import combinations
 
 import numpy as np
 
 from holdfast.data.cache import Cache
+from holdfast.data.formats.detect import Settings
+from holdfast.data.formats.masks import folder_of_masks
 from holdfast.data.listing import order_of
 from holdfast.data.problem import Fault
-from holdfast.data.samples import ClassKey, Entry, ImageSet
-from holdfast.data.scan import Progress, looked_at
-from holdfast.data.stats.figures import Bars, Figure, Grid, Values
+from holdfast.data.samples import Channel, ClassKey, Entry, Facts, ImageSet
+from holdfast.data.scan import Progress, scan
+from holdfast.data.stats.figures import Bars, Figure, Grid, Histogram, Values
 from holdfast.data.stats.mask_figures import FolderOfMasks
-from holdfast.data.stats.measure import Channel, Measured, Measuring, joined, pixel_histogram
 from holdfast.data.stats.report import Statistics
 from holdfast.errors import UsageError
 
@@ -174,22 +177,18 @@ class ClassCounts:
 _SIZES = 200  # different sizes that are listed
 
 
-def image_statistics(
-    path: str, data: ImageSet, cache: Cache, *, only: frozenset[str], pixels: bool, processes: int, progress: Progress | None
-) -> Statistics:
+def image_statistics(data: ImageSet, cache: Cache, settings: Settings, progress: Progress | None) -> Statistics:
     """Measure every image, and count."""
-    if not data.entries and not data.faults:
-        raise UsageError(f"{path} holds no image", fix="name the folder above the images, or another --format")
-    counts = ImageCounts(data, only)
-    how = Measuring(root=data.root, read_label=data.read_label, pixels=pixels)
-    with contextlib.closing(looked_at(data, cache, how, processes, progress)) as samples:  # Ctrl-C closes it, and it keeps
-        for entry, measured in samples:
-            counts.add(entry, measured)
-    counts.check_names(path)
-    report = Statistics(path=path, format=data.format, splits=counts.splits, classes=sorted(only))
-    report.add_faults([*data.faults, *counts.faults])
+    counts = ImageCounts(data, settings.classes)
+    samples = scan(data, cache, jobs=settings.jobs, quick=True, pixels=settings.pixels, boxes=True, progress=progress)
+    with contextlib.closing(samples):  # Ctrl-C closes it, and it keeps what was done
+        for entry, facts in samples:
+            counts.add(entry, facts)
+    counts.check_names()
+    report = Statistics(format=data.format, splits=counts.splits, classes=sorted(settings.classes))
+    report.add_faults([*data.faults, *counts.faults], decoded=settings.pixels)
     report.figures = list(counts.figures())
-    if not pixels:
+    if not settings.pixels:
         report.notes.append("--pixels decodes the images as well: values of the channels, their means and deviations")
     return report
 
@@ -211,10 +210,10 @@ class ImageCounts:
         self._masks: dict[str, FolderOfMasks] = {}
         self.faults: list[Fault] = []
 
-    def add(self, entry: Entry, seen: Measured) -> None:
+    def add(self, entry: Entry, seen: Facts) -> None:
         """One sample."""
         self.faults += seen.faults
-        kinds, boxes = self._wanted(entry, seen)
+        kinds, boxes = self._wanted(seen)
         if self._only and not kinds:
             return
         self._splits[entry.split] += 1
@@ -225,15 +224,17 @@ class ImageCounts:
         if seen.width and seen.height:
             self._sizes.setdefault(entry.split, Counter())[seen.width, seen.height] += 1
             self._channels.setdefault(entry.split, Counter())[seen.channels] += 1
-        for channel in seen.pixels:
-            _join(self._pixels.setdefault((channel.name, channel.top), {}), entry.split, channel)
-        for folder in dict.fromkeys(mask.folder for mask in seen.masks):
-            masks = [mask for mask in seen.masks if mask.folder == folder]
+        for channel in seen.histograms:
+            splits = self._pixels.setdefault((channel.name, channel.top), {})
+            splits[entry.split] = _joined(splits[entry.split], channel) if entry.split in splits else channel
+        folders = [folder_of_masks(mask.file) for mask in seen.masks]
+        for folder in dict.fromkeys(folders):
+            masks = [mask for mask, of_mask in zip(seen.masks, folders, strict=True) if of_mask == folder]
             self._masks.setdefault(folder, FolderOfMasks(folder, self._data.classes)).add(entry.split, masks)
 
-    def _wanted(self, entry: Entry, seen: Measured) -> tuple[list[ClassKey], list[float]]:
+    def _wanted(self, seen: Facts) -> tuple[list[ClassKey], list[float]]:
         """Classes of the sample's objects, or its own; with their boxes."""
-        kinds = list(seen.kinds) if entry.class_id is None else [entry.class_id]
+        kinds = list(seen.kinds)
         self._met.update(map(self._classes.name_of, kinds))
         if not self._only:
             return kinds, list(seen.boxes)
@@ -241,12 +242,12 @@ class ImageCounts:
         boxes = [value for place in places for value in seen.boxes[4 * place : 4 * place + 4]]
         return [kinds[place] for place in places], boxes
 
-    def check_names(self, path: str) -> None:
+    def check_names(self) -> None:
         """Say so where a class was asked for that is not there."""
         missing = sorted(self._only - self._met)
         if missing:
             there = ", ".join(sorted(self._met)[:20]) or "none"
-            raise UsageError(f"{path} has no class {missing[0]}", fix=f"one of: {there}")
+            raise UsageError(f"{self._data.root} has no class {missing[0]}", fix=f"one of: {there}")
 
     @property
     def splits(self) -> dict[str, int]:
@@ -270,7 +271,7 @@ class ImageCounts:
             told.append(folder)
         yield from self._image_sizes()
         for (name, top), splits in self._pixels.items():
-            yield pixel_histogram(name, top, splits)
+            yield _pixel_histogram(name, top, splits)
 
     def _image_sizes(self) -> Iterator[Figure]:
         total: Counter[tuple[int, int]] = sum(self._sizes.values(), Counter())
@@ -299,9 +300,23 @@ def _depth(channels: int) -> str:
     return {1: "1 (grey)", 3: "3 (colour)", 4: "4 (colour, alpha)"}.get(channels, str(channels))
 
 
-def _join(splits: dict[str, Channel], split: str, more: Channel) -> None:
-    old = splits.get(split)
-    if old is None:
-        splits[split] = more
-        return
-    splits[split] = joined(old, more)
+def _joined(one: Channel, other: Channel) -> Channel:
+    """The same channel of two images."""
+    bins = tuple(here + there for here, there in zip(one.bins, other.bins, strict=True))
+    sums = (one.number + other.number, one.total + other.total, one.squares + other.squares)
+    return Channel(one.name, one.top, *sums, min(one.low, other.low), max(one.high, other.high), bins)
+
+
+def _pixel_histogram(name: str, top: int, splits: dict[str, Channel]) -> Histogram:
+    """The channel in all images of all splits; its median is read from the bins."""
+    whole = reduce(_joined, splits.values())
+    mean = whole.total / max(whole.number, 1)
+    deviation = math.sqrt(max(0.0, whole.squares / max(whole.number, 1) - mean * mean))
+    half = int(np.searchsorted(np.cumsum(whole.bins), whole.number / 2))
+    return Histogram(
+        key=f"pixels-{name}" + ("" if top == 256 else f"-{top}"), title=f"{name}, 0 to {top - 1:,}", unit="values of pixels",
+        edges=[place * top / len(whole.bins) for place in range(len(whole.bins) + 1)], mean=mean, deviation=deviation,
+        low=float(whole.low), high=float(whole.high), median=(half + 0.5) * top / len(whole.bins),
+        counts={split: list(splits[split].bins) for split in sorted(splits, key=order_of)},
+        note=f"as shares of {top - 1:,}: mean {mean / (top - 1):.4f}, deviation {deviation / (top - 1):.4f}",
+    )  # fmt: skip

@@ -3,79 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.data.checks.masks import UNREADABLE, kind_of_masks
-from holdfast.data.formats.masks import folder_of_masks
-from holdfast.data.listing import order_of, read_bytes
-from holdfast.data.pixels import opened
-from holdfast.data.problem import Fault
+from holdfast.data.checks.masks import kind_of_masks
+from holdfast.data.listing import order_of
 from holdfast.data.samples import ClassKey, MaskFacts
 from holdfast.data.stats.figures import Bars, Figure, Grid, Values
 
-# What the masks of one sample cover: pixels of each value, and where in the image.
-
 SIDE = 16  # of the map of what is covered
-_MOST = 300  # values of one mask
-_LARGEST = 1 << 30
 
 
-class MaskSeen(NamedTuple):
-    """One mask. `values` and `pixels` belong together; `cover` is how much of 16 × 16 fields is not 0, in hexadecimal bytes."""
-
-    folder: str
-    mode: str
-    width: int
-    height: int
-    values: tuple[int, ...]
-    pixels: tuple[int, ...]
-    cover: str
-
-
-def masks_seen(root: Path, files: Sequence[str], faults: list[Fault]) -> Iterator[MaskSeen]:
-    """Look at all masks of a sample; one that cannot be decoded is a fault."""
-    for file in files:
-        try:
-            yield _seen(root / file, folder_of_masks(file))
-        except Exception as error:  # noqa: BLE001 - decoders raise anything on damaged files
-            faults.append(Fault(UNREADABLE.code, file, 0, str(error)[:200] or type(error).__name__))
-
-
-def _seen(path: Path, folder: str) -> MaskSeen:
-    image = opened(read_bytes(path, limit=_LARGEST))
-    pixels = np.asarray(image)
-    if pixels.ndim != 2 or pixels.dtype.kind not in "bui":
-        inside = pixels.reshape(*pixels.shape[:2], -1).max(axis=2) > 0
-        return MaskSeen(folder, image.mode, *image.size, (), (), _cover(inside))
-    values, counts = _counted(pixels)
-    return MaskSeen(folder, image.mode, *image.size, values, counts, _cover(pixels > 0))
-
-
-def _counted(pixels: npt.NDArray[np.integer]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    if pixels.dtype.itemsize <= 2 and pixels.dtype.kind != "i":
-        counts = np.bincount(pixels.ravel())
-        values = np.flatnonzero(counts)
-        counts = counts[values]
-    else:
-        values, counts = np.unique(pixels, return_counts=True)
-    return tuple(values[:_MOST].tolist()), tuple(counts[:_MOST].tolist())
-
-
-def _cover(inside: npt.NDArray[np.bool_]) -> str:
-    from PIL import Image
-
-    small = Image.fromarray(inside.astype(np.uint8) * 255).resize((SIDE, SIDE), Image.Resampling.BOX)
-    return small.tobytes().hex()
-
-
-def cover_of(seen: MaskSeen) -> npt.NDArray[np.float64]:
-    """The map as shares."""
-    return np.frombuffer(bytes.fromhex(seen.cover), dtype=np.uint8).reshape(SIDE, SIDE) / 255.0
+def _cover_of(mask: MaskFacts) -> npt.NDArray[np.float64]:
+    return np.frombuffer(bytes.fromhex(mask.cover), dtype=np.uint8).reshape(SIDE, SIDE) / 255.0
 
 
 class FolderOfMasks:
@@ -93,11 +35,11 @@ class FolderOfMasks:
         self._samples = 0
         self._one_each = False
 
-    def add(self, split: str, masks: list[MaskSeen]) -> None:
+    def add(self, split: str, masks: list[MaskFacts]) -> None:
         """All masks of one image in this folder: one, or one for each object."""
         self._samples += 1
         self._one_each |= len(masks) > 1
-        cover = np.minimum(1.0, sum((cover_of(one) for one in masks), np.zeros((SIDE, SIDE))))
+        cover = np.minimum(1.0, sum((_cover_of(one) for one in masks), np.zeros((SIDE, SIDE))))
         self._cover += cover
         share = float(cover.mean())
         if share > 0:
@@ -105,7 +47,7 @@ class FolderOfMasks:
         self._empty += not share
         areas: list[int] = []
         for one in masks:
-            self._facts.append(MaskFacts("", one.width, one.height, one.mode, one.values))
+            self._facts.append(one._replace(file="", pixels=(), cover=""))
             found = {value: count for value, count in zip(one.values, one.pixels, strict=True) if value > 0}
             areas += [sum(found.values())] if len(masks) > 1 else found.values()
             self._pixels.setdefault(split, Counter()).update(dict(zip(one.values, one.pixels, strict=True)))

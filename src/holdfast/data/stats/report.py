@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.data.problem import Fault
@@ -17,7 +17,7 @@ _NOT_READ = frozenset({"image-empty", "array-pickled", "image-missing", "split-m
 class Statistics:
     """The answer. `splits` counts samples; `unreadable` names the first thousand files that could not be read, and why."""
 
-    path: str
+    path: str = ""
     format: str
     unit: str = "images"
     splits: dict[str, int] = field(default_factory=dict)
@@ -34,10 +34,10 @@ class Statistics:
         """How many there are in all splits."""
         return sum(self.splits.values())
 
-    def add_faults(self, faults: Iterable[Fault]) -> None:
+    def add_faults(self, faults: Iterable[Fault], *, decoded: bool = False) -> None:
         """Count and name the files among them that could not be read; what else is wrong is for `holdfast validate`."""
         for fault in faults:
-            if fault.code.endswith("-unreadable") or fault.code in _NOT_READ:
+            if fault.code.endswith("-unreadable") or fault.code in _NOT_READ or (decoded and fault.code == "image-truncated"):
                 place = fault.place
                 self.unreadable_count += place not in self.unreadable
                 if len(self.unreadable) < _NAMED:
@@ -45,20 +45,8 @@ class Statistics:
 
     def as_row(self) -> dict[str, Any]:
         """For JSON."""
-        return {
-            "path": self.path,
-            "format": self.format,
-            "unit": self.unit,
-            "samples": self.samples,
-            "splits": self.splits,
-            "classes": self.classes,
-            "figures": [as_row(figure) for figure in self.figures],
-            "unreadable": self.unreadable,
-            "unreadable_count": self.unreadable_count,
-            "notes": self.notes,
-            "seconds": round(self.seconds, 3),
-            "remembered": self.remembered,
-        }
+        row = {**asdict(self), "samples": self.samples, "seconds": round(self.seconds, 3)}
+        return {**row, "figures": [as_row(figure) for figure in self.figures]}
 
 
 def statistics_from(row: dict[str, Any]) -> Statistics:

@@ -10,15 +10,16 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from holdfast.data.column_summary import ColumnSummary
-from holdfast.data.columns import Chunk, Column, TableSet, Unreadable, by_split, label_column, taken
+from holdfast.data.columns import Chunk, Column, TableSet, by_split, label_column, taken
 from holdfast.data.listing import order_of
-from holdfast.data.problem import Fault
 from holdfast.data.scan import Progress
 from holdfast.data.stats.figures import Bars, Figure, Histogram, Values
 from holdfast.data.stats.report import Statistics
@@ -197,22 +198,16 @@ class ColumnCounts:
 
 
 _MOST_CLASSES = 1000
-_UNREADABLE = "table-unreadable"
 
 
-def table_statistics(
-    path: str, data: TableSet, *, label: str | None, only: frozenset[str], progress: Progress | None
-) -> Statistics:
+def table_statistics(data: TableSet, *, label: str | None, only: frozenset[str], progress: Progress | None) -> Statistics:
     """Count all rows."""
-    if not data.parts and not data.faults:
-        raise UsageError(f"{path} holds nothing to read", fix="name a file, or another --format")
     counts = TableCounts(label, only, once=data.format == "dataset")
     counts.read(data, progress)
     if label is not None and counts.columns and label not in counts.columns:
-        raise UsageError(f"{path} has no column {label}", fix=f"one of: {', '.join(list(counts.columns)[:20])}")
-    counts.check_names(path)
-    unit = "samples" if data.format == "dataset" else "rows"
-    report = Statistics(path=path, format=data.format, unit=unit, splits=counts.splits, notes=data.notes, classes=sorted(only))
+        raise UsageError(f"{data.root} has no column {label}", fix=f"one of: {', '.join(list(counts.columns)[:20])}")
+    counts.check_names(data.root)
+    report = Statistics(format=data.format, unit=data.unit, splits=counts.splits, notes=data.notes, classes=sorted(only))
     report.add_faults(data.faults)
     report.figures = list(counts.figures())
     return report
@@ -231,15 +226,12 @@ class TableCounts:
 
     def read(self, data: TableSet, progress: Progress | None) -> None:
         """Everything, in one pass or two; a part that breaks off counts as far as it could be read."""
-        rows, passes = sum(part.rows or 0 for part in data.parts), 1 if self._once else 2
-        done = 0
+        passes = 1 if self._once else 2
         for again in range(passes):
-            for chunk_split, chunk in _chunks(data, tell=not again):
-                for split, some in by_split(chunk_split, chunk):
+            shown = partial(_shown_of_pass, progress, again, passes) if progress else None
+            for part, _, chunk in data.read(shown):
+                for split, some in by_split(part.split, chunk):
                     self._take(split, some, again=bool(again))
-                done += _rows(chunk)
-                if progress:
-                    progress(done, max(rows * passes, done))
 
     def _take(self, split: str, chunk: Chunk, *, again: bool) -> None:
         if not again:
@@ -275,7 +267,7 @@ class TableCounts:
         self._kinds.setdefault(split, Counter()).update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
         self._too_many = len(self._kinds[split]) > _MOST_CLASSES
 
-    def check_names(self, path: str) -> None:
+    def check_names(self, path: Path) -> None:
         """Say so where a class was asked for that is not there."""
         there = {kind for some in self._kinds.values() for kind in some}
         missing = sorted(self._only - there)
@@ -321,13 +313,8 @@ class TableCounts:
         return Bars(key="classes", title=f"classes ({self._label})", unit="rows", counts=counts)
 
 
-def _chunks(data: TableSet, *, tell: bool) -> Iterator[tuple[str, Chunk]]:
-    for part in data.parts:
-        try:
-            yield from ((part.split, chunk) for chunk in part.chunks() if chunk)
-        except Unreadable as error:
-            if tell:
-                data.faults.append(Fault(_UNREADABLE, part.file, 0, str(error)))
+def _shown_of_pass(progress: Progress, number: int, passes: int, done: int, total: int) -> None:
+    progress(number * total + done, passes * total)
 
 
 def _rows(chunk: Chunk) -> int:

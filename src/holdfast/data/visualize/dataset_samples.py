@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from holdfast.data.columns import TableSet
-from holdfast.data.formats.torch_dataset import OddTarget, as_columns, by_split, made_by, things_of
-from holdfast.data.report import Report
+from holdfast.data.formats.detect import Settings
+from holdfast.data.formats.torch_dataset import OddTarget, as_columns, by_split, made_by, named_values, things_of
+from holdfast.data.problem import Report
 from holdfast.data.samples import ClassKey, Thing
 from holdfast.data.scan import Progress
-from holdfast.data.validate import Settings
 from holdfast.data.visualize.charts import as_planes, picture_of
 from holdfast.data.visualize.image_drawing import draw_things
 from holdfast.data.visualize.pictures import Colour, colour_of, fitting, scaled, words_instead
-from holdfast.data.visualize.row_drawing import Row, draw_row
-from holdfast.data.visualize.row_samples import Own, row_groups
-from holdfast.data.visualize.row_survey import Fetched
+from holdfast.data.visualize.row_drawing import Row as Values
+from holdfast.data.visualize.row_drawing import draw_row
+from holdfast.data.visualize.row_samples import Fetched, Own, Row, row_groups
 from holdfast.data.visualize.sample import Group, Mark, Sample, Size, Suspects, Wish
 
 if TYPE_CHECKING:
@@ -55,17 +55,16 @@ class _Samples:
         self._marks: dict[Direct, list[Mark]] = {}
         self._lost: dict[Direct, str] = {}
 
-    def place_of(self, one: Fetched) -> Direct:
+    def place_of(self, row: Row) -> Direct:
         """Rows are samples that could be read: those that raised before it are counted in."""
-        split = self._data.parts[one.part].split
-        place = one.place
+        split, place = self._data.parts[row.part].split, row.place
         for lost in sorted({fault.line for fault in self._data.faults if _is_lost(fault.code) and fault.file == split}):
             place += lost <= place
         return Direct(split, place)
 
-    def name(self, one: Fetched) -> str:
+    def name(self, row: Row) -> str:
         """As validation names it."""
-        where = self.place_of(one)
+        where = self.place_of(row)
         return f"{where.split}[{where.place}]"
 
     def suspects(self) -> list[Suspects]:
@@ -100,14 +99,14 @@ class _Samples:
             return Sample(f"{one.split}[{one.place}]", one.split, partial(words_instead, "raises", self._lost[one]), marks=marks)
         return Sample(f"{one.split}[{one.place}]", one.split, partial(self._drawn, one, {}), marks=marks)
 
-    def draw(self, one: Fetched, row: Row, bad: set[str], room: Size) -> Image.Image:
+    def draw(self, one: Fetched, row: Values, bad: set[str], room: Size) -> Image.Image:
         """A sample that was chosen as a row; one that cannot be read again is drawn from its columns."""
-        where = self.place_of(one)
+        where = self.place_of(one.row)
         if not hasattr(self._sets[where.split], "__getitem__"):
             return draw_row(row, {}, bad, room)
         return self._drawn(where, row, room)
 
-    def _drawn(self, where: Direct, row: Row, room: Size) -> Image.Image:
+    def _drawn(self, where: Direct, row: Values, room: Size) -> Image.Image:
         _same_chances(self._wish.seed + where.place)
         try:
             sample = self._sets[where.split][where.place]
@@ -133,30 +132,6 @@ def _same_chances(seed: int) -> None:
     np.random.seed(seed % (1 << 32))
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed)
-
-
-def named_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What a sample holds, by name, each array in its own shape."""
-    if isinstance(value, dict):
-        for key, one in value.items():
-            yield from named_values(f"{name}.{key}".strip("."), one)
-    elif isinstance(value, (tuple, list)) and not (value and all(isinstance(one, (int, float)) for one in value)):
-        names = ["input", "label"] if len(value) == 2 and not name else [str(place) for place in range(len(value))]
-        for key, one in zip(names, value, strict=True):
-            yield from named_values(f"{name}.{key}".strip("."), one)
-    elif isinstance(value, (str, int, float)):
-        yield name or "input", value
-    else:
-        yield from _as_array(name or "input", value)
-
-
-def _as_array(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    try:
-        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
-    except (TypeError, ValueError, RuntimeError):
-        return
-    if array.dtype.kind in "iufb":
-        yield name, array if array.ndim else array.item()
 
 
 def _things(sample: Any) -> list[Thing] | None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.data.checks.boxes import KINDS as OF_BOXES
-from holdfast.data.checks.images import EMPTY, UNREADABLE, way_of
+from holdfast.data.checks.images import way_of
 from holdfast.data.formats.masks import folder_of_masks
 from holdfast.data.pixels import read_mask
 from holdfast.data.problem import Fault
@@ -215,8 +215,8 @@ def _edges(numbers: Numbers) -> npt.NDArray[np.bool_]:
     return edges
 
 
-_OF_BOXES = frozenset(kind.code for kind in OF_BOXES)
-_NOT_OPENED = frozenset({UNREADABLE.code, EMPTY.code})
+_OF_BOXES = frozenset(OF_BOXES)
+_NOT_OPENED = frozenset({"image-unreadable", "image-empty"})
 _CAPTION = 18  # pixels above each of two pictures in one tile
 
 

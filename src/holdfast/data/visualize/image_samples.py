@@ -5,18 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
 from holdfast.data.cache import Cache
 from holdfast.data.checks.masks import kind_of_masks
-from holdfast.data.formats.detect import list_data, open_images
+from holdfast.data.formats.detect import Settings
 from holdfast.data.formats.masks import folder_of_masks
-from holdfast.data.problem import Fault, Problem
-from holdfast.data.report import Report
+from holdfast.data.problem import Fault, Problem, Report
 from holdfast.data.samples import ClassKey, Entry, Facts, ImageSet, MaskFacts
-from holdfast.data.scan import Progress, ScanSettings, scan
-from holdfast.data.validate import Settings
+from holdfast.data.scan import Progress, scan
 from holdfast.data.visualize.image_drawing import ImageDrawing
 from holdfast.data.visualize.pictures import colour_of, hexed, words_instead
 from holdfast.data.visualize.sample import Group, Mark, Sample, Suspects, Wish, chosen, kind_words, lot
@@ -104,34 +100,25 @@ def _clusters(pairs: Sequence[Sequence[str]]) -> Mapping[str, list[str]]:
 _IGNORED = 255
 
 
-class _Known(NamedTuple):
-    """What a scan said of an image: its classes with their numbers of objects, its size, its faults."""
-
-    classes: tuple[tuple[ClassKey, int], ...]
-    size: tuple[int, int]
-    faults: tuple[Fault, ...]
-    masks: tuple[MaskFacts, ...]
-
-
-def image_groups(path: str, settings: Settings, wish: Wish, report: Report, progress: Progress | None) -> list[Group]:
+def image_groups(
+    data: ImageSet, cache: Cache, settings: Settings, wish: Wish, report: Report, progress: Progress | None
+) -> list[Group]:
     """The samples of image data to draw. The scan is that of validation, so what it remembered is not looked at again."""
-    listing, named = list_data(Path(path), settings.also)
-    data = open_images(listing, named, report.format)
-    with Cache(settings.cache, str(listing.root), named, settings.judged_by) as cache:
-        how = ScanSettings(jobs=settings.jobs, quick=settings.quick)
-        with contextlib.closing(scan(data, cache, how, progress)) as samples:
-            known = [_known(facts) for _, facts in samples]
+    samples = scan(data, cache, jobs=settings.jobs, quick=settings.quick, masks=not settings.quick, progress=progress)
+    with contextlib.closing(samples):
+        known = [_short(facts) for _, facts in samples]
     return _Choice(data, known, report, wish).groups()
 
 
-def _known(facts: Facts) -> _Known:
-    return _Known(facts.classes, (facts.width, facts.height), facts.faults, facts.masks)
+def _short(facts: Facts) -> Facts:
+    """Facts without what is not needed here: there may be millions."""
+    return Facts(facts.width, facts.height, kinds=facts.kinds, masks=facts.masks, faults=facts.faults)
 
 
 class _Choice:
     """What is drawn of a set, and how."""
 
-    def __init__(self, data: ImageSet, known: list[_Known], report: Report, wish: Wish) -> None:
+    def __init__(self, data: ImageSet, known: list[Facts], report: Report, wish: Wish) -> None:
         self._data, self._known, self._report, self._wish = data, known, report, wish
         self._kinds = _kinds_of_masks(known)
         met = dict.fromkeys(kind for one in range(len(known)) for kind, _ in self._classes(one))
@@ -169,7 +156,7 @@ class _Choice:
     def _classes(self, number: int) -> list[tuple[ClassKey, int]]:
         """Classes with the number of their objects; those of a mask of classes have none."""
         one = self._known[number]
-        found = list(one.classes)
+        found = list(one.classes.items())
         for mask in one.masks:
             if self._kinds.get(folder_of_masks(mask.file)) == "classes":
                 found += [(value, 0) for value in mask.values if value not in (0, _IGNORED)]
@@ -187,7 +174,7 @@ class _Choice:
             (f"{self._name(key)}: {count:,}" if count and self._data.has_boxes else self._name(key), self._colour(key))
             for key, count in self._classes(number)
         )
-        size = f"{known.size[0]} × {known.size[1]}" if known.size[0] else ""
+        size = f"{known.width} × {known.height}" if known.width else ""
         draw = partial(self._drawing.draw, entry, known.faults)
         marks = self._suspects.of_entry.get(number, [])
         return Sample(entry.image, entry.split, draw, self._names(number), legend, size, marks)
@@ -202,7 +189,7 @@ class _Choice:
         return Sample(file, "", partial(words_instead, "a label without an image", file), marks=marks)
 
 
-def _kinds_of_masks(known: list[_Known]) -> dict[str, str]:
+def _kinds_of_masks(known: list[Facts]) -> dict[str, str]:
     folders: dict[str, list[MaskFacts]] = {}
     for one in known:
         for mask in one.masks:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from holdfast.data.columns import Array, Chunk, Column, TableSet, Unreadable, by_split
+from holdfast.data.columns import Array, Chunk, Column
 from holdfast.data.visualize import charts
 from holdfast.data.visualize.charts import as_planes, as_series, picture_of
 from holdfast.data.visualize.pictures import CARD, SOFT, fitting, put, scaled
@@ -16,63 +15,6 @@ from holdfast.data.visualize.sample import Size
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
-
-
-# The rows of tables, arrays, trees and data sets, each with a name under which it is found again.
-# A report counts the rows of a split from 0, within files that have the same columns; the same count is kept here.
-
-_PLACE = "\0place"  # a column that is added, so that rows keep their places when they are put into splits
-
-
-class RowId(NamedTuple):
-    """A row: which of the tables with different columns, which split, and the how manyth row of it."""
-
-    table: int
-    split: str
-    number: int
-
-
-class Piece(NamedTuple):
-    """Some rows of one split, in order. `places` are their numbers in the part (the file) they are from."""
-
-    table: int
-    split: str
-    part: int
-    first: int
-    places: npt.NDArray[np.int64]
-    chunk: Chunk
-
-    @property
-    def rows(self) -> int:
-        """How many there are."""
-        return len(self.places)
-
-    def id_of(self, position: int) -> RowId:
-        """The name of one of its rows."""
-        return RowId(self.table, self.split, self.first + int(position))
-
-
-def pieces(data: TableSet) -> Iterator[Piece]:
-    """All rows, once. What cannot be read on is left out, as validation does."""
-    tables: dict[frozenset[str], int] = {}
-    counted: dict[tuple[int, str], int] = {}
-    for number, part in enumerate(data.parts):
-        before = 0
-        try:
-            for chunk in part.chunks():
-                if not chunk:
-                    continue
-                table = tables.setdefault(frozenset(chunk), len(tables))
-                rows = next(iter(chunk.values())).rows
-                placed = {**chunk, _PLACE: Column(np.arange(before, before + rows))}
-                before += rows
-                for split, some in by_split(part.split, placed):
-                    places = some.pop(_PLACE).values
-                    first = counted.get((table, split), 0)
-                    counted[table, split] = first + len(places)
-                    yield Piece(table, split, number, first, places, some)
-        except Unreadable:
-            continue
 
 
 def row_at(chunk: Chunk, position: int) -> dict[str, Any]:

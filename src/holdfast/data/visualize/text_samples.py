@@ -5,15 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.data.formats.detect import list_data
-from holdfast.data.formats.text import TextSet, Tokenizer, ids, is_ids, lines, read
-from holdfast.data.problem import Problem
-from holdfast.data.report import Report
-from holdfast.data.stats.take import token_names
-from holdfast.data.validate import Settings
+from holdfast.data.formats.text import TextSet, Tokenizer, ids, is_ids, lines
+from holdfast.data.problem import Problem, Report
+from holdfast.data.text_checks import LONG
 from holdfast.data.visualize.pictures import BAD, CARD, INK, LINE, SOFT, put, width_of, words_instead
 from holdfast.data.visualize.sample import Group, Mark, Sample, Size, Suspects, Wish, chosen, kind_words
 
@@ -113,7 +109,6 @@ def _parts(words: str, width: float) -> Iterator[str]:
 
 
 _LINES, _LETTERS, _IDS = 12, 420, 96
-_LONG = 40  # characters of a line that is no chance to meet twice, as validation has it
 _OF_TOKENS = frozenset({"unknown-tokens", "token-out-of-range"})
 
 
@@ -133,15 +128,12 @@ class Passage(NamedTuple):
 
     def long_lines(self) -> list[str]:
         """Lines that are no chance to meet twice."""
-        return [line.strip() for line in self.text.split("\n") if len(line.strip()) >= _LONG]
+        return [line.strip() for line in self.text.split("\n") if len(line.strip()) >= LONG]
 
 
-def text_groups(path: str, settings: Settings, wish: Wish, report: Report) -> list[Group]:
+def text_groups(data: TextSet, wish: Wish, report: Report) -> list[Group]:
     """The passages to draw."""
-    listing, named = list_data(Path(path), settings.also)
-    data = read(listing, named, settings.tokenizer, settings.embedding_rows)
-    names = token_names(settings.tokenizer or (listing.root / data.tokenizer_file if data.tokenizer_file else None))
-    return _Choice(data, names, report, wish).groups()
+    return _Choice(data, report, wish).groups()
 
 
 def passages(data: TextSet, limit: int | None) -> Iterator[Passage]:
@@ -175,12 +167,12 @@ def _of_ids(data: TextSet, split: str, file: str, limit: int | None) -> Iterator
 class _Choice:
     """What is drawn of a text."""
 
-    def __init__(self, data: TextSet, names: dict[int, str], report: Report, wish: Wish) -> None:
-        self._data, self._names, self._wish = data, names, wish
+    def __init__(self, data: TextSet, report: Report, wish: Wish) -> None:
+        self._data, self._wish = data, wish
+        self._names = data.tokenizer.names if data.tokenizer else {}
         self._problems = [problem for problem in report.problems if wish.wants(problem)]
         self._all_problems = report.problems
-        size = data.tokenizer.size if data.tokenizer else None
-        self._limit = data.embedding_rows or size
+        self._limit = data.limit
         self._found: list[list[tuple[float, Passage]]] = [[] for _ in self._problems]
         self._rest: dict[tuple[str, ...], list[tuple[float, Passage]]] = {}
         self._twice = _lines_in_two_splits(data, self._limit) if self._has("split-leak") else {}

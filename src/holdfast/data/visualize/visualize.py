@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.data.formats.detect import is_image_format
-from holdfast.data.report import Report
+from holdfast.data.columns import TableSet
+from holdfast.data.formats.detect import Settings, list_data, local_path, open_listed
+from holdfast.data.problem import Report
+from holdfast.data.remote import is_remote
+from holdfast.data.samples import ImageSet
 from holdfast.data.scan import Progress
-from holdfast.data.validate import Settings, validate
+from holdfast.data.validate import PURPOSE, validate
 from holdfast.data.visualize.dataset_samples import dataset_groups
 from holdfast.data.visualize.image_samples import image_groups
-from holdfast.data.visualize.row_samples import table_groups
+from holdfast.data.visualize.row_samples import row_groups
 from holdfast.data.visualize.sample import Group, Wish
 from holdfast.data.visualize.sheet import Placed, page, rows_of, sheets
 from holdfast.data.visualize.text_samples import text_groups
@@ -46,7 +49,7 @@ def default_folder(path: str, data: Path | None) -> Path:
 
 def _file_name(path: str, data: Path | None) -> str:
     """That of the folder, of the file without its ending, or of the factory."""
-    if data is not None:
+    if data is not None and not is_remote(path):
         return data.resolve().name or "data"
     if Path(path).exists():
         return Path(path).stem
@@ -179,7 +182,7 @@ def visualize(
 
     `looks` is asked for progress once for each look at the data: validation is the first, and what is chosen needs another.
     """
-    data = _data_folder(path)
+    data = _data_folder(str(local_path(path, settings)))
     to = folder if folder is not None else default_folder(path, data)
     refuse_inside(to, data)
     target = SheetFolder(to)
@@ -219,13 +222,16 @@ def _refuse_unknown(wish: Wish, report: Report) -> None:
 
 
 def _groups(path: str, settings: Settings, wish: Wish, report: Report, progress: Progress | None) -> list[Group]:
-    if is_image_format(report.format):
-        return image_groups(path, settings, wish, report, progress)
-    if report.format == "text":
-        return text_groups(path, settings, wish, report)
     if report.format == "dataset":
         return dataset_groups(path, settings, wish, report, progress)
-    return table_groups(path, settings, wish, report, progress)
+    listing, named = list_data(path, settings)
+    with settings.cache_of(listing, named, PURPOSE) as cache:
+        data = open_listed(listing, named, dataclasses.replace(settings, format=report.format))
+        if isinstance(data, ImageSet):
+            return image_groups(data, cache, settings, wish, report, progress)
+    if isinstance(data, TableSet):
+        return row_groups(data, settings, wish, report, progress)
+    return text_groups(data, wish, report)
 
 
 def _notes(wish: Wish, groups: list[Group]) -> list[str]:
