@@ -1,8 +1,8 @@
 """Damaged files of every format, by the thousand: `.venv/bin/python benchmarks/fuzz.py [--inputs 10000] [--seed 0]`.
 
 Small valid checkpoints and data sets are damaged by flipped bytes, truncation, changed length fields, duplicated parts and
-splices of two files. Each is read as the command line reads it. The bar: no crash, no answer after more than 5 s, never more than 200 MB,
-and nothing that is inside is executed. Input N is the same each time: `--only N --keep FOLDER` makes it again.
+splices of two files. Each is read as the command line reads it. The bar: no crash, no answer after more than 5 s, never more
+than 200 MB, and nothing that is inside is executed. Input N is the same each time: `--only N --keep FOLDER` makes it again.
 """
 
 from __future__ import annotations
