@@ -10,13 +10,13 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr $(CORES) + 1)
 CHECKED := setup.py src tests benchmarks examples docs
-COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py benchmarks/drills.py benchmarks/peers.py benchmarks/machine.py,$(wildcard benchmarks/*.py))
+COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py benchmarks/drills.py benchmarks/peers.py benchmarks/fuzz.py benchmarks/machine.py,$(wildcard benchmarks/*.py))
 
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes, and each would compile all of Holdfast again
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format pytest test-slow test-gpu bench bench-heal bench-healthy bench-diagnose bench-survive drills strangers peers docs clean
+.PHONY: help setup demo test lint format pytest test-slow test-gpu bench bench-heal bench-healthy bench-diagnose bench-survive fuzz drills strangers peers docs clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -60,6 +60,9 @@ bench-diagnose: $(INSTALLED)  ## trainings with a fault put in: is it found, wit
 
 bench-survive: $(INSTALLED)  ## 200 random faults (hang, kill, worker kill, stop, exception, full disk) under heal: all survive (half an hour)
 	$(BIN)/python benchmarks/survive.py $(ARGS)
+
+fuzz: $(INSTALLED)  ## 10,000 damaged checkpoints and data sets: no crash, no hang, little memory, nothing executed (minutes)
+	$(BIN)/python benchmarks/fuzz.py $(ARGS)
 
 drills: $(INSTALLED)  ## the house course: every fault in every training, healthy runs beside them; writes docs/scoreboard.md (hours)
 	$(BIN)/python benchmarks/drills.py $(ARGS)

@@ -58,7 +58,7 @@ class Victim:
         done = typed("checkpoints", "choose", "--json", str(self._folder))
         assert done.returncode == 0, done.stderr
         chosen = json.loads(done.stdout)
-        clean = [one["path"] for one in chosen["passed_over"] if one["state"] == "clean"]
+        clean = [one["path"] for one in chosen["rejected"] if one["state"] == "clean"]
         clean += [one["checkpoint"] for one in chosen["options"] if one["checkpoint"]]
         assert newest in {Path(path).name for path in clean}, "metrics are noise here: it may recommend an older one"
 

@@ -13,24 +13,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from holdfast.checkpoints.formats.files import few
 from holdfast.checkpoints.matching import presence, shapes
 from holdfast.checkpoints.matching.settings import setting_differences, training_differences
-from holdfast.checkpoints.matching.sides import Difference, Labels, Side, count, grouped, some
+from holdfast.checkpoints.matching.sides import Difference, Labels, Side, count, grouped, unfit
 from holdfast.checkpoints.matching.weights import Matched, Weights, match
 from holdfast.checkpoints.renames import Rename
 
 Which = Literal["model", "ema"]
 _PARTS_LISTED = 6  # in a call
 _ALONE_LEFT_OUT = (
-    "head",
-    "missing",
-    "missing-parts",
-    "unexpected",
-    "unexpected-parts",
-    "input",
-    "positions",
-    "vocabulary",
-    "shape",
+    *("head", "missing", "missing-parts", "unexpected", "unexpected-parts", "input", "positions", "vocabulary", "shape"),
 )
 
 
@@ -120,12 +113,12 @@ def compare(
     differences += [*_weights(matched, saved, one, other, chosen, labels)]
     differences += training_differences(one, other, labels)
     differences += setting_differences(one.settings, other.settings, labels, tell_lone=not other.is_model)
-    found = Comparison(
+    comparison = Comparison(
         one=one, other=other, labels=labels, which=chosen, matched=matched, differences=differences,
         notes=[*matched.notes, *_notes(matched, one, other, labels)],
     )  # fmt: skip
-    found.calls.extend(_calls(found, tuple(leave_out), part))
-    return found
+    comparison.calls.extend(_calls(comparison, tuple(leave_out), part))
+    return comparison
 
 
 def labels_of(one: Side, other: Side) -> Labels:
@@ -141,7 +134,7 @@ def _troubles(side: Side, label: str) -> Iterator[Difference]:
     """The first thing that is wrong with the file; the rest follows from it."""
     for trouble in side.troubles[:1]:
         words = f"{label} is {trouble.state}: {trouble.words[:1].lower()}{trouble.words[1:].rstrip('.')}"
-        yield Difference(kind=trouble.state, words=words, stops="weights", fix=trouble.fix)
+        yield unfit(trouble.state, words, trouble.fix)
 
 
 def _weights(matched: Matched, saved: Weights, one: Side, other: Side, which: Which, labels: Labels) -> Iterator[Difference]:
@@ -155,14 +148,13 @@ def _weights(matched: Matched, saved: Weights, one: Side, other: Side, which: Wh
         rules = " or ".join((matched.rename.words, *matched.rename.others[:2]))
         words = f"there is more than one way to bring the names together: {rules}"
         fix = f'say which are meant: part="{matched.rename.removed.rstrip(".")}"'
-        yield Difference(kind="ambiguous", words=words, stops="weights", fix=fix)
+        yield unfit("ambiguous", words, fix)
     else:
         yield from _parts(matched, other, labels)
     if matched.kinds:
         name, (here, there) = next(iter(matched.kinds.items()))
         words = f"{count(len(matched.kinds), 'weight')} of another kind: {name} is {labels.both(here, there)}"
-        fix = "quantise or convert both in the same way"
-        yield Difference(kind="dtype", words=words, stops="weights", fix=fix, names=tuple(matched.kinds))
+        yield unfit("dtype", words, "quantise or convert both in the same way", matched.kinds)
 
 
 def _parts(matched: Matched, other: Side, labels: Labels) -> Iterator[Difference]:
@@ -182,7 +174,7 @@ def _no_weights(side: Side, which: Which, label: str) -> Difference:
         words, fix = f"{label} holds no averaged (EMA) weights", 'load the model\'s own: which="model"'
     else:
         words, fix = f"{label} holds no weights of a model", "see what it holds: holdfast checkpoints inspect"
-    return Difference(kind="no-weights", words=words, stops="weights", fix=fix)
+    return unfit("no-weights", words, fix)
 
 
 def _notes(matched: Matched, one: Side, other: Side, labels: Labels) -> Iterator[str]:
@@ -210,7 +202,7 @@ def _progress(one: Side, other: Side, labels: Labels) -> Iterator[str]:
         if name in other.metrics and value != other.metrics[name]
     ]
     if said:
-        yield some(said)
+        yield few(said)
 
 
 def _versions(one: Side, other: Side, labels: Labels) -> Iterator[str]:
@@ -220,23 +212,27 @@ def _versions(one: Side, other: Side, labels: Labels) -> Iterator[str]:
             yield f"{name} {labels.both(here, there)}"
 
 
-def _calls(found: Comparison, leave_out: tuple[str, ...], part: str) -> Iterator[str]:
+def _calls(comparison: Comparison, leave_out: tuple[str, ...], part: str) -> Iterator[str]:
     """What to type: if it fits all of it; if only some parts do not, without those."""
-    if found.weights_fit and found.matched.pairs:
-        exact = set(found.matched.rename.names.values()) == set(found.other.weights)
-        line = torch_call(found.one, found.matched.rename) if exact and found.which == "model" and not leave_out else None
+    if comparison.weights_fit and comparison.matched.pairs:
+        exact = set(comparison.matched.rename.names.values()) == set(comparison.other.weights)
+        line = (
+            torch_call(comparison.one, comparison.matched.rename)
+            if exact and comparison.which == "model" and not leave_out
+            else None
+        )
         yield from [line] if line else []
-        yield own_call(found.one, which=found.which, leave_out=leave_out, part=part)
+        yield own_call(comparison.one, which=comparison.which, leave_out=leave_out, part=part)
         return
-    stopping = [difference for difference in found.differences if difference.stops == "weights"]
+    stopping = [difference for difference in comparison.differences if difference.stops == "weights"]
     if [difference.kind for difference in stopping] == ["ambiguous"]:
-        yield own_call(found.one, which=found.which, part=found.matched.rename.removed.rstrip("."))
-    elif found.matched.pairs and stopping and all(difference.kind in _ALONE_LEFT_OUT for difference in stopping):
-        among = {*found.other.weights, *found.matched.rename.names.values()}
+        yield own_call(comparison.one, which=comparison.which, part=comparison.matched.rename.removed.rstrip("."))
+    elif comparison.matched.pairs and stopping and all(difference.kind in _ALONE_LEFT_OUT for difference in stopping):
+        among = {*comparison.other.weights, *comparison.matched.rename.names.values()}
         groups = grouped(dict.fromkeys(name for difference in stopping for name in difference.names), among)
         parts = [module for group in groups for module in group.modules]
         if len(parts) <= _PARTS_LISTED:
-            yield own_call(found.one, which=found.which, leave_out=(*leave_out, *parts), part=part)
+            yield own_call(comparison.one, which=comparison.which, leave_out=(*leave_out, *parts), part=part)
 
 
 def own_call(side: Side, *, which: str = "model", leave_out: Sequence[str] = (), part: str = "") -> str:

@@ -10,10 +10,13 @@ A tree holds dicts with keys of any plain kind, lists, tuples, scalars, and two 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from holdfast.checkpoints.harmless import ITEM_SIZES
 
 State = Literal["clean", "non-finite", "torn", "unreadable", "unsafe"]
 WORST_LAST: tuple[State, ...] = ("clean", "non-finite", "torn", "unreadable", "unsafe")
@@ -29,6 +32,11 @@ class Storage:
     dtype: str  # as torch writes it, without "torch.": float32, bfloat16, int64 …
     crc32: int | None = None  # what the format says it must be, if it says so
     name: str = ""  # how the format calls it: archive/data/0
+
+    def read(self, begin: int, size: int) -> bytes:
+        """Some of its bytes; fewer where the file ends. Raises OSError."""
+        with self.file.open("rb", buffering=0) as file:
+            return os.pread(file.fileno(), size, self.offset + begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,16 @@ class TensorInfo:
     def count(self) -> int:
         """How many numbers it holds."""
         return math.prod(self.shape)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """From where to where in its storage it lies, in bytes."""
+        size, last = ITEM_SIZES.get(self.dtype, 1), self.count - 1
+        if last < 0:
+            return 0, 0
+        if self.stride is not None:
+            last = sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
+        return self.offset * size, (self.offset + last + 1) * size
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,17 +22,8 @@ _STEPS = (
 _EPOCHS = ("epoch", "current_epoch", "epochs", "epoch_num", "num_epoch", "last_epoch")
 _TIMES = ("saved_at", "time", "timestamp", "date", "datetime", "save_time", "created_at", "created")
 _INSIDE = (
-    "meta",
-    "state",
-    "train_state",
-    "training_state",
-    "trainer",
-    "extra_state",
-    "progress",
-    "info",
-    "training",
-    "counters",
-    "extra",
+    *("meta", "state", "train_state", "training_state", "trainer", "extra_state", "progress", "info"),
+    *("training", "counters", "extra"),
 )
 _METRICS = re.compile(r"^((val|valid|validation|eval|test|train|best)_?)?(metrics?|scores?|results?|logs?)$", re.I)
 _METRIC = re.compile(

@@ -6,64 +6,22 @@ A name that would break that does not belong here, however often it is met. Name
 
 from __future__ import annotations
 
-ITEM_SIZES = {  # torch.<name>: bytes of an element
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "complex128": 16,
-    "complex64": 8,
-    "complex32": 4,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-    "bool": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-    "float4_e2m1fn_x2": 1,
-    "qint8": 1,
-    "quint8": 1,
-    "qint32": 4,
-    "quint4x2": 1,
-    "quint2x4": 1,
-    "bits8": 1,
-    "bits16": 2,
-    "bits1x8": 1,
-    "bits2x4": 1,
-    "bits4x2": 1,
-    **{f"{sign}int{bits}": 1 for sign in ("", "u") for bits in range(1, 8)},
+_SIZES = {  # bytes of an element: torch.<name>
+    16: "complex128",
+    8: "float64 complex64 int64 uint64",
+    4: "float32 complex32 int32 uint32 qint32",
+    2: "float16 bfloat16 int16 uint16 bits16",
+    1: "int8 uint8 bool float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2 "
+    "qint8 quint8 quint4x2 quint2x4 bits8 bits1x8 bits2x4 bits4x2 "
+    "int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7",
 }
-STORAGES = {
-    "DoubleStorage": "float64",
-    "FloatStorage": "float32",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64",
-    "IntStorage": "int32",
-    "ShortStorage": "int16",
-    "CharStorage": "int8",
-    "ByteStorage": "uint8",
-    "BoolStorage": "bool",
-    "ComplexDoubleStorage": "complex128",
-    "ComplexFloatStorage": "complex64",
-    "QInt8Storage": "qint8",
-    "QInt32Storage": "qint32",
-    "QUInt8Storage": "quint8",
-    "QUInt4x2Storage": "quint4x2",
-    "QUInt2x4Storage": "quint2x4",
-    "UntypedStorage": "uint8",
-    "TypedStorage": "uint8",
-    "_UntypedStorage": "uint8",
-    "_TypedStorage": "uint8",
-}
+ITEM_SIZES = {name: size for size, names in _SIZES.items() for name in names.split()}
+_OF_STORAGES = """
+    Double:float64 Float:float32 Half:float16 BFloat16:bfloat16 Long:int64 Int:int32 Short:int16 Char:int8 Byte:uint8 Bool:bool
+    ComplexDouble:complex128 ComplexFloat:complex64 QInt8:qint8 QInt32:qint32 QUInt8:quint8 QUInt4x2:quint4x2 QUInt2x4:quint2x4
+    Untyped:uint8 Typed:uint8 _Untyped:uint8 _Typed:uint8
+"""
+STORAGES = {f"{name}Storage": dtype for name, dtype in (pair.split(":") for pair in _OF_STORAGES.split())}
 _TENSORS = " ".join(f"{kind.removesuffix('Storage')}Tensor" for kind in STORAGES if "typed" not in kind.lower())
 _PATHS = "Path PurePath PosixPath WindowsPath PurePosixPath PureWindowsPath"
 _RANDOM = "generators of random numbers"

@@ -21,6 +21,7 @@ from torch import nn
 
 from holdfast.checkpoints.compare import Comparison, Which, compare
 from holdfast.checkpoints.contents import Contents, TensorInfo
+from holdfast.checkpoints.formats.files import few
 from holdfast.checkpoints.formats.open import open_checkpoint
 from holdfast.checkpoints.matching.from_contents import (
     SAME_SHAPE,
@@ -34,7 +35,8 @@ from holdfast.checkpoints.matching.from_contents import (
 )
 from holdfast.checkpoints.matching.from_model import side_of_model, state_of
 from holdfast.checkpoints.matching.settings import optimizer_differences
-from holdfast.checkpoints.matching.sides import Difference, Labels, OptimizerState, is_extra, some
+from holdfast.checkpoints.matching.sides import Difference, Labels, OptimizerState, is_extra
+from holdfast.checkpoints.parts import tensors_in
 from holdfast.checkpoints.tensors import Tensors, pieces_of
 from holdfast.checkpoints.verify import verify
 from holdfast.errors import BadCheckpoint, DoesNotMatch, StorageError, UsageError
@@ -84,15 +86,15 @@ def load(
     contents = open_checkpoint(Path(path))
     _refuse_bad(contents, allow_unsafe=allow_unsafe)
     side = replace(side_of(contents, os.fspath(path), part), troubles=())
-    found = compare(
+    comparison = compare(
         side, side_of_model(model), which=which, leave_out=_listed(leave_out), only=None if only is None else _listed(only),
         part=part, strict=strict,
     )  # fmt: skip
     training = Training(contents.tree, optimizer=optimizer, scheduler=scheduler, scaler=scaler)
-    _refuse_unfit(found, training, strict=strict)
+    _refuse_unfit(comparison, training, strict=strict)
     infos = own_weights(contents, part) if which == "model" else averaged_weights(contents)
-    plan = Plan(model, infos, found.matched.pairs)
-    used = [infos[name] for name in found.matched.pairs] + training.tensors()
+    plan = Plan(model, infos, comparison.matched.pairs)
+    used = [infos[name] for name in comparison.matched.pairs] + training.tensors()
     _verify(contents, used, allow_non_finite=allow_non_finite)
     with Tensors(contents) as tensors:
         plan.check(tensors)
@@ -104,7 +106,7 @@ def load(
             undo()
             raise
     extra = [name for name in model.state_dict() if is_extra(name)]
-    return _told(found, training, plan, which, extra)
+    return _told(comparison, training, plan, which, extra)
 
 
 def _listed(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -122,14 +124,16 @@ def _refuse_bad(contents: Contents, *, allow_unsafe: bool) -> None:
         raise BadCheckpoint(f"{contents.path} is {trouble.state}: {trouble.words}", fix=fix)
 
 
-def _refuse_unfit(found: Comparison, training: Training, *, strict: bool) -> None:
-    if not found.weights_fit:
-        raise DoesNotMatch(_problem(found), fix=_fix(found))
-    if not found.matched.pairs:
-        raise DoesNotMatch(f"Nothing of {found.one.name} would be loaded.", fix="see what `only`, `part` and `leave_out` name")
+def _refuse_unfit(comparison: Comparison, training: Training, *, strict: bool) -> None:
+    if not comparison.weights_fit:
+        raise DoesNotMatch(_problem(comparison), fix=_fix(comparison))
+    if not comparison.matched.pairs:
+        raise DoesNotMatch(
+            f"Nothing of {comparison.one.name} would be loaded.", fix="see what `only`, `part` and `leave_out` name"
+        )
     problems = list(training.problems)
     if training.absent and strict:
-        held = ", ".join(sorted(found.one.holds)) or "nothing else"
+        held = ", ".join(sorted(comparison.one.holds)) or "nothing else"
         problems.append(
             Difference(
                 kind="weights-only",
@@ -138,18 +142,18 @@ def _refuse_unfit(found: Comparison, training: Training, *, strict: bool) -> Non
             )
         )
     if problems:
-        raise DoesNotMatch(f"{found.one.name} cannot restore the training: {problems[0].words}.", fix=problems[0].fix)
+        raise DoesNotMatch(f"{comparison.one.name} cannot restore the training: {problems[0].words}.", fix=problems[0].fix)
 
 
-def _problem(found: Comparison) -> str:
+def _problem(comparison: Comparison) -> str:
     """The same words as `holdfast checkpoints compare` has."""
-    stopping = [difference for difference in found.differences if difference.stops == "weights"]
-    first = f"{found.one.name} {found.verdict}."
+    stopping = [difference for difference in comparison.differences if difference.stops == "weights"]
+    first = f"{comparison.one.name} {comparison.verdict}."
     return "\n".join([first, *(f"  also: {difference.words}" for difference in stopping[1:])])
 
 
-def _fix(found: Comparison) -> str:
-    return "\n       ".join([found.fix, *(call for call in found.calls if call.startswith("holdfast."))])
+def _fix(comparison: Comparison) -> str:
+    return "\n       ".join([comparison.fix, *(call for call in comparison.calls if call.startswith("holdfast."))])
 
 
 def _verify(contents: Contents, used: list[TensorInfo], *, allow_non_finite: bool) -> None:
@@ -161,7 +165,7 @@ def _verify(contents: Contents, used: list[TensorInfo], *, allow_non_finite: boo
     names = {info.name for whole in used for info in pieces_of(whole)}
     bad = [one for one in verdict.bad if one.name in names]
     if bad and not allow_non_finite:
-        said = some([f"{one.name} ({one.nan:,} NaN, {one.inf:,} Inf of {one.count:,})" for one in bad])
+        said = few([f"{one.name} ({one.nan:,} NaN, {one.inf:,} Inf of {one.count:,})" for one in bad])
         raise BadCheckpoint(
             f"{contents.path} is not finite: {said}.",
             fix="load an older one (holdfast checkpoints verify tells which are clean), or pass allow_non_finite=True",
@@ -176,14 +180,14 @@ def _refuse_changed(contents: Contents) -> None:
             raise BadCheckpoint(f"{file.path} was changed while it was loaded.", fix="load it again when the save is done")
 
 
-def _told(found: Comparison, training: Training, plan: Plan, which: Which, extra: list[str]) -> Loaded:
-    matched, one = found.matched, found.one
-    told = [difference.words for difference in found.differences if difference.stops != "resume"]
-    for difference in found.differences:
+def _told(comparison: Comparison, training: Training, plan: Plan, which: Which, extra: list[str]) -> Loaded:
+    matched, one = comparison.matched, comparison.one
+    told = [difference.words for difference in comparison.differences if difference.stops != "resume"]
+    for difference in comparison.differences:
         if difference.stops == "use":
             warnings.warn(f"{one.name} was loaded, but {difference.words}", stacklevel=3)
     if extra:
-        words = f"extra state is left as it was, for the model's own load_state_dict() to load: {some(extra)}"
+        words = f"extra state is left as it was, for the model's own load_state_dict() to load: {few(extra)}"
         warnings.warn(f"{one.name} was loaded, but {words}", stacklevel=3)
         told.append(words)
     filled = set(matched.pairs.values())
@@ -197,7 +201,7 @@ def _told(found: Comparison, training: Training, plan: Plan, which: Which, extra
         metrics=dict(one.metrics),
         settings=dict(one.settings),
         absent=tuple(training.absent),
-        untouched=tuple(name for name in found.other.weights if name not in filled),
+        untouched=tuple(name for name in comparison.other.weights if name not in filled),
         unused=tuple(name for name in matched.rename.names if name not in matched.pairs),
         notes=(*matched.notes, *told),
     )
@@ -327,7 +331,7 @@ class Training:
 
     def tensors(self) -> list[TensorInfo]:
         """All tensors in the states that will be put back."""
-        return [info for _, _, state in self._tasks for info in _tensors(state)]
+        return [info for _, _, state in self._tasks for info in tensors_in(state)]
 
     def put_back(self, made: Callable[[Any], Any]) -> Callable[[], None]:
         """Give each its state, by its own `load_state_dict`; `made` turns told tensors into real ones. Returns what undoes it."""
@@ -349,13 +353,6 @@ class Training:
         return undo_all
 
 
-def _tensors(tree: Any) -> list[TensorInfo]:
-    if isinstance(tree, TensorInfo):
-        return [tree]
-    inside = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
-    return [info for value in inside for info in _tensors(value)]
-
-
 def _other_number(kind: str, saved: int, given: int) -> Difference:
     words = f"the checkpoint holds {saved} {kind}s, and {given} {'is' if given == 1 else 'are'} to be restored"
     return Difference(kind=kind, words=words, stops="resume", fix=f"give all of them, in the order of saving: {kind}=[…]")
@@ -363,8 +360,8 @@ def _other_number(kind: str, saved: int, given: int) -> Difference:
 
 def _optimizer_problems(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> list[Difference]:
     labels = Labels("the checkpoint", "the optimizer")
-    found = [one for one in optimizer_differences(describe_optimizer(state), _described(optimizer), labels) if one.stops]
-    return found or _shape_problems(optimizer, state)
+    problems = [one for one in optimizer_differences(describe_optimizer(state), _described(optimizer), labels) if one.stops]
+    return problems or _shape_problems(optimizer, state)
 
 
 def _described(optimizer: torch.optim.Optimizer) -> OptimizerState:

@@ -11,7 +11,7 @@ checkpoints/
   best.json                names the best one
 
 `number` counts the checkpoints of a folder, so that the newest is known whatever the clocks and the steps say: a training that
-was set back saves lower steps than the ones it left behind. Format 1 had `weights.pt`, `training.pt` and SHA-256; it is read.
+was set back saves lower steps than the ones it left behind.
 """
 
 from __future__ import annotations
@@ -111,6 +111,8 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         int(manifest["step"])
+        if manifest["format"] != FORMAT:
+            return None
         sizes = {_inside(name): int(facts["size"]) for name, facts in manifest["files"].items()}
         whole = all((folder / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -6,7 +6,7 @@ Told from the names that trainers and people give them, and from what stands und
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -154,11 +154,13 @@ def is_module(value: Any) -> bool:
     return isinstance(value, Opaque) and isinstance(value.state, dict) and {"_parameters", "_modules"} <= value.state.keys()
 
 
-def module_weights(module: Opaque, prefix: str = "") -> dict[str, TensorInfo]:
-    """The state dict of a module that was pickled whole."""
+def module_weights(
+    module: Opaque, prefix: str = "", groups: Sequence[str] = ("_parameters", "_buffers")
+) -> dict[str, TensorInfo]:
+    """The state dict of a module that was pickled whole; with fewer `groups`, its parameters alone."""
     found: dict[str, TensorInfo] = {}
     state = module.state if isinstance(module.state, dict) else {}
-    for group in ("_parameters", "_buffers"):
+    for group in groups:
         table = state.get(group)
         for name, value in table.items() if isinstance(table, dict) else ():
             if isinstance(value, TensorInfo) and not (
@@ -168,18 +170,13 @@ def module_weights(module: Opaque, prefix: str = "") -> dict[str, TensorInfo]:
     inner = state.get("_modules")
     for name, value in inner.items() if isinstance(inner, dict) else ():
         if isinstance(value, Opaque):
-            found |= module_weights(value, f"{prefix}{name}.")
+            found |= module_weights(value, f"{prefix}{name}.", groups)
     return found
 
 
 def module_parameters(module: Opaque) -> list[TensorInfo]:
     """Its parameters, without its buffers."""
-    state = module.state if isinstance(module.state, dict) else {}
-    own, inner = state.get("_parameters"), state.get("_modules")
-    found = [value for value in (own.values() if isinstance(own, dict) else ()) if isinstance(value, TensorInfo)]
-    for value in inner.values() if isinstance(inner, dict) else ():
-        found += module_parameters(value) if isinstance(value, Opaque) else []
-    return found
+    return list(module_weights(module, groups=("_parameters",)).values())
 
 
 def _row(value: Any) -> Any:

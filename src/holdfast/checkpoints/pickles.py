@@ -221,42 +221,42 @@ def read_pickle(
     start: int = 0,
     end: int | None = None,
     located: bool = True,
-    found: Findings | None = None,
+    findings: Findings | None = None,
 ) -> Unpickled:
     """Read one pickle from `start`, not beyond `end`. Nothing in it is executed, ever.
 
     Storages that it names are added to `storages` in the order in which they are met. `located` says that offsets in the stream
     are those of the checkpoint's file. Pickles that share a `found` share its limits. Raises OSError only.
     """
-    found = Findings(storages) if found is None else found
-    machine = Machine(Source(stream, start, end, located=located), found).run()
-    told = list_tree(machine.value, found)
-    told.problem, told.cut, told.end = machine.problem or told.problem, machine.cut, machine.source.offset
-    return told
+    findings = Findings(storages) if findings is None else findings
+    machine = Machine(Source(stream, start, end, located=located), findings).run()
+    unpickled = list_tree(machine.value, findings)
+    unpickled.problem, unpickled.cut, unpickled.end = machine.problem or unpickled.problem, machine.cut, machine.source.offset
+    return unpickled
 
 
 def read_old(stream: IO[bytes], size: int) -> tuple[Unpickled, Legacy]:
     """Read a file of the older form, or a bare pickle: what it holds, and where its storages lie."""
-    found = Findings()
-    legacy = read_legacy(Source(stream, 0, size), found, Machine, size=size)
-    told = list_tree(legacy.value, found)
-    told.problem, told.cut, told.end = legacy.problem or told.problem, legacy.cut, legacy.end
-    return told, legacy
+    findings = Findings()
+    legacy = read_legacy(Source(stream, 0, size), findings, Machine, size=size)
+    unpickled = list_tree(legacy.value, findings)
+    unpickled.problem, unpickled.cut, unpickled.end = legacy.problem or unpickled.problem, legacy.cut, legacy.end
+    return unpickled, legacy
 
 
-def list_tree(value: Any, found: Findings) -> Unpickled:
+def list_tree(value: Any, findings: Findings) -> Unpickled:
     """The plain tree of what a machine has read."""
-    listing = Listing(found.spent)
+    listing = Listing(findings.spent)
     tree = listing.tree(value)
     if listing.getattr_named:
-        found.refuse("builtins.getattr")
+        findings.refuse("builtins.getattr")
     problem = None if listing.complete else TOO_MUCH
     return Unpickled(
         tree=tree,
         tensors=listing.tensors,
-        storages=found.storages,
-        refused=list(found.refused),
-        needs_code=_without(found.needs_code, found.refused),
+        storages=findings.storages,
+        refused=list(findings.refused),
+        needs_code=_without(findings.needs_code, findings.refused),
         problem=problem,
     )
 

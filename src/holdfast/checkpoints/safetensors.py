@@ -23,7 +23,7 @@ from holdfast.checkpoints.formats.safetensors_file import DTYPES, open_safetenso
 from holdfast.errors import StorageError
 
 PIECE = 4 << 20  # bytes that are done at a time
-_NAMES = {getattr(torch, torch_name): name for name, (torch_name, _) in DTYPES.items() if hasattr(torch, torch_name)}
+_NAMES = {getattr(torch, torch_name): name for name, torch_name in DTYPES.items() if hasattr(torch, torch_name)}
 _NAMES.pop(torch.complex128, None)  # not every release of the safetensors package reads these
 _NAMES.pop(getattr(torch, "float8_e8m0fnu", None), None)
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

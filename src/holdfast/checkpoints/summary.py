@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -196,11 +195,7 @@ def scalar_of(contents: Contents, tensor: TensorInfo) -> float | None:
     if begin + size > storage.size:
         return None
     try:
-        file = os.open(storage.file, os.O_RDONLY)
-        try:
-            data = os.pread(file, size, storage.offset + begin)
-        finally:
-            os.close(file)
+        data = storage.read(begin, size)
         packed = data if code else b"\0\0" + data  # a bfloat16 is the upper half of a float32
         (value,) = struct.unpack(f"<{code or 'f'}", packed)
     except (OSError, struct.error):

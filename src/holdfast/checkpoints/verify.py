@@ -10,13 +10,12 @@ callback begins as Inf).
 from __future__ import annotations
 
 import math
-import os
 import re
 import time
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ import numpy.typing as npt
 from holdfast.checkpoints.contents import Contents, State, Storage, TensorInfo, Trouble, worst
 from holdfast.checkpoints.formats.files import few
 from holdfast.checkpoints.names import ITEM_SIZES
-from holdfast.checkpoints.numbers import LAYOUTS, Bytes, Counts, Layout, bits_of, count_bits, only_zero_one_or_minus_infinity
+from holdfast.checkpoints.numbers import LAYOUTS, Counts, Layout, bits_of, count_bits, only_zero_one_or_minus_infinity
 from holdfast.checkpoints.parts import Role, arrays_in, is_kept_beside, parts_of, tensors_in
 from holdfast.checkpoints.scanning import Crc32, Progress, Scanned, Wanted, scan
 
@@ -34,21 +33,10 @@ _AT_ONCE = 4 << 20  # bytes
 Range = tuple[int, int]
 
 
-def span_of(tensor: TensorInfo) -> Range:
-    """From where to where in its storage a tensor lies, in bytes."""
-    size = ITEM_SIZES.get(tensor.dtype, 1)
-    if not tensor.count:
-        return 0, 0
-    last = tensor.count - 1
-    if tensor.stride is not None:
-        last = sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride, strict=True))
-    return tensor.offset * size, (tensor.offset + last + 1) * size
-
-
 def count_in(tensor: TensorInfo, storage: Storage, ranges: Sequence[Range], *, swapped: bool = False) -> Counts:
     """How many numbers of a tensor are not finite; only the given bytes of its storage are looked at."""
     layout, total = LAYOUTS[tensor.dtype], Counts()
-    begin, end = span_of(tensor)
+    begin, end = tensor.span
     picked = None if is_dense(tensor) else _Picked(tensor)
     for low, high in ranges:
         for at, bits in _bits(storage, max(low, begin), min(high, end), layout, swapped=swapped):
@@ -61,7 +49,7 @@ def is_mask(tensor: TensorInfo, storage: Storage, *, swapped: bool = False) -> b
     """Whether a tensor holds nothing but 0, 1 and -Inf."""
     layout = LAYOUTS[tensor.dtype]
     picked = None if is_dense(tensor) else _Picked(tensor)
-    for at, bits in _bits(storage, *span_of(tensor), layout, swapped=swapped):
+    for at, bits in _bits(storage, *tensor.span, layout, swapped=swapped):
         if not only_zero_one_or_minus_infinity(bits if picked is None else picked.of(bits, at, layout, every=True), layout):
             return False
     return True
@@ -105,26 +93,13 @@ def _bits(storage: Storage, begin: int, end: int, layout: Layout, *, swapped: bo
     """The numbers between two bytes of a storage, a few megabytes at a time; what cannot be read any more is left out."""
     end = min(end, storage.size)
     begin += -begin % layout.size if begin % layout.size else 0
-    if begin >= end:
-        return
-    try:
-        file = os.open(storage.file, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        for at in range(begin, end, _AT_ONCE):
-            memory = _read(file, storage.offset + at, min(_AT_ONCE, end - at))
-            bits = bits_of(memory[: memory.size - memory.size % layout.size], layout)
-            yield at, bits.byteswap() if swapped else bits
-    finally:
-        os.close(file)
-
-
-def _read(file: int, offset: int, size: int) -> Bytes:
-    try:
-        return np.frombuffer(os.pread(file, size, offset), np.uint8)
-    except OSError:
-        return np.empty(0, np.uint8)
+    for at in range(begin, end, _AT_ONCE):
+        try:
+            memory = np.frombuffer(storage.read(at, min(_AT_ONCE, end - at)), np.uint8)
+        except OSError:
+            return
+        bits = bits_of(memory[: memory.size - memory.size % layout.size], layout)
+        yield at, bits.byteswap() if swapped else bits
 
 
 _MUST_BE_FINITE = ("weights", "optimizer", "ema")
@@ -167,10 +142,8 @@ class Verdict:
         return {
             "path": str(self.path),
             "state": self.state,
-            "troubles": [
-                {"state": one.state, "words": one.words, "fix": one.fix, "where": one.where or None} for one in self.troubles
-            ],
-            "bad": [{"name": one.name, "nan": one.nan, "inf": one.inf, "count": one.count} for one in self.bad],
+            "troubles": [{**asdict(one), "where": one.where or None} for one in self.troubles],
+            "bad": [asdict(one) for one in self.bad],
             "notes": self.notes,
             "tensors": self.tensors,
             "bytes_read": self.bytes_read,
@@ -256,7 +229,7 @@ class _Looking:
         return bad, [_note(excuse, tensors) for excuse, tensors in excused.items()]
 
     def _count(self, tensor: TensorInfo, scanned: list[Scanned]) -> Counts:
-        begin, end = span_of(tensor)
+        begin, end = tensor.span
         ranges = [one for one in scanned[tensor.storage].bad if one[0] < end and one[1] > begin]
         storage = self._contents.storages[tensor.storage]
         return count_in(tensor, storage, ranges, swapped=self._swapped) if ranges else Counts()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from holdfast.detectors.evaluations import collapsed
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.levels import usual
 from holdfast.detectors.metric_decline import HELD_OUT
@@ -24,28 +25,11 @@ def metric_collapse(signals: SignalView, *, share: float = 0.1, active_after: in
         steps, values = signals.evaluated(split, name)
         if len(values) <= active_after or not np.isfinite(values).all():
             continue
-        bad = _bad(values, way, share, lost)
+        bad = np.array(collapsed(values.tolist(), way, share=share, lost=lost))
         sure = bad[-1] and (bad[-2] or _loss_is_up(signals, int(steps[-1])))
         if sure:
             return _finding(split, name, steps, values, bad, way)
     return None
-
-
-def _bad(values: Floats, way: str, share: float, lost: float) -> np.ndarray:
-    """Which evaluations are collapsed against the best before them."""
-    bad = np.zeros(len(values), bool)
-    for index in range(3, len(values)):
-        past = values[:index]
-        if way == "higher":
-            best = past.max()
-            bad[index] = best > 0 and values[index] <= share * best and np.median(past[-3:]) > 3 * share * best
-        else:
-            best, first = past.min(), past[0]
-            fell = first > 1.5 * best > 0
-            bad[index] = (
-                fell and values[index] >= best + lost * (first - best) and np.median(past[-3:]) < best + 0.5 * (first - best)
-            )
-    return bad
 
 
 def _loss_is_up(signals: SignalView, step: int) -> bool:

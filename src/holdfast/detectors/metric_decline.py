@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from holdfast.detectors.evaluations import IN_A_ROW, clear_fall
 from holdfast.detectors.finding import Finding
 from holdfast.signals.metric_direction import better
 from holdfast.signals.view import SignalView
@@ -11,7 +12,7 @@ from holdfast.signals.view import SignalView
 HELD_OUT = ("val", "valid", "validation", "eval", "test", "dev")
 
 
-def metric_decline(signals: SignalView, *, in_a_row: int = 3, noise: float = 3.0) -> Finding | None:
+def metric_decline(signals: SignalView, *, in_a_row: int = IN_A_ROW, noise: float = 3.0) -> Finding | None:
     """Look at each metric of held-out data for `in_a_row` evaluations that got worse.
 
     Three worse ones in a row happen by chance once in 24 times. So the whole decline must also be `noise` times the usual
@@ -25,10 +26,7 @@ def metric_decline(signals: SignalView, *, in_a_row: int = 3, noise: float = 3.0
         tail = values[-(in_a_row + 1) :] * (1 if way == "higher" else -1)
         if len(tail) <= in_a_row or not np.isfinite(tail).all() or not (np.diff(tail) < 0).all():
             continue
-        fallen = float(tail[0] - tail[-1])
-        earlier = np.abs(np.diff(values[:-in_a_row]))
-        usual_move = float(np.median(earlier)) if len(earlier) >= 3 else 0.0
-        if fallen < max(noise * usual_move, (0.02 if len(earlier) >= 3 else 0.1) * abs(float(tail[0]))):
+        if float(tail[0] - tail[-1]) < clear_fall(values[:-in_a_row].tolist(), noise=noise):
             continue
         evidence = {
             "onset": int(steps[-in_a_row]),

@@ -44,7 +44,7 @@ def find_logs(folder: Path) -> Iterator[Path]:
             splits = {path.name for path in split_folders(here)}
             folders[:] = [name for name in folders if name not in splits]
             yield here
-        yield from (here / name for name in sorted(files) if _is_log(here, name))
+        yield from (here / name for name in sorted(files) if is_log(here, name))
 
 
 def _same_run(folder: Path) -> bool:
@@ -52,7 +52,8 @@ def _same_run(folder: Path) -> bool:
     return folder.name == "runs" and any(has_events(path) for path in (folder, *folder.iterdir()) if path.is_dir())
 
 
-def _is_log(here: Path, name: str) -> bool:
+def is_log(here: Path, name: str) -> bool:
+    """Whether a file has the name of a log."""
     lower = name.lower()
     if lower.endswith(_DATABASES):
         return is_database(here / name) and "mlflow" in lower

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import shutil
@@ -16,6 +15,7 @@ import torch
 from holdfast.checkpoints.contents import Contents
 from holdfast.checkpoints.formats.holdfast_folder import open_holdfast
 from holdfast.checkpoints.formats.open import find_checkpoints, open_checkpoint
+from holdfast.checkpoints.manifest import list_checkpoints
 from holdfast.checkpoints.safetensors import Tensors
 from holdfast.checkpoints.write import write_checkpoint
 
@@ -32,20 +32,6 @@ def folder(tmp_path: Path) -> Path:
         "training": TRAINING,
     }
     return write_checkpoint(tmp_path / "checkpoints", 123, parts, epoch=4, metrics={"loss": 0.5}, settings={"lr": 0.1})
-
-
-def first_format(parent: Path) -> Path:
-    """A checkpoint as Holdfast wrote it before there were safetensors."""
-    folder = parent / "step-000009"
-    folder.mkdir(parents=True)
-    model = {"parameters": {"a.weight": torch.ones(2, 3)}, "buffers": {"mean": torch.zeros(2)}}
-    parts = {"weights": {"models": [model], "averages": []}, "training": TRAINING}
-    for name, content in parts.items():
-        torch.save(content, folder / f"{name}.pt")
-    data = {f"{name}.pt": (folder / f"{name}.pt").read_bytes() for name in parts}
-    files = {name: {"size": len(part), "sha256": hashlib.sha256(part).hexdigest()} for name, part in data.items()}
-    (folder / "manifest.json").write_text(json.dumps({"format": 1, "step": 9, "time": 1.0, "torch": "2.5.1", "files": files}))
-    return folder
 
 
 def change(folder: Path, **facts: Any) -> None:
@@ -77,12 +63,11 @@ def test_each_tensor_has_the_checksum_of_the_manifest(folder: Path) -> None:
         assert storage.crc32 == zlib.crc32(data), storage
 
 
-def test_format_1_is_read_with_the_same_names(tmp_path: Path) -> None:
-    contents = open_checkpoint(first_format(tmp_path))
-    assert contents.state == "clean" and set(contents.tree) == {"model", "averages", "training", "manifest"}
-    assert contents.tree["model"]["a.weight"].name == "model.a.weight" and set(contents.tree["model"]) == {"a.weight", "mean"}
-    assert {"model.a.weight", "model.mean"} <= {tensor.name for tensor in contents.tensors}
-    assert contents.versions == {"format": "1", "torch": "2.5.1"}
+def test_another_format_of_the_manifest_is_told_with_what_to_do(folder: Path) -> None:
+    change(folder, format=1)
+    contents = open_checkpoint(folder)
+    assert contents.state == "unreadable" and "another version of Holdfast" in words(contents)
+    assert list_checkpoints(folder.parent) == [], "no training resumes from what it cannot read"
 
 
 def test_without_a_manifest_it_was_interrupted(folder: Path) -> None:
@@ -149,7 +134,7 @@ def test_the_manifest_of_a_newer_holdfast_is_not_guessed_at(folder: Path) -> Non
     for number in (3, "2", 2.5, -1):
         change(folder, format=number)
         contents = open_checkpoint(folder)
-        assert contents.state == "unreadable" and "newer Holdfast" in words(contents)
+        assert contents.state == "unreadable" and "another version of Holdfast" in words(contents)
 
 
 def test_a_manifest_never_leads_out_of_its_folder(folder: Path, tmp_path: Path) -> None:

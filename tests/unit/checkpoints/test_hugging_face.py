@@ -146,7 +146,7 @@ def test_a_missing_part_that_others_imply_is_a_note(copied: Callable[[str], Path
     assert contents.state == "clean"  # `save_only_model` leaves it out on purpose
     assert contents.notes == ["trainer_state.json says step 4, but optimizer state is not there: a resume would begin it anew"]
     (folder / "rng_state.pth").rename(folder / "rng_state_2.pth")
-    assert any("random state of rank 0, 1 is not there" in note for note in open_checkpoint(folder).notes)
+    assert any("random state of rank 0, rank 1 is not there" in note for note in open_checkpoint(folder).notes)
 
 
 def test_a_folder_without_weights_is_torn(copied: Callable[[str], Path]) -> None:

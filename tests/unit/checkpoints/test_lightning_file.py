@@ -135,9 +135,9 @@ def test_a_lightning_run_goes_on_and_the_printed_lines_lower_its_learning_rate(
 
     choose = ["checkpoints", "choose", "lightning_logs/version_0"]
     found = json.loads(CliRunner().invoke(app, [*choose, "--json"]).stdout)
-    assert found["recommended"] == found["options"][0]["option"] == "A"
+    assert found["recommended"] == found["options"][0]["kind"] == "best"
     assert Path(found["options"][0]["checkpoint"]).name == "epoch=2-step=12.ckpt"
-    assert {Path(one["path"]).name: one["why"] for one in found["passed_over"]}[
+    assert {Path(one["path"]).name: one["why"] for one in found["rejected"]}[
         "last.ckpt"
     ] == "the same step as epoch=3-step=16.ckpt"
     text = CliRunner().invoke(app, choose).stdout

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import platform
 import time
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,20 +26,6 @@ PARTS = {
     "weights": WEIGHTS,
     "training": {"optimizers": [{"state": {0: {"exp_avg": torch.ones(2)}}}], "scale": torch.tensor(math.nan)},
 }
-
-
-def write_format_1(parent: Path, step: int, parts: dict[str, Any]) -> Path:
-    """As Holdfast 0.1 did."""
-    path = parent / f"step-{step:06d}"
-    path.mkdir(parents=True)
-    files = {}
-    for name, content in parts.items():
-        torch.save(content, path / f"{name}.pt")
-        data = (path / f"{name}.pt").read_bytes()
-        files[f"{name}.pt"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    manifest = {"format": 1, "step": step, "time": time.time(), "torch": torch.__version__, "rank": 0, "files": files}
-    (path / "manifest.json").write_text(json.dumps(manifest))
-    return path
 
 
 def test_the_manifest_holds_sizes_checksums_and_finiteness(tmp_path: Path) -> None:
@@ -110,18 +94,6 @@ def test_a_changed_bit_is_seen_wherever_it_is(tmp_path: Path, file: str) -> None
             verify_checkpoint(path)
     (path / file).write_bytes(whole)
     assert verify_checkpoint(path, from_disk=True)["step"] == 5
-
-
-def test_format_1_is_still_read_and_its_checksums_are_compared(tmp_path: Path) -> None:
-    path = write_format_1(tmp_path, 5, {"weights": {"models": [{"parameters": {"w": torch.ones(3)}}]}, "training": {"lr": 0.1}})
-    newer = write_checkpoint(tmp_path, 3, PARTS)
-    assert list_checkpoints(tmp_path) == [path, newer]
-    assert torch.equal(read_checkpoint(path)["weights"]["models"][0]["parameters"]["w"], torch.ones(3))
-    data = bytearray((path / "weights.pt").read_bytes())
-    data[len(data) // 2] ^= 1
-    (path / "weights.pt").write_bytes(bytes(data))
-    with pytest.raises(StorageError, match="does not match"):
-        read_checkpoint(path)
 
 
 def test_the_newest_is_the_one_saved_last_though_its_step_is_lower_and_the_clock_went_back(

@@ -49,7 +49,7 @@ def test_instructions_are_the_ones_that_pickletools_reads(protocol: int) -> None
                 assert " ".join(found) == argument
             elif isinstance(found, Blob):
                 assert found.data == argument and stream[found.offset :].startswith(found.data)
-            elif opcode.name not in ("NEWTRUE", "NEWFALSE"):
+            elif opcode.name not in ("NEWTRUE", "NEWFALSE", "TUPLE1", "TUPLE2", "TUPLE3"):  # these say it by themselves
                 assert found == argument, opcode.name
 
 

@@ -53,7 +53,7 @@ def test_every_tensor_lies_where_the_header_says(tmp_path: Path) -> None:
 
 @every_case("name", sorted(DTYPES))
 def test_every_kind_of_number_that_the_library_writes_is_known(tmp_path: Path, name: str) -> None:
-    dtype = getattr(torch, DTYPES[name][0])
+    dtype = getattr(torch, DTYPES[name])
     try:
         path = good(tmp_path / "a.safetensors", {"x": torch.zeros(6, dtype=torch.uint8).to(dtype)})
     except (ValueError, KeyError):

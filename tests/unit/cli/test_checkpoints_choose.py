@@ -69,21 +69,21 @@ def answer(holdfast: Command) -> Callable[..., dict[str, Any]]:
 
 
 def taken(found: dict[str, Any]) -> tuple[str, str | None]:
-    """The letter and the file that are recommended."""
+    """The kind and the file that are recommended."""
     path = found["options"][0]["checkpoint"]
-    assert found["options"][0]["option"] == found["recommended"]
+    assert found["options"][0]["kind"] == found["recommended"]
     return found["recommended"], Path(path).name if path else None
 
 
-def test_a_newest_one_that_is_torn_is_passed_over_and_named(answer: Any, holdfast: Command) -> None:
+def test_a_newest_one_that_is_torn_is_rejected_and_named(answer: Any, holdfast: Command) -> None:
     training = Training()
     for step in (1000, 2000, 3000):
         training.save(step)
     cut(training.folder / "step_3000.pt")
     found = answer("ckpts")
-    assert taken(found) == ("N", "step_2000.pt")
+    assert taken(found) == ("newest", "step_2000.pt")
     assert found["options"][0]["settings"] == {} and found["options"][0]["folder"] == "ckpts-resumed"
-    assert [(Path(one["path"]).name, one["state"]) for one in found["passed_over"]] == [
+    assert [(Path(one["path"]).name, one["state"]) for one in found["rejected"]] == [
         ("step_3000.pt", "torn"), ("step_1000.pt", "clean"),
     ]  # fmt: skip
     text = holdfast("checkpoints", "choose", "ckpts").out
@@ -96,7 +96,7 @@ def test_however_short_it_was_cut_the_newest_is_never_recommended(answer: Any, s
     training = Training()
     training.save(1000)
     cut(training.save(2000), share)
-    assert taken(answer("ckpts")) == ("N", "step_1000.pt")
+    assert taken(answer("ckpts")) == ("newest", "step_1000.pt")
 
 
 def test_the_best_one_with_a_nan_in_it_is_never_offered(answer: Any) -> None:
@@ -105,9 +105,9 @@ def test_the_best_one_with_a_nan_in_it_is_never_offered(answer: Any) -> None:
     training.save_broken(2000, val_acc=0.99)
     training.save(3000, val_acc=0.62)
     found = answer("ckpts")
-    assert taken(found) == ("N", "step_3000.pt")
+    assert taken(found) == ("newest", "step_3000.pt")
     assert all("step_2000" not in (one["checkpoint"] or "") for one in found["options"])
-    assert "NaN or Inf in model.0.weight" in found["passed_over"][0]["why"]
+    assert "NaN or Inf in model.0.weight" in found["rejected"][0]["why"]
 
 
 def test_a_training_that_died_of_nan_goes_back_to_its_best_with_a_lower_learning_rate(answer: Any) -> None:
@@ -116,7 +116,7 @@ def test_a_training_that_died_of_nan_goes_back_to_its_best_with_a_lower_learning
     training.save(2000, val_acc=0.64)
     training.save_broken(3000, val_acc=0.1)
     found = answer("ckpts")
-    assert taken(found) == ("A", "step_2000.pt")
+    assert taken(found) == ("best", "step_2000.pt")
     assert found["options"][0]["settings"]["lr"]["value"] == 0.75
     assert [one["code"] for one in found["trouble"] if one["lasts"]] == ["non-finite-weights"]
 
@@ -126,7 +126,7 @@ def test_a_collapse_that_only_the_checkpoints_tell_of_is_seen(answer: Any, holdf
     for step, value in ((1000, 0.61), (2000, 0.64), (3000, 0.002)):
         training.save(step, val_acc=value)
     found = answer("ckpts")
-    assert taken(found) == ("A", "step_2000.pt")
+    assert taken(found) == ("best", "step_2000.pt")
     assert found["options"][0]["settings"]["warmup_epochs"] == {"op": "set", "value": 5}
     text = holdfast("checkpoints", "choose", "ckpts").out
     exec(printed_lines(text), {"holdfast": library, "model": training.model, "optimizer": training.optimizer})
@@ -137,7 +137,7 @@ def test_weights_alone_are_said_to_be_weights_alone(answer: Any, holdfast: Comma
     training = Training()
     training.save(1000, weights_only=True)
     found = answer("ckpts")
-    assert taken(found) == ("N", "step_1000.pt")
+    assert taken(found) == ("newest", "step_1000.pt")
     assert "warmup_epochs" in found["options"][0]["settings"]
     text = holdfast("checkpoints", "choose", "ckpts").out
     assert "weights only" in text and 'holdfast.load(model, "ckpts/step_1000.pt")\n' in text
@@ -148,7 +148,7 @@ def test_if_none_is_clean_it_says_so_and_ends_with_one(answer: Any, holdfast: Co
     cut(training.save(1000))
     training.save_broken(2000)
     found = answer("ckpts", code=1)
-    assert taken(found) == ("C", None)
+    assert taken(found) == ("fresh", None)
     assert set(found["options"][0]["settings"]) == {"lr", "warmup_epochs", "clip_norm"}
     done = holdfast("checkpoints", "choose", "ckpts")
     assert done.code == 1 and done.out.startswith("start fresh")
@@ -167,7 +167,7 @@ def test_a_file_stands_for_the_folder_that_it_lies_in(answer: Any) -> None:
     training = Training()
     training.save(1000)
     cut(training.save(2000))
-    assert taken(answer("ckpts/step_2000.pt")) == ("N", "step_1000.pt")
+    assert taken(answer("ckpts/step_2000.pt")) == ("newest", "step_1000.pt")
 
 
 def test_of_two_metrics_the_one_that_is_asked_for_decides(answer: Any, holdfast: Command) -> None:
@@ -175,9 +175,9 @@ def test_of_two_metrics_the_one_that_is_asked_for_decides(answer: Any, holdfast:
     for step, accuracy, loss in ((1000, 0.70, 0.5), (2000, 0.60, 0.4), (3000, 0.65, 0.45)):
         training.save(step, val_acc=accuracy, val_loss=loss)
     training.save_broken(4000)
-    assert taken(answer("ckpts")) == ("A", "step_1000.pt")
-    assert taken(answer("ckpts", "--metric", "val_loss")) == ("A", "step_2000.pt")
-    assert taken(answer("ckpts", "--metric", "VAL-LOSS", "--higher-is-better")) == ("A", "step_1000.pt")
+    assert taken(answer("ckpts")) == ("best", "step_1000.pt")
+    assert taken(answer("ckpts", "--metric", "val_loss")) == ("best", "step_2000.pt")
+    assert taken(answer("ckpts", "--metric", "VAL-LOSS", "--higher-is-better")) == ("best", "step_1000.pt")
     done = holdfast("checkpoints", "choose", "ckpts", "--metric", "val_f1")
     assert done.code == 2 and "val_acc, val_loss" in done.err
 
@@ -189,8 +189,8 @@ def test_a_metric_of_which_nobody_knows_the_direction_is_asked_about(answer: Any
     training.save_broken(4000)
     done = holdfast("checkpoints", "choose", "ckpts")
     assert done.code == 0 and "val_thing" in done.err and "step 3,000" in done.out.splitlines()[0]
-    assert taken(answer("ckpts", "--higher-is-better")) == ("A", "step_1000.pt")
-    assert taken(answer("ckpts", "--lower-is-better")) == ("A", "step_2000.pt")
+    assert taken(answer("ckpts", "--higher-is-better")) == ("best", "step_1000.pt")
+    assert taken(answer("ckpts", "--lower-is-better")) == ("best", "step_2000.pt")
 
 
 def test_checkpoints_of_several_runs_are_not_mixed(holdfast: Command) -> None:
@@ -211,12 +211,35 @@ def test_a_log_beside_the_checkpoints_is_read(answer: Any) -> None:
     rows = "".join(f"{index},{1000 * (index + 1) - 1},{value},0.001\n" for index, value in enumerate(values))
     Path("run/metrics.csv").write_text(f"epoch,step,val_acc,lr-AdamW\n{rows}")
     found = answer("run")
-    assert taken(found) == ("A", "step_3000.pt")
+    assert taken(found) == ("best", "step_3000.pt")
     lr = {"op": "multiply", "value": 0.75, "was": 0.01, "becomes": 0.0075}
     assert found["options"][0]["settings"]["lr"] == lr, "the rate that the checkpoint brings back"
     assert found["options"][-1]["settings"]["lr"]["was"] == 0.001, "a fresh start has the rate of the log"
     assert found["options"][0]["folder"] == "run-resumed" and found["history"] == ["run/metrics.csv"]
-    assert taken(answer("run/checkpoints")) == ("A", "step_3000.pt")
+    assert taken(answer("run/checkpoints")) == ("best", "step_3000.pt")
+
+
+@pytest.mark.parametrize("where", ["run/train.log", "run/logs/train.log"])
+def test_whatever_log_diagnose_reads_is_read_here_too(answer: Any, where: str) -> None:
+    training = Training("run/checkpoints")
+    for step in range(100, 1000, 100):
+        training.save(step)
+    losses = [2.0 / (1 + step / 100) if step <= 500 else float("nan") for step in range(0, 1000, 10)]
+    Path(where).parent.mkdir(exist_ok=True)
+    Path(where).write_text("".join(f"step {10 * place} | loss {value:.4f}\n" for place, value in enumerate(losses)))
+    found = answer("run/checkpoints")
+    assert taken(found) == ("best", "step_500.pt") and found["history"] == [where]
+    assert [one["code"] for one in found["trouble"]] == ["non-finite-loss"]
+
+
+def test_a_log_that_counts_something_else_than_the_checkpoints_is_not_used(answer: Any) -> None:
+    training = Training("run/checkpoints")
+    for step in (1000, 2000):
+        training.save(step)
+    losses = [f"epoch {epoch}: loss {1.0 / epoch if epoch < 8 else 'nan'}\n" for epoch in range(1, 12)]
+    Path("run/train.log").write_text("".join(losses))
+    found = answer("run")
+    assert taken(found) == ("newest", "step_2000.pt") and found["history"] == []
 
 
 def test_the_store_of_holdfast_goes_on_from_its_newest_and_the_printed_lines_restore_it(holdfast: Command) -> None:
@@ -257,13 +280,14 @@ def test_a_run_that_collapsed_after_a_change_goes_back_to_before_it(answer: Any,
     process = started("260")
     printed, _ = process.communicate(timeout=600)
     assert process.returncode == 0, printed
-    for folder in ("runs/night", "saved"):
-        found = answer(folder)
-        assert taken(found) == ("B", "0250.pt"), "the journal tells of the change, the tables of the accuracy"
+    for words in (("runs/night",), ("saved",), ("night",), ("-t", "night")):
+        found = answer(*words)
+        assert taken(found) == ("before-change", "0250.pt"), "the journal tells of the change, the tables of the accuracy"
         rate = found["options"][0]["settings"]["lr"]
         assert rate["value"] <= 0.75 and rate["was"] == 0.5 and rate["becomes"] == 0.5 * rate["value"]
         assert "deep supervision" in " ".join(found["options"][0]["because"])
         assert found["options"][0]["folder"] == "saved-resumed"
+    assert holdfast("checkpoints", "choose", "night", "-t", "night").code == 2
     text = holdfast("checkpoints", "choose").out
     assert "holdfast run --name night-resumed -- " in text and max(map(len, text.split("in the script")[0].splitlines())) <= 100
 
@@ -287,7 +311,7 @@ def killed() -> Iterator[None]:
 def test_a_healthy_run_that_was_killed_goes_on_from_its_newest_with_nothing_changed(answer: Any) -> None:
     newest = sorted(path.name for path in Path("saved").iterdir())[-1]
     found = answer("runs/night")
-    assert taken(found) == ("N", newest)
+    assert taken(found) == ("newest", newest)
     assert found["options"][0]["settings"] == {}
     assert "its process is gone" in found["options"][0]["because"][0]
 
@@ -305,21 +329,21 @@ def test_a_file_that_was_saved_over_until_the_kill_is_the_newest_of_its_run(answ
     assert set(listed) == {"first.pt", "last.pt"}, "the journal names the folder"
     if listed["last.pt"]["state"] == "torn":  # it was being written
         Path("out/last.pt").unlink()
-        assert taken(answer()) == ("N", "first.pt")
+        assert taken(answer()) == ("newest", "first.pt")
         return
     for words in ((), ("night",), ("runs/night",), ("out",)):
         found = answer(*words)
-        assert taken(found) == ("N", "last.pt") and found["options"][0]["step"] == listed["last.pt"]["step"] >= 60, words
+        assert taken(found) == ("newest", "last.pt") and found["options"][0]["step"] == listed["last.pt"]["step"] >= 60, words
 
 
 def test_what_another_training_wrote_after_the_end_of_a_run_is_not_its_own(answer: Any, holdfast: Command) -> None:
     process = started("40", victim=VICTIM.with_name("saves_over_itself.py"))
     printed, _ = process.communicate(timeout=600)
     assert process.returncode == 0, printed
-    assert taken(answer("night")) == ("N", "last.pt")
+    assert taken(answer("night")) == ("newest", "last.pt")
     assert holdfast("checkpoints", "compare", "out/first.pt", "night").code == 0
     torch.save({"model": {"weight": torch.zeros(3)}, "step": 99}, "out/last.pt")
-    assert taken(answer("night")) == ("N", "first.pt")
+    assert taken(answer("night")) == ("newest", "first.pt")
 
 
 # Other people's trainers
@@ -353,10 +377,10 @@ def test_a_hugging_face_run_goes_on_and_the_printed_lines_lower_its_learning_rat
     transformers.Trainer(model=Model(), args=arguments, **about).train()
 
     found = answer("out")
-    assert taken(found) == ("A", "checkpoint-10")
+    assert taken(found) == ("best", "checkpoint-10")
     assert found["metric"] == {"name": "eval_accuracy", "lower_is_better": False}
     cut(Path("out/checkpoint-10/model.safetensors"))
-    assert taken(answer("out")) == ("A", "checkpoint-5"), "the newest earlier clean one"
+    assert taken(answer("out")) == ("best", "checkpoint-5"), "the newest earlier clean one"
     text = holdfast("checkpoints", "choose", "out").out
     program = printed_lines(text).replace("output_dir=", "learning_rate=0.01, **quiet, output_dir=").replace(", ...)", ")")
     names = ("Trainer", "TrainingArguments", "TrainerCallback")

@@ -13,11 +13,11 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import holdfast
-from holdfast.checkpoints.choosing.candidates import Candidate
-from holdfast.checkpoints.choosing.options import Option
 from holdfast.checkpoints.summary import Summary
 from holdfast.checkpoints.verify import Verdict
-from holdfast.cli.checkpoints.restoring import command_for, lines_for
+from holdfast.cli.checkpoints.restoring import commands_for, lines_for
+from holdfast.recovery.choosing.candidates import Candidate
+from holdfast.recovery.choosing.options import Option
 
 SCHEDULES: dict[str, Callable[[Any], Any]] = {
     "step": lambda optimizer: lr_scheduler.StepLR(optimizer, 2),
@@ -38,7 +38,7 @@ def option(path: Path, producer: str | None, holds: set[str], **settings: Any) -
     candidate = Candidate(
         path=path, verdict=Verdict(path=path, state="clean"), summary=Summary(step=4, holds=frozenset(holds)), producer=producer
     )
-    return Option(letter="A", candidate=candidate, position=4, settings=settings, because=(), folder=Path("run-resumed"))
+    return Option(kind="best", candidate=candidate, position=4, settings=settings, because=(), folder=Path("run-resumed"))
 
 
 def made(schedule: str) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
@@ -116,10 +116,29 @@ def test_weights_alone_of_a_trainer_are_put_into_the_model() -> None:
 
 
 def test_a_fresh_start_needs_no_lines() -> None:
-    assert lines_for(Option(letter="C", candidate=None, position=None, settings={}, because=())) == []
+    assert lines_for(Option(kind="fresh", candidate=None, position=None, settings={}, because=())) == []
 
 
-def test_the_command_of_the_run_is_repeated_under_a_name_that_is_free(tmp_path: Path) -> None:
+def test_the_command_of_the_run_is_repeated_under_a_name_that_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "my run").mkdir()
-    words = ["python", "train.py", "--name", "a b"]
-    assert command_for(words, tmp_path / "my run") == "holdfast run --name 'my run-resumed' -- python train.py --name 'a b'"
+    info = {"command": ["python", "train.py", "--name", "a b"], "cwd": str(tmp_path)}
+    commands = commands_for(option(Path("a.pt"), None, {"weights"}), info, tmp_path / "my run")
+    assert commands is not None and not commands.resumes
+    assert commands.start == "holdfast run --name 'my run-resumed' -- python train.py --name 'a b'"
+    monkeypatch.chdir("/")
+    moved = commands_for(option(Path("a.pt"), None, {"weights"}), info, tmp_path / "my run")
+    assert moved is not None and moved.start == f"cd {tmp_path} && {commands.start}", "pasted anywhere, it starts where it did"
+
+
+def test_a_script_with_a_flag_for_resuming_is_not_to_be_edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text('import argparse\nargparse.ArgumentParser().add_argument("--resume")\n')
+    info = {"command": ["python", "train.py"], "cwd": str(tmp_path)}
+    settings = {"lr": {"op": "multiply", "value": 0.25}, "clip_norm": {"op": "set", "value": 1.0}}
+    commands = commands_for(option(tmp_path / "out/a.pt", None, {"weights", "optimizer"}, **settings), info, tmp_path / "night")
+    assert commands is not None and commands.resumes
+    assert commands.start == "holdfast run --name night-resumed -- python train.py --resume out/a.pt"
+    assert commands.change == "holdfast set 'lr*=0.25' clip=1 -t night-resumed"
+    store = commands_for(option(tmp_path / "step-000004", "holdfast", {"weights"}), info, tmp_path / "night")
+    assert store is not None and not store.resumes, "no script of theirs loads a checkpoint of Holdfast's own store"

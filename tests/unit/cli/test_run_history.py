@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.checkpoints.history import Change, Noted, Undone
 from holdfast.cli.checkpoints.run_history import Seen, history_of_run, run_that_wrote, written_by
+from holdfast.recovery.choosing.history import Change, Noted, Undone
 from holdfast.signals.lineage import mark_of
 from holdfast.signals.recorder import Recorder
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Contents, Opaque, TensorInfo, worst
 from holdfast.checkpoints.formats.distributed_index import BadItem, DataFile, Entry, Piece, Place, read_index
-from holdfast.checkpoints.formats.files import few, no_access, shown
-from holdfast.checkpoints.formats.joining import InPieces, about, add_file, add_new, join, trouble
+from holdfast.checkpoints.formats.files import few, shown
+from holdfast.checkpoints.formats.joining import InPieces, add_file, add_new, denied, join, open_part, trouble
 from holdfast.checkpoints.formats.one_file import open_file
 from holdfast.checkpoints.formats.torch_words import unsafe
 from holdfast.checkpoints.names import ITEM_SIZES
@@ -78,8 +78,7 @@ class _Reading:
         try:
             index = read_index(contents.path / name)
         except OSError as error:
-            told = no_access(error, name)
-            contents.troubles.append(replace(told, words=about(name, told.words)))
+            denied(contents, error, name)
             return []
         add_new(contents.needs_code, index.needs_code)
         self._refuse(index.refused)
@@ -136,8 +135,8 @@ class _Reading:
             storages.append(file.in_block(place.offset, entry.name, size, entry.dtype or ""))
             return TensorInfo(name, entry.dtype or "", piece.shape, len(storages) - 1)
         item = file.item(place.offset, place.length)
-        self._take(item.told)
-        info = item.told.tree
+        self._take(item.unpickled)
+        info = item.unpickled.tree
         if not isinstance(info, TensorInfo) or info.shape != piece.shape or info.dtype != entry.dtype:
             raise BadItem("something else lies there than the index says: the files are of two different saves")
         storages += [replace(storage, dtype=storage.dtype or info.dtype) for storage in item.storages]
@@ -157,17 +156,17 @@ class _Reading:
             return None
         if item is None:
             return None
-        self._take(item.told)
+        self._take(item.unpickled)
         part = Contents(
-            path=self.contents.path, format="", storages=item.storages, tensors=item.told.tensors, tree=item.told.tree
+            path=self.contents.path, format="", storages=item.storages, tensors=item.unpickled.tensors, tree=item.unpickled.tree
         )
         return join(self.contents, part, file=place.file, key=entry.name)
 
-    def _take(self, told: Any) -> None:
-        self._refuse(told.refused)
-        add_new(self.contents.needs_code, told.needs_code)
-        if told.problem:
-            raise BadItem(f"the pickle there cannot be followed: {told.problem}", "torn" if told.cut else "unreadable")
+    def _take(self, unpickled: Any) -> None:
+        self._refuse(unpickled.refused)
+        add_new(self.contents.needs_code, unpickled.needs_code)
+        if unpickled.problem:
+            raise BadItem(f"the pickle there cannot be followed: {unpickled.problem}", "torn" if unpickled.cut else "unreadable")
 
     def _file(self, place: Place, name: str) -> DataFile | None:
         """The file that a place is in, if it is there and long enough."""
@@ -185,8 +184,7 @@ class _Reading:
                 self.files[place.file] = DataFile(self.contents.path / place.file)
             except OSError as error:
                 self.files[place.file] = error
-                told = no_access(error, place.file)
-                self.contents.troubles.append(replace(told, words=about(place.file, told.words)))
+                denied(self.contents, error, place.file)
         file = self.files[place.file]
         return file if isinstance(file, DataFile) else None
 
@@ -239,12 +237,8 @@ def _tell_strangers(contents: Contents, names: list[str], indexes: list[str], us
 
 def _add_meta(contents: Contents, names: list[str]) -> None:
     """Lightning keeps what is not sharded in a file beside the pieces."""
-    if "meta.pt" not in names:
-        return
-    try:
-        part = open_file(contents.path / "meta.pt")
-    except OSError as error:
-        contents.troubles.append(no_access(error, "meta.pt"))
+    part = open_part(contents, contents.path / "meta.pt", open_file) if "meta.pt" in names else None
+    if part is None:
         return
     contents.tree["meta"] = join(contents, part, file="meta.pt", key="meta")
     contents.producer = part.producer

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from holdfast.checkpoints.contents import State, Storage
 from holdfast.checkpoints.formats.files import file_info
@@ -74,12 +74,12 @@ class Index:
 def read_index(path: Path) -> Index:
     """Read an index. Raises OSError."""
     size = file_info(path).size
-    found = Findings()
-    found.spent = -min(size, 1 << 30)  # thousands of ranks make a long index
+    findings = Findings()
+    findings.spent = -min(size, 1 << 30)  # thousands of ranks make a long index
     with path.open("rb") as file:
-        machine = Machine(Source(file, 0, size), found).run()
-    index = Index(cut=machine.cut, problem=machine.problem, refused=list(found.refused))
-    index.needs_code = [name for name in found.needs_code if not name.startswith(_OWN) and name not in found.refused]
+        machine = Machine(Source(file, 0, size), findings).run()
+    index = Index(cut=machine.cut, problem=machine.problem, refused=list(findings.refused))
+    index.needs_code = [name for name in findings.needs_code if not name.startswith(_OWN) and name not in findings.refused]
     fields = _fields(machine.value)
     if index.problem is None and "state_dict_metadata" not in fields:
         index.problem = "it is the index of something else"
@@ -172,7 +172,7 @@ class BadItem(Exception):
 class Item:
     """What lies at a place: a tree, and the storages that its tensors are in."""
 
-    told: Unpickled
+    unpickled: Unpickled
     storages: list[Storage] = field(default_factory=list)
 
 
@@ -205,7 +205,7 @@ class DataFile:
 
     def _item(self, offset: int, length: int) -> Item:
         try:
-            records = read_zip_index(cast(IO[bytes], _Window(self._file, offset, length)), length)
+            records = read_zip_index(self._file, length, offset)
         except BrokenIndex as error:
             raise BadItem(f"{_NOT_WHOLE}: {error}") from None
         if not records or any(record.problem or record.method != STORED for record in records):
@@ -215,10 +215,10 @@ class DataFile:
         pickle = next((record for record in records if record.name.endswith("/data.pkl")), None)
         if pickle is None:
             raise BadItem("the archive there has no pickle in it")
-        told = self._unpickled(offset, pickle, checked=checked)
+        unpickled = self._unpickled(offset, pickle, checked=checked)
         folder = pickle.name.removesuffix("data.pkl")
-        uses = [(use, table.get(f"{folder}data/{use.key}")) for use in told.storages]
-        return Item(told, [self._storage(offset, use, record, checked=checked) for use, record in uses])
+        uses = [(use, table.get(f"{folder}data/{use.key}")) for use in unpickled.storages]
+        return Item(unpickled, [self._storage(offset, use, record, checked=checked) for use, record in uses])
 
     def in_block(self, offset: int, name: str, size: int, dtype: str) -> Storage:
         """Where a tensor lies in a safetensors block that begins at a place. Raises BadItem."""
@@ -258,21 +258,3 @@ class DataFile:
     def _read(self, offset: int, size: int) -> bytes:
         self._file.seek(offset)
         return self._file.read(size)
-
-
-class _Window:
-    """A part of a file as a file of its own, as far as reading an index needs one."""
-
-    def __init__(self, file: IO[bytes], start: int, length: int) -> None:
-        self._file, self._start, self._length, self._at = file, start, length, 0
-
-    def seek(self, offset: int) -> Any:
-        self._at = offset
-
-    def read(self, size: int) -> bytes:
-        if not 0 <= self._at < self._length:
-            return b""
-        self._file.seek(self._start + self._at)
-        data = self._file.read(min(size, self._length - self._at))
-        self._at += len(data)
-        return data

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,17 @@ def no_access(error: OSError, where: str = "") -> Trouble:
     )
 
 
-def few(names: Sequence[str], most: int = 3) -> str:
+def missing_ranks(pattern: str, names: Iterable[str]) -> list[str]:
+    """Ranks whose file is not there. They are numbered from zero: one below the highest was not written, or was left out."""
+    ranks = {int(match[1]) for name in names if (match := re.search(pattern, name))}
+    return [f"rank {rank}" for rank in range(max(ranks, default=0)) if rank not in ranks]
+
+
+def few(names: Iterable[object], most: int = 3) -> str:
     """Some names, and how many more there are: "a, b, c and 4 more"."""
-    first = ", ".join(map(shown, names[:most]))
-    return f"{first} and {len(names) - most:,} more" if len(names) > most else first
+    listed = [str(name) for name in names]
+    first = ", ".join(map(shown, listed[:most]))
+    return f"{first} and {len(listed) - most:,} more" if len(listed) > most else first
 
 
 def shown(name: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import math
 import os
 import re
 import time
@@ -114,8 +116,10 @@ def find_checkpoints(folder: Path, *, unfinished: bool = False) -> list[Path]:
     return search(folder, unfinished=unfinished).paths
 
 
-def search(folder: Path, *, unfinished: bool = False, most: int = MOST_ENTRIES) -> Found:
-    """As `find_checkpoints`, but says whether it had to end early. What cannot be read is left out.
+def search(
+    folder: Path, *, unfinished: bool = False, most: int = MOST_ENTRIES, deepest: int = DEEPEST, ends: float = math.inf
+) -> Found:
+    """As `find_checkpoints`, but says whether it had to end early: at `ends`, on the clock. What cannot be read is left out.
 
     Links are followed last, and lead nowhere twice: `runs/latest` does not list a run again.
     """
@@ -124,6 +128,9 @@ def search(folder: Path, *, unfinished: bool = False, most: int = MOST_ENTRIES) 
     folders: deque[tuple[Path, int]] = deque([(folder, 0)])
     links: deque[tuple[Path, int]] = deque()
     while folders or links:
+        if time.monotonic() > ends:
+            found.complete = False
+            break
         path, depth = folders.popleft() if folders else links.popleft()
         if not _is_new(path, seen):
             continue
@@ -133,7 +140,7 @@ def search(folder: Path, *, unfinished: bool = False, most: int = MOST_ENTRIES) 
         listing = _listing(path, found, most)
         inside = _one_folder(path, listing, seen, unfinished=unfinished)
         found.paths += inside.checkpoints
-        if depth >= DEEPEST and (inside.folders or inside.links):
+        if depth >= deepest and (inside.folders or inside.links):
             found.complete = False
             continue
         folders.extend((one, depth + 1) for one in inside.folders)
@@ -155,7 +162,7 @@ def _one_folder(path: Path, inside: list[os.DirEntry[str]], seen: set[tuple[int,
     kind = folder_kind(path.name, {entry.name for entry in inside})
     result = _Inside([path] if kind is not None else [], [], [])
     for entry in inside:
-        folder = is_folder(entry)
+        folder = _is(entry, os.DirEntry.is_dir)
         if belongs(kind, entry.name) or not (folder or _is(entry, os.DirEntry.is_file)):
             continue
         if not (_is_open if folder else _is_wanted)(entry.name, unfinished=unfinished):
@@ -184,12 +191,8 @@ def _is_wanted(name: str, *, unfinished: bool) -> bool:
     return unfinished and bool(UNFINISHED.match(name))
 
 
-def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder, or a link to one; a link to itself is none."""
-    return _is(entry, os.DirEntry.is_dir)
-
-
 def _is(entry: os.DirEntry[str], what: Callable[[os.DirEntry[str]], bool]) -> bool:
+    """Whether it is a file or folder, or a link to one; a link to itself is neither."""
     try:
         return what(entry)
     except OSError:
@@ -222,10 +225,9 @@ def _listing(path: Path, found: Found, most: int) -> list[os.DirEntry[str]]:
 
 
 USUAL = ("checkpoints", "runs", "outputs", "output", "lightning_logs", "weights", "models", "logs")
-MOST_FOLDERS = 2_000
 MOST_NAMES = 50_000
 SECONDS = 1.0  # a search on a slow network share ends then, with what it has
-_DEEPEST = 5  # runs/detect/train3/weights/best.pt
+_NEAR = 5  # folders within folders: runs/detect/train3/weights/best.pt
 
 
 def candidates(path: Path, *, here: Path | None = None, most: int = 5, seconds: float = SECONDS) -> list[Path]:
@@ -233,40 +235,20 @@ def candidates(path: Path, *, here: Path | None = None, most: int = 5, seconds: 
 
     Looked at are the parents of the path that exist, and the usual folders under the current one. Hidden folders are not.
     """
-    ends = time.monotonic() + seconds
+    ends, names = time.monotonic() + seconds, MOST_NAMES
     here = here or Path.cwd()
     found: dict[tuple[int, int], tuple[Path, float]] = {}
-    budget = _Budget(ends)
     for folder in _places(path, here):
-        for one in _below(folder, path.name, budget):
-            try:
+        inside = search(folder, most=names, deepest=_NEAR, ends=ends)
+        names -= inside.looked_at
+        for one in inside.paths:
+            named = one / path.name  # of a folder that is a checkpoint as a whole, the file that was asked for
+            with contextlib.suppress(OSError):
+                one = named if named.is_file() else one
                 facts = one.stat()
-            except OSError:
-                continue
-            found.setdefault((facts.st_dev, facts.st_ino), (one, facts.st_mtime))
+                found.setdefault((facts.st_dev, facts.st_ino), (one, facts.st_mtime))
     ranked = sorted(found.values(), key=lambda item: (-_likeness(path, item[0]), -item[1], str(item[0])))
     return [_short(one, here) for one, _ in ranked[:most]]
-
-
-class _Budget:
-    """How much may still be looked at."""
-
-    def __init__(self, ends: float) -> None:
-        self._ends, self._folders, self.names = ends, MOST_FOLDERS, MOST_NAMES
-        self.seen: set[tuple[int, int]] = set()
-
-    def allows(self, folder: Path) -> bool:
-        """Whether a folder may be looked into: each once, whatever it is called."""
-        try:
-            facts = folder.stat()
-        except OSError:
-            return False
-        key = (facts.st_dev, facts.st_ino)
-        if key in self.seen or self._folders <= 0 or self.names <= 0 or time.monotonic() > self._ends:
-            return False
-        self.seen.add(key)
-        self._folders -= 1
-        return True
 
 
 def _places(path: Path, here: Path) -> Iterator[Path]:
@@ -274,39 +256,8 @@ def _places(path: Path, here: Path) -> Iterator[Path]:
     parents = [parent for parent in (here / path).parents if holds(parent.is_dir)][:2]
     above = {here, *here.parents, Path.home()} if "HOME" in os.environ else {here, *here.parents}
     yield from (parent for parent in parents if parent not in above)
-    yield from (here / name for name in USUAL)
+    yield from (folder for name in USUAL if (folder := here / name).is_dir())
     yield here
-
-
-def _below(folder: Path, name: str, budget: _Budget) -> Iterator[Path]:
-    """Checkpoints in a folder and below, those on top first."""
-    level = [folder]
-    for _ in range(_DEEPEST):
-        deeper: list[Path] = []
-        for one in level:
-            if budget.allows(one):
-                yield from _in_one(one, name, deeper, budget)
-        level = deeper
-
-
-def _in_one(folder: Path, name: str, deeper: list[Path], budget: _Budget) -> Iterator[Path]:
-    """The checkpoints in one folder; of one that is a checkpoint as a whole the file that was asked for, if it is there."""
-    try:
-        with os.scandir(folder) as entries:
-            inside = list(islice(entries, budget.names))
-    except OSError:
-        return
-    budget.names -= len(inside)
-    names = {entry.name for entry in inside}
-    if folder_kind(folder.name, names):
-        yield folder / name if name in names else folder
-    else:
-        yield from (
-            Path(entry.path) for entry in inside if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith(".")
-        )
-    deeper += [
-        Path(entry.path) for entry in inside if not entry.name.startswith(".") and entry.name not in NEVER and is_folder(entry)
-    ]
 
 
 def _likeness(wanted: Path, found: Path) -> float:

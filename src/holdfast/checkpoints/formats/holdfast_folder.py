@@ -11,20 +11,19 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from holdfast.checkpoints.contents import Contents, TensorInfo
-from holdfast.checkpoints.formats.files import BadJson, few, no_access, read_json, shown
-from holdfast.checkpoints.formats.joining import about, add_file, join, trouble
+from holdfast.checkpoints.contents import Contents
+from holdfast.checkpoints.formats.files import BadJson, few, read_json, shown
+from holdfast.checkpoints.formats.joining import add_file, denied, join, open_part, trouble
 from holdfast.checkpoints.formats.one_file import open_file
+from holdfast.checkpoints.manifest import FORMAT, MANIFEST
 
-NEWEST = 2  # the newest format that is understood
-_MANIFEST = "manifest.json"
 _SHARDS = "shards"
 _OLDER = "use an older one: holdfast checkpoints list shows which are whole"
 _KEYS = {"weights": "model", "average": "averages"}
 
 
 def open_holdfast(path: Path) -> Contents:
-    """A checkpoint of Holdfast's own, of any format up to now."""
+    """A checkpoint of Holdfast's own."""
     contents = Contents(path=path, format="holdfast", producer="holdfast", tree={})
     manifest = _read_manifest(contents)
     names = _names(contents, manifest)
@@ -35,14 +34,12 @@ def open_holdfast(path: Path) -> Contents:
     _compare_sizes(contents, manifest)
     if manifest is not None:
         _take_facts(contents, manifest)
-    if contents.versions.get("format") == "1":
-        _as_format_2(contents)
     return contents
 
 
 def _read_manifest(contents: Contents) -> dict[str, Any] | None:
     """The manifest, if it is one; what is wrong with it becomes a trouble."""
-    path = contents.path / _MANIFEST
+    path = contents.path / MANIFEST
     try:
         manifest = read_json(path)
         if not (
@@ -55,20 +52,19 @@ def _read_manifest(contents: Contents) -> dict[str, Any] | None:
     except FileNotFoundError:
         removed = contents.path.name.startswith(".gone-")
         why = "it was being removed" if removed else "the save was interrupted before it was complete"
-        trouble(contents, "torn", f"It has no manifest: {why}.", _OLDER, _MANIFEST)
+        trouble(contents, "torn", f"It has no manifest: {why}.", _OLDER, MANIFEST)
         return None
     except OSError as error:
-        told = no_access(error, _MANIFEST)
-        contents.troubles.append(replace(told, words=about(_MANIFEST, told.words)))
+        denied(contents, error, MANIFEST)
         return None
     except BadJson as error:
         add_file(contents, path)
-        trouble(contents, "torn", f"Its manifest is damaged: {error}.", _OLDER, _MANIFEST)
+        trouble(contents, "torn", f"Its manifest is damaged: {error}.", _OLDER, MANIFEST)
         return None
     add_file(contents, path)
-    if not (type(manifest["format"]) is int and 1 <= manifest["format"] <= NEWEST):
-        words = f"It was written by a newer Holdfast: its manifest has format {manifest['format']!r}."
-        trouble(contents, "unreadable", words, "update Holdfast", _MANIFEST)
+    if manifest["format"] != FORMAT:
+        words = f"It was written by another version of Holdfast: its manifest has format {manifest['format']!r}."
+        trouble(contents, "unreadable", words, "update Holdfast", MANIFEST)
     return manifest
 
 
@@ -89,7 +85,7 @@ def _names(contents: Contents, manifest: dict[str, Any] | None) -> list[str]:
                 "unreadable",
                 f"Its manifest names a file outside of its folder: {shown(name)}.",
                 "do not load it",
-                _MANIFEST,
+                MANIFEST,
             )
         elif parts[0] != _SHARDS and name.endswith((".safetensors", ".pt")):
             names.append(name)
@@ -97,13 +93,9 @@ def _names(contents: Contents, manifest: dict[str, Any] | None) -> list[str]:
 
 
 def _add_part(contents: Contents, name: str, manifest: dict[str, Any] | None) -> None:
-    try:
-        part = open_file(contents.path / name)
-    except FileNotFoundError:
-        return  # told with the sizes
-    except OSError as error:
-        told = no_access(error, name)
-        contents.troubles.append(replace(told, words=about(name, told.words)))
+    path = contents.path / name
+    part = open_part(contents, path, open_file) if path.exists() else None  # one that is missing is told with the sizes
+    if part is None:
         return
     facts = manifest["files"][name] if manifest else None
     if part.format == "safetensors" and isinstance(facts, dict) and not part.troubles:
@@ -146,12 +138,8 @@ def _number(text: Any) -> int | None:
 def _add_shards(contents: Contents) -> None:
     from holdfast.checkpoints.formats.distributed_folder import open_distributed
 
-    try:
-        part = open_distributed(contents.path / _SHARDS)
-    except OSError as error:
-        contents.troubles.append(no_access(error, _SHARDS))
-        return
-    tree = join(contents, part, file=_SHARDS)
+    part = open_part(contents, contents.path / _SHARDS, open_distributed)
+    tree = join(contents, part, file=_SHARDS) if part is not None else None
     for name, value in tree.items() if isinstance(tree, dict) else ():
         key, _, rest = str(name).partition(".")
         within = contents.tree.setdefault(_KEYS.get(key, key), {})
@@ -185,31 +173,6 @@ def _take_facts(contents: Contents, manifest: dict[str, Any]) -> None:
     contents.tree["manifest"] = {**manifest, "files": files}
     contents.versions["format"] = str(manifest["format"])
     versions = manifest.get("versions")
-    for name, value in versions.items() if isinstance(versions, dict) else [("torch", manifest.get("torch"))]:
+    for name, value in versions.items() if isinstance(versions, dict) else ():
         if isinstance(value, str):
             contents.versions[name] = value
-
-
-def _as_format_2(contents: Contents) -> None:
-    """Format 1 kept parameters and buffers of all models in one part: they get the names that they have in the model."""
-    tree = contents.tree
-    weights = tree.get("model")
-    models = weights.get("models") if isinstance(weights, dict) else None
-    if not isinstance(models, list):
-        return
-    moved: dict[TensorInfo, TensorInfo] = {}
-    del tree["model"]
-    for number, model in enumerate(models):
-        key = f"model-{number}" if number else "model"
-        names = {
-            name: info
-            for part in ("parameters", "buffers")
-            if isinstance(model, dict)
-            for name, info in (model.get(part) or {}).items()
-        }
-        for name, info in names.items():
-            if isinstance(info, TensorInfo):
-                moved.setdefault(info, replace(info, name=f"{key}.{name}"))
-        tree[key] = {name: moved.get(info, info) if isinstance(info, TensorInfo) else info for name, info in names.items()}
-    tree["averages"] = weights.get("averages")
-    contents.tensors[:] = [moved.get(tensor, tensor) for tensor in contents.tensors]

@@ -16,9 +16,9 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Contents
 from holdfast.checkpoints.formats.distributed_folder import open_distributed
-from holdfast.checkpoints.formats.files import BadJson, no_access, read_json
+from holdfast.checkpoints.formats.files import BadJson, missing_ranks, read_json
 from holdfast.checkpoints.formats.find import FSDP, INDEX, SHARD, TRAINER, weights_in
-from holdfast.checkpoints.formats.joining import about, add_file, join, trouble
+from holdfast.checkpoints.formats.joining import add_file, denied, join, open_part, trouble
 from holdfast.checkpoints.formats.one_file import open_file
 from holdfast.checkpoints.formats.sharded import lonely_shards, open_index
 
@@ -81,11 +81,8 @@ def _add_weights(contents: Contents, folder: Path, names: list[str]) -> None:
 
 
 def _add_part(contents: Contents, path: Path, key: str) -> None:
-    try:
-        part = _open_part(path)
-    except OSError as error:
-        told = no_access(error)
-        trouble(contents, told.state, about(path.name, told.words), told.fix, path.name)
+    part = open_part(contents, path, _open_part)
+    if part is None:
         return
     tree = join(contents, part, file=path.name, key=key)
     known = contents.tree.get(key)
@@ -106,8 +103,7 @@ def _add_settings(contents: Contents, path: Path) -> None:
         if not isinstance(value, dict):
             raise BadJson("it is not a table of names")
     except OSError as error:
-        told = no_access(error)
-        trouble(contents, told.state, about(path.name, told.words), told.fix, path.name)
+        denied(contents, error, path.name)
         return
     except BadJson as error:
         add_file(contents, path)
@@ -139,11 +135,6 @@ def _tell_what_is_missing(contents: Contents, name: str, names: list[str]) -> No
             lacking = [part for part in lacking if part == "optimizer"]
         if lacking and not contents.troubles:
             contents.notes.append(f"{since}{' and '.join(lacking)} state is not there: a resume would begin it anew")
-    _tell_missing_ranks(contents, names)
-
-
-def _tell_missing_ranks(contents: Contents, names: list[str]) -> None:
-    ranks = {int(match[1]) for name in names if (match := re.match(r"(?:rng_state|random_states)_(\d+)\.", name))}
-    missing = [str(rank) for rank in range(max(ranks, default=0)) if rank not in ranks]
+    missing = missing_ranks(r"^(?:rng_state|random_states)_(\d+)\.", names)
     if missing:
-        contents.notes.append(f"the random state of rank {', '.join(missing)} is not there, that of rank {max(ranks)} is")
+        contents.notes.append(f"the random state of {', '.join(missing)} is not there, that of a higher rank is")

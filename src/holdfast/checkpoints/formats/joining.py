@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents, FileInfo, Opaque, State, TensorInfo, Trouble
-from holdfast.checkpoints.formats.files import file_info
+from holdfast.checkpoints.formats.files import file_info, no_access
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,21 @@ def join(whole: Contents, part: Contents, *, file: str, key: str = "") -> Any:
 def about(file: str, words: str) -> str:
     """Words about a file of a folder: "optimizer.pt: it is cut short"."""
     return f"{file}: {words[:1].lower()}{words[1:]}"
+
+
+def open_part(whole: Contents, path: Path, opener: Callable[[Path], Contents]) -> Contents | None:
+    """A file or folder of the whole, opened; None, and told, where the system does not let us read it."""
+    try:
+        return opener(path)
+    except OSError as error:
+        denied(whole, error, path.name)
+        return None
+
+
+def denied(whole: Contents, error: OSError, file: str) -> None:
+    """Tell that the system does not let us read a file of the whole."""
+    told = no_access(error, file)
+    whole.troubles.append(replace(told, words=about(file, told.words)))
 
 
 def add_file(whole: Contents, path: Path) -> FileInfo | None:

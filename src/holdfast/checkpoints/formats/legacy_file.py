@@ -27,12 +27,12 @@ def open_legacy(path: Path) -> Contents:
                     Trouble("unreadable", _TAR, "load it where you trust it, and save it again with torch.save")
                 )
                 return contents
-            told, legacy = read_old(file, contents.size)
+            unpickled, legacy = read_old(file, contents.size)
     except OSError as error:
         contents.troubles.append(no_access(error))
         return contents
-    _take(contents, told, legacy)
-    _tell(contents, told, legacy)
+    _take(contents, unpickled, legacy)
+    _tell(contents, unpickled, legacy)
     return contents
 
 
@@ -45,14 +45,14 @@ def _is_tar(head: bytes) -> bool:
     return True
 
 
-def _take(contents: Contents, told: Unpickled, legacy: Legacy) -> None:
-    contents.tree, contents.tensors = told.tree, told.tensors
-    contents.storages = name_kinds([_storage(contents.path, use, legacy) for use in told.storages], told.tensors)
-    contents.refused, contents.needs_code = told.refused, told.needs_code
-    contents.versions.update(versions_in(told.tree))
+def _take(contents: Contents, unpickled: Unpickled, legacy: Legacy) -> None:
+    contents.tree, contents.tensors = unpickled.tree, unpickled.tensors
+    contents.storages = name_kinds([_storage(contents.path, use, legacy) for use in unpickled.storages], unpickled.tensors)
+    contents.refused, contents.needs_code = unpickled.refused, unpickled.needs_code
+    contents.versions.update(versions_in(unpickled.tree))
     if legacy.bare:
         contents.format = "pickle"
-    if any(use.inside and use.offset is None for use in told.storages):
+    if any(use.inside and use.offset is None for use in unpickled.storages):
         contents.notes.append("its tensors were written as text by an old protocol of pickle: their numbers cannot be checked")
     if not legacy.little_endian:
         contents.notes.append("its numbers are stored in big-endian order")
@@ -64,18 +64,18 @@ def _storage(path: Path, use: StorageUse, legacy: Legacy) -> Storage:
     return Storage(path, offset, size, use.dtype, name=f"storage {use.key}")
 
 
-def _tell(contents: Contents, told: Unpickled, legacy: Legacy) -> None:
+def _tell(contents: Contents, unpickled: Unpickled, legacy: Legacy) -> None:
     info = contents.files[0]
-    if told.cut:
+    if unpickled.cut:
         contents.troubles.append(cut_short(info, expected=legacy.expected, rest=f"; it ends in {legacy.part}"))
-    elif told.problem is not None and legacy.part.endswith("its storages"):
-        contents.troubles.append(Trouble("torn", f"Its content and its storages do not fit: {told.problem}.", OLDER))
-    elif told.problem is not None:
-        contents.troubles.append(not_followed(told.problem, where=legacy.part))
-    if legacy.bare and told.end < info.size:
-        contents.notes.append(f"{info.size - told.end:,} bytes follow its pickle; pickle.load reads only the first")
+    elif unpickled.problem is not None and legacy.part.endswith("its storages"):
+        contents.troubles.append(Trouble("torn", f"Its content and its storages do not fit: {unpickled.problem}.", OLDER))
+    elif unpickled.problem is not None:
+        contents.troubles.append(not_followed(unpickled.problem, where=legacy.part))
+    if legacy.bare and unpickled.end < info.size:
+        contents.notes.append(f"{info.size - unpickled.end:,} bytes follow its pickle; pickle.load reads only the first")
     short = too_short(contents)
     if short is not None:
-        contents.troubles.append(replace(short, fix=contents.troubles[0].fix) if told.cut else short)
+        contents.troubles.append(replace(short, fix=contents.troubles[0].fix) if unpickled.cut else short)
     if contents.refused:
         contents.troubles.append(unsafe(contents.refused))

@@ -7,6 +7,7 @@ and a hostile one could name itself.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +67,8 @@ def _lightning(tree: dict[Any, Any]) -> dict[str, Any] | None:
 
 
 def _ultralytics(tree: dict[Any, Any]) -> dict[str, Any] | None:
-    module = any(_class_of(tree.get(name)).startswith("ultralytics.") for name in ("model", "ema"))
-    if not module and not {"train_args", "best_fitness"} <= tree.keys():
-        return None
-    return {"ultralytics": tree.get("version")}
-
-
-def _yolov5(tree: dict[Any, Any]) -> dict[str, Any] | None:
-    module = any(_class_of(tree.get(name)).startswith("models.yolo.") for name in ("model", "ema"))
-    return {} if module else None
+    known = _holds_module(tree, "ultralytics.") or {"train_args", "best_fitness"} <= tree.keys()
+    return {"ultralytics": tree.get("version")} if known else None
 
 
 def _openmmlab(tree: dict[Any, Any]) -> dict[str, Any] | None:
@@ -82,30 +76,22 @@ def _openmmlab(tree: dict[Any, Any]) -> dict[str, Any] | None:
     if not isinstance(meta, dict) or "state_dict" not in tree:
         return None
     names = ("mmengine", "mmcv", "mmdet", "mmseg", "mmcls", "mmpretrain")
-    versions = {name: meta.get(f"{name}_version") for name in names if f"{name}_version" in meta}
-    return versions or None
+    return {name: meta[f"{name}_version"] for name in names if f"{name}_version" in meta} or None
 
 
-def _timm(tree: dict[Any, Any]) -> dict[str, Any] | None:
-    return {} if {"arch", "state_dict", "epoch", "version"} <= tree.keys() else None
-
-
-def _fairseq(tree: dict[Any, Any]) -> dict[str, Any] | None:
-    return {} if {"model", "optimizer_history", "extra_state"} <= tree.keys() else None
-
-
-_PRODUCERS = {
+_PRODUCERS: dict[str, Callable[[dict[Any, Any]], dict[str, Any] | None]] = {
     "lightning": _lightning,
     "ultralytics": _ultralytics,
-    "yolov5": _yolov5,
+    "yolov5": lambda tree: {} if _holds_module(tree, "models.yolo.") else None,
     "openmmlab": _openmmlab,
-    "timm": _timm,
-    "fairseq": _fairseq,
+    "timm": lambda tree: {} if {"arch", "state_dict", "epoch", "version"} <= tree.keys() else None,
+    "fairseq": lambda tree: {} if {"model", "optimizer_history", "extra_state"} <= tree.keys() else None,
 }
 
 
-def _class_of(value: Any) -> str:
-    return value.name if isinstance(value, Opaque) else ""
+def _holds_module(tree: dict[Any, Any], package: str) -> bool:
+    """Whether the model was pickled whole, and its class is of that package."""
+    return any(isinstance(one := tree.get(name), Opaque) and one.name.startswith(package) for name in ("model", "ema"))
 
 
 def _is_version(value: Any) -> bool:

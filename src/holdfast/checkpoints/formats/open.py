@@ -8,16 +8,14 @@ A file is known by its first bytes; its name counts only where these say nothing
 
 from __future__ import annotations
 
-import os
-import re
 import stat
 import time
 from pathlib import Path
 
 from holdfast.checkpoints.contents import Contents, Trouble
-from holdfast.checkpoints.formats.files import few, holds, no_access
+from holdfast.checkpoints.formats.files import few, holds, missing_ranks, no_access
 from holdfast.checkpoints.formats.find import DEEPSPEED, HOLDFAST, SPARE, UNFINISHED, find_checkpoints, folder_kind, search
-from holdfast.checkpoints.formats.joining import join, trouble
+from holdfast.checkpoints.formats.joining import join, open_part, trouble
 from holdfast.checkpoints.formats.kinds import recognise
 from holdfast.checkpoints.formats.one_file import open_file, recognise_producer
 from holdfast.checkpoints.formats.sharded import open_index
@@ -100,15 +98,12 @@ def _just_a_folder(path: Path, inside: set[str]) -> Trouble:
 
 
 def _tell_whether_being_written(contents: Contents) -> None:
-    """A torn file that someone is writing is no loss yet; that is told first."""
+    """A torn file that someone is writing is no loss yet."""
     newest = max(contents.files, key=lambda info: info.modified, default=None)
     if newest is None or contents.state != "torn":
         return
-    writer, age = who_writes(newest.path), time.time() - newest.modified
-    if writer is not None:
-        words = f"It is still being written: process {writer} has {newest.path.name} open."
-        contents.troubles.insert(0, Trouble("torn", words, "look again when the save is done", newest.path.name))
-    elif 0 <= age < _JUST_NOW and not any("still being saved" in trouble.words for trouble in contents.troubles):
+    age = time.time() - newest.modified
+    if 0 <= age < _JUST_NOW and not any("still being saved" in trouble.words for trouble in contents.troubles):
         contents.notes.append(
             f"{newest.path.name} was changed {age:.0f} seconds ago: if a save is underway, look again when it is done"
         )
@@ -145,9 +140,6 @@ def _unknown(path: Path, trouble: Trouble) -> Contents:
     return Contents(path=path, format="unknown", troubles=[trouble])
 
 
-_RANK = re.compile(r"zero_pp_rank_(\d+)_mp_rank_(\d+)")
-
-
 def open_deepspeed(path: Path) -> Contents:
     """All files of the folder as one checkpoint. Raises OSError where the folder cannot be listed."""
     contents = Contents(path=path, format="deepspeed", producer="deepspeed", tree={})
@@ -156,15 +148,16 @@ def open_deepspeed(path: Path) -> Contents:
         _add(contents, path / name)
     if not any("model_states" in name for name in names):
         trouble(contents, "torn", "The folder has no model states: the save was interrupted.", "use an older one")
-    _tell_missing_ranks(contents, names)
+    missing = missing_ranks(r"zero_pp_rank_(\d+)_mp_rank_\d+.*optim", names)
+    if missing:
+        words = f"The optimizer states of {few(missing)} are missing: the save was interrupted or a file was left out."
+        trouble(contents, "torn", words, "use an older one, or copy it again")
     return contents
 
 
 def _add(contents: Contents, path: Path) -> None:
-    try:
-        part = open_file(path)
-    except OSError as error:
-        contents.troubles.append(no_access(error, path.name))
+    part = open_part(contents, path, open_file)
+    if part is None:
         return
     key = path.name.removesuffix(".pt")
     tree = join(contents, part, file=path.name, key=key)
@@ -172,56 +165,3 @@ def _add(contents: Contents, path: Path) -> None:
     version = tree.get("ds_version") if isinstance(tree, dict) else None
     if isinstance(version, str):
         contents.versions["deepspeed"] = version
-
-
-def _tell_missing_ranks(contents: Contents, names: list[str]) -> None:
-    """Ranks are numbered from zero: one that is missing below the highest was not written."""
-    ranks = {int(match[1]) for name in names if "optim" in name and (match := _RANK.search(name))}
-    missing = [f"rank {rank}" for rank in range(max(ranks, default=0)) if rank not in ranks]
-    if missing:
-        words = f"The optimizer states of {few(missing)} are missing: the save was interrupted or a file was left out."
-        trouble(contents, "torn", words, "use an older one, or copy it again")
-
-
-_MOST = 4_000  # processes that are asked
-
-
-def who_writes(path: Path) -> int | None:
-    """The process that has a file open for writing; None if there is none, or none that can be seen.
-
-    Seen are, on Linux, the processes of the same user.
-    """
-    try:
-        facts = path.stat()
-    except OSError:
-        return None
-    return next((process for process in _processes() if _has_open(process, facts)), None)
-
-
-def _processes() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdecimal()][:_MOST]  # noqa: PTH208
-    except OSError:
-        return []
-
-
-def _has_open(process: int, wanted: os.stat_result) -> bool:
-    if process == os.getpid():
-        return False
-    try:
-        names = os.listdir(f"/proc/{process}/fd")  # noqa: PTH208
-    except OSError:
-        return False
-    return any(_is_writer(process, name, wanted) for name in names)
-
-
-def _is_writer(process: int, name: str, wanted: os.stat_result) -> bool:
-    try:
-        facts = Path(f"/proc/{process}/fd/{name}").stat()
-        if (facts.st_dev, facts.st_ino) != (wanted.st_dev, wanted.st_ino):
-            return False
-        lines = Path(f"/proc/{process}/fdinfo/{name}").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return False
-    flags = next((int(line.split()[1], 8) for line in lines if line.startswith("flags:")), 0)
-    return flags & os.O_ACCMODE != os.O_RDONLY

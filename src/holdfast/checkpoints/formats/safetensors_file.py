@@ -13,40 +13,20 @@ from typing import IO, Any
 
 from holdfast.checkpoints.contents import Contents, Storage, TensorInfo, Trouble
 from holdfast.checkpoints.formats.files import BadJson, few, file_info, no_access, parse_json, shown
+from holdfast.checkpoints.harmless import ITEM_SIZES
 
 LONGEST_HEADER = 32 << 20  # bytes; the library reads up to 100 MB, which would be 800,000 tensors in one file
 MOST_VALUES = 2_000_000  # in the header: some 250,000 tensors, which take 200 MB to list
 MOST_TROUBLES = 8
 MOST_DIMENSIONS = 64  # torch has no tensor with more
 
-DTYPES = {  # name in the file: (name in torch, bits)
-    "BOOL": ("bool", 8),
-    "U8": ("uint8", 8),
-    "I8": ("int8", 8),
-    "I16": ("int16", 16),
-    "U16": ("uint16", 16),
-    "F16": ("float16", 16),
-    "BF16": ("bfloat16", 16),
-    "I32": ("int32", 32),
-    "U32": ("uint32", 32),
-    "F32": ("float32", 32),
-    "I64": ("int64", 64),
-    "U64": ("uint64", 64),
-    "F64": ("float64", 64),
-    "C64": ("complex64", 64),
-    "C128": ("complex128", 128),
-    "F8_E4M3": ("float8_e4m3fn", 8),
-    "F8_E5M2": ("float8_e5m2", 8),
-    "F8_E8M0": ("float8_e8m0fnu", 8),
-    "F8_E4M3FNUZ": ("float8_e4m3fnuz", 8),
-    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 8),
-}
-PACKED = {
-    "F4": 4,
-    "F4_E2M1": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-}  # several numbers to some bytes: their size is known, not how to read them
+_DTYPES = """
+    BOOL:bool U8:uint8 I8:int8 I16:int16 U16:uint16 I32:int32 U32:uint32 I64:int64 U64:uint64 F16:float16 BF16:bfloat16
+    F32:float32 F64:float64 C64:complex64 C128:complex128 F8_E4M3:float8_e4m3fn F8_E5M2:float8_e5m2 F8_E8M0:float8_e8m0fnu
+    F8_E4M3FNUZ:float8_e4m3fnuz F8_E5M2FNUZ:float8_e5m2fnuz
+"""
+DTYPES: dict[str, str] = dict(pair.split(":") for pair in _DTYPES.split())  # name in the file: name in torch
+PACKED = {"F4": 4, "F4_E2M1": 4, "F6_E2M3": 6, "F6_E3M2": 6}  # bits: their size is known, not how to read them
 
 AGAIN = "copy or download the file again; if this is where it was saved, use an older checkpoint"
 
@@ -106,7 +86,7 @@ def fill(contents: Contents, path: Path, header: Header, size: int) -> None:
     for entry in header.entries:
         if _size_trouble(entry):
             continue
-        dtype = DTYPES[entry.dtype][0] if entry.dtype in DTYPES else entry.dtype.lower()
+        dtype = DTYPES.get(entry.dtype) or entry.dtype.lower()
         packed += [entry.name] if entry.dtype in PACKED else []
         info = TensorInfo(entry.name, dtype, entry.shape, len(contents.storages))
         begin, end = (min(header.data + at, size) for at in (entry.begin, entry.end))
@@ -218,7 +198,7 @@ def _end_troubles(header: Header, size: int, wanted: int) -> list[Trouble]:
 
 
 def _size_trouble(entry: Entry) -> Trouble | None:
-    bits = DTYPES[entry.dtype][1] if entry.dtype in DTYPES else PACKED.get(entry.dtype)
+    bits = 8 * ITEM_SIZES[DTYPES[entry.dtype]] if entry.dtype in DTYPES else PACKED.get(entry.dtype)
     if bits is None:
         words = f"The tensor {shown(entry.name)} holds numbers of a kind that is not known: {shown(entry.dtype)}."
         return Trouble("unreadable", words, "a newer safetensors may read it; otherwise " + AGAIN, entry.name)

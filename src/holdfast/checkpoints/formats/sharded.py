@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.checkpoints.contents import Contents
 from holdfast.checkpoints.formats.files import BadJson, few, no_access, read_json, shown
 from holdfast.checkpoints.formats.find import SHARD
-from holdfast.checkpoints.formats.joining import add_file, join, trouble
+from holdfast.checkpoints.formats.joining import add_file, join, open_part, trouble
 from holdfast.checkpoints.formats.one_file import open_file
 
 _FETCH = "copy or download the missing files again; if this is where it was saved, use an older checkpoint"
@@ -73,13 +73,11 @@ def _add_shard(contents: Contents, folder: Path, name: str, wanted: list[str]) -
             contents, "unreadable", f"The index names a file outside of its folder: {shown(name)}.", "do not load it", name[:60]
         )
         return
-    try:
-        part = open_file(folder / name)
-    except FileNotFoundError:
+    if not (folder / name).exists():
         trouble(contents, "torn", f"{shown(name)} is missing, and with it {len(wanted)} tensors: {few(wanted)}.", _FETCH, name)
         return
-    except OSError as error:
-        contents.troubles.append(no_access(error, name))
+    part = open_part(contents, folder / name, open_file)
+    if part is None:
         return
     tree = join(contents, part, file=name)
     if isinstance(tree, dict):

@@ -9,7 +9,6 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Contents, FileInfo, Storage, TensorInfo, Trouble
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.harmless import ITEM_SIZES
 
 OLDER = "use an older one: holdfast checkpoints choose FOLDER"
 _JUST_NOW = 10.0  # seconds in which a save may still go on
@@ -48,16 +47,6 @@ def not_followed(problem: str, *, where: str = "") -> Trouble:
     return Trouble("unreadable", words, "it was overwritten or is of another kind: copy it again, or use an older one", where)
 
 
-def needs(tensor: TensorInfo) -> int:
-    """Bytes that a tensor needs, from the beginning of its storage to its last number."""
-    if 0 in tensor.shape:
-        return 0
-    size = ITEM_SIZES.get(tensor.dtype, 1)
-    if tensor.stride is None:
-        return (tensor.offset + tensor.count) * size
-    return (tensor.offset + 1 + sum((length - 1) * step for length, step in zip(tensor.shape, tensor.stride, strict=True))) * size
-
-
 def name_kinds(storages: list[Storage], tensors: Sequence[TensorInfo]) -> list[Storage]:
     """Newer torch writes storages without a kind; they are of the kind of their tensors, if these agree."""
     kinds: dict[int, set[str]] = {}
@@ -71,7 +60,7 @@ def name_kinds(storages: list[Storage], tensors: Sequence[TensorInfo]) -> list[S
 
 def too_short(contents: Contents) -> Trouble | None:
     """The trouble of tensors that need more bytes than their storage has."""
-    short = [tensor.name for tensor in contents.tensors if needs(tensor) > contents.storages[tensor.storage].size]
+    short = [tensor.name for tensor in contents.tensors if tensor.span[1] > contents.storages[tensor.storage].size]
     if not short:
         return None
     words = f"{'A tensor is' if len(short) == 1 else f'{len(short):,} tensors are'} not there in full: {few(short)}."

@@ -99,31 +99,31 @@ class _Archive:
 
     # --- the content
 
-    def _unpickled(self, pickle: Record, found: Findings | None = None) -> Unpickled:
+    def _unpickled(self, pickle: Record, findings: Findings | None = None) -> Unpickled:
         if pickle.method == STORED:
-            return read_pickle(self._file, start=pickle.offset, end=min(pickle.end, self._info.size), found=found)
+            return read_pickle(self._file, start=pickle.offset, end=min(pickle.end, self._info.size), findings=findings)
         data = unpack(self._file, pickle, self._may_unpack)
         if data is None:
             return Unpickled(problem="it is packed, and cannot be unpacked")
         self._may_unpack -= len(data)
-        return read_pickle(io.BytesIO(data), located=False, found=found)
+        return read_pickle(io.BytesIO(data), located=False, findings=findings)
 
-    def _content(self, told: Unpickled, name: str) -> None:
+    def _content(self, unpickled: Unpickled, name: str) -> None:
         contents = self._contents
-        contents.tree, contents.tensors = told.tree, told.tensors
-        contents.storages = name_kinds([self._storage(use) for use in told.storages], told.tensors)
-        contents.versions.update(versions_in(told.tree))
-        self._judge(told, name)
+        contents.tree, contents.tensors = unpickled.tree, unpickled.tensors
+        contents.storages = name_kinds([self._storage(use) for use in unpickled.storages], unpickled.tensors)
+        contents.versions.update(versions_in(unpickled.tree))
+        self._judge(unpickled, name)
         short = too_short(contents)
         if short is not None:
             contents.troubles.append(short)
 
-    def _judge(self, told: Unpickled, where: str) -> None:
+    def _judge(self, unpickled: Unpickled, where: str) -> None:
         contents = self._contents
-        contents.refused = list(dict.fromkeys((*contents.refused, *told.refused)))
-        contents.needs_code = list(dict.fromkeys((*contents.needs_code, *told.needs_code)))
-        if told.problem is not None:
-            contents.troubles.append(not_followed(told.problem, where=where))
+        contents.refused = list(dict.fromkeys((*contents.refused, *unpickled.refused)))
+        contents.needs_code = list(dict.fromkeys((*contents.needs_code, *unpickled.needs_code)))
+        if unpickled.problem is not None:
+            contents.troubles.append(not_followed(unpickled.problem, where=where))
 
     def _storage(self, use: StorageUse) -> Storage:
         """Where a storage lies. Of one that is packed or missing, no byte is there."""
@@ -142,10 +142,10 @@ class _Archive:
         for record in self._records:
             if record is main or not record.name.lower().endswith(".pkl"):
                 continue
-            told = self._unpickled(record, self._others)
+            unpickled = self._unpickled(record, self._others)
             if record.problem == CUT:
-                told.problem = None  # it is the file that is cut
-            self._judge(told, record.name)
+                unpickled.problem = None  # it is the file that is cut
+            self._judge(unpickled, record.name)
 
     def _unsafe(self) -> None:
         if self._contents.refused:
@@ -236,10 +236,10 @@ class _Archive:
                 main = self._unpickled(record)
                 lengths.update({f"{top}data/{use.key}": _bytes_of(use) for use in main.storages if not use.inside})
         self._take(records)
-        told = main or Unpickled()
-        if told.cut:
-            told.problem = None  # it is the file that is cut
-        self._content(told, f"{self._top}data.pkl")
+        unpickled = main or Unpickled()
+        if unpickled.cut:
+            unpickled.problem = None  # it is the file that is cut
+        self._content(unpickled, f"{self._top}data.pkl")
         self._other_pickles(self._named("data.pkl"))
         self._unsafe()
         return records[0].end + sum(length + _OVERHEAD for length in lengths.values()) if lengths else None

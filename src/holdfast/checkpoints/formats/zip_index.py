@@ -47,28 +47,31 @@ class BrokenIndex(Exception):
     """An index that does not add up; the text says why."""
 
 
-def read_index(file: IO[bytes], size: int) -> list[Record] | None:
-    """The records, in the order of the index; None if the file has no index. Raises BrokenIndex, OSError."""
+def read_index(file: IO[bytes], size: int, start: int = 0) -> list[Record] | None:
+    """The records, in the order of the index; None if the file has no index. Raises BrokenIndex, OSError.
+
+    An archive of that size may begin at `start` in a larger file; the offsets of its records are counted from there.
+    """
     tail_at = max(0, size - _TAIL)
-    tail = _read(file, tail_at, size - tail_at)
+    tail = _read(file, start + tail_at, size - tail_at)
     at = tail.rfind(_END)
     if at < 0 or len(tail) - at < 22:
         return None
-    count, length, start = struct.unpack("<HII", tail[at + 10 : at + 20])
+    count, length, first = struct.unpack("<HII", tail[at + 10 : at + 20])
     before = tail_at + at
-    locator = _read(file, before - 20, 20) if before >= 20 else b""
+    locator = _read(file, start + before - 20, 20) if before >= 20 else b""
     if locator.startswith(_LOCATOR):
         before = struct.unpack("<Q", locator[8:16])[0]
-        larger = _read(file, before, 56)
+        larger = _read(file, start + before, 56) if before + 56 <= size else b""
         if len(larger) < 56 or not larger.startswith(_END64):
             raise BrokenIndex("the end of the index is not where it should be")
-        count, length, start = struct.unpack("<QQQ", larger[32:56])
-    if start + length > before or length > _LARGEST_INDEX or 46 * count > length:
+        count, length, first = struct.unpack("<QQQ", larger[32:56])
+    if first + length > before or length > _LARGEST_INDEX or 46 * count > length:
         raise BrokenIndex("the index does not lie where it should")
-    return list(_entries(file, _read(file, start, length), count, start))
+    return list(_entries(file, _read(file, start + first, length), count, first, start))
 
 
-def _entries(file: IO[bytes], index: bytes, count: int, limit: int) -> Iterator[Record]:
+def _entries(file: IO[bytes], index: bytes, count: int, limit: int, base: int) -> Iterator[Record]:
     at = 0
     for _ in range(count):
         if index[at : at + 4] != _ENTRY or len(index) < at + 46:
@@ -81,7 +84,7 @@ def _entries(file: IO[bytes], index: bytes, count: int, limit: int) -> Iterator[
         at += 46 + names + extras + comment
         size, packed, start = _larger(extra, size, packed, start)
         record = Record(name.decode("utf-8", "replace"), start, start, size, packed, method, crc)
-        record.problem = _place(file, record, name, limit) or _flaw(flags, record)
+        record.problem = _place(file, record, name, limit, base) or _flaw(flags, record)
         yield record
 
 
@@ -108,9 +111,9 @@ def _flaw(flags: int, record: Record) -> str:
     return ""
 
 
-def _place(file: IO[bytes], record: Record, name: bytes, limit: int) -> str:
+def _place(file: IO[bytes], record: Record, name: bytes, limit: int, base: int) -> str:
     """Find where the bytes begin: the local header has a padding of its own."""
-    header = _read(file, record.start, 30 + len(name)) if record.start + 30 <= limit else b""
+    header = _read(file, base + record.start, 30 + len(name)) if record.start + 30 <= limit else b""
     if not header.startswith(_LOCAL) or len(header) < 30:
         return "is not where the index says"
     flags = struct.unpack("<H", header[6:8])[0]

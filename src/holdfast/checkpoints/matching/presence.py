@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from holdfast.checkpoints.matching.sides import Difference, Group, Labels, count, grouped, some
+from holdfast.checkpoints.formats.files import few
+from holdfast.checkpoints.matching.sides import Difference, Group, Labels, count, grouped, unfit
 
 _ADAPTER = re.compile(r"(^|\.)(lora_\w+|base_layer|modules_to_save|ia3_l|adapter\w*)(\.|$)")
 _QUANTISED = re.compile(r"(absmax|quant_map|quant_state\.\w+|SCB|_packed_params\S*|zero_point|qweight|qzeros|nested_absmax)$")
@@ -32,15 +33,7 @@ class Lone:
 
 def meanings(lone: Lone, labels: Labels) -> list[Difference]:
     """What they mean, and at the end whatever is left."""
-    found = [
-        *_depth(lone, labels),
-        *_flat(lone),
-        *_quantised(lone, labels),
-        *_adapters(lone, labels),
-        *_statistics(lone, labels),
-        *_biases(lone, labels),
-    ]
-    return [*found, *_modules(lone, labels)]
+    return [*_depth(lone, labels), *_flat(lone), *_kinds(lone, labels), *_modules(lone, labels)]
 
 
 def _depth(lone: Lone, labels: Labels) -> Iterator[Difference]:
@@ -60,13 +53,9 @@ def _depth(lone: Lone, labels: Labels) -> Iterator[Difference]:
             missing, unexpected = lone.take(lambda name, lonely=lonely: name.startswith(lonely))  # type: ignore[misc]
             told.setdefault((_NUMBER.sub("N", stem), len(one), len(other)), (stem, []))[1].extend(missing + unexpected)
     for (_, one_has, other_has), (stem, names) in told.items():
-        yield Difference(
-            kind="depth",
-            words=f"another number of layers: {stem}0 … has {labels.both(one_has, other_has)}",
-            stops="weights",
-            fix=f"build the model with {one_has} of them; layers that were never trained cannot stand beside those that were",
-            names=tuple(names),
-        )
+        words = f"another number of layers: {stem}0 … has {labels.both(one_has, other_has)}"
+        fix = f"build the model with {one_has} of them; layers that were never trained cannot stand beside those that were"
+        yield unfit("depth", words, fix, names)
 
 
 def _numbered(names: Collection[str]) -> dict[str, dict[int, set[str]]]:
@@ -84,79 +73,50 @@ def _numbered(names: Collection[str]) -> dict[str, dict[int, set[str]]]:
 def _flat(lone: Lone) -> Iterator[Difference]:
     missing, unexpected = lone.take(lambda name: bool(_FLAT.search(name)))
     if missing or unexpected:
-        yield Difference(
-            kind="flat-parameters",
-            words="FSDP saved one rank's part of its flat parameters: they have no names and no shapes of their own",
-            stops="weights",
-            fix="save with FSDP's full or sharded state dict type, or through CheckpointStore, which keeps the names",
-            names=tuple(missing + unexpected),
-        )
+        words = "FSDP saved one rank's part of its flat parameters: they have no names and no shapes of their own"
+        fix = "save with FSDP's full or sharded state dict type, or through CheckpointStore, which keeps the names"
+        yield unfit("flat-parameters", words, fix, missing + unexpected)
 
 
-def _quantised(lone: Lone, labels: Labels) -> Iterator[Difference]:
-    missing, unexpected = lone.take(lambda name: bool(_QUANTISED.search(name)))
-    has, has_not = (labels.one, labels.other) if unexpected else (labels.other, labels.one)
-    if missing or unexpected:
-        yield Difference(
-            kind="quantised",
-            words=f"{has} is quantised and {has_not} is not",
-            stops="weights",
-            fix="quantise both in the same way, or load the weights from before they were quantised",
-            names=tuple(missing + unexpected),
-        )
-
-
-def _adapters(lone: Lone, labels: Labels) -> Iterator[Difference]:
-    missing, unexpected = lone.take(lambda name: bool(_ADAPTER.search(name)))
-    if unexpected:
-        yield Difference(
-            kind="adapters",
-            words=f"{labels.one} holds adapters (LoRA) that {labels.other} does not have: {some(unexpected)}",
-            stops="weights",
-            fix="put the same adapters into the model before loading, or merge them and save again",
-            names=tuple(unexpected),
-        )
-    if missing:
-        yield Difference(
-            kind="adapters",
-            words=f"{labels.other} has adapters (LoRA) that {labels.one} does not hold: {some(missing)}",
-            stops="weights",
-            fix="load the base model first and put the adapters in afterwards",
-            names=tuple(missing),
-        )
-
-
-def _statistics(lone: Lone, labels: Labels) -> Iterator[Difference]:
-    both = set(lone.here) & set(lone.there)
-    missing, unexpected = lone.take(lambda name: bool(_STATISTICS.search(name)) and _STATISTICS.sub(r"\1weight", name) in both)
-    for names, has, has_not in ((missing, labels.other, labels.one), (unexpected, labels.one, labels.other)):
-        if names:
-            yield Difference(
-                kind="statistics",
-                words=f"{has} keeps running statistics (BatchNorm) in {count(len(names), 'place')} and {has_not} does not",
-                stops="weights",
-                fix="build the model with the same normalisation layers (BatchNorm, GroupNorm, track_running_stats)",
-                names=tuple(names),
-            )
-
-
-def _biases(lone: Lone, labels: Labels) -> Iterator[Difference]:
-    """A bias whose layer both have."""
+def _kinds(lone: Lone, labels: Labels) -> Iterator[Difference]:
+    """Kinds of weights that one side has and the other has not."""
     both = set(lone.here) & set(lone.there)
 
-    def is_lone(name: str) -> bool:
+    def is_statistic(name: str) -> bool:
+        return bool(_STATISTICS.search(name)) and _STATISTICS.sub(r"\1weight", name) in both
+
+    def is_lone_bias(name: str) -> bool:
         return name.endswith("bias") and f"{name.removesuffix('bias')}weight" in both
 
-    missing, unexpected = lone.take(is_lone)
-    for names, has, has_not, told in ((missing, labels.other, labels.one, False), (unexpected, labels.one, labels.other, True)):
-        if names:
-            yield Difference(
-                kind="bias",
-                words=f"{count(len(names), 'layer')} with a bias in {has} and without one in {has_not}: {some(names)}",
-                stops="weights",
-                fix=f"build the layers with bias={told}",
-                names=tuple(names),
-            )
+    for kind, belongs in (
+        ("quantised", lambda name: bool(_QUANTISED.search(name))),
+        ("adapters", lambda name: bool(_ADAPTER.search(name))),
+        ("statistics", is_statistic),
+        ("bias", is_lone_bias),
+    ):
+        missing, unexpected = lone.take(belongs)
+        if unexpected:
+            yield unfit(kind, *_words_of_kind(kind, unexpected, labels.one, labels.other, in_file=True), unexpected)
+        if missing and not (kind == "quantised" and unexpected):
+            yield unfit(kind, *_words_of_kind(kind, missing, labels.other, labels.one, in_file=False), missing)
+
+
+def _words_of_kind(kind: str, names: list[str], has: str, has_not: str, *, in_file: bool) -> tuple[str, str]:
+    """What it means that one side has weights of a kind, and what to do."""
+    if kind == "quantised":
+        fix = "quantise both in the same way, or load the weights from before they were quantised"
+        return f"{has} is quantised and {has_not} is not", fix
+    if kind == "adapters" and in_file:
+        fix = "put the same adapters into the model before loading, or merge them and save again"
+        return f"{has} holds adapters (LoRA) that {has_not} does not have: {few(names)}", fix
+    if kind == "adapters":
+        fix = "load the base model first and put the adapters in afterwards"
+        return f"{has} has adapters (LoRA) that {has_not} does not hold: {few(names)}", fix
+    if kind == "statistics":
+        fix = "build the model with the same normalisation layers (BatchNorm, GroupNorm, track_running_stats)"
+        return f"{has} keeps running statistics (BatchNorm) in {count(len(names), 'place')} and {has_not} does not", fix
+    words = f"{count(len(names), 'layer')} with a bias in {has} and without one in {has_not}: {few(names)}"
+    return words, f"build the layers with bias={in_file}"
 
 
 def _modules(lone: Lone, labels: Labels) -> Iterator[Difference]:
@@ -172,24 +132,17 @@ def _modules(lone: Lone, labels: Labels) -> Iterator[Difference]:
         if whole:
             yield _parts(whole, has, kind)
         if single:
-            words = f"{count(len(single), 'weight')} only in {has}: {some(single)}"
-            yield Difference(
-                kind=kind,
-                words=words,
-                stops="weights",
-                fix=_leave_out(single, kind),
-                names=tuple(group.label for group in single),
-            )
+            words = f"{count(len(single), 'weight')} only in {has}: {few(single)}"
+            yield unfit(kind, words, _leave_out(single, kind), (group.label for group in single))
 
 
 def _parts(groups: list[Group], has: str, kind: str) -> Difference:
     names = tuple(name for group in groups for name in group.names)
     if len(groups) <= 3 and all(_HEAD.search(group.label) for group in groups):
-        words = f"another head or task: {some(groups)} only in {has}"
+        words = f"another head or task: {few(groups)} only in {has}"
     else:
-        words = f"other parts or tasks: {some(groups)} only in {has}"
-    fix = _leave_out(groups, kind)
-    return Difference(kind=f"{kind}-parts", words=words, stops="weights", fix=fix, names=names)
+        words = f"other parts or tasks: {few(groups)} only in {has}"
+    return unfit(f"{kind}-parts", words, _leave_out(groups, kind), names)
 
 
 def _leave_out(groups: list[Group], kind: str) -> str:
@@ -207,4 +160,4 @@ def coverage(pairs: Mapping[str, str], here: int, there: int, labels: Labels) ->
     known = f"{len(pairs):,} of the {there:,} weights of {labels.other}"
     words = f"another architecture: {known} are among the {here:,} of {labels.one}"
     fix = "build the model that was saved (holdfast checkpoints inspect shows its layers), or choose a checkpoint of this one"
-    return Difference(kind="architecture", words=words, stops="weights", fix=fix)
+    return unfit("architecture", words, fix)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoints.contents import Opaque
-from holdfast.checkpoints.matching.sides import Difference, Labels, OptimizerState, Side, Stops, count, some
+from holdfast.checkpoints.formats.files import few
+from holdfast.checkpoints.matching.sides import Difference, Labels, OptimizerState, Side, Stops, count
 
 _NO_MATTER = re.compile(
     r"(^|_)(paths?|dirs?|folder|files?|saved?|logs?|logging|logger|wandb|project|run|exp|experiment|version|time|date|timestamp"
@@ -116,7 +117,7 @@ def setting_differences(
     """What differs between two sets of settings. Those that only one side has are told in one line, and only if they are few."""
     if not one or not other:
         return []
-    found, unknown, lone = [], [], []
+    differences, unknown, lone = [], [], []
     for path, here, there in differing(one, other):
         if any(value is _ABSENT or value is None for value in (here, there)):
             lone.append(path)
@@ -129,14 +130,14 @@ def setting_differences(
         what, _, then = meaning.words.partition(": ")
         words = f"{what} ({said})" + (f": {then}" if then else "")
         fix = f"set {path} to {show(here)}, as it was trained" if meaning.stops else ""
-        found.append(Difference(kind=meaning.kind, words=words, stops=meaning.stops, fix=fix, names=(path,)))
-    found.sort(key=lambda difference: (difference.stops != "use", difference.kind))
-    found += [Difference(kind="setting", words=said, names=(path,)) for path, said in unknown]
+        differences.append(Difference(kind=meaning.kind, words=words, stops=meaning.stops, fix=fix, names=(path,)))
+    differences.sort(key=lambda difference: (difference.stops != "use", difference.kind))
+    differences += [Difference(kind="setting", words=said, names=(path,)) for path, said in unknown]
     if tell_lone and lone and len(lone) <= len(_flat(one)) // 2:
-        found.append(
-            Difference(kind="setting", words=f"{count(len(lone), 'setting')} only on one side: {some(lone)}", names=tuple(lone))
+        differences.append(
+            Difference(kind="setting", words=f"{count(len(lone), 'setting')} only on one side: {few(lone)}", names=tuple(lone))
         )
-    return found
+    return differences
 
 
 def meaning_of(path: str) -> Meaning | None:
@@ -165,21 +166,21 @@ def _is_no_matter(key: str) -> bool:
 def _aligned(here: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
     """The paths of `here` under those of `there`, where these are shorter."""
     ends = Counter(path.rpartition(".")[2] for path in here)
-    found = {}
+    values = {}
     for path, value in here.items():
         end = path.rpartition(".")[2]
-        found[end if path not in there and end in there and ends[end] == 1 else path] = value
-    return found
+        values[end if path not in there and end in there and ends[end] == 1 else path] = value
+    return values
 
 
 def _flat(settings: Any, path: str = "") -> dict[str, Any]:
     """Path: value; lists, and dicts from numbers to names, stay whole."""
     if not isinstance(settings, Mapping) or not settings or (path and all(str(key).isdecimal() for key in settings)):
         return {path: settings} if path else {}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, inner in settings.items():
-        found |= _flat(inner, f"{path}.{name}" if path else str(name))
-    return found
+        values |= _flat(inner, f"{path}.{name}" if path else str(name))
+    return values
 
 
 def same(one: Any, other: Any) -> bool:
@@ -194,9 +195,9 @@ def same(one: Any, other: Any) -> bool:
         )
     if isinstance(one, bool) or isinstance(other, bool):
         return bool(one is other or str(one).lower() == str(other).lower())
-    numbers = _number(one), _number(other)
-    if numbers[0] is not None and numbers[1] is not None:
-        return abs(numbers[0] - numbers[1]) <= 1e-9 * max(abs(numbers[0]), abs(numbers[1]))
+    both = _number(one), _number(other)
+    if both[0] is not None and both[1] is not None:
+        return abs(both[0] - both[1]) <= 1e-9 * max(abs(both[0]), abs(both[1]))
     return bool(one == other) or str(one) == str(other)
 
 
@@ -290,7 +291,7 @@ def _against_model(one: Side, other: Side) -> Iterator[Difference]:
     for state in one.optimizers:
         strange = [list(shape) for shape in Counter(state.shapes) - parameters]
         if strange:
-            words = f"the optimizer's state belongs to other parameters, such as {some(strange)}: load the weights without it"
+            words = f"the optimizer's state belongs to other parameters, such as {few(strange)}: load the weights without it"
             yield Difference(kind="optimizer", words=words)
         elif state.parameters < total:
             words = f"the optimizer trained {state.parameters:,} of the model's {total:,} parameters: the rest was frozen"

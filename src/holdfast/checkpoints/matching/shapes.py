@@ -11,7 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from holdfast.checkpoints.matching.sides import Difference, Labels, count, some
+from holdfast.checkpoints.formats.files import few
+from holdfast.checkpoints.matching.sides import Difference, Labels, count, unfit
 from holdfast.checkpoints.renames import Shape
 
 Pair = tuple[int, int]
@@ -31,14 +32,14 @@ _CLASSES = re.compile(
 def meanings(shapes: Mismatches, order: Iterable[str], fitting: int, labels: Labels) -> list[Difference]:
     """What the shapes that differ mean. `order` is that of the model's names; `fitting` how many weights do agree."""
     left = dict(shapes)
-    found = [*_positions(left, labels), *_queries(left, labels), *_vocabulary(left, labels), *_patches(left, labels)]
-    found += _inputs(left, list(order), labels)
+    differences = [*_positions(left, labels), *_queries(left, labels), *_vocabulary(left, labels), *_patches(left, labels)]
+    differences += _inputs(left, list(order), labels)
     if len(left) >= max(fitting, _MANY) and (len(left) > _TOO_MANY or any(max(_axes(pair), default=1) for pair in left.values())):
-        return [_width(left, labels), *found]
-    found += _head(left, labels)
+        return [_width(left, labels), *differences]
+    differences += _head(left, labels)
     if left:
-        found.append(_others(left, labels))
-    return found
+        differences.append(_others(left, labels))
+    return differences
 
 
 def _changed(pair: tuple[Shape, Shape]) -> dict[int, Pair] | None:
@@ -71,20 +72,18 @@ def _positions(left: Mismatches, labels: Labels) -> list[Difference]:
     taken = _take(
         left, lambda name, pair: bool(_POSITIONS.search(name)) and len(_axes(pair)) == 1 and max(_axes(pair)) < len(pair[0]) - 1
     )
-    found = []
+    differences = []
     for (one, other), names in _by_pair(taken).items():
         flat = any(len(taken[name][0]) == 2 for name in names)
         grids = _grid(one, flat=flat), _grid(other, flat=flat)
         if None not in grids:
             words = f"another image or patch size: positions for {labels.both(f'{grids[0]} patches', grids[1])}"
-            fix = (
-                "build the model for the image and patch size of the file, or interpolate the position embedding to the new grid"
-            )
+            fix = "build the model for the image and patch size of the file, or interpolate the positions to the new grid"
         else:
             words = f"another number of positions: {labels.both(f'{one:,}', f'{other:,}')}"
             fix = "build the model with that number of positions, or leave the position embedding out and train it anew"
-        found.append(Difference(kind="positions", words=words, stops="weights", fix=fix, names=tuple(names)))
-    return found
+        differences.append(unfit("positions", words, fix, names))
+    return differences
 
 
 def _grid(positions: int, *, flat: bool) -> str | None:
@@ -100,12 +99,11 @@ def _queries(left: Mismatches, labels: Labels) -> list[Difference]:
     """What a detector asks an image with; their number is no number of classes."""
     taken = _take(left, lambda name, shapes: bool(_QUERIES.search(name)) and _only(0, shapes) is not None)
     return [
-        Difference(
-            kind="queries",
-            words=f"another number of queries: {labels.both(f'{one:,}', f'{other:,}')}",
-            stops="weights",
-            fix=f"build the model with {one:,} queries",
-            names=tuple(names),
+        unfit(
+            "queries",
+            f"another number of queries: {labels.both(f'{one:,}', f'{other:,}')}",
+            f"build the model with {one:,} queries",
+            names,
         )
         for (one, other), names in _by_pair(taken).items()
     ]
@@ -118,7 +116,7 @@ def _vocabulary(left: Mismatches, labels: Labels) -> list[Difference]:
         for name, shapes in left.items()
         if _TOKENS.search(name) and len(shapes[0]) == 2 and (pair := _only(0, shapes)) is not None
     }
-    found = []
+    differences = []
     for pair in sorted(rows):
         taken = _take(left, lambda _, shapes, pair=pair: _only(0, shapes) == pair)  # type: ignore[misc]
         words = f"another vocabulary: {labels.both(f'{pair[0]:,} tokens', f'{pair[1]:,}')}"
@@ -126,30 +124,25 @@ def _vocabulary(left: Mismatches, labels: Labels) -> list[Difference]:
             "see first that both use the same tokenizer; then build the model with the tokens of the file, load, and make it "
             f"larger or smaller: model.resize_token_embeddings({pair[1]}) of Hugging Face"
         )
-        found.append(Difference(kind="vocabulary", words=words, stops="weights", fix=fix, names=tuple(taken)))
-    return found
+        differences.append(unfit("vocabulary", words, fix, taken))
+    return differences
 
 
 def _patches(left: Mismatches, labels: Labels) -> list[Difference]:
     """The kernel of the layer that cuts an image into patches."""
     taken = _take(left, lambda name, pair: bool(_PATCHES.search(name)) and min(_axes(pair), default=0) > 1)
-    return [
-        Difference(
-            kind="patch-size",
-            words=f"another patch size: {labels.both(_times(one[2:]), _times(other[2:]))}",
-            stops="weights",
-            fix=f"build the model with a patch size of {_times(one[2:])}",
-            names=(name,),
-        )
-        for name, (one, other) in taken.items()
-    ]
+    differences = []
+    for name, (one, other) in taken.items():
+        words = f"another patch size: {labels.both(_times(one[2:]), _times(other[2:]))}"
+        differences.append(unfit("patch-size", words, f"build the model with a patch size of {_times(one[2:])}", (name,)))
+    return differences
 
 
 def _inputs(left: Mismatches, order: list[str], labels: Labels) -> list[Difference]:
     """Layers whose input differs although nothing before them gives out more: the data has another size."""
     given = Counter(pair for shapes in left.values() if (pair := (_changed(shapes) or {}).get(0)) is not None)
     taken = _take(left, lambda _, shapes: (pair := _only(1, shapes)) is not None and pair not in given)
-    found = []
+    differences = []
     for name, (one, other) in taken.items():
         first = name == next((known for known in order if known in taken or known.endswith("weight")), name)
         what = "input channels" if len(one) > 2 else "input features"
@@ -157,8 +150,8 @@ def _inputs(left: Mismatches, order: list[str], labels: Labels) -> list[Differen
         if not first:
             words += ", and nothing before it changed: images or sequences of another size"
         fix = f"build the model for {one[1]} {what}, or leave {_module(name)} out and train it anew"
-        found.append(Difference(kind="input", words=words, stops="weights", fix=fix, names=(name,)))
-    return found
+        differences.append(unfit("input", words, fix, (name,)))
+    return differences
 
 
 def _head(left: Mismatches, labels: Labels) -> list[Difference]:
@@ -173,9 +166,9 @@ def _head(left: Mismatches, labels: Labels) -> list[Difference]:
     what = "classes" if any(map(_CLASSES.search, taken)) else "outputs"
     said = [labels.both(f"{a:,} {what}", f"{b:,}") for a, b in (pairs[:1] if together else pairs[:3])]
     modules = list(dict.fromkeys(_module(name) for name in taken))
-    words = f"the head {some(modules, 2)} has {'; '.join(said)}"
+    words = f"the head {few(modules, 2)} has {'; '.join(said)}"
     fix = f"load everything but that and train it anew: leave_out={_as_python(modules)}"
-    return [Difference(kind="head", words=words, stops="weights", fix=fix, names=tuple(taken))]
+    return [unfit("head", words, fix, taken)]
 
 
 def _width(left: Mismatches, labels: Labels) -> Difference:
@@ -185,25 +178,25 @@ def _width(left: Mismatches, labels: Labels) -> Difference:
     said = [", ".join(f"{pair[side]:,}" for pair in common) for side in (0, 1)]
     words = f"another architecture: layers of {labels.both(*said)}" if common else "another architecture: most shapes differ"
     fix = "build the model with the sizes of the file; weights of another width cannot be loaded"
-    return Difference(kind="width", words=words, stops="weights", fix=fix, names=tuple(left))
+    return unfit("width", words, fix, left)
 
 
 def _others(left: Mismatches, labels: Labels) -> Difference:
     shown = [f"{name} {list(one)} and {list(other)}" for name, (one, other) in left.items()]
-    words = f"{count(len(left), 'weight')} of another shape: {some(shown, 2)} in {labels.one} and {labels.other}"
+    words = f"{count(len(left), 'weight')} of another shape: {few(shown, 2)} in {labels.one} and {labels.other}"
     modules = list(dict.fromkeys(map(_module, left)))
     fix = f"build the model as the file was saved, or leave them out: leave_out={_as_python(modules)}"
-    return Difference(kind="shape", words=words, stops="weights", fix=fix, names=tuple(left))
+    return unfit("shape", words, fix, left)
 
 
 def _by_pair(taken: Mapping[str, tuple[Shape, Shape]]) -> dict[Pair, list[str]]:
     """Names by the one pair of lengths that differs."""
-    found: dict[Pair, list[str]] = {}
+    pairs: dict[Pair, list[str]] = {}
     for name, shapes in taken.items():
         changed = _changed(shapes) or {}
         if changed:
-            found.setdefault(next(iter(changed.values())), []).append(name)
-    return found
+            pairs.setdefault(next(iter(changed.values())), []).append(name)
+    return pairs
 
 
 def _module(name: str) -> str:

@@ -31,6 +31,11 @@ class Difference:
         return {"kind": self.kind, "words": self.words, "stops": self.stops or None, "fix": self.fix or None, "names": self.names}
 
 
+def unfit(kind: str, words: str, fix: str, names: Iterable[str] = ()) -> Difference:
+    """A difference because of which the weights cannot be put in place."""
+    return Difference(kind=kind, words=words, stops="weights", fix=fix, names=tuple(names))
+
+
 @dataclass(frozen=True, slots=True)
 class Labels:
     """How the two sides are called in sentences: "the checkpoint" and "the model", or two file names."""
@@ -46,13 +51,6 @@ class Labels:
 def count(number: int, what: str, many: str = "") -> str:
     """`1 weight`, `12 weights`."""
     return f"{number:,} {what if number == 1 else many or what + 's'}"
-
-
-def some(names: object, shown: int = 3) -> str:
-    """The first few of a list, and how many more there are."""
-    listed = [str(name) for name in names]  # type: ignore[attr-defined]
-    more = f" and {len(listed) - shown:,} more" if len(listed) > shown else ""
-    return ", ".join(listed[:shown]) + more
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,32 +103,18 @@ class OptimizerState:
         return frozenset(key for key in _BY_SETTING if self.settings and key in self.settings[0])
 
 
-_BY_SETTING = {
-    "betas": "Adam-like",
-    "beta2_decay": "Adafactor",
-    "alpha": "RMSprop",
-    "rho": "Adadelta",
-    "lambd": "ASGD",
-    "etas": "Rprop",
-    "lr_decay": "Adagrad",
-    "line_search_fn": "LBFGS",
-    "momentum": "SGD",
-}
-_BY_STATE = {
-    "exp_avg_sq_row": "Adafactor",
-    "exp_inf": "Adamax",
-    "mu_product": "NAdam",
-    "exp_avg_sq": "Adam-like",
-    "exp_avg_diff": "Adan",
-    "acc_delta": "Adadelta",
-    "square_avg": "RMSprop",
-    "ax": "ASGD",
-    "sum": "Adagrad",
-    "prev": "Rprop",
-    "momentum_buffer": "SGD",
-    "exp_avg": "Lion-like",
-    "old_dirs": "LBFGS",
-}
+def _pairs(text: str) -> dict[str, str]:
+    return dict(pair.split(":") for pair in text.split())
+
+
+_BY_SETTING = _pairs(
+    "betas:Adam-like beta2_decay:Adafactor alpha:RMSprop rho:Adadelta lambd:ASGD etas:Rprop lr_decay:Adagrad "
+    "line_search_fn:LBFGS momentum:SGD"
+)
+_BY_STATE = _pairs(
+    "exp_avg_sq_row:Adafactor exp_inf:Adamax mu_product:NAdam exp_avg_sq:Adam-like exp_avg_diff:Adan acc_delta:Adadelta "
+    "square_avg:RMSprop ax:ASGD sum:Adagrad prev:Rprop momentum_buffer:SGD exp_avg:Lion-like old_dirs:LBFGS"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

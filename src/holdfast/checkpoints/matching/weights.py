@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from holdfast.checkpoints.matching.sides import Side, Weight, count, modules_of, some
+from holdfast.checkpoints.formats.files import few
+from holdfast.checkpoints.matching.sides import Side, Weight, count, modules_of
 from holdfast.checkpoints.renames import COUNTERS, Rename, Shape, find_rename, same_shape
 
 Weights = Mapping[str, Weight]
@@ -57,26 +58,26 @@ def match(
     chosen = {name: there for name, there in rename.names.items() if _is_chosen(there, leave_out, only)}
     pairs = {name: there for name, there in chosen.items() if there in wanted}
     served = set(pairs.values())
-    found = Matched(rename=rename, pairs={})
+    matched = Matched(rename=rename, pairs={})
     for name, there in pairs.items():
-        _put_together(found, name, there, saved[name], wanted[there])
+        _put_together(matched, name, there, saved[name], wanted[there])
     if strict:
         missing = [name for name in wanted if name not in served and _is_chosen(name, leave_out, only)]
-        found.missing.extend(_without_known(missing, wanted, served, found.notes))
+        matched.missing.extend(_without_known(missing, wanted, served, matched.notes))
         unexpected = [name for name in chosen if name not in pairs] if only is None else []
-        found.unexpected.extend(_unasked(unexpected, saved, pairs, rename, other, found.notes))
-    return found
+        matched.unexpected.extend(_unasked(unexpected, saved, pairs, rename, other, matched.notes))
+    return matched
 
 
-def _put_together(found: Matched, name: str, there: str, saved: Weight, wanted: Weight) -> None:
+def _put_together(matched: Matched, name: str, there: str, saved: Weight, wanted: Weight) -> None:
     if not same_shape(saved.shape, wanted.shape):
-        found.shapes[there] = (saved.shape, wanted.shape)
+        matched.shapes[there] = (saved.shape, wanted.shape)
     elif _kind(saved.dtype) != _kind(wanted.dtype) and {saved.dtype, wanted.dtype} not in _ALIKE:
-        found.kinds[there] = (saved.dtype, wanted.dtype)
+        matched.kinds[there] = (saved.dtype, wanted.dtype)
     else:
-        found.pairs[name] = there
+        matched.pairs[name] = there
         if saved.dtype != wanted.dtype:
-            found.dtypes[there] = (saved.dtype, wanted.dtype)
+            matched.dtypes[there] = (saved.dtype, wanted.dtype)
 
 
 def _kind(dtype: str) -> str:
@@ -109,9 +110,9 @@ def _without_known(missing: Sequence[str], wanted: Weights, served: set[str], no
         else:
             rest.append(name)
     if second:
-        notes.append(f"saved under one of its names: {some(second)}")
+        notes.append(f"saved under one of its names: {few(second)}")
     if made:
-        notes.append(f"{count(len(made), 'buffer')} not in the file, kept as the model made {_it(made)}: {some(made)}")
+        notes.append(f"{count(len(made), 'buffer')} not in the file, kept as the model made {_it(made)}: {few(made)}")
     return rest
 
 
@@ -135,9 +136,9 @@ def _unasked(
         else:
             rest.append(name)
     if second:
-        notes.append(f"saved under a second name: {some(second)}")
+        notes.append(f"saved under a second name: {few(second)}")
     if made:
-        notes.append(f"{count(len(made), 'buffer')} in the file that the model makes by itself, left aside: {some(made)}")
+        notes.append(f"{count(len(made), 'buffer')} in the file that the model makes by itself, left aside: {few(made)}")
     return rest
 
 

@@ -21,19 +21,19 @@ _LONGEST = 1 << 62
 _ODD = (TypeError, ValueError, LookupError, OverflowError, AttributeError, struct.error)  # not what this name is given
 
 
-def make(machine: Stack, what: Named, given: tuple[Any, ...]) -> Any:
+def make(machine: Stack, what: Named, args: tuple[Any, ...]) -> Any:
     """What a call of a known name gives; a description of the call otherwise."""
     name = what.full
     try:
         if name in VALUES or name in _MAKERS:
-            machine.found.copy(sum(map(_weight, given)))
+            machine.findings.copy(sum(map(_weight, args)))
         if name in VALUES:
-            return VALUES[name](*given)
+            return VALUES[name](*args)
         if name in _MAKERS:
-            return _MAKERS[name](machine, *given)
+            return _MAKERS[name](machine, *args)
     except _ODD:
         pass
-    return Thing(name, given)
+    return Thing(name, args)
 
 
 def _weight(value: Any) -> int:
@@ -49,8 +49,8 @@ def _encoded(machine: Stack, text: Any, encoding: Any = "utf-8") -> Blob:
     if isinstance(text, LongText):
         return text.latin1() if latin else text.utf8 or Blob(None, text.size)
     size = len(text) if latin else len(text_of(text).encode(encoding))
-    machine.found.spent += size >> 10
-    if machine.found.keep(size):
+    machine.findings.spent += size >> 10
+    if machine.findings.keep(size):
         return Blob(text_of(text).encode(encoding), size)
     return made_again(lambda: iter((text.encode(encoding),)), size)
 
@@ -71,18 +71,18 @@ def _tensor(_: Stack, storage: Any, offset: Any, shape: Any, stride: Any, *_rest
     return Tensor(whole, dtype or whole.dtype, sizes, start + shift, steps)
 
 
-def _tensor_v3(machine: Stack, *given: Any) -> Tensor:
+def _tensor_v3(machine: Stack, *args: Any) -> Tensor:
     """A tensor of a storage without a kind: its own comes seventh."""
-    dtype = given[6]
+    dtype = args[6]
     if not isinstance(dtype, Named) or dtype.module != "torch" or dtype.name not in ITEM_SIZES:
         raise ValueError
-    return _tensor(machine, *given[:4], dtype=dtype.name)
+    return _tensor(machine, *args[:4], dtype=dtype.name)
 
 
-def _quantized(machine: Stack, storage: Any, *given: Any) -> Tensor:
+def _quantized(machine: Stack, storage: Any, *args: Any) -> Tensor:
     if storage.dtype not in ("qint8", "quint8", "qint32"):
         raise ValueError  # several numbers in a byte
-    return _tensor(machine, storage, *given)
+    return _tensor(machine, storage, *args)
 
 
 def _lengths(values: Any) -> tuple[int, ...]:
@@ -107,9 +107,9 @@ def _same(_: Stack, value: Any, *_rest: Any) -> Any:
 def _described(name: str, *parts: str) -> Callable[..., Thing]:
     """A tensor that lies in no single storage, as a thing with its parts."""
 
-    def maker(_: Stack, *given: Any) -> Thing:
+    def maker(_: Stack, *args: Any) -> Thing:
         thing = Thing(name)
-        thing.state = Pairs((part, _plain(value)) for part, value in zip(parts, given, strict=False))
+        thing.state = Pairs((part, _plain(value)) for part, value in zip(parts, args, strict=False))
         return thing
 
     return maker
@@ -130,10 +130,10 @@ def _wrapper(_: Stack, kind: Any, dtype: Any, shape: Any, *_rest: Any) -> Thing:
     return Thing(kind.full, (_plain(dtype), shape))
 
 
-def _of_type(machine: Stack, function: Any, kind: Any, given: Any, state: Any = None) -> Any:
+def _of_type(machine: Stack, function: Any, kind: Any, args: Any, state: Any = None) -> Any:
     """A tensor of a class of its own: the function is called, so it is judged as called."""
     machine.judge_call(kind, "made")
-    made = machine.call(function, given)
+    made = machine.call(function, args)
     if isinstance(made, Thing) and made.state is None:
         made.state = state
     return made
@@ -149,18 +149,18 @@ def _made_the_old_way(machine: Stack, kind: Any, _base: Any, content: Any = None
     return made
 
 
-def _made(machine: Stack, kind: Any, *given: Any) -> Any:
-    return machine.call(kind, given, "made")
+def _made(machine: Stack, kind: Any, *args: Any) -> Any:
+    return machine.call(kind, args, "made")
 
 
-def _made_with_names(machine: Stack, kind: Any, given: Any, named: Any) -> Any:
-    return machine.call(kind, (*given, named), "made")
+def _made_with_names(machine: Stack, kind: Any, args: Any, named: Any) -> Any:
+    return machine.call(kind, (*args, named), "made")
 
 
 def _item(machine: Stack, of: Any, which: Any) -> Thing:
     """`Union[int, str]`. An item of anything else may be the way to a function, or call one."""
     if not isinstance(of, Named) or of.module not in ("typing", "builtins", "collections", "types"):
-        machine.found.refuse("operator.getitem")
+        machine.findings.refuse("operator.getitem")
     return Thing(f"{of.full}[]" if isinstance(of, Named) else "operator.getitem", (which,))
 
 

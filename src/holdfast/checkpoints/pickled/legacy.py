@@ -36,63 +36,63 @@ class Legacy:
     placed: dict[str, tuple[int, int]] = field(default_factory=dict)  # key: offset and bytes that are there
 
 
-def read_legacy(source: Source, found: Findings, machine: type[Stack], *, size: int, depth: int = 0) -> Legacy:
+def read_legacy(source: Source, findings: Findings, machine: type[Stack], *, size: int, depth: int = 0) -> Legacy:
     """Have a machine read the pickles, and find the storages, in a file (or a part of one) that ends at `size`."""
-    told = Legacy()
+    legacy = Legacy()
 
     def read(part: str) -> Stack:
         """Read the next pickle, which is that part."""
-        pickle = machine(source, found, depth=depth).run()
-        told.problem, told.cut, told.part = pickle.problem, pickle.cut, part
+        pickle = machine(source, findings, depth=depth).run()
+        legacy.problem, legacy.cut, legacy.part = pickle.problem, pickle.cut, part
         return pickle
 
     first = read("its content")
     if type(first.value) is not int or first.value != MAGIC:
-        told.bare = told.problem is None or source.offset > _FIRST
-        told.part = told.part if told.bare else "its first bytes"
-        told.value, told.end = first.value, source.offset
-        return told
+        legacy.bare = legacy.problem is None or source.offset > _FIRST
+        legacy.part = legacy.part if legacy.bare else "its first bytes"
+        legacy.value, legacy.end = first.value, source.offset
+        return legacy
     version = read("the version of its form")
-    if told.problem is None and version.value != VERSION:
-        told.problem = "the version of its form is not known"
-    if told.problem is None:
+    if legacy.problem is None and version.value != VERSION:
+        legacy.problem = "the version of its form is not known"
+    if legacy.problem is None:
         written_by = read("the description of the machine that wrote it").value
         facts = written_by if isinstance(written_by, Pairs) else ()
-        told.little_endian = not any(name == "little_endian" and value is False for name, value in facts)
-    if told.problem is None:
+        legacy.little_endian = not any(name == "little_endian" and value is False for name, value in facts)
+    if legacy.problem is None:
         content = read("its content")
-        told.value = content.value
-        if told.problem is None:
+        legacy.value = content.value
+        if legacy.problem is None:
             keys = read("the list of its storages")
-            if told.problem is None:
-                _place(source, told, keys.value, content.keys, size)
-    told.end = source.offset
-    return told
+            if legacy.problem is None:
+                _place(source, legacy, keys.value, content.keys, size)
+    legacy.end = source.offset
+    return legacy
 
 
-def _place(source: Source, told: Legacy, keys: Any, storages: dict[str, StorageUse], size: int) -> None:
+def _place(source: Source, legacy: Legacy, keys: Any, storages: dict[str, StorageUse], size: int) -> None:
     """Where each storage lies. One that is cut short gets the bytes that are there."""
     wanted = [key for key in keys if isinstance(key, str | int)] if isinstance(keys, list) else []
-    told.expected = source.offset + sum(8 + _bytes_of(storages[str(key)]) for key in wanted if str(key) in storages)
+    legacy.expected = source.offset + sum(8 + _bytes_of(storages[str(key)]) for key in wanted if str(key) in storages)
     for key in map(str, wanted):
         storage = storages.get(key)
-        if storage is None or key in told.placed:
-            told.problem, told.part = "another one is listed", "the list of its storages"
+        if storage is None or key in legacy.placed:
+            legacy.problem, legacy.part = "another one is listed", "the list of its storages"
             return
         try:
-            count = int.from_bytes(source.take(8), "little" if told.little_endian else "big", signed=True)
+            count = int.from_bytes(source.take(8), "little" if legacy.little_endian else "big", signed=True)
         except CutShort:
-            told.problem, told.cut, told.part = "it ends in the middle", True, "its storages"
+            legacy.problem, legacy.cut, legacy.part = "it ends in the middle", True, "its storages"
             return
         whole = max(count, 0) * ITEM_SIZES[storage.dtype]
         here = source.offset
-        told.placed[key] = (here, max(0, min(whole, size - here)))
-        told.part = "its storages"
+        legacy.placed[key] = (here, max(0, min(whole, size - here)))
+        legacy.part = "its storages"
         if count != storage.count:
-            told.problem = f"a storage says {count:,} numbers where the content says {storage.count:,}"
+            legacy.problem = f"a storage says {count:,} numbers where the content says {storage.count:,}"
             return
         if here + whole > size:
-            told.problem, told.cut = "it ends in the middle", True
+            legacy.problem, legacy.cut = "it ends in the middle", True
             return
         source.skip(whole)
 
@@ -104,16 +104,16 @@ def _bytes_of(storage: StorageUse) -> int:
 def read_inside(machine: Stack, blob: Any) -> Any:
     """A storage that lies inside a pickle, in the form above. Torch would load it; here it is read by the same rules."""
     if not isinstance(blob, Blob) or machine.depth >= _DEEPEST:
-        machine.found.refuse("torch.storage._load_from_bytes")
+        machine.findings.refuse("torch.storage._load_from_bytes")
         return Thing("torch.storage._load_from_bytes")
     at = blob.offset
     source = blob.open() if at is None else machine.source.part(at, at + blob.size)
     end = source.offset + blob.size
-    known = len(machine.found.storages)
-    told = read_legacy(source, machine.found, type(machine), size=end, depth=machine.depth + 1)
-    if told.bare or told.problem is not None:
-        machine.found.refuse("torch.storage._load_from_bytes")  # torch would load whatever it is
-    for storage in machine.found.storages[known:]:
-        if blob.offset is not None and storage.key in told.placed:
-            storage.offset, storage.size = told.placed[storage.key]
-    return told.value if told.value is not None else Thing("torch.storage._load_from_bytes")
+    known = len(machine.findings.storages)
+    legacy = read_legacy(source, machine.findings, type(machine), size=end, depth=machine.depth + 1)
+    if legacy.bare or legacy.problem is not None:
+        machine.findings.refuse("torch.storage._load_from_bytes")  # torch would load whatever it is
+    for storage in machine.findings.storages[known:]:
+        if blob.offset is not None and storage.key in legacy.placed:
+            storage.offset, storage.size = legacy.placed[storage.key]
+    return legacy.value if legacy.value is not None else Thing("torch.storage._load_from_bytes")

@@ -28,16 +28,13 @@ _GETATTR = "builtins.getattr"  # how protocols below 4 write `Class.method`: jud
 class Machine(Stack):
     """One stream: `run` it, then look at `value` and `problem`."""
 
-    def __init__(self, source: Source, found: Findings, *, depth: int = 0) -> None:
-        super().__init__(source, found, depth=depth)
-        source.keep = found.keep
+    def __init__(self, source: Source, findings: Findings, *, depth: int = 0) -> None:
+        super().__init__(source, findings, depth=depth)
+        source.keep = findings.keep
         self._judged: set[tuple[str, str, Use]] = set()
         self._calls = 0  # one in the other
 
-    def _frame(self, _: int) -> None:
-        pass
-
-    def _readonly_buffer(self, _: None) -> None:
+    def _ignore(self, _: Any) -> None:
         pass
 
     def run(self) -> Machine:
@@ -72,8 +69,8 @@ class Machine(Stack):
                     self._stack.append(read(source))
                 elif do(read(source)):
                     return
-            self.found.spent += _TURN
-            if self.found.spent > LIMIT:
+            self.findings.spent += _TURN
+            if self.findings.spent > LIMIT:
                 raise NotFollowed("it is longer or more nested than a checkpoint ever is")
 
     def _table(self) -> list[tuple[Callable[[Source], Any], Callable[[Any], Any] | None] | None]:
@@ -91,12 +88,12 @@ class Machine(Stack):
         if (module, name, use) in self._judged or (named.full == _GETATTR and use == "named"):
             return named
         self._judged.add((module, name, use))
-        self.found.spent += _NAME
+        self.findings.spent += _NAME
         verdict = judge(module, name, use)
         if verdict == "refused":
-            self.found.refuse(named.full)
+            self.findings.refuse(named.full)
         elif verdict == "needs code":
-            self.found.needs_code.setdefault(named.full)
+            self.findings.needs_code.setdefault(named.full)
         return named
 
     def _name(self, pair: tuple[str, str]) -> None:
@@ -107,30 +104,30 @@ class Machine(Stack):
         if isinstance(module, str) and isinstance(name, str):
             self._stack.append(self.name(module, name))
         else:
-            self.found.refuse("a name that is put together while loading")
+            self.findings.refuse("a name that is put together while loading")
             self._stack.append(Thing("a name"))
 
     def _extension(self, code: int) -> None:
-        self.found.refuse(f"extension code {code}")
+        self.findings.refuse(f"extension code {code}")
         self._stack.append(Thing(f"extension code {code}"))
 
     # --- calls
 
     def call(self, what: Any, arguments: Any, use: Use = "called") -> Any:
         """What a call would give, described."""
-        self.found.spent += CONTAINER
-        given = arguments if isinstance(arguments, tuple) else (arguments,)
+        self.findings.spent += CONTAINER
+        args = arguments if isinstance(arguments, tuple) else (arguments,)
         if isinstance(what, Named) and what.full == _GETATTR:
-            return self._attribute(given)
+            return self._attribute(args)
         self.judge_call(what, use)
-        self._judge_given(what, given)
+        self._judge_given(what, args)
         if not isinstance(what, Named):
-            return Thing(what.name if isinstance(what, Thing) else "a call", given)
+            return Thing(what.name if isinstance(what, Thing) else "a call", args)
         if self._calls >= _CALLS:
-            return Thing(what.full, given)
+            return Thing(what.full, args)
         self._calls += 1
         try:
-            return make(self, what, given)
+            return make(self, what, args)
         finally:
             self._calls -= 1
 
@@ -144,33 +141,33 @@ class Machine(Stack):
         if isinstance(what, Named):
             self.name(what.module, what.name, use)
         elif isinstance(what, Thing):
-            self.found.refuse(f"a call of what {what.name} gives")
+            self.findings.refuse(f"a call of what {what.name} gives")
 
-    def _judge_given(self, what: Any, given: tuple[Any, ...]) -> None:
+    def _judge_given(self, what: Any, args: tuple[Any, ...]) -> None:
         """What is handed to a call: `getattr` itself, or something that will be called."""
         passes_on = isinstance(what, Named) and what.full in CALLS_WHAT_IT_IS_GIVEN
         if isinstance(what, Named) and what.full == _PARTIAL:
-            self._judge_partial(given)
-        for value in given:
+            self._judge_partial(args)
+        for value in args:
             if isinstance(value, Named) and value.full == _GETATTR:
-                self.found.refuse(_GETATTR)
+                self.findings.refuse(_GETATTR)
             elif passes_on and (isinstance(value, Named) or (isinstance(value, Thing) and value.name == _PARTIAL)):
                 self.judge_call(value)
 
-    def _judge_partial(self, given: Any) -> None:
+    def _judge_partial(self, args: Any) -> None:
         """A partial is of a function that the stream names, and so judges; of anything else it could be of whatever there is."""
-        function = given[0] if isinstance(given, tuple) and given else None
+        function = args[0] if isinstance(args, tuple) and args else None
         if not isinstance(function, Named) and not (isinstance(function, Thing) and function.name == _PARTIAL):
-            self.found.refuse(_PARTIAL)
+            self.findings.refuse(_PARTIAL)
 
-    def _attribute(self, given: tuple[Any, ...]) -> Any:
+    def _attribute(self, args: tuple[Any, ...]) -> Any:
         """`getattr(Class, "method")`, as older protocols write it. Of anything but a class or an object of one it is refused."""
-        of, attribute = given if len(given) == 2 else (None, None)
+        of, attribute = args if len(args) == 2 else (None, None)
         plain = isinstance(attribute, str) and "__" not in attribute
         if plain and isinstance(of, Named) and of.full != _GETATTR:
             return self.name(of.module, f"{of.name}.{attribute}")
-        if not plain or not isinstance(of, Thing) or of.name not in self.found.needs_code:
-            self.found.refuse(_GETATTR)
+        if not plain or not isinstance(of, Thing) or of.name not in self.findings.needs_code:
+            self.findings.refuse(_GETATTR)
         return Thing(f"{of.name}.{attribute}"[:_LONGEST_NAME] if isinstance(of, Thing) else _GETATTR, (of,))
 
     def _reduce(self, _: None) -> None:
@@ -203,7 +200,7 @@ class Machine(Stack):
             if into.name == _PARTIAL:
                 self._judge_partial(state)
         elif isinstance(into, Named):
-            self.found.refuse(f"a change of {into.full}")
+            self.findings.refuse(f"a change of {into.full}")
 
     # --- storages
 
@@ -229,9 +226,9 @@ class Machine(Stack):
     def _storage(self, key: str, dtype: str, count: int) -> StorageUse:
         """The storage of that key, the same one each time."""
         if key not in self.keys:
-            self.found.spent += CONTAINER
-            self.keys[key] = StorageUse(len(self.found.storages), key, dtype, count, inside=self.depth > 0)
-            self.found.storages.append(self.keys[key])
+            self.findings.spent += CONTAINER
+            self.keys[key] = StorageUse(len(self.findings.storages), key, dtype, count, inside=self.depth > 0)
+            self.findings.storages.append(self.keys[key])
         return self.keys[key]
 
 

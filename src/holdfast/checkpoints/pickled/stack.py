@@ -121,8 +121,8 @@ class Findings:
 class Stack(ABC):
     """The instructions that need nothing but the stack. Each takes the argument of its instruction."""
 
-    def __init__(self, source: Source, found: Findings, *, depth: int = 0) -> None:
-        self.source, self.found, self.depth = source, found, depth  # depth: a stream in a stream
+    def __init__(self, source: Source, findings: Findings, *, depth: int = 0) -> None:
+        self.source, self.findings, self.depth = source, findings, depth  # depth: a stream in a stream
         self.problem: str | None = None
         self.cut = False  # the stream ends before its end
         self.keys: dict[str, StorageUse] = {}
@@ -156,7 +156,7 @@ class Stack(ABC):
         return _folded(levels[0])
 
     def _mark(self, _: None) -> None:
-        self.found.spent += CONTAINER
+        self.findings.spent += CONTAINER
         self._marks.append(self._stack)
         self._stack = []
 
@@ -185,7 +185,7 @@ class Stack(ABC):
             raise NotFollowed(f"protocol {version} of pickle is not known")
 
     def _put(self, place: int) -> None:
-        self.found.spent += MEMO
+        self.findings.spent += MEMO
         self._memo[place] = self._stack[-1]
 
     def _memoize(self, _: None) -> None:
@@ -198,42 +198,30 @@ class Stack(ABC):
         self._stack.append(Thing("a buffer outside the file"))
 
     def _push(self, container: Any) -> None:
-        self.found.spent += CONTAINER
+        self.findings.spent += CONTAINER
         self._stack.append(container)
 
     def _last(self, count: int) -> None:
-        self.found.spent += CONTAINER
+        self.findings.spent += CONTAINER
         items = tuple(self._stack[-count:])
         if len(items) < count:
             raise IndexError
         self._stack[-count:] = [items]
 
     def _tuple(self, _: None) -> None:
-        items = self._since_mark()
-        self._push(tuple(items))
+        self._push(tuple(self._since_mark()))
 
     def _empty_tuple(self, _: None) -> None:
         self._stack.append(())
 
-    def _tuple1(self, _: None) -> None:
-        self._last(1)
-
-    def _tuple2(self, _: None) -> None:
-        self._last(2)
-
-    def _tuple3(self, _: None) -> None:
-        self._last(3)
-
     def _list(self, _: None) -> None:
-        items = self._since_mark()
-        self._push(items)
+        self._push(self._since_mark())
 
     def _empty_list(self, _: None) -> None:
         self._push([])
 
     def _dict(self, _: None) -> None:
-        items = self._since_mark()
-        self._push(paired(items))
+        self._push(paired(self._since_mark()))
 
     def _empty_dict(self, _: None) -> None:
         self._push(Pairs())
@@ -242,20 +230,13 @@ class Stack(ABC):
         self._push(Bag())
 
     def _frozenset(self, _: None) -> None:
-        items = self._since_mark()
-        self._push(Bag(items))
+        self._push(Bag(self._since_mark()))
 
     def _append(self, _: None) -> None:
-        value = self._stack.pop()
-        self._extend([value])
+        self._extend([self._stack.pop()])
 
     def _appends(self, _: None) -> None:
-        items = self._since_mark()
-        self._extend(items)
-
-    def _additems(self, _: None) -> None:
-        items = self._since_mark()
-        self._extend(items)
+        self._extend(self._since_mark())
 
     def _extend(self, items: list[Any]) -> None:
         into = self._stack[-1]
@@ -272,12 +253,11 @@ class Stack(ABC):
         self._set([key, value])
 
     def _setitems(self, _: None) -> None:
-        items = self._since_mark()
-        self._set(items)
+        self._set(self._since_mark())
 
     def _set(self, items: list[Any]) -> None:
         into, pairs = self._stack[-1], paired(items)
-        self.found.spent += CONTAINER * len(pairs)
+        self.findings.spent += CONTAINER * len(pairs)
         if isinstance(into, Pairs | Thing):
             _put_pairs(into, pairs)
         else:
@@ -287,7 +267,7 @@ class Stack(ABC):
         """A class or function is to be changed itself, instead of an object of it; or nothing that can be filled."""
         if not isinstance(into, Named):
             raise NotFollowed("it puts something into what cannot hold it")
-        self.found.refuse(f"a change of {into.full}")
+        self.findings.refuse(f"a change of {into.full}")
 
 
 def paired(items: Sequence[Any]) -> Pairs:

@@ -24,20 +24,9 @@ SMALL = 1024  # elements that are shown; a larger array is told by its kind and 
 _LONGEST_NUMBER = 256  # bytes
 _NONE = Counts()
 _FLOATS = {"f2": "float16", "f4": "float32", "f8": "float64", "c8": "complex64", "c16": "complex128"}
-_CODES = {
-    "b1": "?",
-    "i1": "b",
-    "i2": "h",
-    "i4": "i",
-    "i8": "q",
-    "u1": "B",
-    "u2": "H",
-    "u4": "I",
-    "u8": "Q",
-    "f2": "e",
-    "f4": "f",
-    "f8": "d",
-}
+_CODES = dict(
+    zip(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"], "?bhiqBHIQefd", strict=True)
+)  # of numpy: of struct
 _TYPE = re.compile(r"[<>=|]?([a-zA-Z])(\d*)")
 _KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 

@@ -1,4 +1,4 @@
-"""A choice as it is told in a terminal: what to do first, then the other ways, then what was passed over."""
+"""A choice in a terminal: the recommendation and its reasons, the command, then the checkpoints that were rejected."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from holdfast.checkpoints.choosing.options import Choice, Option, PassedOver
-    from holdfast.checkpoints.history import History
+    from holdfast.recovery.choosing.history import History
+    from holdfast.recovery.choosing.options import Choice, Option, Rejected
     from holdfast.signals.run_folder import RunFolder
 
 _WORDS = {
@@ -21,7 +21,7 @@ _WORDS = {
     "clip_norm": "gradient clipping",
     "dtype": "precision",
 }
-_SHOWN = 8  # passed over ones that are listed
+_SHOWN = 8  # rejected checkpoints that are listed
 
 
 def show(choice: Choice, run: RunFolder | None) -> None:
@@ -32,16 +32,12 @@ def show(choice: Choice, run: RunFolder | None) -> None:
 
     console, option = page(), choice.option
     console.print(Text(headline(option, choice.history), style="bold green" if option.candidate else "bold red"), soft_wrap=True)
-    console.print(Text(f"{option.letter}: {option.title}"))
-    _table(console, facts(option, choice.history))
+    console.print(Text(option.title))
+    _table(console, (*facts(option, choice.history), *_otherwise(choice)))
     _what_to_type(console, option, run)
-    if choice.others:
-        console.print(Text("\nother ways", style="bold"))
-        for other in choice.others:
-            _two_lines(console, other, choice.history)
-    if choice.passed_over:
-        console.print(Text("\npassed over", style="bold"))
-        for line in passed_over_lines(choice.passed_over, console.width):
+    if choice.rejected:
+        console.print(Text("\nrejected", style="bold"))
+        for line in rejected_lines(choice.rejected, console.width):
             console.print(line, soft_wrap=True)
 
 
@@ -50,7 +46,7 @@ def headline(option: Option, history: History) -> str:
     from holdfast.cli.checkpoints.telling import name_of
 
     if option.candidate is None:
-        return "start fresh: no checkpoint can be resumed from"
+        return "start fresh: no checkpoint is fit to resume from"
     where = f"{history.unit} {option.position:,}: " if option.position is not None else ""
     return f"resume from {where}{name_of(option.candidate.path)}"
 
@@ -62,13 +58,13 @@ def facts(option: Option, history: History) -> Iterator[tuple[str, str]]:
     for number, words in enumerate(option.because):
         yield ("because" if number == 0 else ""), words
     if not option.settings:
-        yield "settings", "as they were"
+        yield "settings", "unchanged"
     for name, setting in option.settings.items():
         yield _WORDS.get(name, name), setting_words(name, setting)
     if option.folder is not None:
-        yield "into", f"{name_of(option.folder)}, a new folder"
+        yield "write to", f"{name_of(option.folder)}, a new folder"
     if history.sources:
-        yield "known from", ", ".join(name_of(Path(source)) for source in history.sources)
+        yield "read from", ", ".join(name_of(Path(source)) for source in history.sources)
 
 
 def setting_words(name: str, setting: dict[str, Any]) -> str:
@@ -77,8 +73,8 @@ def setting_words(name: str, setting: dict[str, Any]) -> str:
 
     value = setting["value"]
     if setting["op"] == "multiply":
-        numbers = f" ({number(setting['was'])} → {number(setting['becomes'])})" if "was" in setting else ""
-        return f"x {value:g}{numbers}"
+        values = f" ({number(setting['was'])} → {number(setting['becomes'])})" if "was" in setting else ""
+        return f"x {value:g}{values}"
     unit = {"warmup_epochs": " epochs", "warmup_steps": " steps"}.get(name, "")
     return f"{value:g}{unit}" if isinstance(value, (int, float)) else str(value)
 
@@ -106,52 +102,49 @@ def _table(console: Console, rows: Iterable[tuple[str, str]]) -> None:
             console.print(Text(" " * (wide + 4) + line), soft_wrap=True)
 
 
+def _otherwise(choice: Choice) -> Iterator[tuple[str, str]]:
+    """What to try if the recommended checkpoint fails too; of a healthy run there is nothing to say."""
+    other = next(iter(choice.others), None)
+    if other is None or not other.because or choice.recommended == "newest":
+        return
+    name = "a fresh start" if other.candidate is None else other.candidate.path.name
+    yield "if it fails", f"{name} ({in_short(other) or 'settings unchanged'})"
+
+
 def _what_to_type(console: Console, option: Option, run: RunFolder | None) -> None:
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.restoring import command_for, lines_for
+    from holdfast.cli.checkpoints.restoring import commands_for, lines_for
 
-    lines, command = lines_for(option), run.info().get("command") if run is not None else None
-    if lines:
-        console.print(Text("\nin the script", style="bold"))
+    commands = commands_for(option, run.info(), run.path) if run is not None else None
+    sections = {"in the script": lines_for(option) if commands is None or not commands.resumes else []}
+    if commands is not None:
+        title = "then start it" if sections["in the script"] else "to resume" if option.candidate else "to start"
+        sections |= {title: [commands.start], "when it runs": [commands.change] if commands.change else []}
+    for title, lines in sections.items():
+        if lines:
+            console.print(Text(f"\n{title}", style="bold"))
         for line in lines:
             console.print(Text(f"  {line}"), soft_wrap=True)
-    if isinstance(command, list) and command and run is not None:
-        console.print(Text("\nand to start it" if lines else "\nto start it", style="bold"))
-        console.print(Text(f"  {command_for(command, run.path)}"), soft_wrap=True)
 
 
-def _two_lines(console: Console, option: Option, history: History) -> None:
-    from rich.text import Text
-
-    from holdfast.cli.checkpoints.telling import folded, shortened
-
-    where = "" if option.position is None else f", {history.unit} {option.position:,}"
-    if option.candidate is not None:
-        where += f", {shortened(option.candidate.path.name, 40)}"
-    console.print(Text(f"  {option.letter}  {option.title}{where}"), soft_wrap=True)
-    settings = in_short(option) or "settings as they were"
-    for line in folded(f"{settings}; not now: {option.why_not}", console.width, "     "):
-        console.print(Text(line, style="dim"), soft_wrap=True)
-
-
-def passed_over_lines(entries: Sequence[PassedOver], width: int) -> Iterator[Text]:
+def rejected_lines(entries: Sequence[Rejected], width: int) -> Iterator[Text]:
     """One line for each that was not taken; clean ones that are merely older are counted."""
     from rich.text import Text
 
     from holdfast.cli.checkpoints.telling import STYLES, folded, shortened
 
     older = [one for one in entries if one.why == "older"]
-    told = [one for one in entries if one.why != "older"]
-    wide = min(max((len(one.candidate.path.name) for one in told[:_SHOWN]), default=0), 40)
-    for one in told[:_SHOWN]:
+    others = [one for one in entries if one.why != "older"]
+    wide = min(max((len(one.candidate.path.name) for one in others[:_SHOWN]), default=0), 40)
+    for one in others[:_SHOWN]:
         state = one.candidate.verdict.state
         line = Text(f"  {shortened(one.candidate.path.name, wide).ljust(wide)}  ", no_wrap=True)
         line.append(state.ljust(12), STYLES[state])
         first, *rest = folded(one.why, width - line.cell_len, "")
         yield line.copy().append(first)
         yield from (Text(" " * line.cell_len + more, no_wrap=True) for more in rest)
-    if len(told) > _SHOWN:
-        yield Text(f"  and {len(told) - _SHOWN:,} more; --json has all", style="dim")
+    if len(others) > _SHOWN:
+        yield Text(f"  and {len(others) - _SHOWN:,} more; --json has all", style="dim")
     if older:
-        yield Text(f"  {len(older):,} older clean one{'s' if len(older) > 1 else ''}", style="dim")
+        yield Text(f"  {len(older):,} older clean checkpoint{'s' if len(older) > 1 else ''}", style="dim")

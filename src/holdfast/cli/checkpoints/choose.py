@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import AsJson
+from holdfast.cli.options import AsJson, Target
 from holdfast.errors import NoCheckpoint, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.checkpoints.choosing.options import Choice
-    from holdfast.checkpoints.history import History
+    from holdfast.recovery.choosing.candidates import Candidate
+    from holdfast.recovery.choosing.history import History, Unit
+    from holdfast.recovery.choosing.options import Choice
     from holdfast.signals.run_folder import RunFolder
 
 
@@ -33,6 +34,7 @@ def choose(
             show_default=False,
         ),
     ] = None,
+    target: Target = None,
     as_json: AsJson = False,
     metric: Annotated[
         str | None, typer.Option(metavar="NAME", help="The metric that says which one is the best.", show_default=False)
@@ -42,17 +44,19 @@ def choose(
         typer.Option("--lower-is-better/--higher-is-better", help="Of that metric; by its name without it.", show_default=False),
     ] = None,
 ) -> None:
-    """Say which checkpoint to resume from, with which settings, and why not the others.
+    """Recommend one checkpoint to resume from, with the reason, the settings and the command.
 
-    Every byte is verified first. A run that was well resumes from its newest clean one, with nothing changed (N). After trouble
-    it is the best clean one with a lower learning rate (A), one from before a setting was changed (B), or a fresh start (C).
-    What happened is read from the run's tables and journal, or from logs beside it (Lightning, Hugging Face, Ultralytics).
+    Every byte is verified first. A healthy run resumes from its newest clean checkpoint, unchanged. After trouble it is the best
+    clean one with a lower learning rate, one from before a setting was changed, or a fresh start. What happened is read from the
+    run's tables and journal, or from any log beside it that `holdfast diagnose` reads.
     Exit 0: a clean one was found; 1: none is clean; 2: there is none.
     """
     from holdfast.cli.checkpoints.choice import show
     from holdfast.cli.show import for_json
 
-    choice, run = decide(folder, metric, lower_is_better)
+    if folder is not None and target is not None:
+        raise UsageError("The run is named twice, once with -t.", fix=f"name it once: holdfast checkpoints choose {folder}")
+    choice, run = decide(Path(target) if target is not None else folder, metric, lower_is_better)
     if as_json:
         print(json.dumps(for_json(choice.as_row()), ensure_ascii=False))
     else:
@@ -62,13 +66,13 @@ def choose(
 
 def decide(folder: Path | None, metric: str | None, lower_is_better: bool | None) -> tuple[Choice, RunFolder | None]:
     """Find the checkpoints and the history that go with a folder, verify them, and choose."""
-    from holdfast.checkpoints.choose import choose as weigh
-    from holdfast.checkpoints.choose import new_folder
-    from holdfast.checkpoints.choosing.candidates import complete, gather
-    from holdfast.checkpoints.choosing.logs_beside import read_history
     from holdfast.cli.checkpoints.paths import as_typed
     from holdfast.cli.checkpoints.progress import Bar
     from holdfast.cli.checkpoints.run_history import history_of_run, run_that_wrote, written_by
+    from holdfast.recovery.choosing.candidates import complete, gather
+    from holdfast.recovery.choosing.choose import choose as weigh
+    from holdfast.recovery.choosing.choose import new_folder
+    from holdfast.recovery.choosing.logs_beside import read_history
     from holdfast.signals.metric_direction import better
 
     top, run = _meant(folder)
@@ -83,9 +87,18 @@ def decide(folder: Path | None, metric: str | None, lower_is_better: bool | None
         raise NoCheckpoint(f"The checkpoints in {top} went away while they were looked at.", fix="look again")
     about = {path: one.step for path, one in seen.items()}
     candidates = [one if one.step is not None else replace(one, noted_step=about.get(one.path.resolve())) for one in candidates]
-    known = history_of_run(run) if run is not None else read_history(home, paths, better)
-    history = _with_metric(complete(known, candidates, better), metric, lower_is_better)
+    read = history_of_run(run) if run is not None else read_history(home, paths, newest=_newest(candidates))
+    history = _with_metric(complete(read, candidates, better), metric, lower_is_better)
     return weigh(candidates, history, folder=as_typed(new_folder(home)), better=better), run
+
+
+def _newest(candidates: list[Candidate]) -> dict[Unit, int]:
+    """The highest step and epoch of a checkpoint, as far as they tell them."""
+    positions: dict[Unit, list[int]] = {
+        "step": [one.step for one in candidates if one.step is not None],
+        "epoch": [one.epoch for one in candidates if one.epoch is not None],
+    }
+    return {unit: max(counts) for unit, counts in positions.items() if counts}
 
 
 def _meant(folder: Path | None) -> tuple[Path, RunFolder | None]:
@@ -133,7 +146,7 @@ def _one_run(paths: list[Path], top: Path, written_to: set[Path]) -> Path:
 
     `written_to` are the folders that one run of Holdfast's was seen to write to: these are one.
     """
-    from holdfast.checkpoints.choosing.logs_beside import run_folder_of
+    from holdfast.recovery.choosing.logs_beside import run_folder_of
 
     homes: dict[str, Path] = {}
     for path in paths:
@@ -161,16 +174,15 @@ def _home_of(run: RunFolder, paths: list[Path], top: Path) -> Path:
 
 
 def _with_metric(history: History, metric: str | None, lower_is_better: bool | None) -> History:
-    """The metric that was asked for; one that nobody knows the direction of is told."""
+    """The metric that was asked for. One whose direction is unknown is named on stderr."""
     names = [series.name for series in history.metrics if series.points]
     if metric is not None and history.metric(metric) is None:
-        there = f"there are: {', '.join(names)}" if names else "no log or checkpoint tells of any"
+        there = f"there are: {', '.join(names)}" if names else "no log and no checkpoint has any"
         raise UsageError(f"there is no metric {metric!r}.", fix=there)
     wanted = metric or history.monitored or (names[0] if len(names) == 1 else None)
     history = history.with_metric(wanted if metric or lower_is_better is not None else None, lower_is_better)
     chosen = history.metric(wanted) if wanted else None
     if chosen is not None and chosen.lower_is_better is None:
-        print(
-            f"{chosen.name}: whether high or low is better is not known, so it was not used: --higher-is-better?", file=sys.stderr
-        )
+        fix = "add --higher-is-better or --lower-is-better"
+        print(f"{chosen.name} was not used: it is unknown whether high or low is better; {fix}", file=sys.stderr)
     return history

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.checkpoints.choose import new_folder
+from holdfast.recovery.choosing.choose import new_folder
+from holdfast.recovery.choosing.resume_flag import resume_command
 
 if TYPE_CHECKING:
-    from holdfast.checkpoints.choosing.options import Option
+    from holdfast.recovery.choosing.options import Option
 
-_GIVEN = ("optimizer", "scheduler", "scaler")
+_RESTORED = ("optimizer", "scheduler", "scaler")
 _RATES = '("lr", "initial_lr", "max_lr", "min_lr")'  # what schedulers keep in the groups; OneCycleLR goes by its own alone
 
 
 def lines_for(option: Option) -> list[str]:
-    """Python that restores the option's checkpoint and applies its learning rate; none for a fresh start."""
+    """Python that restores the checkpoint of an option and applies its learning rate; none for a fresh start."""
     candidate = option.candidate
     if candidate is None:
         return []
@@ -36,25 +37,51 @@ def lines_for(option: Option) -> list[str]:
         return [f"accelerator.load_state({path})", *_lower(factor, schedule="scheduler" in held)]
     if candidate.producer == "deepspeed":
         return [f"engine.load_checkpoint({_quoted(candidate.path.parent)}, tag={_quoted(candidate.path.name)})", *_lower(factor)]
-    given = "".join(f", {name}={name}" for name in _GIVEN if name in held)
-    return [f"holdfast.load(model, {path}{given})", *_lower(factor, schedule="scheduler" in held)]
+    arguments = "".join(f", {name}={name}" for name in _RESTORED if name in held)
+    return [f"holdfast.load(model, {path}{arguments})", *_lower(factor, schedule="scheduler" in held)]
 
 
-def command_for(command: Sequence[str], run: Path) -> str:
-    """The command of the run before, as a run of its own under a name that is free."""
-    words = shlex.join(str(word) for word in command)
-    return f"holdfast run --name {shlex.quote(new_folder(run).name)} -- {words}"
+class Commands(NamedTuple):
+    """Lines for the shell."""
+
+    start: str
+    resumes: bool = False  # it names the checkpoint itself, so that the script stays as it is
+    change: str = ""  # what changes the settings once it runs
+
+
+def commands_for(option: Option, info: Mapping[str, Any], run: Path) -> Commands | None:
+    """The command of the run before, as a run of its own under a name that is free; with the script's own flag, if it has one.
+
+    `info` is what was recorded of the run.
+    """
+    words = [str(word) for word in info.get("command") or ()] if isinstance(info.get("command"), list) else []
+    if not words:
+        return None
+    folder, name = Path(str(info.get("cwd") or Path.cwd())), shlex.quote(new_folder(run).name)
+    resumed = None
+    if option.candidate is not None and option.candidate.producer != "holdfast":
+        path = option.candidate.path.resolve()
+        resumed = resume_command(words, path.relative_to(folder) if path.is_relative_to(folder) else path, folder)
+    elsewhere = "" if folder == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+    start = f"{elsewhere}holdfast run --name {name} -- {shlex.join(resumed or words)}"
+    settings = _live_settings(option) if resumed is not None else ""
+    return Commands(start, resumed is not None, f"{elsewhere}holdfast set {settings} -t {name}" if settings else "")
+
+
+def _live_settings(option: Option) -> str:
+    factor, clip = (option.settings.get(name, {}).get("value") for name in ("lr", "clip_norm"))
+    return " ".join((*([f"'lr*={factor:g}'"] if factor is not None else ()), *([f"clip={clip:g}"] if clip is not None else ())))
 
 
 def _store(option: Option, path: Path) -> list[str]:
     held = option.candidate.summary.holds if option.candidate is not None else frozenset()
-    given = ", ".join(f"{name}={name}" for name in ("model", *_GIVEN, "ema", "loader") if name in held or name == "model")
+    arguments = ", ".join(f"{name}={name}" for name in ("model", *_RESTORED, "ema", "loader") if name in held or name == "model")
     factor, new = option.settings.get("lr", {}).get("value"), (option.folder or path.parent) / "checkpoints"
     return [
         f"old = holdfast.CheckpointStore({_quoted(path.parent)})",
-        f"old.restore({given}, at={_quoted(path)})",
+        f"old.restore({arguments}, at={_quoted(path)})",
         *_lower(factor, schedule="scheduler" in held),
-        f"store = holdfast.CheckpointStore({_quoted(new)})  # what comes is saved here",
+        f"store = holdfast.CheckpointStore({_quoted(new)})  # new checkpoints go here",
     ]
 
 
@@ -63,7 +90,7 @@ def _lower(factor: float | None, *, schedule: bool = False, scheduler: str = "sc
     if factor is None:
         return []
     lines = [
-        "for group in optimizer.param_groups:  # after loading: that brings the old rate back",
+        "for group in optimizer.param_groups:  # after loading, which restores the old learning rate",
         f"    group.update({{key: {factor:g} * group[key] for key in {_RATES} if key in group}})",
     ]
     if schedule:
@@ -113,17 +140,17 @@ def _ultralytics(option: Option, path: str) -> list[str]:
     """`resume=True` takes all settings from the file, so a change of settings starts from its weights."""
     if not option.settings:
         return [f"YOLO({path}).train(resume=True)"]
-    given = []
+    arguments = []
     rate = option.settings.get("lr", {})
     if "becomes" in rate:
-        given.append(f"lr0={rate['becomes']:g}")
+        arguments.append(f"lr0={rate['becomes']:g}")
     elif rate:
-        given.append(f"lr0={rate['value']:g} * OLD_LR0")
+        arguments.append(f"lr0={rate['value']:g} * OLD_LR0")
     if "warmup_epochs" in option.settings:
-        given.append(f"warmup_epochs={option.settings['warmup_epochs']['value']}")
+        arguments.append(f"warmup_epochs={option.settings['warmup_epochs']['value']}")
     if option.folder is not None:
-        given.append(f"project={_quoted(option.folder.parent)}, name={_quoted(option.folder.name)}")
-    return [f"YOLO({path}).train(data=..., {', '.join(given)})"]
+        arguments.append(f"project={_quoted(option.folder.parent)}, name={_quoted(option.folder.name)}")
+    return [f"YOLO({path}).train(data=..., {', '.join(arguments)})"]
 
 
 def _quoted(value: Any) -> str:

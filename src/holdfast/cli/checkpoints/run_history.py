@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.checkpoints.history import Change, History, Noted, Points, Series, Undone, lineage
+from holdfast.recovery.choosing.history import Change, History, Noted, Points, Series, Undone, lineage
 
 if TYPE_CHECKING:
     from holdfast.probe.journal import Event

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from every_case import every_case
 
-from holdfast.checkpoints.choosing.logs_beside import read_history, run_folder_of
-from holdfast.checkpoints.choosing.setbacks import of_losses, of_metric, setbacks, suspect
-from holdfast.checkpoints.history import Change, History, Noted, Series, find_name, lineage
-from holdfast.signals.metric_direction import better
+from holdfast.recovery.choosing.history import Change, History, Noted, Series, find_name, lineage
+from holdfast.recovery.choosing.logs_beside import history_of, read_history, run_folder_of
+from holdfast.recovery.choosing.setbacks import Setback, of_metric, setbacks, suspect
+from holdfast.signals.curves import Curve, Curves
 
 LIGHTNING = """epoch,lr-Adam,step,train_loss,val_acc,val_loss
 ,0.01,0,,,
@@ -32,7 +34,7 @@ ULTRALYTICS = """  epoch, train/box_loss, train/cls_loss, metrics/mAP50(B), metr
 def table(folder: Path, text: str, name: str = "metrics.csv") -> History:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)
-    found = read_history(folder, [], better)
+    found = read_history(folder, [])
     assert found is not None
     return found
 
@@ -41,7 +43,7 @@ def test_lightning_counts_evaluations_as_its_checkpoints_count_steps(tmp_path: P
     history = table(tmp_path, LIGHTNING)
     assert history.unit == "step"
     assert history.metric("val_acc") == Series("val_acc", ((8, 0.828125), (16, 0.875)), lower_is_better=False)
-    assert [series.name for series in history.metrics] == ["val_acc", "val_loss"], "the training loss is no metric"
+    assert {series.name for series in history.metrics} == {"val_acc", "val_loss"}, "the training loss is no metric"
     assert history.losses == ((3, 0.4988), (7, 0.4264), (11, 0.4277))
     assert (history.rate_at(7), history.rate_at(8)) == (0.01, 0.001)
     assert history.epochs == ((0, 7), (1, 15)) and history.last == 16
@@ -68,7 +70,7 @@ def test_the_newest_state_of_a_trainer_that_can_be_read_tells_all(tmp_path: Path
         state = {"global_step": step, "best_metric": 0.6, "log_history": rows[: 2 if step == 500 else 3]}
         text = json.dumps(state)
         (folder / "trainer_state.json").write_text(text if step != 1500 else text[: len(text) // 2])
-    history = read_history(tmp_path, folders, better)
+    history = read_history(tmp_path, folders)
     assert history is not None and history.sources == (str(tmp_path / "checkpoint-1000" / "trainer_state.json"),)
     assert history.monitored == "eval_score", "the metric whose value the trainer calls the best"
     series = history.metric()
@@ -99,14 +101,14 @@ def test_a_nan_in_a_log_stays_visible(tmp_path: Path) -> None:
 )
 def test_a_table_that_is_no_log_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "metrics.csv").write_text(text)
-    history = read_history(tmp_path, [], better)
+    history = read_history(tmp_path, [])
     assert history is None or not history.losses
 
 
 @every_case("content", ["[]", "{}", '{"log_history": 3}', '{"log_history": [3, null, {"step": "x"}]}', "{"])
 def test_a_state_that_is_no_state_is_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "trainer_state.json").write_text(content)
-    assert read_history(tmp_path, [tmp_path], better) is None
+    assert read_history(tmp_path, [tmp_path]) is None
 
 
 @every_case("end", ["300,0.", "300,", "300", "3", ""])
@@ -193,24 +195,31 @@ def test_a_metric_that_is_well_or_came_back_is_no_trouble(series: Series) -> Non
     assert of_metric(series) is None
 
 
+def trouble_in(losses: Sequence[tuple[int, float]]) -> list[Setback]:
+    """What a log of such a training loss is judged to be."""
+    steps, values = np.array([at for at, _ in losses]), np.array([value for _, value in losses])
+    history = history_of(Curves("log", (Curve("train_loss", steps, values, role="loss", better="lower"),)))
+    assert history is not None
+    return setbacks(history)
+
+
 def test_a_training_loss_that_lost_what_it_had_learned_is_trouble_and_noise_is_none() -> None:
     falling = [(step, 1 + 9 / (1 + step / 5) + 0.3 * (-1) ** step) for step in range(60)]
-    assert of_losses(tuple(falling)) is None
-    found = of_losses((*falling, *((step, 12.0) for step in range(60, 70))))
-    assert found is not None and found.code == "loss-divergence" and 55 <= found.begin <= 60
+    assert trouble_in(falling) == []
+    (found,) = trouble_in([*falling, *((step, 12.0) for step in range(60, 70))])
+    assert found.code == "loss-divergence" and 55 <= found.begin <= 60
 
 
 def test_a_loss_far_above_where_it_began_is_trouble_even_in_a_short_log() -> None:
     curve = (1.62, 1.58, 1.6, 11.8, 10.4, 10.37, 10.37, 10.38, 10.37, 10.37)
-    found = of_losses(tuple((10 * (index + 1), value) for index, value in enumerate(curve)))
-    assert found is not None and found.code == "loss-divergence" and 20 <= found.begin <= 30
-    assert of_losses(((10, 1.6), (20, 11.8))) is None, "two numbers say nothing"
+    (found,) = trouble_in([(10 * (index + 1), value) for index, value in enumerate(curve)])
+    assert found.code == "loss-divergence" and 20 <= found.begin <= 30
+    assert trouble_in([(10, 1.6), (20, 11.8)]) == [], "two numbers say nothing"
 
 
-def test_a_loss_that_detectors_have_watched_is_not_judged_again() -> None:
-    curve = tuple((step, 1.0 if step < 50 else 9.0 * step) for step in range(5, 70))
-    rising = ((0, 600.0), (1, 300.0), (2, 100.0), (3, 50.0), (4, 1.0), *curve)
-    assert setbacks(History(losses=rising)) and not setbacks(History(losses=rising, judged=True))
+def test_a_log_is_judged_as_diagnose_judges_it_and_in_the_same_words() -> None:
+    (found,) = trouble_in([*((step, 1.0) for step in range(0, 400, 10)), *((step, 30.0) for step in range(400, 700, 10))])
+    assert found.words.startswith("loss-divergence: ") and "30" in found.words
 
 
 def test_findings_that_say_nothing_about_the_weights_are_no_setbacks() -> None:

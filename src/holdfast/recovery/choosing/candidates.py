@@ -1,4 +1,4 @@
-"""Checkpoints that a run could go on from, in their order: how far each had come, how good it was, what it holds."""
+"""Checkpoints that a run could resume from, in their order: how far each had come, how good it was, what it holds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints.contents import Contents, TensorInfo, Trouble, worst
-from holdfast.checkpoints.history import Better, History, Series, Unit
 from holdfast.checkpoints.parts import parts_of
 from holdfast.checkpoints.summary import scalar_of, summarise
-from holdfast.checkpoints.verify import Verdict
+from holdfast.recovery.choosing.history import Better, History, Series, Unit
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.summary import Summary
@@ -59,8 +58,8 @@ class Candidate:
     def metrics(self) -> dict[str, float]:
         """What it tells of how good it is; the best value so far says nothing about this one."""
         own = self.summary.metric
-        told = {**self.summary.metrics, **({own[0]: own[1]} if own is not None else {})}
-        return {name: value for name, value in told.items() if not name.lower().startswith("best")}
+        metrics = {**self.summary.metrics, **({own[0]: own[1]} if own is not None else {})}
+        return {name: value for name, value in metrics.items() if not name.lower().startswith("best")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +82,25 @@ class Placed:
 
 
 def complete(history: History | None, candidates: Sequence[Candidate], better: Better) -> History:
-    """The history, with the metrics that the checkpoints themselves tell where it has none."""
-    known = history or History(unit=_unit_of(candidates))
+    """The history, with the metrics of the checkpoints themselves where it has none."""
+    history = history or History(unit=_unit_of(candidates))
     monitored = Counter(
         one.summary.metric[0] for one in candidates if one.summary.metric and one.summary.metric[0] in one.metrics
     )
-    names = dict.fromkeys(name for one in candidates for name in one.metrics)
-    places = [(one, at) for one in candidates if (at := position_of(one, known)) is not None]
-    own = []
-    for name in names:
-        way = better(name)
-        points = {at: one.metrics[name] for one, at in places if name in one.metrics}
-        own.append(Series(name, tuple(sorted(points.items())), None if way is None else way == "lower"))
-    kept = known.metrics if any(series.points for series in known.metrics) else tuple(own)
-    favourite = known.monitored or (monitored.most_common(1)[0][0] if monitored else None)
-    last = max((at for _, at in places), default=None)
-    return replace(known, metrics=kept, monitored=favourite, last=known.last if known.last is not None else last)
+    places = [(one, at) for one in candidates if (at := position_of(one, history)) is not None]
+    metrics = history.metrics
+    if not any(series.points for series in metrics):
+        names = dict.fromkeys(name for one in candidates for name in one.metrics)
+        metrics = tuple(_series(name, places, better(name)) for name in names)
+    favourite = history.monitored or (monitored.most_common(1)[0][0] if monitored else None)
+    last = history.last if history.last is not None else max((at for _, at in places), default=None)
+    return replace(history, metrics=metrics, monitored=favourite, last=last)
+
+
+def _series(name: str, places: Sequence[tuple[Candidate, int]], way: str | None) -> Series:
+    """A metric that the checkpoints tell."""
+    points = {at: one.metrics[name] for one, at in places if name in one.metrics}
+    return Series(name, tuple(sorted(points.items())), None if way is None else way == "lower")
 
 
 def place(candidates: Iterable[Candidate], history: History) -> list[Placed]:

@@ -1,11 +1,12 @@
 """Which checkpoint to resume from, and how: decided from what was verified and from what is known of the run. Pure.
 
-    N   the newest clean one, nothing changed: the run was well and was ended from outside
-    A   the best clean one, with a lower learning rate
-    B   an earlier clean one, from before a setting was changed or the trouble began
-    C   fresh, with safe settings: no clean one is there, or all are from within the trouble
+    newest         nothing is wrong with the training: it was ended from outside
+    best           it went wrong, and nothing is known to have been changed
+    before-change  it went wrong shortly after a setting was changed
+    earlier        older than the best: for when that goes wrong again
+    fresh          no checkpoint is clean, or all are from within the trouble
 
-Whatever is recommended is clean and from before the trouble, and goes on in a folder of its own.
+Whatever is recommended is clean and from before the trouble, and is resumed in a folder of its own.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from holdfast.checkpoints.choosing.candidates import Candidate, Placed, best, complete, newest, place, without_copies
-from holdfast.checkpoints.choosing.logs_beside import CHECKPOINT_FOLDERS
-from holdfast.checkpoints.choosing.options import Choice, Option, PassedOver, Settings, fresh, gentler, multiply, warm_up
-from holdfast.checkpoints.choosing.setbacks import Setback, setbacks, short, suspect
-from holdfast.checkpoints.history import Better, Change, History
+from holdfast.recovery.choosing.candidates import Candidate, Placed, best, complete, newest, place, without_copies
+from holdfast.recovery.choosing.history import Better, Change, History
+from holdfast.recovery.choosing.logs_beside import CHECKPOINT_FOLDERS
+from holdfast.recovery.choosing.options import Choice, Kind, Option, Rejected, Settings, fresh, gentler, multiply, warm_up
+from holdfast.recovery.choosing.setbacks import Setback, setbacks, short, suspect
 
-WEIGHTS_ONLY = "it holds weights only: optimizer, schedule and counters begin anew, so warm up and set the {unit} by hand"
-_OVERFITTING = "the training loss went on falling meanwhile: it looks like overfitting, which a lower learning rate does not cure"
-_NOTHING_KNOWN = "no log lies beside it, so whether the run was well before it ended is not known"
+WEIGHTS_ONLY = "it holds weights only: optimizer, schedule and counters start anew, so warm up and set the {unit} by hand"
+_OVERFITTING = "the training loss kept falling meanwhile: it looks like overfitting, which a lower learning rate does not cure"
+_NO_LOG = "no log was found, so it is unknown whether the run was healthy before it ended"
 _STOPPERS = {
     "gpu-out-of-memory": "it ran out of GPU memory",
     "host-out-of-memory": "it ran out of host memory",
     "disk-full": "the disk was full",
     "hang": "it hung",
-    "loader-stall": "the loader gave no more batches",
+    "loader-stall": "the loader delivered no more batches",
     "collective-stall": "ranks waited for each other",
 }
 
@@ -43,14 +44,14 @@ def clean_words(taken: Placed, history: History, *, is_best: bool) -> str:
     words = f"clean: {verdict.tensors:,} tensors, all finite{', checksums match' if verdict.checked else ''}"
     if metric is None or taken.value is None:
         return words
-    return f"{words}; {metric.name} {short(taken.value)}{' (the best of the clean ones)' if is_best else ''}"
+    return f"{words}; {metric.name} {short(taken.value)}{' (the best of the clean checkpoints)' if is_best else ''}"
 
 
 def end_words(taken: Placed, passed: Sequence[Setback], history: History) -> list[str]:
     """How the run came to an end, what it had overcome before, how much is lost, and what may end it again."""
-    known = history.metrics or history.losses or history.findings or history.judged
-    well = "the training was well when it ended" if passed else "nothing was found wrong with the training"
-    words = [well if known else _NOTHING_KNOWN, *(one.words for one in passed)]
+    has_log = history.metrics or history.losses or history.findings or history.judged
+    healthy = "the training was healthy when it ended" if passed else "nothing was found wrong with the training"
+    words = [healthy if has_log else _NO_LOG, *(one.words for one in passed)]
     if history.end:
         words[0] += f"; it {history.end}"
     if taken.position is not None and history.last is not None and history.last > taken.position:
@@ -58,7 +59,7 @@ def end_words(taken: Placed, passed: Sequence[Setback], history: History) -> lis
         words.append(f"{lost:,} {history.unit}{'s' if lost != 1 else ''} after it {'are' if lost != 1 else 'is'} lost")
     stopped = next((noted for noted in reversed(history.findings) if noted.code in _STOPPERS), None)
     if stopped is not None:
-        words.append(f"{_STOPPERS[stopped.code]} at {history.unit} {stopped.step:,}: that may come again")
+        words.append(f"{_STOPPERS[stopped.code]} at {history.unit} {stopped.step:,}: that may happen again")
     return words
 
 
@@ -66,13 +67,13 @@ def change_words(change: Change, history: History) -> list[str]:
     """What was changed shortly before the trouble."""
     why = f"; {change.why}" if change.why else ""
     return [
-        f"at {history.unit} {change.step:,} this was changed: {change.what}{why}",
-        "without that change the learning rate may stay as it was",
+        f"at {history.unit} {change.step:,} a setting was changed: {change.what}{why}",
+        "without that change the learning rate may stay unchanged",
     ]
 
 
 def overfitting_words(troubles: Sequence[Setback], history: History) -> list[str]:
-    """A metric that slowly got worse while the training loss went on falling."""
+    """A metric that slowly got worse while the training loss kept falling."""
     declined = next((one for one in troubles if one.code == "metric-decline"), None)
     if declined is None or not _is_slow(declined, history):
         return []
@@ -94,9 +95,9 @@ def none_words(within: Sequence[Placed], not_clean: Sequence[Placed], troubles: 
     """Why there is nothing to resume from."""
     if within:
         since = min((one.begin for one in troubles), default=0)
-        return f"every clean one is from after {history.unit} {since:,}, where the trouble began"
+        return f"every clean checkpoint is from after {history.unit} {since:,}, where the trouble began"
     states = Counter(one.candidate.verdict.state for one in not_clean)
-    return f"no clean one is there: {', '.join(f'{count} {state}' for state, count in states.items())}"
+    return f"no checkpoint is clean: {', '.join(f'{count} {state}' for state, count in states.items())}"
 
 
 def unclean_words(one: Placed) -> str:
@@ -153,7 +154,7 @@ class Field:
 
     def _newest(self) -> Option | None:
         taken = newest(self.usable)
-        return self._option("N", taken, {}, end_words(taken, self.setbacks, self.history)) if taken is not None else None
+        return self._option("newest", taken, {}, end_words(taken, self.setbacks, self.history)) if taken is not None else None
 
     def _best(self) -> Option | None:
         """The best by its metric; of a run that was well only if it is not the newest."""
@@ -162,7 +163,7 @@ class Field:
         if taken is None or (taken is last and not self.trouble):
             return None
         more = overfitting_words(self.trouble, self.history) if self.change is None else []
-        return self._option("A", taken, gentler(self.history, self.trouble, taken.candidate, taken.position), more)
+        return self._option("best", taken, gentler(self.history, self.trouble, taken.candidate, taken.position), more)
 
     def _before_the_change(self) -> Option | None:
         change = self.change
@@ -172,7 +173,7 @@ class Field:
         settings = gentler(self.history, self.trouble, taken.candidate, taken.position)
         if change.factor is not None and change.factor < settings["lr"]["value"]:
             settings["lr"] = multiply(change.factor, settings["lr"].get("was"))
-        return self._option("B", taken, settings, change_words(change, self.history))
+        return self._option("before-change", taken, settings, change_words(change, self.history))
 
     def _earlier(self) -> Option | None:
         """One that is older than the best, for when that goes wrong again."""
@@ -180,19 +181,19 @@ class Field:
         taken = newest([one for one in self.usable if first is not None and one.age < first.age])
         if taken is None:
             return None
-        return self._option("B", taken, gentler(self.history, self.trouble, taken.candidate, taken.position), [])
+        return self._option("earlier", taken, gentler(self.history, self.trouble, taken.candidate, taken.position), [])
 
     def _fresh(self) -> Option:
         everyone = [one.candidate for one in (*self.usable, *self.within, *self.not_clean)]
         why = [] if self.usable else [none_words(self.within, self.not_clean, self.trouble, self.history)]
         because = (*why, *(one.words for one in self.trouble))
         settings = fresh(self.history, self.trouble, everyone)
-        return Option(letter="C", candidate=None, position=None, settings=settings, because=because)
+        return Option(kind="fresh", candidate=None, position=None, settings=settings, because=because)
 
-    def _option(self, letter: str, taken: Placed, settings: Settings, more: Sequence[str]) -> Option:
-        """An option; weights alone begin with a fresh optimizer, which wants a warm-up."""
+    def _option(self, kind: Kind, taken: Placed, settings: Settings, more: Sequence[str]) -> Option:
+        """An option; weights alone start with a fresh optimizer, which needs a warm-up."""
         limits = [one.begin for one in self.trouble]
-        if letter == "B" and self.change is not None:
+        if kind == "before-change" and self.change is not None:
             limits.append(self.change.step)
         is_best = len(self.usable) > 1 and best(self.usable, self.history) is taken
         because = [*(one.words for one in self.trouble), *more, clean_words(taken, self.history, is_best=is_best)]
@@ -200,18 +201,17 @@ class Field:
             settings = {**settings, **warm_up(self.history)}
             because.append(WEIGHTS_ONLY.format(unit=self.history.unit))
         return Option(
-            letter=letter,
+            kind=kind,
             candidate=taken.candidate,
             position=taken.position,
             settings=settings,
             because=tuple(because),
             before=min(limits, default=None),
-            goes_before_a_change=letter == "B" and self.change is not None,
         )
 
     # What was not taken
 
-    def passed_over(self, taken: Option) -> list[PassedOver]:
+    def rejected(self, taken: Option) -> list[Rejected]:
         """Everything but the one that was taken, the newest first."""
         unit = self.history.unit
         found = [(one, unclean_words(one)) for one in self.not_clean]
@@ -220,7 +220,7 @@ class Field:
         found += [(one, self._within_words(one)) for one in self.within]
         found += [(one, self._not_taken(one, taken)) for one in self.usable if one.candidate is not taken.candidate]
         ordered = sorted(found, key=lambda pair: pair[0].age, reverse=True)
-        return [PassedOver(one.candidate, one.position, words) for one, words in ordered]
+        return [Rejected(one.candidate, one.position, words) for one, words in ordered]
 
     def _within_words(self, one: Placed) -> str:
         trouble = _trouble_of(one, self.setbacks)
@@ -235,7 +235,7 @@ class Field:
             return "older" if taken.candidate is not None else "not needed"
         if not one.whole:
             return "newer, but weights only"
-        if taken.letter == "B" and self.change is not None:
+        if taken.kind == "before-change":
             return "saved after the change"
         return "newer, but not the best"
 
@@ -283,19 +283,19 @@ def choose(
     folder: Path | None = None,
     better: Better = lambda _name: None,
 ) -> Choice:
-    """Weigh the ways to go on. `folder` is where the run goes on; `better` says which way a metric is better, by its name."""
-    known = complete(history, candidates, better)
-    placed = place(candidates, known)
-    field = Field.of(placed, known)
+    """Weigh the ways to resume. `folder` is where the new run writes; `better` says which way a metric is better, by its name."""
+    history = complete(history, candidates, better)
+    placed = place(candidates, history)
+    field = Field.of(placed, history)
     options = [replace(one, folder=folder) for one in field.options()]
-    taken = _recommended(field, options)
+    taken = _recommended(options)
     others = [replace(one, why_not=_why_not(one, taken, field)) for one in options if one is not taken]
     return Choice(
-        recommended=taken.letter,
+        recommended=taken.kind,
         options=(taken, *others),
-        passed_over=tuple(field.passed_over(taken)),
+        rejected=tuple(field.rejected(taken)),
         setbacks=tuple(field.setbacks),
-        history=known,
+        history=history,
         clean=sum(one.candidate.clean for one in placed),
     )
 
@@ -313,21 +313,20 @@ def new_folder(folder: Path) -> Path:
         number += 1
 
 
-def _recommended(field: Field, options: Sequence[Option]) -> Option:
-    by_letter = {one.letter: one for one in options}
-    order = "NBAC" if field.change is not None else "NABC"
-    return next(by_letter[letter] for letter in order if letter in by_letter)
+def _recommended(options: Sequence[Option]) -> Option:
+    order: tuple[Kind, ...] = ("newest", "before-change", "best", "earlier", "fresh")
+    return min(options, key=lambda one: order.index(one.kind))
 
 
 def _why_not(option: Option, taken: Option, field: Field) -> str:
     """Why an option is not the recommended one."""
-    if option.letter == "C":
-        return "a clean one from before the trouble is there" if field.trouble else "a clean one is there"
+    if option.kind == "fresh":
+        return "a clean checkpoint from before the trouble exists" if field.trouble else "a clean checkpoint exists"
     if option.candidate is taken.candidate:
         return "it is the same checkpoint"
     if not field.trouble:
         return "nothing is wrong with the newer one"
-    if option.letter == "B":
+    if option.kind == "earlier":
         return "for when the best one goes wrong again"
     change = field.change
     after = change is not None and option.position is not None and option.position > change.step

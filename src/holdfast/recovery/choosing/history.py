@@ -1,7 +1,7 @@
 """What is known of a run besides its checkpoints: its metrics, losses, changes and findings, as plain data.
 
-`choose` takes it as it is handed in. `choosing/logs_beside.py` reads it from the logs of other tools; for a run folder of
-Holdfast the command line makes it from the tables and the journal.
+`logs_beside.py` reads it from the logs of other tools; for a run folder of Holdfast the command line makes it from the tables and
+the journal.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ class Change(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """A finding of the journal; `onset` is where it began, `metric` what it is about if it is about one."""
+    """A finding of the journal or of a log; `onset` is where it began, `metric` the one that it is about, if it is about one."""
 
     step: int
     code: str
     severity: str
     onset: int
     metric: str = ""
+    words: str = ""  # with its numbers, where the journal has none
 
 
 class Undone(NamedTuple):
@@ -53,6 +54,11 @@ class Series:
     name: str
     points: Points
     lower_is_better: bool | None = None
+
+    @property
+    def better(self) -> str | None:
+        """`higher` or `lower`; None where nobody knows."""
+        return None if self.lower_is_better is None else "lower" if self.lower_is_better else "higher"
 
     def at(self, position: int) -> float | None:
         """The value at a step: that of the evaluation nearest to it, if it is as near as evaluations are to each other."""
@@ -81,7 +87,7 @@ class History:
     changes: tuple[Change, ...] = ()
     findings: tuple[Noted, ...] = ()
     undone: tuple[Undone, ...] = ()
-    judged: bool = False  # detectors have watched the losses: what they did not find is not there
+    judged: bool = False  # detectors have looked at the losses: what they did not find is not there
     epochs: tuple[tuple[int, int], ...] = ()  # an epoch and its last step, where both are counted
     last: int | None = None  # how far it came
     end: str = ""  # how it came to an end, in words

@@ -1,23 +1,25 @@
-"""The ways to go on, as data: which checkpoint, with which settings, why, and why the others were not taken."""
+"""The ways to resume, as data: which checkpoint, with which settings, why, and why the others were not taken."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from holdfast.checkpoints.choosing.candidates import Candidate
-from holdfast.checkpoints.choosing.setbacks import Setback
-from holdfast.checkpoints.history import History
+from holdfast.recovery.choosing.candidates import Candidate
+from holdfast.recovery.choosing.history import History
+from holdfast.recovery.choosing.setbacks import Setback
 
 Settings = dict[str, dict[str, Any]]
 
-TITLES = {
-    "N": "the newest clean one, nothing changed",
-    "A": "the best clean one, with a lower learning rate",
-    "B": "an earlier clean one",
-    "C": "fresh, with safe settings",
+Kind = Literal["newest", "best", "before-change", "earlier", "fresh"]
+TITLES: dict[Kind, str] = {
+    "newest": "the newest clean checkpoint, settings unchanged",
+    "best": "the best clean checkpoint, with a lower learning rate",
+    "before-change": "the newest clean checkpoint from before the change",
+    "earlier": "an earlier clean checkpoint, with a lower learning rate",
+    "fresh": "a fresh start, with safe settings",
 }
 _LOWER, _LOWER_WITH_AVERAGES, _LOWER_AFTER_EXPLOSION = 0.75, 0.70, 0.25
 _FRESH, _FRESH_AFTER_EXPLOSION = 0.25, 0.1
@@ -28,27 +30,26 @@ _FEWEST_STEPS, _NEAR = 100, 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One way to go on. `before` is where the trouble that it avoids began; None if there is none."""
+    """One way to resume. `before` is where the trouble that it avoids began; None if there is none."""
 
-    letter: str
+    kind: Kind
     candidate: Candidate | None
     position: int | None
     settings: Settings
     because: tuple[str, ...]
     why_not: str = ""
     before: int | None = None
-    goes_before_a_change: bool = False  # B: what it is from before is a change, not only the trouble
     folder: Path | None = None
 
     @property
     def title(self) -> str:
-        """What kind of a way this is."""
-        return f"{TITLES[self.letter]}, from before the change" if self.goes_before_a_change else TITLES[self.letter]
+        """The kind in words."""
+        return TITLES[self.kind]
 
     def as_row(self) -> dict[str, Any]:
         """As `--json` gives it."""
         return {
-            "option": self.letter,
+            "kind": self.kind,
             "title": self.title,
             "checkpoint": None if self.candidate is None else str(self.candidate.path),
             "step": None if self.candidate is None else self.candidate.step,
@@ -61,7 +62,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
+class Rejected:
     """A checkpoint that was not taken, and why."""
 
     candidate: Candidate
@@ -76,11 +77,11 @@ class PassedOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What to do: the recommended way, the others, and everything that was passed over."""
+    """What to do: the recommended way, the others, and every checkpoint that was rejected."""
 
-    recommended: str
+    recommended: Kind
     options: tuple[Option, ...]
-    passed_over: tuple[PassedOver, ...]
+    rejected: tuple[Rejected, ...]
     setbacks: tuple[Setback, ...]
     history: History
     clean: int = field(default=0)  # how many are clean
@@ -88,12 +89,12 @@ class Choice:
     @property
     def option(self) -> Option:
         """The recommended one."""
-        return next(one for one in self.options if one.letter == self.recommended)
+        return next(one for one in self.options if one.kind == self.recommended)
 
     @property
     def others(self) -> tuple[Option, ...]:
         """Those that were not recommended."""
-        return tuple(one for one in self.options if one.letter != self.recommended)
+        return tuple(one for one in self.options if one.kind != self.recommended)
 
     def as_row(self) -> dict[str, Any]:
         """As `--json` gives it."""
@@ -104,7 +105,7 @@ class Choice:
         return {
             "recommended": self.recommended,
             "options": [one.as_row() for one in self.options],
-            "passed_over": [one.as_row() for one in self.passed_over],
+            "rejected": [one.as_row() for one in self.rejected],
             "trouble": [
                 {
                     "code": one.code,
@@ -149,8 +150,8 @@ def fresh(history: History, troubles: Sequence[Setback], candidates: Iterable[Ca
 
 def multiply(factor: float, rate: float | None) -> dict[str, Any]:
     """A factor on the learning rate, with the numbers where they are known."""
-    numbers = {} if rate is None else {"was": rate, "becomes": float(f"{rate * factor:.4g}")}
-    return {"op": "multiply", "value": factor, **numbers}
+    change = {} if rate is None else {"was": rate, "becomes": float(f"{rate * factor:.4g}")}
+    return {"op": "multiply", "value": factor, **change}
 
 
 def _rate_of(candidate: Candidate, history: History, position: int | None) -> float | None:
@@ -161,7 +162,7 @@ def _rate_of(candidate: Candidate, history: History, position: int | None) -> fl
 
 
 def warm_up(history: History) -> Settings:
-    """Five epochs; where epochs are long against the run so far, a share of its steps."""
+    """Five epochs; where epochs are long against the run so far, a fraction of its steps."""
     if history.unit == "step" and history.last and history.epochs:
         five = _WARM_UP_EPOCHS * history.last / len(history.epochs)
         if five > _LONGEST_WARM_UP * history.last:
