@@ -46,7 +46,7 @@ class RecordedState:
 
     def of(self, models: list[nn.Module], optimizers: list[Optimizer], changed: int = 0) -> TrainingState:
         """The state of these models and optimizers; `changed` counts what has joined their training."""
-        averages = self._averages.living()
+        averages = self._averages.alive()
         parts = (*models, *optimizers, *averages)
         same = len(parts) == len(self._parts) and all(ref() is part for ref, part in zip(self._parts, parts, strict=True))
         if self._state is None or self._changed != changed or not same:

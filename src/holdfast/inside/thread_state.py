@@ -65,7 +65,7 @@ class Feeds:
 
         self._batches = self._batches or Batches()
         for feed in self._feeds:
-            feed.batches = feed.batches or Batches(self._batches.asked)
+            feed.batches = feed.batches or Batches(self._batches.sampled)
         return self._batches
 
     def for_drawing(self, iterator: Any) -> DataFeed:

@@ -104,15 +104,15 @@ def _make_training(process: Process, scope: Scope, recorder: Recorder, feed: Dat
 
 def _report_origin(process: Process, scope: Scope, training: Training, optimizer: Optimizer) -> None:
     """Say from which checkpoint a training goes on, if it does. Journals of other runs are read for that by the helper."""
-    if not process.loads.anything and scope.origin is None:
+    if not process.loads and scope.origin is None:
         return
-    from holdfast.inside.observers.resumed import facts_of, report_resumed
+    from holdfast.inside.observers.resumed import loaded_state, report_resumed
 
     try:
-        facts = facts_of(process.loads, training.roots(), optimizer, scope.origin)
-        if facts is not None:
-            tell = partial(report_resumed, training.recorder, facts, since=process.began, step=training.step)
-            training.recorder.run_later(tell)
+        state = loaded_state(process.loads, training.roots(), optimizer, scope.origin)
+        if state is not None:
+            report = partial(report_resumed, training.recorder, state, since=process.began, step=training.step)
+            training.recorder.run_later(report)
     except Exception as error:  # noqa: BLE001 - the training is recorded without it
         scope.step_back("looking at what was loaded", error)
 

@@ -46,7 +46,7 @@ def start_fast_forward(loads: Loads, scope: Scope, training: Training, optimizer
         or len(scope.trainings) > 1
     ):
         return None
-    if loads.was_put_into(optimizer) or scope.origin is not None or restart.loaded_by_script(loads.paths):
+    if loads.has_loaded(optimizer) or scope.origin is not None or restart.loaded_by_script(loads.paths):
         return None
     fast_forwarding = FastForward(control, Path(restart.kept).parent, restart.kept_step)
     if not fast_forwarding.begin(others=training.expects_others):
