@@ -223,9 +223,9 @@ def report(work: Workload, times: dict[str, list[float]]) -> bool:
         print(f"  {name:22s} {statistics.median(values):8.2f} ms  {extra(times, name):+7.2f} %  (min {min(values):.2f})")
     training = work.scope.trainings[0]
     counts = own_count(work)
-    for luxury in training.budget.luxuries.values():
-        interval = training.budget.interval(luxury.name)
-        print(f"  {luxury.name}: {1e3 * (luxury.cost or 0):.2f} ms a sample, every {interval} steps or a second")
+    for metric in training.budget.metrics.values():
+        interval = training.budget.interval(metric.name)
+        print(f"  {metric.name}: {1e3 * (metric.cost or 0):.2f} ms a sample, every {interval} steps or a second")
     met = True
     for name, bar in BARS[work.training].items():
         more = extra(times, name)

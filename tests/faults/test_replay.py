@@ -114,7 +114,7 @@ def keeping(folder: Path, *, at: int | None = None) -> Iterator[Batches]:
         yield batches
     finally:
         handle.remove()
-        taps.remove()
+        taps.restore()
 
 
 def written(folder: Path, *, spoil: str = "pass", loss: str = "outputs", **parts: Any) -> Path:

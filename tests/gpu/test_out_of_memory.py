@@ -23,7 +23,7 @@ GIB = 1 << 30
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """This process may have 2 GiB more than it has."""
-    monkeypatch.setattr(watching, "_start_outside", lambda _run: None)
+    monkeypatch.setattr(watching, "_start_side_process", lambda _run: None)
     monkeypatch.chdir(tmp_path)
     torch.cuda.empty_cache()
     total = torch.cuda.mem_get_info()[1]

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setattr(watching, "_start_outside", lambda _run: None)
+    monkeypatch.setattr(watching, "_start_side_process", lambda _run: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOLDFAST_DEBUG", "raise")
     yield

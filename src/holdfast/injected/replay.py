@@ -28,7 +28,7 @@ from holdfast.injected.operations import ModuleNames, Operations, Origin, is_bad
 from holdfast.injected.saved_step import alike, fits, moved, related, set_randomness, state_dicts
 from holdfast.inside.arm import armed
 from holdfast.inside.discovery import find_live_objects, plain_name
-from holdfast.inside.observers.batch_contents import bad_fields, leaves, look_at_input
+from holdfast.inside.observers.batch_contents import input_status, leaves, non_finite_fields
 from holdfast.inside.scope import Scope
 from holdfast.inside.taps.hooks import closure_of, with_closure
 from holdfast.inside.taps.registry import Patches
@@ -74,7 +74,6 @@ class Replay:
         replace(torch, "save", self._save)
         for name in ("step", "unscale_"):
             replace(torch.amp.GradScaler, name, self._before_scaler)
-        replace(torch.amp.GradScaler, "scale", self._scale)
         nn.modules.module.register_module_forward_pre_hook(self._module_called)
         nn.modules.module.register_module_forward_hook(self._module_done, always_call=True)
         register_optimizer_step_pre_hook(self._before_step)
@@ -142,11 +141,11 @@ class Replay:
         return [entry for entry in entries if alike(entry["batch"], drawn)]
 
     def _see_input(self, batch: Any) -> None:
-        look = look_at_input(batch)
+        status = input_status(batch)
         if self._input in ("unknown", "finite"):
-            self._input = look
-        if look not in ("finite", "unknown"):
-            names = {field.name: field.words for field in bad_fields(batch)}
+            self._input = status
+        if status not in ("finite", "unknown"):
+            names = {field.name: str(field) for field in non_finite_fields(batch)}
             for name, value in leaves(batch):
                 if name in names and isinstance(value, torch.Tensor):
                     self._operations.taint(value, Origin("input", detail=names[name]))
@@ -258,17 +257,6 @@ class Replay:
                     parameter.grad = None
                 return
             self._finish(None)
-
-    def _scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def scale(scaler: Any, outputs: Any) -> Any:
-            wanted = self.saved.get("scale")
-            if wanted and self._watching:
-                scaler._init_scale = float(wanted)
-                if scaler._scale is not None:
-                    scaler._scale.fill_(float(wanted))
-            return original(scaler, outputs)
-
-        return scale
 
     def _save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def save(thing: Any, to: Any, *args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from holdfast.inside.discovery import plain_name
-from holdfast.inside.observers.batch_contents import leaves, same_shape
+from holdfast.inside.observers.batch_contents import leaves, tree_map
 
 
 def state_dicts(state: Mapping[str, Any], name: str = "model") -> dict[str, dict[str, torch.Tensor]]:
@@ -68,7 +68,7 @@ def moved(batch: Any, like: Any) -> Any:
         home = [next(homes, None) for _ in leaves(value)]
         return value.to(home[0] or "cpu", copy=True) if isinstance(value, torch.Tensor) else value
 
-    return same_shape(batch, move)
+    return tree_map(move, batch)
 
 
 def fits(module: nn.Module, state: Mapping[str, torch.Tensor]) -> bool:

@@ -1,4 +1,4 @@
-"""Arm Holdfast in this process: once, when the script imports torch, or when `holdfast.watch` is called."""
+"""Arm Holdfast in this process: when the script imports torch under `holdfast run`, or at `holdfast.watch`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from holdfast.signals.trouble import NOTHING_SEEN
 from holdfast.state import report
 
 _SAMPLING = {"full": frozenset(("parameters", "weights", "modules")), "modules": frozenset(("modules",))}
-_MANY_GRADIENTS = 32  # that a script which trains computes
+_MIN_GRADIENT_CALLS = 32  # of a script that trains
 
 
 class Armed:
-    """The one session of this process and its hooks; hooks are in place while there is something to record."""
+    """The runtime of this process and its hooks, which are installed while there is something to record."""
 
     def __init__(self) -> None:
         self.runtime = Runtime()
@@ -40,7 +40,7 @@ class Armed:
         atexit.register(self.close_all)
 
     def add(self, scope: Scope) -> None:
-        """Begin to record into a scope; the newest is asked first."""
+        """Start to record into a scope; the newest scope has priority."""
         self.runtime.scopes.insert(0, scope)
         if self._hooks is None:
             self._hooks = Hooks(self.runtime)
@@ -50,16 +50,16 @@ class Armed:
             self._hooks.install()
 
     def remove(self, scope: Scope) -> None:
-        """End a scope, and take the hooks out with the last one."""
+        """End a scope; the hooks go with the last one."""
         self.runtime.close(scope)
         if not self.runtime.scopes and self._hooks is not None:
             self._hooks.remove()
             self._hooks = None
 
-    # What saving and restoring have to know, `holdfast.state.report.Recorder`
+    # The interface that saving and restoring use, `holdfast.state.report.Recorder`
 
     def recorded_run(self) -> RunFolder | None:
-        """The run that is being recorded, if one is."""
+        """The run that is being recorded, if any."""
         return self.runtime.scopes[0].run if self.runtime.scopes else None
 
     def state_loaded(self, origin: Mapping[str, str]) -> None:
@@ -70,27 +70,27 @@ class Armed:
             scope.origin = dict(origin)
 
     def while_saving(self) -> AbstractContextManager[None]:
-        """While the training thread waits for a save."""
+        """Show the phase `saving` while the training thread waits for a save."""
         return HEARTBEAT.during(SAVING)
 
     def while_unseen(self) -> AbstractContextManager[None]:
-        """While optimizer steps are made that are not the training's."""
+        """Ignore optimizer steps that are not the training's."""
         return self._hooks.unseen() if self._hooks is not None else contextlib.nullcontext()
 
     def close_all(self) -> None:
-        """At the end of the process: write what is under way."""
+        """End all scopes at the end of the process."""
         for scope in list(self.runtime.scopes):
             with contextlib.suppress(Exception):
-                self._report_unseen(scope)
+                self._report_no_steps(scope)
             with contextlib.suppress(Exception):
                 self.remove(scope)
 
-    def _report_unseen(self, scope: Scope) -> None:
-        """A script that computes gradients and makes no step that can be seen must not pass for one that was watched."""
+    def _report_no_steps(self, scope: Scope) -> None:
+        """Report a script that computed gradients although no step was recorded: it was not watched."""
         calls = self.runtime.gradient_calls
-        if calls >= _MANY_GRADIENTS and not scope.run.recordings():
-            words = f"gradients were computed {calls:,} times with torch.autograd.grad or torch.func, and no optimizer stepped"
-            scope.step_back(NOTHING_SEEN, RuntimeError(words))
+        if calls >= _MIN_GRADIENT_CALLS and not scope.run.recordings():
+            text = f"gradients were computed {calls:,} times with torch.autograd.grad or torch.func, and no optimizer stepped"
+            scope.step_back(NOTHING_SEEN, RuntimeError(text))
 
 
 _armed: Armed | None = None
@@ -104,17 +104,17 @@ def armed() -> Armed:
     return _armed
 
 
-def _begin_others(names: str) -> None:
-    """Call what else was asked for, as `module:function`, before our own hooks are hung in: a drill gets in beneath them."""
+def _call_plugins(names: str) -> None:
+    """Call each `module:function` of HOLDFAST_ALSO before our hooks are installed: a drill has to be beneath them."""
     for name in filter(None, names.split(",")):
         module, _, function = name.partition(":")
         getattr(importlib.import_module(module), function)()
 
 
 def arm_from_environment() -> None:
-    """Arm as `holdfast run` asked for. Never raises: a training must start whatever happens here."""
+    """Arm as `holdfast run` has set the environment. Never raises: the training must start in any case."""
     try:
-        _begin_others(os.environ.get("HOLDFAST_ALSO", ""))
+        _call_plugins(os.environ.get("HOLDFAST_ALSO", ""))
         folder = os.environ.get("HOLDFAST_RUN")
         if not folder:
             return
@@ -129,8 +129,8 @@ def arm_from_environment() -> None:
             )
         )
         with contextlib.suppress(OSError):
-            answer_signal(Path(folder) / FOLDER)  # first, for at the end it is the last to tidy up there
-            listen(RunFolder(Path(folder)))
+            answer_signal(Path(folder) / FOLDER)  # first, so that at exit it cleans up last
+            write_crash_stacks(RunFolder(Path(folder)))
         restart = restarted()
         if restart is not None and restart.checkpoint is not None:
             from holdfast.inside.control.restarted import resume_with
@@ -152,18 +152,18 @@ def arm_from_environment() -> None:
 
 
 FOLDER = "faults"
-_kept: list[TextIOWrapper] = []  # faulthandler keeps the number of the file, not the file
+_open_files: list[TextIOWrapper] = []  # faulthandler keeps the descriptor, not the file
 
 
-def listen(run: RunFolder) -> None:
-    """Have the stacks of a crash written to `faults/PID.txt`; an empty file is removed when the process ends well."""
-    if faulthandler.is_enabled() or _kept:
+def write_crash_stacks(run: RunFolder) -> None:
+    """Have faulthandler write to `faults/PID.txt`; an empty file is removed at a normal exit."""
+    if faulthandler.is_enabled() or _open_files:
         return
     folder = run.path / FOLDER
     folder.mkdir(exist_ok=True)
     path = folder / f"{os.getpid()}.txt"
     file = path.open("w", encoding="utf-8")
-    _kept.append(file)
+    _open_files.append(file)
     faulthandler.enable(file=file, all_threads=True)
     atexit.register(_remove_if_empty, path, os.getpid())
 

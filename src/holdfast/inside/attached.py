@@ -1,4 +1,4 @@
-"""Arm Holdfast in a process that was started without it. Called by what `holdfast attach` has the process execute."""
+"""Arm Holdfast in a process that was started without it; `holdfast attach` makes the process call `enter`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OLDEST_TORCH = (2, 4)
 
 
 def enter(folder: str, policy: str, budget: float) -> dict[str, Any]:
-    """Record into a run folder from the next step on; the state of things, as the other side tells it."""
+    """Record into a run folder from the next step on; returns the state for `holdfast attach` to print."""
     if _is_armed():
         return {"state": "already"}
     if "torch" not in sys.modules:
@@ -42,6 +42,6 @@ def _arm(folder: Path, policy: str, budget: float) -> None:
 
 def _is_armed() -> bool:
     arm: Any = sys.modules.get("holdfast.inside.arm")
-    there = getattr(arm, "_armed", None)
-    waits = any(type(finder).__name__ == "TorchFinder" for finder in sys.meta_path)
-    return waits or bool(there is not None and there.runtime.scopes)
+    armed = getattr(arm, "_armed", None)
+    is_waiting = any(type(finder).__name__ == "TorchFinder" for finder in sys.meta_path)
+    return is_waiting or bool(armed is not None and armed.runtime.scopes)

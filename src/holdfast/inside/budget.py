@@ -1,8 +1,8 @@
 """How much Holdfast may cost, what it has cost, and how often the expensive measurements are taken.
 
-The loss and the finiteness of the gradients are read at every step. Everything else is a *sampled metric*: per-parameter norms,
-weight norms, module times, input statistics. Each is measured every so many steps, so that its measured cost, spread over the
-steps between, stays within its share of the remaining budget.
+Loss and gradient norm are read at every step. Everything else is a *sampled metric*: per-parameter norms, weight norms, module
+times, input statistics. Each is taken every n steps, so that its measured cost, spread over those steps, stays within its
+fraction of the remaining budget.
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-_MEMORY = 0.9  # weight of the past in the running means of a step's costs
-_AT_MOST_EVERY = 10  # steps between two samples of a sampled metric, at least, unless everything is sampled
-_NEVER_LESS = 0.1  # of the budget stays for the luxuries, even where what is always done takes all of it
-_AT_LEAST_EVERY = 2000  # however tight the budget, a sampled metric is done once in so many steps
+_MOMENTUM = 0.9  # of the running means of step time and cost
+_MIN_INTERVAL, _MAX_INTERVAL = 10, 2000  # steps between two samples, however large or tight the budget
+_RESERVED = 0.1  # of the budget stays for sampled metrics, even where the work of every step takes all of it
 MEETING = 100  # steps; see Budget.meeting
-_CLOSER, _CLOSER_EVERY = ("parameters", "weights"), 64  # out of turn: no more than once in so many steps, on the whole
-_HIGH, _LOW = 8.0, 20.0  # times its usual scatter that a loss lies high, and times that a rate fell
-_OPENING_STEPS = 500  # a short run sees samples early; a long one is sampled by time as well
+_CLOSER, _CLOSER_EVERY = ("parameters", "weights"), 64  # extra samples: at most one in so many steps, on average
+_SPIKE, _LR_DROP = 8.0, 20.0  # the loss above normal, in mean deviations; the factor by which the LR fell
+_OPENING_STEPS = 500  # later samples are also limited in time; a short run gets its samples early
 
 
 @dataclass(slots=True)
 class SampledMetric:
-    """One thing that is done on some steps only."""
+    """A measurement that is taken on some steps only."""
 
     name: str
     share: float
     first_step: int
-    with_update: bool = True  # whether its moment is an update; others come when they come
+    with_update: bool = True  # whether it is taken at an update, rather than at a batch
     cost: float | None = None
     samples: int = 0
     next_step: int = 0
@@ -36,20 +35,20 @@ class SampledMetric:
 
 @dataclass(slots=True)
 class Budget:
-    """The ledger of one training; `fraction` is the part of the step that Holdfast may take (0.01 is one per cent)."""
+    """The budget of one training; `fraction` is the part of the step time that Holdfast may take (0.01 is 1 %)."""
 
     fraction: float = 0.01
-    always_done: frozenset[str] = frozenset()  # luxuries that are done at every step, whatever they cost
+    always_done: frozenset[str] = frozenset()  # sampled metrics that are taken at every step, whatever they cost
     step_seconds: float = 0.0
-    always: float = 0.0
-    next_step: int = 0  # before this step nothing is due
-    closer: int = 0  # how often it was looked at closer, out of turn
-    usual_loss: float = 0.0
-    scatter: float = 0.0  # of the loss
-    rate: float = 0.0  # the learning rate of the step before
-    meeting: int = 0  # with several ranks: every so many steps all of them take the norms of their weights, to be compared
+    always: float = 0.0  # seconds per step of what is done at every step
+    next_step: int = 0  # nothing is due before this step
+    closer: int = 0  # extra samples so far
+    mean_loss: float = 0.0
+    deviation: float = 0.0  # mean absolute deviation of the loss
+    lr: float = 0.0  # of the last step
+    meeting: int = 0  # with several ranks: all sample weight norms at multiples of this step, so that they can be compared
     started: float = field(default_factory=time.monotonic)
-    luxuries: dict[str, SampledMetric] = field(
+    metrics: dict[str, SampledMetric] = field(
         default_factory=lambda: {
             "parameters": SampledMetric("parameters", share=0.35, first_step=1),
             "weights": SampledMetric("weights", share=0.25, first_step=2),
@@ -60,24 +59,24 @@ class Budget:
     )
 
     def charge_step(self, step_seconds: float, always_seconds: float) -> None:
-        """Book one step: how long it took, and what the things done at every step cost in it."""
+        """Add one step: its duration, and the part of it that Holdfast's work of every step took."""
         if self.step_seconds == 0.0:
             self.step_seconds, self.always = step_seconds, always_seconds
-        self.step_seconds += (1 - _MEMORY) * (step_seconds - self.step_seconds)
-        self.always += (1 - _MEMORY) * (always_seconds - self.always)
+        self.step_seconds += (1 - _MOMENTUM) * (step_seconds - self.step_seconds)
+        self.always += (1 - _MOMENTUM) * (always_seconds - self.always)
 
     def charge(self, name: str, seconds: float) -> None:
-        """Book what one sample of a sampled metric cost."""
-        metric = self.luxuries[name]
+        """Add the cost of one sample."""
+        metric = self.metrics[name]
         metric.samples += 1
         if metric.cost is not None:
             metric.cost = (metric.cost + seconds) / 2
-        elif metric.samples > 1:  # the first one also warms up: compiles, writes names down
+        elif metric.samples > 1:  # the first one includes warm-up: compiling, writing names
             metric.cost = seconds
 
     def due(self, name: str, step: int) -> bool:
-        """Whether this step is one on which the sampled metric is done; says yes at most once a step."""
-        metric = self.luxuries[name]
+        """Whether to sample this metric at this step; true at most once a step."""
+        metric = self.metrics[name]
         if name in self.always_done:
             return step >= metric.first_step
         meets = self.meeting and name == "parameters" and step % self.meeting == 0 and step > 0
@@ -86,7 +85,7 @@ class Budget:
         now = time.monotonic()
         early = step < metric.first_step
         metric.next_step = metric.first_step if early else step + self.interval(name)
-        soonest = min(other.next_step for other in self.luxuries.values() if other.with_update)
+        soonest = min(other.next_step for other in self.metrics.values() if other.with_update)
         if self.meeting:
             soonest = min(soonest, step - step % self.meeting + self.meeting)
         self.next_step = 0 if self.always_done else soonest
@@ -95,33 +94,33 @@ class Budget:
         metric.last_time = now
         return True
 
-    def note(self, step: int, loss: float, rate: float) -> None:
-        """Look closer at the next step if this loss is far above its usual scatter, or the learning rate fell far."""
-        above = loss - self.usual_loss
-        if above > _HIGH * self.scatter > 0.0 or _LOW * rate < self.rate:
+    def note(self, step: int, loss: float, lr: float) -> None:
+        """Look closer at the next step if the loss spikes or the LR drops."""
+        above = loss - self.mean_loss
+        if above > _SPIKE * self.deviation > 0.0 or _LR_DROP * lr < self.lr:
             self.look_closer(step + 1)
-        self.usual_loss += 0.1 * above if self.scatter else loss
-        self.scatter += 0.1 * (abs(above) - self.scatter) if self.scatter else abs(loss)
-        self.rate = rate
+        self.mean_loss += 0.1 * above if self.deviation else loss
+        self.deviation += 0.1 * (abs(above) - self.deviation) if self.deviation else abs(loss)
+        self.lr = lr
 
     def look_closer(self, step: int) -> None:
-        """Something has happened: sample gradients and weights from this step on out of turn, a few times in a thousand steps."""
-        if self.closer * _CLOSER_EVERY > step or min(self.luxuries[name].samples for name in _CLOSER) == 0:
+        """Take an extra sample of gradients and weights at this step; limited to a few per thousand steps."""
+        if self.closer * _CLOSER_EVERY > step or min(self.metrics[name].samples for name in _CLOSER) == 0:
             return
         self.closer += 1
         for name in _CLOSER:
-            self.luxuries[name].next_step, self.luxuries[name].last_time = step, 0.0
+            self.metrics[name].next_step, self.metrics[name].last_time = step, 0.0
         self.next_step = 0
 
     def interval(self, name: str) -> int:
-        """Steps between two samples of a sampled metric, so that it fits into its share."""
-        metric = self.luxuries[name]
+        """Steps between two samples, so that the metric stays within its fraction of the budget."""
+        metric = self.metrics[name]
         if metric.cost is None or self.step_seconds <= 0.0:
-            return _AT_MOST_EVERY
-        whole = self.fraction * self.step_seconds
-        steps = metric.cost / (metric.share * max(whole - self.always, _NEVER_LESS * whole))
-        return int(min(max(steps, _AT_MOST_EVERY), _AT_LEAST_EVERY)) + 1
+            return _MIN_INTERVAL
+        budget = self.fraction * self.step_seconds
+        steps = metric.cost / (metric.share * max(budget - self.always, _RESERVED * budget))
+        return int(min(max(steps, _MIN_INTERVAL), _MAX_INTERVAL)) + 1
 
     def _pause(self, now: float) -> float:
-        """Seconds between samples: one at first, more as the run gets long, so that disk use stays bounded."""
+        """Minimum seconds between samples: 1 at first, up to 60 in a long run, so that disk use stays bounded."""
         return min(60.0, max(1.0, (now - self.started) / 600.0))

@@ -1,4 +1,4 @@
-"""Give a training its guard, and control where the policy allows repairs. Loaded under a policy that acts, not before."""
+"""Build the guard of a training, and its control where the policy allows repairs. Imported under such a policy only."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from holdfast.state.background import Helper
 from holdfast.state.report import SaveReport
 from holdfast.state.snapshots import Snapshots
 
-_SNAPSHOTS = 5  # at most, further and further apart: a fault that is seen late still has a clean ancestor
+_MAX_SNAPSHOTS = 5  # with growing distance: there is a clean one even if a fault is found late
 
 
 def guard_training(training: Training, scope: Scope, batches: Batches, *, by_hand: bool = False) -> None:
-    """Have every update of a training looked at before it is made, and snapshots kept where the policy allows repairs."""
+    """Have every update of a training checked, and snapshots taken where the policy allows repairs."""
     recorder = training.recorder
     folder, rank, journal = recorder.recording.path, recorder.recording.rank, recorder.run.journal
     failure_context = FailureContext(batches, folder=folder / "batches", models=training.roots, run_later=recorder.run_later)
     report = Report(journal, rank, training.models.name_of, failure_context, lambda: training.sampler.half)
     training.guard = Guard(scope.policy, report, scope.averages)
     if by_hand:
-        words = "the script updates its parameters without a torch optimizer: gradients of a bad update are set to zero"
-        report.cannot("guard", f"{words}; clipping, lowering the learning rate and rolling back are not possible")
+        text = "the script updates its parameters without a torch optimizer: the gradients of a bad update are zeroed"
+        report.cannot("guard", f"{text}; clipping, a lower learning rate and rollback are not possible")
     if by_hand or not scope.policy.heals:
         return
-    helper = Helper("holdfast-snapshots", on_trouble=recorder.step_back)  # saving takes seconds
+    helper = Helper("holdfast-snapshots", on_trouble=recorder.step_back)  # a save takes seconds
     state = RecordedState(scope.averages, warn=partial(report.cannot, "roll-back"))
     snapshots = Snapshots(
         partial(state.of_training, training),
-        every=50 if world_size() == 1 else 100,  # with one rank the interval grows with the cost; ranks must agree on theirs
+        every=50 if world_size() == 1 else 100,  # one rank adapts the interval to the cost; several have to agree
         run_later=helper.later,
-        keep=_SNAPSHOTS,
+        keep=_MAX_SNAPSHOTS,
         rank=rank,
         world_size=world_size(),
         index=folder / "snapshots.json",
-        facts=partial(_facts, training, scope),
+        facts=partial(_manifest_facts, training, scope),
         report=SaveReport(recorder.run.path / "checkpoints", recorder.run, warns=False),
         warn=partial(report.cannot, "snapshots"),
     )
@@ -63,8 +63,8 @@ def guard_training(training: Training, scope: Scope, batches: Batches, *, by_han
         training.control.rate.lower(restart.lr_factor, training.step)
 
 
-def _facts(training: Training, scope: Scope) -> dict[str, Any]:
-    """What the manifest of a checkpoint of this training says."""
+def _manifest_facts(training: Training, scope: Scope) -> dict[str, Any]:
+    """What the manifest of a checkpoint records about this training."""
     return {
         "epoch": training.loader.epoch,
         "settings": dict(scope.settings),

@@ -1,9 +1,9 @@
-"""Find the objects of the training without being told: which models hold these parameters, which optimizers exist.
+"""Find the models and optimizers of a training.
 
-Modules and optimizers are noted as they are made. Where Holdfast came later, or a model was made another way (unpickled, copied),
-the garbage collector is asked, once per training at its first step: it knows every live object. But asking it touches them all,
-and a large data set in memory would no longer be shared with the loader's forked workers. Types are looked at there, never
-instances: an `isinstance` on a lazy proxy could run its code.
+Modules and optimizers are registered as they are created. Where Holdfast came later, or a model was unpickled or copied, all
+objects of the garbage collector are searched, once per training at its first step. That is the fallback only, because it touches
+every object: a large dataset in memory would no longer be shared with forked loader workers. The search looks at types, never
+at instances: `isinstance` on a lazy proxy could run its code.
 """
 
 from __future__ import annotations
@@ -22,74 +22,74 @@ from holdfast.state.parameters import plain_name as plain_name
 
 @dataclass(frozen=True, slots=True)
 class LiveObjects:
-    """What of interest was alive when it was asked."""
+    """The modules and optimizers that are alive."""
 
     modules: list[nn.Module]
     optimizers: list[torch.optim.Optimizer]
 
 
 class Registry:
-    """The modules and optimizers of this process, noted as they are made. Keeps nothing alive."""
+    """The modules and optimizers of this process, registered as they are created. Keeps nothing alive."""
 
     def __init__(self) -> None:
-        self.is_whole = False  # whether it was there before the first model was
+        self.is_whole = False  # whether it existed before the first model
         self._modules: dict[int, weakref.ref[nn.Module]] = {}
         self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
 
-    def note_module(self, module: nn.Module, _name: str, _part: Any) -> None:
-        """A module has got a parameter or a submodule: for torch's hooks on registration."""
-        _note(self._modules, module)
+    def note_module(self, module: nn.Module, _name: str, _child: Any) -> None:
+        """Hook for torch: a module has registered a parameter or a submodule."""
+        _register(self._modules, module)
 
     def noting(self, original: Callable[..., None]) -> Callable[..., None]:
-        """The same constructor of an optimizer; there is no hook for it."""
+        """Wrap `Optimizer.__init__`, which has no hook."""
 
         def __init__(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            _note(self._optimizers, optimizer)
+            _register(self._optimizers, optimizer)
 
         return __init__
 
     def live_objects_with(self, parameters: Iterable[torch.Tensor]) -> LiveObjects | None:
-        """What is alive, if the modules that hold these parameters are all known."""
+        """The live objects; None unless all modules that hold these parameters are registered."""
         if not self.is_whole:
             return None
-        modules = [module for reference in list(self._modules.values()) if (module := reference()) is not None]
+        modules = _alive(self._modules)
         held = {id(parameter) for module in modules for parameter in module._parameters.values()}
         if not all(id(parameter) in held for parameter in parameters):
             return None
-        return LiveObjects(modules, [one for reference in list(self._optimizers.values()) if (one := reference()) is not None])
+        return LiveObjects(modules, _alive(self._optimizers))
 
 
-def _note(known: dict[int, weakref.ref[Any]], thing: Any) -> None:
-    key = id(thing)
-    if key not in known:
-        known[key] = weakref.ref(thing, lambda _: known.pop(key, None))
+def _register(references: dict[int, weakref.ref[Any]], value: Any) -> None:
+    key = id(value)
+    if key not in references:
+        references[key] = weakref.ref(value, lambda _: references.pop(key, None))
+
+
+def _alive(references: dict[int, weakref.ref[Any]]) -> list[Any]:
+    return [value for reference in list(references.values()) if (value := reference()) is not None]
 
 
 def find_live_objects() -> LiveObjects:
-    """Ask the garbage collector for all modules and optimizers."""
+    """Search the garbage collector's objects for modules and optimizers."""
     modules: list[nn.Module] = []
     optimizers: list[torch.optim.Optimizer] = []
-    kinds: dict[type, int] = {}
-    for thing in gc.get_objects():
-        kind = type(thing)
-        wanted = kinds.get(kind)
-        if wanted is None:
-            wanted = kinds[kind] = _kind_of(kind)
-        if wanted == 1:
-            modules.append(thing)
-        elif wanted == 2 and "_optimizer_step_pre_hooks" in vars(thing):  # a wrapper around an optimizer has none
-            optimizers.append(thing)
+    base_of: dict[type, type | None] = {}  # a type's MRO is searched once
+    for value in gc.get_objects():
+        kind = type(value)
+        try:
+            base = base_of[kind]
+        except KeyError:
+            base = base_of[kind] = next((base for base in (nn.Module, torch.optim.Optimizer) if base in kind.__mro__), None)
+        if base is nn.Module:
+            modules.append(value)
+        elif base is not None and "_optimizer_step_pre_hooks" in vars(value):  # a wrapper around an optimizer has none
+            optimizers.append(value)
     return LiveObjects(modules, optimizers)
 
 
-def _kind_of(kind: type) -> int:
-    bases = kind.__mro__
-    return 1 if nn.Module in bases else 2 if torch.optim.Optimizer in bases else 0
-
-
 def find_roots(modules: Iterable[nn.Module], parameters: Iterable[torch.Tensor]) -> list[nn.Module]:
-    """The fewest outermost modules that hold these parameters; of two that hold the same, the smaller."""
+    """The fewest outermost modules that hold these parameters; of two with the same parameters, the smaller."""
     modules = list(modules)
     children = {id(child) for module in modules for child in module._modules.values()}
     wanted = {id(parameter) for parameter in parameters}
@@ -110,32 +110,32 @@ def find_roots(modules: Iterable[nn.Module], parameters: Iterable[torch.Tensor])
 
 
 def whole_models(roots: Iterable[nn.Module]) -> list[nn.Module]:
-    """The models, and what wrappers hold inside: every module on the way down that still holds all that is trained.
+    """The models and, inside wrappers, every module that still holds all trained parameters.
 
-    A part that is frozen in evaluation mode (`model.backbone.eval()`) is no whole model, however large.
+    A frozen part in evaluation mode (`model.backbone.eval()`) is not a whole model, however large.
     """
-    found = []
+    models = []
     for root in roots:
-        module, trained = root, _trained_count(root)
+        module, trained = root, _num_trained(root)
         while True:
-            found.append(module)
-            inner = [child for child in module.children() if trained and _trained_count(child) == trained]
+            models.append(module)
+            inner = [child for child in module.children() if trained and _num_trained(child) == trained]
             if len(inner) != 1:
                 break
             module = inner[0]
-    return found
+    return models
 
 
-def _trained_count(module: nn.Module) -> int:
+def _num_trained(module: nn.Module) -> int:
     return sum(parameter.requires_grad for parameter in module.parameters())
 
 
 def named(roots: list[nn.Module], kind: str) -> Iterator[tuple[str, Any]]:
-    """Names and objects of all `parameters` or `modules` of the roots; several roots are told apart by class."""
+    """Names and objects of all `parameters` or `modules` of the roots; several roots are prefixed by class."""
     for prefix, root in zip(_prefixes(roots), roots, strict=True):
         pairs = root.named_parameters() if kind == "parameters" else root.named_modules()
-        for name, thing in pairs:
-            yield (prefix + plain_name(name)).rstrip("."), thing
+        for name, value in pairs:
+            yield (prefix + plain_name(name)).rstrip("."), value
 
 
 def _prefixes(roots: list[nn.Module]) -> list[str]:

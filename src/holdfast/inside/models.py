@@ -1,6 +1,6 @@
-"""The models of one training: their parameters' names, and which of them are not trained.
+"""The models of one training, held weakly: the names of their parameters, and which of them are not trained.
 
-Held by weak references. Names are codes in the recorder's strings.
+A name is stored as its code in the recorder's string table.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from holdfast.signals.schema import MISSING_INT
 
 
 class Models:
-    """What is known of the models of one training."""
+    """The models of one training."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._strings = recorder.strings
-        self.trained: dict[int, weakref.ref[torch.Tensor]] = {}  # all parameters of models and optimizers, by their id
+        self.trained: dict[int, weakref.ref[torch.Tensor]] = {}  # all parameters of models and optimizers, by id
         self._roots: list[weakref.ref[nn.Module]] = []
         self._names: dict[int, int] = {}
         self._texts: dict[int, str] = {}
         self._untrained = Untrained()
 
     def learn(self, roots: list[nn.Module]) -> None:
-        """Take these models in place of those known so far."""
+        """Replace the models."""
         self._roots = [weakref.ref(root) for root in roots]
         pairs = list(named(roots, "parameters"))
         codes = self._strings.codes([name for name, _ in pairs])
@@ -38,11 +38,11 @@ class Models:
         self.add(parameter for _, parameter in pairs)
 
     def add(self, parameters: Iterable[torch.Tensor]) -> None:
-        """These parameters belong to the training."""
+        """Add parameters to the training."""
         self.trained.update({id(parameter): weakref.ref(parameter) for parameter in parameters})
 
     def roots(self) -> list[nn.Module]:
-        """The models, as far as they are alive."""
+        """The models that are still alive."""
         return [root for reference in self._roots if (root := reference()) is not None]
 
     def name_of(self, code: int) -> str:
@@ -50,16 +50,16 @@ class Models:
         return self._texts.get(code, "?")
 
     def names_of(self, parameters: list[torch.Tensor]) -> list[int]:
-        """The codes of those that have a gradient."""
+        """The name codes of the parameters that have a gradient."""
         return [self._names.get(id(parameter), MISSING_INT) for parameter in parameters if parameter.grad is not None]
 
     def newly_untrained(self, *, main: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> tuple[Change, ...]:
-        """Why parameters are not trained, where that was not said before; see `Untrained.changes`.
+        """Why parameters are not trained, where that is news; see `Untrained.changes`.
 
-        A model that has got other parameters since it was learned, such as a new head, is learned again.
+        A model whose parameters have changed, such as one with a new head, is learned again.
         """
         if roots := self.roots():
-            now = {id(parameter) for root in roots for parameter in root.parameters()}
-            if now != self._names.keys():
+            current = {id(parameter) for root in roots for parameter in root.parameters()}
+            if current != self._names.keys():
                 self.learn(roots)
         return tuple(self._untrained.changes(self.trained, self._names, main=main, others=others))

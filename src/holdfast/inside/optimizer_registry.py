@@ -1,13 +1,13 @@
-"""Which training an optimizer belongs to. Asked at an optimizer's first step; after that the process knows it.
+"""Assign an optimizer to a training, at its first step.
 
     shares parameters with a training                         that training
-    was there when a training began, a few steps ago          that training: two networks trained against each other
-    steps between the steps of a training in this thread      that training: an inner loop (MAML, PGD, a latent of each sample)
-    trains loose tensors after others that are gone, or is
-      the fifth in a row that comes and goes in a few steps   that training goes on with it
+    existed when a training began, a few steps ago            that training: a GAN
+    steps between the steps of a training in this thread      that training: an inner loop (MAML, PGD, a latent per sample)
+    trains tensors outside a model after others that are
+      gone, or is the fifth short-lived one in a row          that training continues with it
     any other                                                 a training of its own
 
-That it steps between another's steps is known once that one has stepped again. Until then its own rows are kept in memory.
+An inner loop is certain only once the outer optimizer has stepped again. Until then its own rows are kept in memory.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from holdfast.inside.training_setup import begin, learn_models
 if TYPE_CHECKING:
     from holdfast.inside.process import Process
 
-_SHORT, _IN_A_ROW = 16, 3  # steps, trainings
+_SHORT_STEPS, _SHORT_IN_A_ROW = 16, 3  # steps of a short training, and how many of those in a row
 Optimizer = torch.optim.Optimizer
 
 
 def assign(process: Process, optimizer: Optimizer) -> Training | None:
-    """The training of an optimizer that is seen for the first time; None if no scope wants it."""
+    """Find or begin the training of a new optimizer; None if no scope records it."""
     scope = next((scope for scope in process.scopes if scope.wants(optimizer)), None)
     if scope is None:
         return None
@@ -42,32 +42,32 @@ def assign(process: Process, optimizer: Optimizer) -> Training | None:
     for training in scope.trainings:
         if training.expects(optimizer) and not training.is_over():
             training.join(optimizer)
-            learn_models(
-                process, scope, training, (process.registry.live_objects_with(parameters) or find_live_objects()).modules
-            )
+            live = process.registry.live_objects_with(parameters) or find_live_objects()
+            learn_models(process, scope, training, live.modules)
             return training
-    here = [training for training in reversed(scope.trainings) if training.losses is process.losses]
-    for training in here:
+    of_thread = [training for training in reversed(scope.trainings) if training.losses is process.losses]
+    for training in of_thread:
         if _takes_in(training, optimizer, parameters):
             return training
-    was_short = bool(here) and here[0].main is not None and here[0].main.steps < _SHORT
+    last_main = of_thread[0].main if of_thread else None
+    was_short = last_main is not None and last_main.steps < _SHORT_STEPS
     begun = begin(process, scope, optimizer)
     if begun is not None and was_short:
-        begun.short_before = here[0].short_before + 1
+        begun.short_before = of_thread[0].short_before + 1
     return begun
 
 
 def _takes_in(training: Training, optimizer: Optimizer, parameters: list[torch.Tensor]) -> bool:
-    """Whether an optimizer of other parameters may be part of a training of the same thread all the same."""
+    """Add an optimizer of other parameters to a training of the same thread, if it may belong there."""
     training.choose_main()
-    main, loose = training.main, not any(isinstance(parameter, nn.Parameter) for parameter in parameters)
+    main, outside_model = training.main, not any(isinstance(parameter, nn.Parameter) for parameter in parameters)
     if main is None:
         return False
     if main.optimizer() is not None:
-        training.take_in(optimizer, keeps_rows=not (loose or training.has_inner_loops or parameters[0].is_cuda))
+        training.take_in(optimizer, keeps_rows=not (outside_model or training.has_inner_loops or parameters[0].is_cuda))
         return True
-    come_and_go = main.steps < _SHORT and (training.expects_others or training.short_before >= _IN_A_ROW)
-    follows = come_and_go or (loose and not training.roots())
+    is_short_lived = main.steps < _SHORT_STEPS and (training.expects_others or training.short_before >= _SHORT_IN_A_ROW)
+    follows = is_short_lived or (outside_model and not training.roots())
     if follows:
         training.join(optimizer)
         training.has_inner_loops = True
@@ -75,7 +75,7 @@ def _takes_in(training: Training, optimizer: Optimizer, parameters: list[torch.T
 
 
 def settle(process: Process, training: Training, optimizer: Optimizer) -> None:
-    """An optimizer steps and steps without the main one: it is the main one, or a training of its own."""
+    """Decide about an optimizer that keeps stepping without the main one: it becomes the main one, or its own training."""
     member = training.members[id(optimizer)]
     if training.main is None or training.main.steps == 0:
         training.main, member.is_inner = member, False
@@ -89,10 +89,10 @@ def settle(process: Process, training: Training, optimizer: Optimizer) -> None:
 
 
 def _continue(training: Training, optimizer: Optimizer, parameters: Iterable[torch.Tensor]) -> Training:
-    """Another optimizer for a model that is already trained: the next main one if it takes over the same weights."""
+    """Add another optimizer of a trained model; it becomes the main one if it takes over the same weights."""
     member = training.join(optimizer)
     main = training.main.optimizer() if training.main is not None else None
-    taken = {id(p) for group in main.param_groups for p in group["params"]} if main is not None else set()
-    if main is None or any(id(parameter) in taken for parameter in parameters):
+    in_main = {id(p) for group in main.param_groups for p in group["params"]} if main is not None else set()
+    if main is None or any(id(parameter) in in_main for parameter in parameters):
         training.main = member
     return training

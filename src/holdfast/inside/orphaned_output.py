@@ -1,13 +1,12 @@
-"""Go on printing when the supervisor was killed.
+"""Keep the training's output alive when the supervisor is killed.
 
-Under `holdfast run`, descriptors 1 and 2 lead to the supervisor. If it is gone, `print` would raise, and a training
-would die of its watchdog's death. So a thread waits for that moment, and turns every descriptor that leads to the
-supervisor over to what the supervisor wrote to; that was opened beforehand, while it could be found.
+Under `holdfast run` stdout and stderr lead to the supervisor. If it dies, `print` would raise and the training would die with its
+watchdog. So a thread waits for the supervisor to exit and then redirects both to what the supervisor wrote to, which was opened
+while that was still possible.
 
-On Linux the thread also keeps a reading end of each pipe. Nothing breaks between the supervisor's death and the
-turn-over, and what was still in the pipe is delivered; only what the supervisor was just handling is lost. The other
-processes of the run, which have no such thread (loader workers, the shell script around it), can go on writing: this
-thread now copies for them. A pseudo-terminal cannot be kept that way; its other users see an error.
+On Linux the thread also holds a read end of each pipe. So nothing breaks between the exit and the redirect, and what was still in
+the pipe is delivered; only what the supervisor was just handling is lost. Afterwards the thread copies what other processes
+(loader workers, a shell script) still write into the pipe. Other users of a pseudo-terminal see an error.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ import time
 from dataclasses import dataclass
 
 _POLL_SECONDS = 1.0
-_CHUNK = 1 << 16
-_ROUNDS = 64
+_CHUNK_BYTES = 1 << 16
+_MAX_CHUNKS = 64
 
 
 @dataclass(slots=True)
 class _Stream:
-    """A channel to the supervisor: how to recognise it, where its output went, our own reading end of it."""
+    """A pipe or terminal to the supervisor: its identity, where the supervisor wrote to, our own read end."""
 
     device: int
     inode: int
-    supervisors_end: str
+    supervisor_fd: str  # path of the supervisor's end
     original: int
-    reading: int | None
+    read_end: int | None
 
 
 _streams: list[_Stream] = []
@@ -41,20 +40,20 @@ _lock = threading.Lock()
 
 
 def stay_alive_without(supervisor_pid: int) -> None:
-    """Start the thread, once in a process. Does nothing if neither 1 nor 2 leads to the supervisor."""
+    """Start the thread, once per process, if stdout or stderr leads to the supervisor."""
     with _lock:
         if _streams:
             return
-        _streams.extend(_find_streams(supervisor_pid, os.environ.get("HOLDFAST_STREAMS", "")))
+        _streams.extend(_open_streams(supervisor_pid, os.environ.get("HOLDFAST_STREAMS", "")))
     if _streams:
-        os.register_at_fork(after_in_child=_forget)
-        threading.Thread(target=_wait_and_turn_over, args=(supervisor_pid,), name="holdfast-outlive", daemon=True).start()
+        os.register_at_fork(after_in_child=_close_in_child)
+        threading.Thread(target=_wait_and_redirect, args=(supervisor_pid,), name="holdfast-outlive", daemon=True).start()
 
 
-def _find_streams(supervisor_pid: int, said: str) -> list[_Stream]:
-    """The streams named in HOLDFAST_STREAMS (`1=device:inode:descriptor 2=…`) that 1 or 2 of this process lead to."""
-    found = []
-    for word in said.split():
+def _open_streams(supervisor_pid: int, description: str) -> list[_Stream]:
+    """Open the streams in HOLDFAST_STREAMS (`1=device:inode:descriptor 2=…`) that this process's 1 or 2 lead to."""
+    streams = []
+    for word in description.split():
         with contextlib.suppress(ValueError, OSError):
             target, _, identity = word.partition("=")
             device, inode, descriptor = (int(number) for number in identity.split(":"))
@@ -62,8 +61,8 @@ def _find_streams(supervisor_pid: int, said: str) -> list[_Stream]:
             if fd is not None:
                 folder = f"/proc/{supervisor_pid}/fd"
                 original = _open_original(f"{folder}/{int(target)}")
-                found.append(_Stream(device, inode, f"{folder}/{descriptor}", original, _open_reading(fd)))
-    return found
+                streams.append(_Stream(device, inode, f"{folder}/{descriptor}", original, _open_read_end(fd)))
+    return streams
 
 
 def _leads_to(fd: int, device: int, inode: int) -> bool:
@@ -74,7 +73,7 @@ def _leads_to(fd: int, device: int, inode: int) -> bool:
 
 
 def _open_original(path: str) -> int:
-    """What the supervisor writes to. Not blocking while it is opened: a pipe that nobody reads would hold us up here."""
+    """Open what the supervisor writes to, without blocking: a pipe that nobody reads would hang here."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:
@@ -83,34 +82,32 @@ def _open_original(path: str) -> int:
     return descriptor
 
 
-def _open_reading(fd: int) -> int | None:
+def _open_read_end(fd: int) -> int | None:
     with contextlib.suppress(OSError):
         if stat.S_ISFIFO(os.fstat(fd).st_mode):
             return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
     return None
 
 
-def _wait_and_turn_over(supervisor_pid: int) -> None:
-    handle = _open_process(supervisor_pid)
-    while not _ends_within_a_second(supervisor_pid, handle):
+def _wait_and_redirect(supervisor_pid: int) -> None:
+    pidfd: int | None = None
+    with contextlib.suppress(OSError, AttributeError):
+        pidfd = os.pidfd_open(supervisor_pid)
+    while not _exits_within_a_second(supervisor_pid, pidfd):
         for stream in _streams:
-            _follow(stream)
-    _deliver_what_waits()
-    _turn_over()
+            _follow_supervisor(stream)
+    for stream in _streams:
+        _drain(stream)
+        for fd in (1, 2):
+            if _leads_to(fd, stream.device, stream.inode):
+                with contextlib.suppress(OSError):
+                    os.dup2(stream.original, fd)
     _copy_for_others()
 
 
-def _open_process(pid: int) -> int | None:
-    with contextlib.suppress(OSError, AttributeError):
-        return os.pidfd_open(pid)
-    return None
-
-
-def _ends_within_a_second(pid: int, handle: int | None) -> bool:
-    if handle is not None:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        return bool(poll.poll(_POLL_SECONDS * 1000))
+def _exits_within_a_second(pid: int, pidfd: int | None) -> bool:
+    if pidfd is not None:
+        return _is_readable(pidfd, _POLL_SECONDS)
     time.sleep(_POLL_SECONDS)
     try:
         os.kill(pid, 0)
@@ -119,54 +116,45 @@ def _ends_within_a_second(pid: int, handle: int | None) -> bool:
     return False
 
 
-def _follow(stream: _Stream) -> None:
-    """Close our reading end once the living supervisor has closed its own (`| head`): the script shall see that."""
-    if stream.reading is None:
+def _is_readable(fd: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def _follow_supervisor(stream: _Stream) -> None:
+    """Close our read end once the living supervisor has closed its own (`| head`): the script must notice that."""
+    if stream.read_end is None:
         return
     try:
-        status = os.stat(stream.supervisors_end)  # noqa: PTH116 - a path of the kernel's, asked every second
+        status = os.stat(stream.supervisor_fd)  # noqa: PTH116 - a path of the kernel's, checked every second
     except FileNotFoundError:
-        if not os.path.isdir(os.path.dirname(stream.supervisors_end)):  # noqa: PTH112, PTH120
-            return  # it is the supervisor that is gone
+        if not os.path.isdir(os.path.dirname(stream.supervisor_fd)):  # noqa: PTH112, PTH120
+            return  # the supervisor itself is gone
     except OSError:
         return
     else:
         if (status.st_dev, status.st_ino) == (stream.device, stream.inode):
             return
-    _stop_reading(stream)
+    _close_read_end(stream)
 
 
-def _stop_reading(stream: _Stream) -> None:
-    descriptor, stream.reading = stream.reading, None
+def _close_read_end(stream: _Stream) -> None:
+    descriptor, stream.read_end = stream.read_end, None
     if descriptor is not None:
         os.close(descriptor)
 
 
-def _deliver_what_waits() -> None:
-    """First what was printed first. Bounded: a script that prints without end is turned over all the same."""
-    for stream in _streams:
-        for _ in range(_ROUNDS):
-            if stream.reading is None or not _copy(stream.reading, stream.original) or _is_empty(stream.reading):
-                break
-
-
-def _is_empty(source: int) -> bool:
-    poll = select.poll()
-    poll.register(source, select.POLLIN)
-    return not poll.poll(0)
-
-
-def _turn_over() -> None:
-    for stream in _streams:
-        for fd in (1, 2):
-            if _leads_to(fd, stream.device, stream.inode):
-                with contextlib.suppress(OSError):
-                    os.dup2(stream.original, fd)
+def _drain(stream: _Stream) -> None:
+    """Deliver what is in the pipe before newer output; bounded, for a script that never stops printing."""
+    for _ in range(_MAX_CHUNKS):
+        if stream.read_end is None or not _copy(stream.read_end, stream.original) or not _is_readable(stream.read_end, 0):
+            break
 
 
 def _copy_for_others() -> None:
-    """Deliver what is left in the pipes and what others still write into them, until they have all let go."""
-    sources = {stream.reading: stream for stream in _streams if stream.reading is not None}
+    """Copy what other processes still write into the pipes, until all of them have closed them."""
+    sources = {stream.read_end: stream for stream in _streams if stream.read_end is not None}
     poll = select.poll()
     for source in sources:
         poll.register(source, select.POLLIN)
@@ -174,26 +162,27 @@ def _copy_for_others() -> None:
         for source, _ in poll.poll():
             if not _copy(source, sources[source].original):
                 poll.unregister(source)
-                _stop_reading(sources.pop(source))
+                _close_read_end(sources.pop(source))
 
 
 def _copy(source: int, target: int) -> bool:
+    """Copy one chunk; whether the source is still open."""
     try:
-        part = os.read(source, _CHUNK)
-        rest = part
+        chunk = os.read(source, _CHUNK_BYTES)
+        rest = chunk
         while rest:
             rest = rest[os.write(target, rest) :]
     except BlockingIOError:  # another rank was faster
         return True
     except OSError:
         return False
-    return bool(part)
+    return bool(chunk)
 
 
-def _forget() -> None:
-    """A forked child has no such thread, and holds nothing that would keep a stream open."""
+def _close_in_child() -> None:
+    """In a forked child, which has no such thread: close everything that would keep a stream open."""
     for stream in _streams:
-        for descriptor in (stream.original, stream.reading):
+        for descriptor in (stream.original, stream.read_end):
             if descriptor is not None:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What Holdfast knows of this process: its runs, their trainings, and whose optimizers and models are whose. Knows no event."""
+"""The state of Holdfast in this process: runs, trainings, and which optimizer and model belongs to which. Handles no events."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ class Process:
         checkpoint_log = CheckpointLog(lambda: self.scopes)
         self.saves, self.loads, self.trackers = Saves(checkpoint_log), Loads(checkpoint_log), Trackers(checkpoint_log)
         self.began = time.time()
-        self.gradient_calls = 0  # of `torch.autograd.grad`, by the script or by `torch.func`
+        self.gradient_calls = 0  # to `torch.autograd.grad`, by the script or by `torch.func`
         self.of_optimizer: dict[int, tuple[weakref.ref[Optimizer], Training | None]] = {}
         self.whole_models: dict[int, tuple[weakref.ref[nn.Module], Training]] = {}
-        self.asked: Callable[[Training], None] | None = None  # set while someone asks for something between two steps
-        self.stopping: Callable[[Training], None] | None = None  # set when Ctrl-C was pressed
-        self.when_begun: list[Callable[[Scope, Training, Optimizer], None]] = []  # called when a training has begun
-        self.when_over: list[Callable[[Training], None]] = []  # and before it is closed
+        self.asked: Callable[[Training], None] | None = None  # set while a request waits for the next step boundary
+        self.stopping: Callable[[Training], None] | None = None  # set after Ctrl-C
+        self.when_begun: list[Callable[[Scope, Training, Optimizer], None]] = []  # callbacks
+        self.when_over: list[Callable[[Training], None]] = []  # before a training is closed
 
     @property
     def trainings(self) -> list[Training]:
-        """All trainings of this process, in all scopes."""
+        """The trainings of all scopes."""
         if len(self.scopes) == 1:
             return self.scopes[0].trainings
         return [training for scope in self.scopes for training in scope.trainings]
 
     @property
     def losses(self) -> Losses:
-        """The losses that this thread has gone backward from since its last step."""
+        """The losses of this thread since its last step."""
         return self.thread.losses
 
     @property
     def loader(self) -> Loader:
-        """What this thread draws its batches from."""
+        """The loader that this thread draws from."""
         if self.thread.feed is None:
             self.thread.feed = self.feeds.for_drawing(None)
         return self.thread.feed.loader

@@ -1,4 +1,4 @@
-"""The state of the training that is recorded, and its checkpoints: `run.save()` and `run.restore()`."""
+"""The state of a recorded training and its checkpoints: `run.save()` and `run.restore()`."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
     from holdfast.inside.process import Process
     from holdfast.inside.scope import Scope
 
-Named = Callable[[], tuple[list[nn.Module], list[Optimizer]]]
+Parts = tuple[list[nn.Module], list[Optimizer]]
 
 
 class RecordedState:
-    """The state of a training that is recorded: discovered once, and again when something has joined or gone.
+    """The state of a recorded training: discovered once, and again when an object was added or is gone.
 
-    With `whole` large frozen parameters are included, as for a checkpoint; a snapshot does without them.
+    With `whole` it includes large frozen parameters, as a checkpoint needs; a snapshot does not.
     """
 
     def __init__(self, averages: Averages, *, whole: bool = False, warn: Callable[[str], None] = lambda _text: None) -> None:
         self._averages, self._whole, self._warn = averages, whole, warn
         self._state: TrainingState | None = None
-        self._parts: list[weakref.ref[Any]] = []  # a dead object's id may soon be another one's
+        self._parts: list[weakref.ref[Any]] = []  # not ids: those of dead objects are reused
         self._changed = 0
 
     def of(self, models: list[nn.Module], optimizers: list[Optimizer], changed: int = 0) -> TrainingState:
-        """The state of these models and optimizers; `changed` counts what has joined their training."""
-        averages = self._averages.living()
+        """The state of these models and optimizers; `changed` is the change counter of their training."""
+        averages = self._averages.alive()
         parts = (*models, *optimizers, *averages)
-        same = len(parts) == len(self._parts) and all(ref() is part for ref, part in zip(self._parts, parts, strict=True))
-        if self._state is None or self._changed != changed or not same:
+        is_same = len(parts) == len(self._parts) and all(ref() is part for ref, part in zip(self._parts, parts, strict=True))
+        if self._state is None or self._changed != changed or not is_same:
             self._state = TrainingState.discover(models, optimizers, averages, whole=self._whole)
             self._parts, self._changed = [weakref.ref(part) for part in parts], changed
             for text in self._state.missing():
@@ -57,16 +57,16 @@ class RecordedState:
         return self._state
 
     def of_training(self, training: Training) -> TrainingState:
-        """The state of a training as it is now."""
+        """The current state of a training."""
         return self.of(training.roots(), training.optimizers(), training.changed)
 
 
 class RunCheckpoints:
-    """Saves the newest training of a run, and resumes it."""
+    """Saves and restores the newest training of a run."""
 
-    def __init__(self, scope: Scope, process: Process, positions: Positions, named: Named) -> None:
-        """`named` gives the models and optimizers that the script has named, as far as they are alive."""
-        self._scope, self._process, self._positions, self._named = scope, process, positions, named
+    def __init__(self, scope: Scope, process: Process, positions: Positions, watched: Callable[[], Parts]) -> None:
+        """`watched` returns the models and optimizers that the script passed to `watch`."""
+        self._scope, self._process, self._positions, self._watched = scope, process, positions, watched
         self._stores: dict[Path, CheckpointStore] = {}
         self._recorded = RecordedState(scope.averages, whole=True)
         self._notes = RankNotes(scope.run.path)
@@ -74,7 +74,7 @@ class RunCheckpoints:
     # Saving
 
     def save(self, folder: str | os.PathLike[str] | None, metrics: Mapping[str, Any] | None, *, wait: bool) -> Path | None:
-        """Save the state as it is now; where it will be."""
+        """Save the current state; returns the path of the checkpoint."""
         store = self.store(folder)
         training = self._scope.trainings[-1] if self._scope.trainings else None
         step = training.step if training is not None else self._scope.first_step
@@ -94,61 +94,59 @@ class RunCheckpoints:
             return None
 
     def store(self, folder: str | os.PathLike[str] | None = None) -> CheckpointStore:
-        """The store in a folder, by default in that of the run."""
+        """The checkpoint store in a folder, by default the run's."""
         path = Path(folder).absolute() if folder is not None else self._scope.run.path / "checkpoints"
         if path not in self._stores:
             self._stores[path] = CheckpointStore(path, run=self._scope.run)
         return self._stores[path]
 
     def close(self) -> None:
-        """Finish the save in progress."""
+        """Finish the saves in progress."""
         for store in self._stores.values():
             store.close()
 
     def state(self, training: Training | None) -> TrainingState:
-        """Everything that belongs to the training, or to the one that will begin."""
+        """The state of the training, or of the one that will begin."""
         models, optimizers = self._parts(training)
         state = self._recorded.of(models, optimizers, training.changed if training is not None else -1)
         if not state.alive():
             raise UsageError("there is no training to save yet.", fix="call run.save() after the first step, or watch(model, …)")
         return state
 
-    def _parts(self, training: Training | None) -> tuple[list[nn.Module], list[Optimizer]]:
-        """Models and optimizers: as they were named, else what is trained or will be, in an order that every process has."""
-        models, optimizers = self._named()
+    def _parts(self, training: Training | None) -> Parts:
+        """Models and optimizers: those passed to `watch`, else the trained ones, in the same order in every process."""
+        models, optimizers = self._watched()
+        positions = {id(part): position for position, part in enumerate((*models, *optimizers))}
         if training is not None:
-            own = [optimizer for member in training.members.values() if (optimizer := member.optimizer()) is not None]
-            roots = models or training.roots()
-        elif models and optimizers:
-            own, roots = optimizers, models
-        else:
-            living = find_live_objects()
-            own = optimizers or living.optimizers
-            roots = models or find_roots(living.modules, [p for optimizer in own for p in optimizer_parameters(optimizer)])
-        places = {id(one): number for number, one in enumerate((*models, *optimizers))}
+            models = models or training.roots()
+            optimizers = [optimizer for member in training.members.values() if (optimizer := member.optimizer()) is not None]
+        elif not (models and optimizers):
+            live = find_live_objects()
+            optimizers = optimizers or live.optimizers
+            models = models or find_roots(live.modules, [p for optimizer in optimizers for p in optimizer_parameters(optimizer)])
 
-        def place(one: nn.Module | Optimizer) -> tuple[int, str, int]:
-            parameters = optimizer_parameters(one) if isinstance(one, Optimizer) else list(one.parameters())
-            return places.get(id(one), len(places)), type(one).__qualname__, sum(p.numel() for p in parameters)
+        def order(part: nn.Module | Optimizer) -> tuple[int, str, int]:
+            parameters = optimizer_parameters(part) if isinstance(part, Optimizer) else list(part.parameters())
+            return positions.get(id(part), len(positions)), type(part).__qualname__, sum(p.numel() for p in parameters)
 
-        return sorted(roots, key=place), sorted(own, key=place)
+        return sorted(models, key=order), sorted(optimizers, key=order)
 
     # Restoring
 
     def restore(self, path: str | os.PathLike[str] | None, *, data: bool) -> Restored | None:
-        """Resume from a checkpoint, a folder of them or a run; by default from the earlier ones of this run's name, if any."""
+        """Resume from a checkpoint, a folder of them or a run; by default from this run or an earlier one of its name."""
         if self._scope.trainings:
             raise UsageError("the training has begun already.", fix="call run.restore() before the first step")
         if path is None and (attempt := restarted()) is not None:
             if attempt.checkpoint is None:
-                return None  # snapshots of the guard have no position in the data: the script's loop is fast-forwarded instead
+                return None  # the guard's snapshots have no data position: the loop is fast-forwarded instead
             path = attempt.checkpoint if (Path(attempt.checkpoint) / MANIFEST).exists() else None
-        folder, at = locate(path) if path is not None else (newest_of_run(self._scope.run) or self.store().folder, None)
+        folder, step = locate(path) if path is not None else (newest_of_run(self._scope.run) or self.store().folder, None)
 
         def unused(saved: SavedState) -> list[str]:
             return [] if data or saved.position is None else ["loader"]
 
-        result = restore(folder, at, lambda: self.state(None), unused, notes=self._notes)
+        result = restore(folder, step, lambda: self.state(None), unused, notes=self._notes)
         if result is None:
             if path is not None:
                 raise CannotRestore(f"There is no checkpoint in {folder}.", fix=f"holdfast checkpoints list {folder}")
@@ -164,10 +162,10 @@ class RunCheckpoints:
         return restored
 
     def _report(self, restored: Restored) -> None:
-        """The recording continues from there; settings that differ are changes."""
+        """Record the resume; settings that differ count as changes."""
         state = self.state(None)
         if self._scope.settings and restored.settings:
             self._scope.resumed(restored.path)
-        live = {"optimizer": state.optimizers(), "scheduler": state.schedulers(), "scaler": state.scalers()}
-        what = [name for name, things in live.items() if things]
-        self.store().report.resumed(restored.path, restored.step, what, restored.skipped)
+        parts = {"optimizer": state.optimizers(), "scheduler": state.schedulers(), "scaler": state.scalers()}
+        present = [name for name, objects in parts.items() if objects]
+        self.store().report.resumed(restored.path, restored.step, present, restored.skipped)

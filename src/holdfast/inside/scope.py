@@ -1,4 +1,4 @@
-"""What is recorded, and where to: everything in the process (`holdfast run`), or what `holdfast.watch` was given."""
+"""What is recorded into which run folder: all of the process (`holdfast run`), or what was passed to `holdfast.watch`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from holdfast.state.background import Helper
 if TYPE_CHECKING:
     from holdfast.inside.training import Training
 
-_WAITING_AT_MOST = 1000
+_MAX_PENDING = 1000  # metrics logged before the first step
 
 
 class Scope:
-    """One run folder and the optimizers whose steps go there; no optimizers named means all of them."""
+    """One run folder and the optimizers whose steps go there; without optimizers, all of them."""
 
     def __init__(
         self,
@@ -44,60 +44,60 @@ class Scope:
     ) -> None:
         self.run, self.budget, self.policy, self.always_done = run, budget, policy, always_done
         self.follows_children = follows_children
-        self.door = door  # whether its trainings can be asked from outside
-        self.positions: Any = None  # the places in the loaders that the script draws from through `run.batches`
+        self.door = door  # whether its trainings get a control server
+        self.positions: Any = None  # in the loaders that the script draws from through `run.batches`
         self.settings: dict[str, Any] = {}
-        self.origin: dict[str, Any] | None = None  # what the script says about the checkpoint that it goes on from
-        self.first_step = 0  # where a training that goes on from a checkpoint of ours begins to count
+        self.origin: dict[str, Any] | None = None  # what the script says about the checkpoint that it resumes from
+        self.first_step = 0  # of a training that resumes from one of our checkpoints
         self.averages = Averages()  # copies of the model that the script registered
         self.micro_batches: Any = None  # the step function that the script gave to `run.step`
-        self.trainings: list[Training] = []  # never changed in place: other threads go through it
+        self.trainings: list[Training] = []  # replaced, never mutated: other threads iterate over it
         self._models = [weakref.ref(model) for model in models]
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._trouble = Trouble(run.journal)
         self._changing, self._ending = threading.Lock(), False
         self._closing = Helper("holdfast-closing", on_trouble=self.step_back)
-        self._waiting: deque[Logged] = deque(maxlen=_WAITING_AT_MOST)
+        self._pending: deque[Logged] = deque(maxlen=_MAX_PENDING)
 
     def wants(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether this optimizer's steps are recorded here."""
         return not self._optimizers or any(reference() is optimizer for reference in self._optimizers)
 
     def is_over(self) -> bool:
-        """Whether every optimizer that was named is gone."""
+        """Whether all optimizers that were passed in are gone."""
         return bool(self._optimizers) and all(reference() is None for reference in self._optimizers)
 
     def models(self) -> list[nn.Module]:
-        """The models that were named, as far as they are alive."""
+        """The models that were passed in and are alive."""
         return [model for reference in self._models if (model := reference()) is not None]
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """The optimizers that were named, as far as they are alive."""
+        """The optimizers that were passed in and are alive."""
         return [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
 
     def log(self, metric: Logged) -> None:
-        """Record a metric in the newest training; before the first step it waits for one to begin."""
+        """Record a metric in the newest training, or hold it until one begins."""
         if self.trainings:
             write_logged(self.trainings[-1], metric)
         else:
-            self._waiting.append(metric)
+            self._pending.append(metric)
 
     def changed(self, what: str) -> None:
-        """Write down that the script has changed a setting."""
+        """Record that the script has changed a setting."""
         step = self.trainings[-1].step if self.trainings else 0
         self.run.journal.write("change", what=what, step=step, rank=self.trainings[-1].recorder.recording.rank if step else 0)
 
     def note_settings(self, settings: Mapping[str, Any]) -> None:
-        """Take in the settings of the script, as JSON can hold them."""
+        """Record the settings of the script, converted to JSON."""
         self.settings.update(json.loads(json.dumps(settings, default=str)))
         self.run.update_info(settings=self.settings)
 
     def resumed(self, source: Path) -> None:
-        """Compare the settings with those of the checkpoint or run that the script goes on from."""
+        """Compare the settings with those of the checkpoint or run that the script resumes from."""
         self.origin = {"path": str(source.absolute()), "by": "script"}
         before = settings_of(source)
         if before is None:
-            self.step_back("comparing settings", ValueError(f"{source} is no checkpoint or run with settings"))
+            self.step_back("comparing settings", ValueError(f"{source} is not a checkpoint or run with settings"))
             return
         names = dict.fromkeys((*before, *self.settings))
         different = [name for name in names if before.get(name) != self.settings.get(name)]
@@ -105,14 +105,14 @@ class Scope:
             self.changed("; ".join(f"{name} {before.get(name)} -> {self.settings.get(name)}" for name in different))
 
     def begin(self, training: Training) -> None:
-        """A training has begun here."""
+        """Add a new training and write the metrics that waited for it."""
         with self._changing:
             self.trainings = [*self.trainings, training]
-        while self._waiting:
-            write_logged(training, self._waiting.popleft())
+        while self._pending:
+            write_logged(training, self._pending.popleft())
 
     def take_ended(self) -> list[Training]:
-        """Take the trainings out that are over. The newest stays: what the script still has to say is told there."""
+        """Remove and return the trainings that are over. The newest stays: the script may still log to it."""
         with self._changing:
             ended = [training for training in self.trainings[:-1] if not self._ending and training.is_over()]
             if ended:
@@ -120,28 +120,28 @@ class Scope:
             return ended
 
     def close_later(self, close: Callable[[], None]) -> None:
-        """Have a training that was taken out closed soon, in a thread of its own."""
+        """Close a removed training soon, in a helper thread."""
         with self._changing:
             self._closing.later(close)
 
     def finish_closing(self) -> None:
-        """The scope itself is closed: take nothing out any more, and wait a little for what is being closed."""
+        """Remove nothing any more, and wait a little for the helper thread."""
         with self._changing:
             self._ending = True
         self._closing.close()
 
     def in_child(self) -> Scope:
         """The same scope for a forked child, with nothing recorded yet."""
-        kept: dict[str, Any] = {"budget": self.budget, "policy": self.policy, "always_done": self.always_done, "door": self.door}
-        return Scope(self.run, **kept, follows_children=True)
+        settings: dict[str, Any] = {"budget": self.budget, "policy": self.policy, "always_done": self.always_done}
+        return Scope(self.run, **settings, door=self.door, follows_children=True)
 
     def step_back(self, what: str, error: BaseException) -> None:
-        """Record that Holdfast could not do a thing, through a training's recorder or straight into the journal."""
+        """Record that Holdfast itself failed, through a training's recorder or in the journal directly."""
         (self.trainings[-1].recorder if self.trainings else self._trouble).step_back(what, error)
 
 
 def settings_of(source: Path) -> dict[str, Any] | None:
-    """The settings that a checkpoint's manifest or a run's `run.json` holds; None if there are none."""
+    """The settings in a checkpoint's manifest or a run's `run.json`; None if there are none."""
     for name in ("manifest.json", "run.json"):
         with contextlib.suppress(OSError, ValueError):
             settings = json.loads((source / name).read_text(encoding="utf-8")).get("settings")

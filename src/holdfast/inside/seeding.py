@@ -1,4 +1,4 @@
-"""`holdfast.seed`: one call that makes a training compute the same again, as far as Python and torch allow."""
+"""`holdfast.seed`: one call that makes a training reproducible, as far as Python and torch allow."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-_WORKSPACE = ":4096:8"  # cuBLAS adds in a fixed order only with a workspace of its own
+_WORKSPACE = ":4096:8"  # cuBLAS is deterministic only with a fixed workspace
 
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """What was set, what could not be, and what it costs; printed, it says so."""
+    """What was set, what could not be, and what it costs, as printed."""
 
     seed: int
     deterministic: bool
     missing: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        said = [f"seeded with {self.seed}: random, numpy, torch on all devices; loader workers take theirs from it"]
+        lines = [f"seeded with {self.seed}: random, numpy, torch on all devices; loader workers take theirs from it"]
         if self.deterministic:
-            said.append("deterministic kernels: often a few per cent slower, some operations several times")
-        said += [f"not done: {what}" for what in self.missing]
-        return "\n".join(said)
+            lines.append("deterministic kernels: often a few per cent slower, some operations several times")
+        lines += [f"not done: {what}" for what in self.missing]
+        return "\n".join(lines)
 
 
 def seed(number: int, *, deterministic: bool = True) -> Seeded:
-    """Seed every generator, loader workers included, and ask torch for deterministic kernels.
+    """Seed every generator, loader workers included, and request deterministic kernels.
 
-    Call it before the model and the loaders are made. A kernel that has no deterministic form warns and runs on. Measure what
-    it costs your own training with `holdfast repro --cost`.
+    Call it before the model and the loaders are created. An operation without a deterministic kernel warns and runs anyway.
+    `holdfast repro --cost` measures what it costs your training.
     """
     random.seed(number)
     np.random.seed(number % 2**32)
@@ -47,7 +47,7 @@ def seed(number: int, *, deterministic: bool = True) -> Seeded:
 
 
 def ask_for_determinism() -> list[str]:
-    """Deterministic kernels wherever there are some; what could not be had, in words."""
+    """Request deterministic kernels; returns what could not be set, as text."""
     missing = []
     initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if initialized and "CUBLAS_WORKSPACE_CONFIG" not in os.environ:

@@ -1,7 +1,7 @@
-"""Keep Holdfast's own mistakes away from the user's loop.
+"""Keep Holdfast's own errors out of the user's training loop.
 
-Every entry from torch into Holdfast goes through here. An error inside is counted and reported as `holdfast-degraded`; after a
-few of them the entry is closed, which is reported too, and costs nothing any more.
+Every call from torch into Holdfast goes through here. An error is counted and reported as `holdfast-degraded`; after five the
+entry point is switched off, which is reported too.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-_CLOSED_AFTER = 5
+_MAX_FAILURES = 5
 Result = TypeVar("Result")
 
 
 class Shield:
-    """Wraps entries; `report` is told the name of the entry and the error."""
+    """Wraps entry points; `report` gets the name of the entry point and the error."""
 
     def __init__(self, report: Callable[[str, BaseException], None]) -> None:
         self._report = report
@@ -24,12 +24,12 @@ class Shield:
         self._raise = os.environ.get("HOLDFAST_DEBUG") == "raise"
 
     def __call__(self, entry: Callable[..., Result]) -> Callable[..., Result | None]:
-        """The same entry, from which no error of ours comes out. Ctrl-C still does."""
+        """Wrap an entry point so that it returns None instead of raising. Ctrl-C still gets through."""
         name = getattr(entry, "__name__", "entry")
 
         @functools.wraps(entry)
         def shielded(*args: Any, **kwargs: Any) -> Result | None:
-            if self.failures and self.failures.get(name, 0) >= _CLOSED_AFTER:
+            if self.failures and self.failures.get(name, 0) >= _MAX_FAILURES:
                 return None
             try:
                 return entry(*args, **kwargs)
@@ -40,17 +40,17 @@ class Shield:
         return shielded
 
     def closed(self, name: str) -> bool:
-        """Whether an entry has failed too often."""
-        return self.failures.get(name, 0) >= _CLOSED_AFTER
+        """Whether an entry point is switched off."""
+        return self.failures.get(name, 0) >= _MAX_FAILURES
 
     def failed(self, name: str, error: Exception) -> None:
-        """Count and tell an error of an entry that shields itself."""
+        """Count and report an error; called directly by entry points with their own `try`."""
         if self._raise:
             raise error
         self.failures[name] = self.failures.get(name, 0) + 1
         try:
             self._report(name, error)
-            if self.failures[name] == _CLOSED_AFTER:
+            if self.failures[name] == _MAX_FAILURES:
                 self._report(f"{name}: off from now on", error)
-        except Exception:  # noqa: BLE001 - nothing is left that could be told
-            self.failures[name] = _CLOSED_AFTER
+        except Exception:  # noqa: BLE001 - it cannot even be reported
+            self.failures[name] = _MAX_FAILURES

@@ -1,11 +1,10 @@
-"""Begin a training: open its tables, find its models, and give it a guard where its scope asks for one."""
+"""Set up a training: open its tables, find its models, create its guard; and close it when it is over."""
 
 from __future__ import annotations
 
 import contextlib
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -23,25 +22,19 @@ from holdfast.inside.training import Training
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.stack_signal import answer_signal, withdraw_if_taken
 
-if TYPE_CHECKING:
-    from holdfast.inside.process import Process
-    from holdfast.inside.scope import Scope
-    from holdfast.inside.training import Training
-
 Optimizer = torch.optim.Optimizer
 
 
 def begin(process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool = False) -> Training | None:
     """Begin a training with this optimizer; None if its tables cannot be opened.
 
-    `alone`: the optimizer was taken for part of another training, which goes on with the loader and the other optimizers.
+    `alone`: the optimizer was assigned to another training before, which keeps the loader and the other optimizers.
     """
     recorder = _open_recorder(scope)
     if recorder is None:
         return None
-    living = (
-        process.registry.live_objects_with(p for group in optimizer.param_groups for p in group["params"]) or find_live_objects()
-    )
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    live = process.registry.live_objects_with(parameters) or find_live_objects()
     feed = process.thread.feed = process.feeds.for_training(process.thread.feed)
     training = _make_training(process, scope, recorder, feed, by_hand=not isinstance(optimizer, Optimizer))
     if not alone:
@@ -51,18 +44,18 @@ def begin(process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool =
         HEARTBEAT.show_in(recorder.recording.path)
     training.join(optimizer)
     if not alone:
-        training.expect(o for o in living.optimizers if _is_free(process, scope, o) and _disjoint(o, optimizer))
-    learn_models(process, scope, training, living.modules)
+        training.expect(o for o in live.optimizers if _is_free(process, scope, o) and _disjoint(o, optimizer))
+    learn_models(process, scope, training, live.modules)
     recorder.every_second(process.saves.rows.flush)
     recorder.every_second(process.trackers.look)
     recorder.every_second(partial(close_ended, process, scope))
     _report_origin(process, scope, training, optimizer)
-    for tell in process.when_begun:
-        tell(scope, training, optimizer)
-    clipped, process.thread.first_clipping = process.thread.first_clipping, None
-    if clipped is not None and (of := [p for reference in clipped[0] if (p := reference()) is not None]):
-        training.after_clipping(clipped[1], clipped[2], of)
-    close_ended(process, scope)  # last: that there were others before is asked above
+    for callback in process.when_begun:
+        callback(scope, training, optimizer)
+    clipping, process.thread.first_clipping = process.thread.first_clipping, None
+    if clipping is not None and (clipped := [p for reference in clipping[0] if (p := reference()) is not None]):
+        training.after_clipping(clipping[1], clipping[2], clipped)
+    close_ended(process, scope)  # last: the code above checks whether there were trainings before
     return training
 
 
@@ -87,7 +80,7 @@ def _open_recorder(scope: Scope) -> Recorder | None:
 
 
 def _make_training(process: Process, scope: Scope, recorder: Recorder, feed: DataFeed, *, by_hand: bool) -> Training:
-    """A training that counts from where its checkpoint ended, guarded under a policy that acts."""
+    """Create a training that counts on from its checkpoint, with a guard under `guard` and `heal`."""
     budget = Budget(fraction=scope.budget, always_done=scope.always_done, meeting=MEETING if world_size() > 1 else 0)
     first = 0 if scope.trainings else scope.first_step or step_loaded(process.loads.paths)
     training = Training(recorder, losses=process.losses, loader=feed.loader, memory=process.memory, budget=budget, first=first)
@@ -103,40 +96,40 @@ def _make_training(process: Process, scope: Scope, recorder: Recorder, feed: Dat
 
 
 def _report_origin(process: Process, scope: Scope, training: Training, optimizer: Optimizer) -> None:
-    """Say from which checkpoint a training goes on, if it does. Journals of other runs are read for that by the helper."""
-    if not process.loads.anything and scope.origin is None:
+    """Report the checkpoint that a training resumes from, if any; the helper thread reads journals of other runs for it."""
+    if not process.loads and scope.origin is None:
         return
-    from holdfast.inside.observers.resumed import facts_of, report_resumed
+    from holdfast.inside.observers.resumed import loaded_state, report_resumed
 
     try:
-        facts = facts_of(process.loads, training.roots(), optimizer, scope.origin)
-        if facts is not None:
-            tell = partial(report_resumed, training.recorder, facts, since=process.began, step=training.step)
-            training.recorder.run_later(tell)
+        state = loaded_state(process.loads, training.roots(), optimizer, scope.origin)
+        if state is not None:
+            report = partial(report_resumed, training.recorder, state, since=process.began, step=training.step)
+            training.recorder.run_later(report)
     except Exception as error:  # noqa: BLE001 - the training is recorded without it
-        scope.step_back("looking at what was loaded", error)
+        scope.step_back("reporting a resume", error)
 
 
 def _is_free(process: Process, scope: Scope, optimizer: Optimizer) -> bool:
-    known = process.of_optimizer.get(id(optimizer))
-    return (known is None or known[0]() is not optimizer) and scope.wants(optimizer)  # a dead one's id is soon another one's
+    entry = process.of_optimizer.get(id(optimizer))  # by reference: ids of dead optimizers are reused
+    return (entry is None or entry[0]() is not optimizer) and scope.wants(optimizer)
 
 
-def _disjoint(one: Optimizer, other: Optimizer) -> bool:
-    """Whether two optimizers share no parameter: the one that does not step may be an earlier try, thrown away."""
-    parts = ({id(p) for group in o.param_groups for p in group["params"]} for o in (one, other))
-    return next(parts).isdisjoint(next(parts))
+def _disjoint(a: Optimizer, b: Optimizer) -> bool:
+    """Whether two optimizers share no parameter: one that does and never steps may be a discarded attempt."""
+    first, second = ({id(p) for group in o.param_groups for p in group["params"]} for o in (a, b))
+    return first.isdisjoint(second)
 
 
 def close_ended(process: Process, scope: Scope) -> None:
-    """Have the trainings of a scope that are over closed, and forget them. Does not wait."""
+    """Close the trainings of a scope that are over, in the background."""
     for training in scope.take_ended():
         _forget(process, training)
         scope.close_later(partial(_close, process, training))
 
 
 def _forget(process: Process, training: Training) -> None:
-    """Nothing in the process is to lead to it any more. In place: the hooks hold on to the same dictionaries."""
+    """Remove a training from the process. In place: the hooks hold the same dictionaries."""
     optimizers, models = process.of_optimizer, process.whole_models
     for key in [key for key, (optimizer, of) in list(optimizers.items()) if of is training and optimizer() is None]:
         optimizers.pop(key, None)
@@ -145,10 +138,10 @@ def _forget(process: Process, training: Training) -> None:
 
 
 def _close(process: Process, training: Training) -> None:
-    device = training.reader.device if training.reader is not None else None  # another one than this thread would wait for
+    device = training.reader.device if training.reader is not None else None  # not the current device of this thread
     with torch.cuda.device(device) if device is not None else contextlib.nullcontext():
         try:
-            for tell in process.when_over:
-                tell(training)
+            for callback in process.when_over:
+                callback(training)
         finally:
             training.close()

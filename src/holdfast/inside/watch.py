@@ -1,10 +1,10 @@
-"""`holdfast.watch`: the same recording as `holdfast run`, from one line in a script or notebook.
+"""`holdfast.watch`: the recording of `holdfast run`, from one line in a script or notebook.
 
     with holdfast.watch(model, optimizer) as run:
         for batch in run.batches(loader):
             ...
 
-Everything on the `Run` is optional: losses, norms, learning rates and loader times are seen through the hooks.
+All methods of `Run` are optional: losses, norms, learning rates and loader times come from the hooks.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _open_runs: list[Run] = []
 
 
 class Run:
-    """A watched training. Close it, or use it with `with`; at the end of the process it is closed anyway."""
+    """A watched training. Use it in a `with` block or close it; it is closed at exit in any case."""
 
-    def __init__(self, scope: Scope, *, owned: bool, parts: tuple[list[Any], list[Any]] = ([], [])) -> None:
+    def __init__(self, scope: Scope, *, owned: bool, models: Iterable[Any] = (), optimizers: Iterable[Any] = ()) -> None:
         self._scope, self._owned = scope, owned
         self.closed = False
-        self._store: RunCheckpoints | None = None
+        self._checkpoints: RunCheckpoints | None = None
         self._positions: Positions | None = None
-        self._parts: tuple[list[Any], list[Any]] = _weakly(parts[0]), _weakly(parts[1])
+        self._models, self._optimizers = [weakref.ref(model) for model in models], [weakref.ref(opt) for opt in optimizers]
         runtime = armed().runtime
         shield = Shield(scope.step_back)
         self._log, self._epoch = shield(scope.log), shield(runtime.set_epoch)
@@ -69,27 +69,27 @@ class Run:
         return self._scope.run.name
 
     def batches(self, loader: Iterable[Batch], *, fast: bool = False) -> Pass[Batch]:
-        """Draw batches from anything, and have the waiting time, the passes and the place in the data recorded.
+        """Iterate over any loader and record waiting time, epochs and the position in the data.
 
-        After `restore` the first pass goes on with the next batch: those that were used are drawn once more and thrown away.
-        With `fast` they are skipped in the sampler and not loaded; say so where no sample depends on those before it.
+        After `restore` the first pass continues with the next batch: earlier batches are drawn again and discarded. With `fast`
+        the sampler skips them and they are not loaded; use it if no sample depends on earlier ones.
         """
         timed = not isinstance(loader, DataLoader)  # its iterator is timed already
-        return iter(self._places().of(loader, fast=fast, timed=timed))
+        return iter(self._data_positions().of(loader, fast=fast, timed=timed))
 
     def epoch(self, number: int) -> None:
-        """Say which epoch it is, where no loader shows it."""
+        """Set the epoch, where no loader shows it."""
         self._epoch(number)
 
     def log(self, *, split: str = "train", step: int | None = None, **metrics: float | torch.Tensor) -> None:
-        """Record metrics of your own: `run.log(accuracy=0.91, split="val")`. A tensor on a GPU is not waited for."""
+        """Record your own metrics: `run.log(accuracy=0.91, split="val")`. A tensor on a GPU is not waited for."""
         for name, value in metrics.items():
             self._log(Logged(name, value, split, step))
 
     def ema(self, copy: Any) -> None:
-        """Register an averaged copy of the model: it does not move when an update was left out, and is rolled back with it.
+        """Register an averaged copy of the model, so that it skips and rolls back with the model.
 
-        A module, or anything with `state_dict()` and `load_state_dict()`.
+        A module, or any object with `state_dict()` and `load_state_dict()`.
         """
         self._scope.averages.add(copy)
 
@@ -102,11 +102,11 @@ class Run:
         weight: Callable[..., Any] | None = None,
         split: Callable[[Any, int], Any] | None = None,
     ) -> Any:
-        """Make a function from batch to loss a training step that survives running out of memory.
+        """Turn a function from batch to loss into a training step that survives running out of memory.
 
-        The step runs forward and backward, and gives the detached loss. If memory runs out and the policy heals, it is done
-        again in more and smaller parts, with the same gradient up to rounding. `weight` says what the mean is over, if not
-        samples; `split(batch, parts)` gives pairs of part and samples, for batches of a kind of their own.
+        The step runs forward and backward and returns the detached loss. If memory runs out under `heal`, it is repeated in
+        smaller micro-batches, with the same gradient up to rounding. `weight` returns what the mean is over, if not samples;
+        `split(batch, parts)` yields pairs of part and number of samples, for custom batch types.
         """
         if function is None:
             return partial(self.step, scaler=scaler, reduction=reduction, weight=weight, split=split)
@@ -114,14 +114,14 @@ class Run:
             from holdfast.inside.oom.micro_batches import MicroBatches
 
             self._scope.micro_batches = MicroBatches(self._scope, armed().runtime.losses)
-            if (told := restarted()) is not None and told.parts > 1 and not self._owned:
-                self._scope.micro_batches.shrink(told.parts)
+            if (restart := restarted()) is not None and restart.parts > 1 and not self._owned:
+                self._scope.micro_batches.shrink(restart.parts)
         return self._scope.micro_batches.step(function, scaler=scaler, reduction=reduction, weight=weight, split=split)
 
     def changed(self, what: str) -> None:
-        """Say that a setting was changed on purpose: `run.changed("deep supervision")`.
+        """Report a deliberate change of a setting: `run.changed("deep supervision")`.
 
-        The gradients before and after it are compared, and the learning rate that goes with it is proposed; `heal` applies it.
+        The gradients before and after are compared, and a matching learning rate is proposed; `heal` applies it.
         """
         self._changed(what)
 
@@ -130,9 +130,9 @@ class Run:
         self._settings(settings)
 
     def resumed(self, source: str | os.PathLike[str]) -> None:
-        """Say from which of Holdfast's checkpoints or runs this training goes on.
+        """Report the Holdfast checkpoint or run that this training resumes from.
 
-        Settings that differ are treated as `changed`: they may ask for another learning rate. Call `settings` first.
+        Settings that differ are treated as `changed`: they may need another learning rate. Call `settings` first.
         """
         self._resumed(Path(source))
 
@@ -143,59 +143,60 @@ class Run:
         metrics: Mapping[str, float | torch.Tensor] | None = None,
         wait: bool = False,
     ) -> Path | None:
-        """Save the training's state as a checkpoint, into `checkpoints/` of the run or the folder `path`; where it will be.
+        """Save the training's state as a checkpoint in `checkpoints/` of the run, or in `path`; returns its path.
 
-        Models, optimizers, schedulers, scalers and averages are found. The training is held for a copy in memory only; what fails
-        is told in the journal and never raised. With `wait` it is on disk when this returns, or None is returned.
+        Models, optimizers, schedulers, scalers and averages are found. The training waits for a copy in memory only. A failure
+        is recorded in the journal, never raised. With `wait` the checkpoint is on disk on return, or None is returned.
         """
         if not self._owned:
             armed().runtime.interrupt.listen(self._scope)
-        return self._saving().save(path, metrics, wait=wait)
+        return self._run_checkpoints().save(path, metrics, wait=wait)
 
     def restore(self, path: str | os.PathLike[str] | None = None, *, data: bool = True) -> Restored | None:
-        """Go on from a checkpoint that `save` wrote: a checkpoint, a folder of them, or a run; None if there is nothing yet.
+        """Resume from what `save` wrote: a checkpoint, a folder of them, or a run; None if there is none yet.
 
-        Without a path it is the newest clean one of this run, or of the newest earlier run of the same name. Everything is put
-        back, steps are counted on, and the first pass of `batches` goes on where it was; with `data=False` it begins anew.
-        Call it before the first step, when models, optimizers, schedulers, scalers and averages are made.
-        Raises CannotRestore, with nothing changed, if it does not fit.
+        Without a path, the newest clean checkpoint of this run or of the last run of the same name is used. All state is
+        restored, the step count continues, and so does the first pass of `batches`; with `data=False` it starts over.
+        Call it before the first step, after models, optimizers, schedulers, scalers and averages are created.
+        Raises CannotRestore, with nothing changed, if the checkpoint does not fit.
         """
-        return self._saving().restore(path, data=data)
+        return self._run_checkpoints().restore(path, data=data)
 
-    def _saving(self) -> RunCheckpoints:
-        if self._store is None:
+    def _run_checkpoints(self) -> RunCheckpoints:
+        if self._checkpoints is None:
             from holdfast.inside.run_checkpoints import RunCheckpoints
 
-            self._store = RunCheckpoints(self._scope, armed().runtime, self._places(), self._named)
-        return self._store
+            self._checkpoints = RunCheckpoints(self._scope, armed().runtime, self._data_positions(), self._watched)
+        return self._checkpoints
 
-    def _places(self) -> Positions:
+    def _data_positions(self) -> Positions:
         if self._positions is None:
             from holdfast.state.position import Positions
 
             self._positions = Positions(
-                warn=self._say, on_batch=partial(self._batch, None), on_end=partial(self._loader_ended, None)
+                warn=self._warn, on_batch=partial(self._batch, None), on_end=partial(self._loader_ended, None)
             )
             self._scope.positions = self._positions
         return self._positions
 
-    def _named(self) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
-        """The models and optimizers that the script has named, as far as they are alive."""
-        models, optimizers = ([thing for one in references if (thing := one()) is not None] for references in self._parts)
-        if any(self._parts) and not models and not optimizers:
-            raise UsageError("what was given to watch is gone.", fix="keep the model and the optimizer")
+    def _watched(self) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
+        """The models and optimizers that were passed to `watch` and are alive."""
+        models = [model for reference in self._models if (model := reference()) is not None]
+        optimizers = [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
+        if (self._models or self._optimizers) and not models and not optimizers:
+            raise UsageError("the model and optimizer passed to watch no longer exist.", fix="keep a reference to them")
         return models, optimizers
 
-    def _say(self, words: str) -> None:
-        """Say something about the data to whoever runs the script, and in the journal."""
-        warnings.warn(f"holdfast: {words}", stacklevel=5)
+    def _warn(self, text: str) -> None:
+        """Warn about the data, on the terminal and in the journal."""
+        warnings.warn(f"holdfast: {text}", stacklevel=5)
         with contextlib.suppress(OSError):
-            row = {"code": "resume-mismatch", "severity": "warning", "step": self._scope.first_step, "evidence": {"data": words}}
+            row = {"code": "resume-mismatch", "severity": "warning", "step": self._scope.first_step, "evidence": {"data": text}}
             self._scope.run.journal.write("finding", **row)
 
     @property
     def policy(self) -> str:
-        """What Holdfast may do in this run."""
+        """The policy: what Holdfast may do in this run."""
         return self._scope.policy.name
 
     def close(self) -> None:
@@ -204,8 +205,8 @@ class Run:
             self.closed = True
             if self in _open_runs:
                 _open_runs.remove(self)
-            if self._store is not None:
-                self._store.close()
+            if self._checkpoints is not None:
+                self._checkpoints.close()
             if self._owned:
                 armed().remove(self._scope)
                 with contextlib.suppress(OSError):
@@ -234,54 +235,51 @@ def watch(
 ) -> Run:
     """Record a training from now on. Without a model or optimizer, every optimizer that steps is recorded.
 
-    Under `holdfast run` it gives that run. A run on the same optimizer that was left open (a notebook cell executed
-    again) is closed first. If nothing can be written, training goes on unrecorded and a warning says so. With `door=False` the
-    process cannot be asked from outside (`holdfast eval`, `set`, …).
+    Under `holdfast run` it returns that run. An open run on the same optimizer (a notebook cell that is executed again) is
+    closed first. If the folder is not writable, the training continues unrecorded, with a warning. `door=False` disables the
+    control server (`holdfast eval`, `set`, …).
     """
     if policy not in POLICIES and not Path(policy).is_file():
         raise UsageError(
-            f"there is no policy {policy!r}.", fix="use 'observe', 'guard', 'heal', or a file with policies of your own"
+            f"there is no policy {policy!r}.", fix="use 'observe', 'guard', 'heal', or a file with your own policies"
         )
     chosen = Policy(policy if policy in POLICIES else str(Path(policy).absolute()), dict(rules or {}))
     for code, rule in chosen.rules.items():
         if rule not in POLICIES:
             raise UsageError(f"the rule for {code} names no policy: {rule!r}.", fix="use 'observe', 'guard' or 'heal'")
     if not 0.0 < budget <= 1.0:
-        raise UsageError(f"budget {budget!r} is not a share of the step.", fix="use a number such as 0.01 for one per cent")
-    models: list[nn.Module] = _all_of(nn.Module, model)
-    optimizers: list[torch.optim.Optimizer] = _all_of(torch.optim.Optimizer, optimizer)
-    started = next((scope for scope in armed().runtime.scopes if scope.follows_children), None)
-    if started is not None:
-        return Run(started, owned=False, parts=(models, optimizers))
-    _close_left_open(optimizers)
+        raise UsageError(f"budget {budget!r} is not a fraction of the step time.", fix="use a number such as 0.01 for 1 %")
+    models: list[nn.Module] = _as_list(nn.Module, model)
+    optimizers: list[torch.optim.Optimizer] = _as_list(torch.optim.Optimizer, optimizer)
+    launched = next((scope for scope in armed().runtime.scopes if scope.follows_children), None)
+    if launched is not None:
+        return Run(launched, owned=False, models=models, optimizers=optimizers)
+    _close_replaced(optimizers)
     try:
-        made = _make_folder(Path(folder), name, chosen)
+        run_folder = _make_folder(Path(folder), name, chosen)
     except OSError as error:
         warnings.warn(f"holdfast: the training is not recorded: {error}", stacklevel=2)
-        return Run(Scope(RunFolder(Path(folder) / (name or "run"))), owned=False, parts=(models, optimizers))
-    scope = Scope(made, budget=budget, policy=chosen, models=models, optimizers=optimizers, door=door)
+        unrecorded = Scope(RunFolder(Path(folder) / (name or "run")))
+        return Run(unrecorded, owned=False, models=models, optimizers=optimizers)
+    scope = Scope(run_folder, budget=budget, policy=chosen, models=models, optimizers=optimizers, door=door)
     armed().add(scope)
-    run = Run(scope, owned=True, parts=(models, optimizers))
+    run = Run(scope, owned=True, models=models, optimizers=optimizers)
     _open_runs.append(run)
     return run
 
 
-def _all_of(kind: type[Any], given: Any) -> list[Any]:
-    """One thing or several, as a list; everything else is a mistake in the call."""
-    if isinstance(given, kind):
-        return [given]
-    if isinstance(given, str | os.PathLike) or not isinstance(given, Iterable):
+def _as_list(kind: type[Any], value: Any) -> list[Any]:
+    """One object or several, as a list; anything else is a usage error."""
+    if isinstance(value, kind):
+        return [value]
+    if isinstance(value, str | os.PathLike) or not isinstance(value, Iterable):
         raise UsageError(
-            f"{given!r} is no {kind.__name__}.", fix="holdfast.watch(model, optimizer, name='my-run', folder='runs')"
+            f"{value!r} is not of type {kind.__name__}.", fix="holdfast.watch(model, optimizer, name='my-run', folder='runs')"
         )
-    return list(given)
+    return list(value)
 
 
-def _weakly(things: Iterable[Any]) -> list[Any]:
-    return [weakref.ref(thing) for thing in things]
-
-
-def _close_left_open(optimizers: list[torch.optim.Optimizer]) -> None:
+def _close_replaced(optimizers: list[torch.optim.Optimizer]) -> None:
     for run in tuple(_open_runs):
         if not optimizers or run._scope.is_over() or any(run._scope.wants(optimizer) for optimizer in optimizers):
             run.close()
@@ -299,25 +297,23 @@ def _make_folder(parent: Path, name: str | None, policy: Policy) -> RunFolder:
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
         "asked": name,
     }
-    shared = os.environ.get("TORCHELASTIC_RUN_ID")
-    if shared is not None and info["world_size"] != 1:  # the ranks of one run meet in one folder
-        ours = (
-            f"{name or 'run'}-{shared}-{os.environ.get('MASTER_PORT', '0')}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-        )
-        run = RunFolder.join(parent, ours, **info)
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
+    if run_id is not None and info["world_size"] != 1:  # the ranks of one run share one folder
+        attempt = f"{os.environ.get('MASTER_PORT', '0')}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        run = RunFolder.join(parent, f"{name or 'run'}-{run_id}-{attempt}", **info)
         if os.environ.get("LOCAL_RANK", "0") != "0":
             return run
     else:
         run = RunFolder.create(parent, name or time.strftime("run-%m%d-%H%M%S"), **info)
-    _start_outside(run)
+    _start_side_process(run)
     return run
 
 
-def _start_outside(run: RunFolder) -> None:
-    """Start the side process that keeps the tables small and samples the machine. Recording works without it."""
+def _start_side_process(run: RunFolder) -> None:
+    """Start the process that compacts the tables and samples the machine. Recording works without it."""
     command = [sys.executable, "-m", "holdfast.supervisor.side", str(run.path), str(os.getpid())]
     with contextlib.suppress(OSError):
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        process.returncode = 0  # it outlives this process on purpose: no warning when this object goes
+        process.returncode = 0  # it outlives this process on purpose: avoids the ResourceWarning

@@ -21,10 +21,10 @@ GB = 1 << 30
         ("process-died", {"exit_code": 1, "error": "Signal 9 (SIGKILL) received by PID 7", "ranks": 2}, "killed-from-outside"),
         ("process-died", {"exit_code": 1, "error": "Signal 11 (SIGSEGV) received by PID 7", "ranks": 2}, "crash-in-a-library"),
         ("tracker-unreachable", {"error": "sqlite3.OperationalError: database is locked"}, "database-locked"),
-        ("tracker-unreachable", {"error": "mlflow.log_metric held the training", "waits_in": "sqlalchemy"}, "database-locked"),
+        ("tracker-unreachable", {"error": "mlflow.log_metric stalled the training", "waits_in": "sqlalchemy"}, "database-locked"),
         (
             "tracker-unreachable",
-            {"error": "mlflow.log_metric held the training for 9 s", "server": "mlflow", "waits_in": "urllib3"},
+            {"error": "mlflow.log_metric stalled the training for 9 s", "server": "mlflow", "waits_in": "urllib3"},
             "server-does-not-answer",
         ),
         ("tracker-unreachable", {"error": "ConnectionRefusedError: refused", "server": "h:5000"}, "server-does-not-answer"),

@@ -77,7 +77,7 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No side process, no outer run, and nothing left behind."""
-    monkeypatch.setattr(watched_runs, "_start_outside", lambda _run: None)
+    monkeypatch.setattr(watched_runs, "_start_side_process", lambda _run: None)
     monkeypatch.chdir(tmp_path)
     for name in ("HOLDFAST_RUN", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)

@@ -107,7 +107,7 @@ def test_shards_on_ranks_of_which_no_group_holds_all_are_not_reduced(monkeypatch
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     for found, known in (([{0, 1}, {2, 3}], False), ([{0, 1}, {0, 1, 2}], True), ([{0, 1}, set()], False)):
         wrappers = [(members, [Group()], 1) for members in found]
-        monkeypatch.setattr(ranks, "_wrappers", lambda _parameters, wrappers=wrappers: wrappers)
+        monkeypatch.setattr(ranks, "_fsdp1_groups", lambda _parameters, wrappers=wrappers: wrappers)
         together, unknown = sharing_ranks([parameter])
         assert (together is not None) == known and bool(unknown) != known
     assert sharing_ranks([torch.zeros(2)]) == (None, "")

@@ -71,6 +71,6 @@ def test_what_run_save_saves_has_the_optimizer_that_was_made_again() -> None:
         for _ in range(5):  # at the same address as often as not
             loop.train(2)
             run.save(wait=True)
-            state = run._saving().state(armed().runtime.trainings[-1])
+            state = run._run_checkpoints().state(armed().runtime.trainings[-1])
             assert state.optimizers() == [loop.optimizer]
             loop.make_again()

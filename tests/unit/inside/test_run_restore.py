@@ -146,7 +146,7 @@ def test_a_path_with_nothing_in_it_is_an_error_in_words(tmp_path: Path) -> None:
 def test_what_was_named_and_is_gone_is_told() -> None:
     saved(1)
     run = Script().run
-    with pytest.raises(UsageError, match="is gone"):
+    with pytest.raises(UsageError, match="no longer exist"):
         run.restore()
 
 

@@ -252,7 +252,7 @@ def test_wrong_settings_are_refused_at_once(wrong: dict[str, Any]) -> None:
 
 @every_case("wrong", [("my-run",), (Path("runs"),), (None, 3)])
 def test_what_is_no_model_or_optimizer_is_refused_in_words(wrong: tuple[Any, ...]) -> None:
-    with pytest.raises(UsageError, match=r"is no (Module|Optimizer)"):
+    with pytest.raises(UsageError, match=r"is not of type (Module|Optimizer)"):
         holdfast.watch(*wrong)
     assert hooks_are_out()
 

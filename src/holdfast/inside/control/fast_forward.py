@@ -33,7 +33,7 @@ from holdfast.signals.pulse import CATCHING_UP, TRAINING
 
 if TYPE_CHECKING:
     from holdfast.inside.control.control import Control
-    from holdfast.inside.guard.protected_checkpoints import Protected
+    from holdfast.inside.guard.protected_checkpoints import ProtectedCheckpoints
     from holdfast.inside.scope import Scope
     from holdfast.inside.taps.loads import Loads
     from holdfast.inside.training import Training
@@ -61,7 +61,7 @@ def start_fast_forward(
         or len(scope.trainings) > 1
     ):
         return None
-    if loads.was_put_into(optimizer) or scope.origin is not None or restart.loaded_by_script(loads.paths):
+    if loads.has_loaded(optimizer) or scope.origin is not None or restart.loaded_by_script(loads.paths):
         return None
     fast_forwarding = FastForward(control, Path(restart.kept).parent, restart.kept_step, caches=not uses_grad)
     if not fast_forwarding.begin(others=training.expects_others):
@@ -82,7 +82,7 @@ class FastForward:
         self._trained: dict[int, list[torch.Tensor]] = {}  # by optimizer: what got gradients in its first step
         self._zeros: list[torch.Tensor] = []  # their gradients, as long as there is no backward pass
         self._alone = world_size() == 1  # several ranks reduce their gradients in the backward pass, and wait for each other
-        self.protected: Protected | None = None  # the checkpoints that the earlier attempt saved
+        self.protected: ProtectedCheckpoints | None = None  # the checkpoints that the earlier attempt saved
         self._caches = caches and self._alone
         self._outputs, self._drawn = CachedOutputs(), CachedBatches()
         HEARTBEAT.enter(CATCHING_UP)

@@ -1,6 +1,6 @@
-"""What a bad update is told with: which batch it was, whether its values were finite, and where the bad gradients began.
+"""The context of a bad update: which batch it was, whether inputs and weights were finite, where the bad gradients began.
 
-On a GPU a bad update is known a step or so later; until then the batches of the steps that are under way are kept.
+On a GPU a bad update is known a step or two later; until then the batches of the steps in flight are kept.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,16 +19,16 @@ from torch import nn
 from holdfast.inside.control.frames import all_frames, users_frames
 from holdfast.inside.gradients.non_finite import is_state
 from holdfast.inside.guard.first_non_finite import first_bad
-from holdfast.inside.observers.batch_contents import bad_fields, leaves
-from holdfast.inside.observers.batches import Batches, Drawn
-from holdfast.inside.observers.saved_batch import SavedBatches, describe, save_batches
+from holdfast.inside.observers.batch_contents import leaves, non_finite_fields
+from holdfast.inside.observers.batches import Batches
+from holdfast.inside.observers.saved_batch import DrawnBatch, SavedBatches, describe, save_batches
 
-_UNDER_WAY = 8  # steps
-_INDICES = 64  # that are told in the journal; the file beside the batch has them all
+_MAX_IN_FLIGHT = 8  # steps
+_MAX_INDICES = 64  # in the journal; the file beside the batch has them all
 
 
 class FailureContext:
-    """Finds what is to blame for the bad updates of one training."""
+    """Collects the evidence about the bad updates of one training."""
 
     def __init__(
         self,
@@ -38,144 +39,143 @@ class FailureContext:
         run_later: Callable[[Callable[[], None]], None],
     ) -> None:
         self._batches, self._folder, self.models, self._run_later = batches, folder, models, run_later
-        self._under_way: deque[tuple[int, list[Drawn]]] = deque(maxlen=_UNDER_WAY)
+        self._in_flight: deque[tuple[int, list[DrawnBatch]]] = deque(maxlen=_MAX_IN_FLIGHT)
 
     def step_sent(self, step: int) -> None:
-        """The numbers of a step are on their way from the device: keep its batches until they are here."""
-        self._under_way.append((step, self._batches.current()))
+        """Keep the batches of a step until its metrics have arrived from the device."""
+        self._in_flight.append((step, self._batches.current()))
 
-    def about_weights(self) -> dict[str, Any]:
-        """Whether the weights were sound before the update: `finite`, or what is wrong with which."""
-        return {"weights": look_at_weights(self.models())}
+    def weight_evidence(self) -> dict[str, Any]:
+        """Whether the weights were normal before the update."""
+        return {"weights": weight_status(self.models())}
 
-    def about_batch(self, step: int, in_full: bool) -> dict[str, Any]:
-        """Which batch it was; saved for a replay if it is one of the first."""
-        drawn = next((batches for number, batches in self._under_way if number == step), None)
-        if drawn is None:
-            drawn = self._batches.current()
-        if not drawn:
+    def batch_evidence(self, step: int, *, save: bool) -> dict[str, Any]:
+        """Which batch it was; with `save` it is also written to disk for a replay."""
+        batches = next((batches for number, batches in self._in_flight if number == step), None)
+        if batches is None:
+            batches = self._batches.current()
+        if not batches:
             return {"input": "unknown"}
-        saved = self._save(step, drawn) if in_full else describe(step, drawn)
-        return {"input": saved.input, "batch": _told(saved)}
+        saved = self._save(step, batches) if save else describe(step, batches)
+        return {"input": saved.input, "batch": _summary(saved)}
 
-    def about_parameters(self, bad: list[str], loss_is_finite: bool) -> dict[str, Any]:
-        """Where the bad gradients began, by the order in which the models use their parameters."""
+    def parameter_evidence(self, bad: list[str], *, loss_finite: bool) -> dict[str, Any]:
+        """Where the bad gradients began, by the order in which the models register their parameters."""
         order = [name for model in self.models() for name, _ in model.named_parameters()]
-        first_non_finite = first_bad(order, dict.fromkeys(order, 0) | dict.fromkeys(bad, 1), loss_finite=loss_is_finite)
-        if first_non_finite is None:
+        origin = first_bad(order, dict.fromkeys(order, 0) | dict.fromkeys(bad, 1), loss_finite=loss_finite)
+        if origin is None:
             return {}
-        return {
-            "parameter": first_non_finite.parameter,
-            "module": first_non_finite.module,
-            "began_in": first_non_finite.began_in,
-            "words": first_non_finite.words,
-        }
+        return {name: getattr(origin, name) for name in ("parameter", "module", "began_in", "words")}
 
-    def _save(self, step: int, drawn: list[Drawn]) -> SavedBatches:
+    def _save(self, step: int, batches: list[DrawnBatch]) -> SavedBatches:
         state = {str(number): model.state_dict() for number, model in enumerate(self.models())}
-        randomness = drawn[0].randomness
-        return save_batches(self._folder, step, drawn, state=state, randomness=randomness, run_later=self._run_later)
+        rng_state = batches[0].rng_state
+        return save_batches(self._folder, step, batches, state=state, rng_state=rng_state, run_later=self._run_later)
 
 
-def _told(saved: SavedBatches) -> dict[str, Any]:
-    indices = [None if found is None else found[:_INDICES] for found in saved.dataset_indices]
-    told = {
+def _summary(saved: SavedBatches) -> dict[str, Any]:
+    indices = [None if batch is None else batch[:_MAX_INDICES] for batch in saved.dataset_indices]
+    summary = {
         "indices": indices[0] if len(indices) == 1 else indices,
         "dataset": saved.dataset,
-        "bad_samples": saved.bad_samples[:_INDICES],
+        "bad_samples": saved.bad_samples[:_MAX_INDICES],
         "file": None if saved.file is None else Path(saved.file).name,
         "left_out": saved.left_out,
     }
-    return {key: value for key, value in told.items() if value}
+    return {key: value for key, value in summary.items() if value}
 
 
-_FAR, _LARGE = 1e4, 1e3  # times the middle one of its tensor, and at least so large
-_WEIGHTS_AT_MOST = 1 << 28  # that are looked at, at most: the check is made in the way of a step
+_OUTLIER_RATIO, _OUTLIER_SIZE = 1e4, 1e3  # a weight that many times its tensor's median, and at least so large
+_MAX_WEIGHTS = 1 << 28  # the training waits for this check
 
 
-def look_at_weights(models: Iterable[nn.Module]) -> str:
-    """`finite`, or the first parameter with a weight that is not sound; `unknown` where that cannot be looked at."""
-    looked_at = 0
+def weight_status(models: Iterable[nn.Module]) -> str:
+    """`finite`, the first parameter with a non-finite or outlying weight, or `unknown` where they cannot be read."""
+    num_checked = 0
     for model in models:
         for name, parameter in model.named_parameters():
-            numbers = parameter.detach()
-            looked_at += numbers.numel()
-            if not _can_be_read(numbers) or looked_at > _WEIGHTS_AT_MOST:
+            weights = parameter.detach()
+            num_checked += weights.numel()
+            if not _is_readable(weights) or num_checked > _MAX_WEIGHTS:
                 return "unknown"
-            if numbers.numel() and (words := _wrong_with(numbers)):
-                return f"{name}: {words}"
-    return "finite" if looked_at else "unknown"
+            if weights.numel() and (problem := _weight_problem(weights)):
+                return f"{name}: {problem}"
+    return "finite" if num_checked else "unknown"
 
 
-def _can_be_read(numbers: torch.Tensor) -> bool:
-    return (
-        type(numbers) in (torch.Tensor, nn.Parameter) and numbers.is_cpu and numbers.is_floating_point() and numbers.itemsize > 1
-    )
+def _is_readable(weights: torch.Tensor) -> bool:
+    is_plain = type(weights) in (torch.Tensor, nn.Parameter)
+    return is_plain and weights.is_cpu and weights.is_floating_point() and weights.itemsize > 1
 
 
-def _wrong_with(numbers: torch.Tensor) -> str:
-    sizes = numbers.abs().flatten().float()
-    bad = int((~sizes.isfinite()).sum())
-    if bad:
-        return f"{bad} of {sizes.numel()} weights are NaN or Inf"
-    largest, usual = float(sizes.max()), float(sizes.median())
-    if largest > _LARGE and largest > _FAR * usual:
-        return f"a weight of {largest:.3g}, where {usual:.2g} is usual"
+def _weight_problem(weights: torch.Tensor) -> str:
+    sizes = weights.abs().flatten().float()
+    num_bad = int((~sizes.isfinite()).sum())
+    if num_bad:
+        return f"{num_bad} of {sizes.numel()} weights are NaN or Inf"
+    largest, median = float(sizes.max()), float(sizes.median())
+    if largest > _OUTLIER_SIZE and largest > _OUTLIER_RATIO * median:
+        return f"a weight of {largest:.3g}, where {median:.2g} is normal"
     return ""
 
 
-_FRAMES, _TENSORS, _NUMBERS = 4, 64, 1 << 26  # that are looked at, at most
-_LARGEST_HALF = 65504.0
-_BATCH = ("batch", "inputs")
+_MAX_FRAMES, _MAX_TENSORS, _MAX_NUMEL = 4, 64, 1 << 26
+_FLOAT16_MAX = 65504.0
+_BATCH_NAMES = ("batch", "inputs")
+_INTEGERS = (torch.int64, torch.int32, torch.uint8)
+_IGNORE_INDEX = -100
 
 
-def about_variables(models: Iterable[nn.Module] = ()) -> dict[str, Any]:
-    """Evidence: `input` if a variable is not finite, `labels` if some are beyond the classes, `half` and `input_max`."""
-    found: dict[str, Any] = {}
-    tensors = list(_tensors(sys._getframe(1))) or list(_of_trainer(sys._getframe(1)))
-    gradients = {id(one.grad) for model in models for one in model.parameters() if one.grad is not None}
+def variable_evidence(models: Iterable[nn.Module] = ()) -> dict[str, Any]:
+    """Inspect the variables of the training loop for non-finite inputs, float16 overflow and labels out of range."""
+    evidence: dict[str, Any] = {}
+    frame = sys._getframe(1)
+    tensors = list(islice(_user_tensors(frame), _MAX_TENSORS)) or list(_trainer_tensors(frame))
+    gradients = {id(parameter.grad) for model in models for parameter in model.parameters() if parameter.grad is not None}
     data = [(place, tensor) for place, tensor in tensors if _is_data(tensor) and id(tensor) not in gradients]
     for place, tensor in data:
-        bad = bad_fields(tensor)
-        if bad and not _is_mask(tensor):
-            found["input"] = f"{place}: {bad[0].words}"
+        fields = non_finite_fields(tensor)
+        if fields and not _is_mask(tensor):
+            evidence["input"] = f"{place}: {fields[0]}"
             break
     else:
         if any(tensor.numel() > 1 for _, tensor in data):
-            found["input"] = "finite"
+            evidence["input"] = "finite"
     if any(tensor.dtype is torch.float16 for _, tensor in tensors):
-        found["half"] = True
-        sizes = [float(tensor.detach().abs().max()) for _, tensor in data if tensor.is_floating_point() and tensor.numel()]
-        largest = max((size for size in sizes if size < float("inf")), default=0.0)
-        found |= {"input_max": largest} if largest > _LARGEST_HALF else {}
-    labels = _labels_beyond([one for _, one in tensors if one.grad_fn is not None], data)
-    return found | ({"labels": labels} if labels else {})
+        evidence["half"] = True
+        maxima = [float(tensor.detach().abs().max()) for _, tensor in data if tensor.is_floating_point() and tensor.numel()]
+        largest = max((value for value in maxima if value < float("inf")), default=0.0)
+        if largest > _FLOAT16_MAX:
+            evidence["input_max"] = largest
+    outputs = [tensor for _, tensor in tensors if tensor.grad_fn is not None and tensor.dim() >= 2]
+    if labels := _labels_out_of_range(outputs, data):
+        evidence["labels"] = labels
+    return evidence
 
 
-def _tensors(frame: FrameType | None) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that the innermost frames of the user's code name, with where they are."""
-    count = 0
-    for one in users_frames(all_frames(frame))[:_FRAMES]:
-        function = one.f_code.co_name
-        where = f"line {one.f_lineno} of {Path(one.f_code.co_filename).name}"
-        place = where if function.startswith("<") else f"{function}(), {where}"
-        for name, value in list(one.f_locals.items()):
+def _user_tensors(frame: FrameType) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in the local variables of the user's innermost frames, with their place."""
+    for user in users_frames(all_frames(frame))[:_MAX_FRAMES]:
+        function = user.f_code.co_name
+        line = f"line {user.f_lineno} of {Path(user.f_code.co_filename).name}"
+        place = line if function.startswith("<") else f"{function}(), {line}"
+        for name, value in list(user.f_locals.items()):
             if isinstance(value, torch.Tensor) or (type(value) in (dict, list, tuple) and not is_state(value)):
-                for part, tensor in leaves(value, depth=2):
-                    if isinstance(tensor, torch.Tensor) and tensor.numel() <= _NUMBERS and not tensor.is_meta:
-                        yield f"`{name}{f'[{part}]' if part else ''}` in {place}", tensor
-                        count += 1
-                        if count == _TENSORS:
-                            return
+                yield from _tensors_in(name, value, place, depth=2)
 
 
-def _of_trainer(frame: FrameType | None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Where a trainer has the loop: what it calls a batch."""
-    for one in all_frames(frame):
-        for name in _BATCH:
-            for part, tensor in leaves(one.f_locals.get(name), depth=3) if name in one.f_locals else ():
-                if isinstance(tensor, torch.Tensor) and tensor.numel() <= _NUMBERS and not tensor.is_meta:
-                    yield f"`{name}{f'[{part}]' if part else ''}` in {one.f_code.co_name}()", tensor
+def _trainer_tensors(frame: FrameType) -> Iterator[tuple[str, torch.Tensor]]:
+    """The same where a trainer has the loop: the variables that it calls a batch."""
+    for outer in all_frames(frame):
+        for name in _BATCH_NAMES:
+            if name in outer.f_locals:
+                yield from _tensors_in(name, outer.f_locals[name], f"{outer.f_code.co_name}()", depth=3)
+
+
+def _tensors_in(name: str, value: Any, place: str, *, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    for field, tensor in leaves(value, depth=depth):
+        if isinstance(tensor, torch.Tensor) and tensor.numel() <= _MAX_NUMEL and not tensor.is_meta:
+            yield f"`{name}{f'[{field}]' if field else ''}` in {place}", tensor
 
 
 def _is_data(tensor: torch.Tensor) -> bool:
@@ -183,20 +183,20 @@ def _is_data(tensor: torch.Tensor) -> bool:
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:
-    """Whether it holds nothing but 0, 1 and minus infinity, as masks of attention do."""
+    """Whether it holds nothing but 0, 1 and minus infinity, as attention masks do."""
     return bool(((tensor == 0) | (tensor == 1) | (tensor == float("-inf"))).all())
 
 
-def _labels_beyond(computed: list[torch.Tensor], data: list[tuple[str, torch.Tensor]]) -> str | None:
-    """Whole numbers in the shape of labels of an output, of which some are no class of it."""
-    for output in (one for one in computed if one.dim() >= 2):
+def _labels_out_of_range(outputs: list[torch.Tensor], data: list[tuple[str, torch.Tensor]]) -> str | None:
+    """Find integers shaped like the labels of an output, some of which are not one of its classes."""
+    for output in outputs:
         for place, labels in data:
-            whole = labels.dtype in (torch.int64, torch.int32, torch.uint8) and labels.numel() > 0
-            classes = output.shape[-1] if labels.shape == output.shape[:-1] else output.shape[1]
-            fits = labels.shape in (output.shape[:-1], (output.shape[0], *output.shape[2:]))
-            if whole and fits and labels.dim() > 0:
-                beyond = (labels >= classes) | ((labels < 0) & (labels != -100))
-                if bool(beyond.any()):
-                    first = int(labels[beyond].flatten()[0])
-                    return f"{place}: {int(beyond.sum())} of {labels.numel()} are beyond the {classes} classes, such as {first}"
+            num_classes = output.shape[-1] if labels.shape == output.shape[:-1] else output.shape[1]
+            has_label_shape = labels.shape in (output.shape[:-1], (output.shape[0], *output.shape[2:]))
+            if labels.dtype in _INTEGERS and labels.numel() and has_label_shape:
+                bad = (labels >= num_classes) | ((labels < 0) & (labels != _IGNORE_INDEX))
+                if bool(bad.any()):
+                    example = int(labels[bad].flatten()[0])
+                    count = f"{int(bad.sum())} of {labels.numel()}"
+                    return f"{place}: {count} labels are out of range for {num_classes} classes, for example {example}"
     return None

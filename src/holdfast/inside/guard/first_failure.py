@@ -1,6 +1,6 @@
-"""Tells the first bad update of a training that nobody guards: what its batch, its variables and its weights held then.
+"""Report the first bad update of an unguarded training: what its batch, variables and weights held.
 
-An update that is not finite spoils the weights, and afterwards nobody can say what began it. Loaded when it happens.
+Such an update corrupts the weights, and afterwards nobody can tell the cause. The heavy imports wait until it happens.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.signals.recorder import Recorder
 
 
 class FirstFailure:
-    """Looks once, at the first bad update."""
+    """Reports once, at the first bad update."""
 
     def __init__(
         self,
@@ -25,27 +25,27 @@ class FirstFailure:
         in_half: Callable[[], bool],
     ) -> None:
         self._recorder, self._models, self._name_of, self._in_half = recorder, models, name_of, in_half
-        self._told = False
+        self._is_reported = False
 
     def saw(self, step: int, metrics: StepMetrics, *, at_once: bool) -> None:
-        """An update, before it is made, or when its numbers have come from a device."""
-        if self._told:
+        """Check an update before it is applied, or when its metrics have arrived from a device."""
+        if self._is_reported:
             return
         loss, stats, norm = metrics.loss, metrics.stats, metrics.norm
-        loss_is_bad = loss is not None and not math.isfinite(loss)
-        is_bad = stats.non_finite > 0 if stats is not None else norm is not None and not math.isfinite(norm)
-        if metrics.scale is not None or not (loss_is_bad or is_bad):
+        bad_loss = loss is not None and not math.isfinite(loss)
+        bad_gradient = stats.non_finite > 0 if stats is not None else norm is not None and not math.isfinite(norm)
+        if metrics.scale is not None or not (bad_loss or bad_gradient):
             return
-        self._told = True
-        self._tell(step, metrics, "non-finite-loss" if loss_is_bad else "non-finite-gradient", at_once=at_once)
+        self._is_reported = True
+        self._report(step, metrics, "non-finite-loss" if bad_loss else "non-finite-gradient", at_once=at_once)
 
-    def _tell(self, step: int, metrics: StepMetrics, code: str, *, at_once: bool) -> None:
+    def _report(self, step: int, metrics: StepMetrics, code: str, *, at_once: bool) -> None:
         from holdfast.inside.guard.failure_context import FailureContext
         from holdfast.inside.guard.report import Report
         from holdfast.inside.observers.batches import Batches
 
         recorder = self._recorder
-        folder = recorder.recording.path / "batches"  # batches are not kept: what the loop's variables hold is looked at
+        folder = recorder.recording.path / "batches"  # no batches are kept: the loop's variables are inspected instead
         failure_context = FailureContext(Batches(), folder=folder, models=self._models, run_later=recorder.run_later)
         report = Report(recorder.run.journal, recorder.recording.rank, self._name_of, failure_context, self._in_half)
         report.bad_update(step, code, metrics, [], was_skipped=False, at_once=at_once)

@@ -1,7 +1,7 @@
-"""Which parameter and module is to blame for gradients that are not finite.
+"""Find where non-finite gradients came from: the parameter and module nearest to the origin.
 
-The backward pass goes from the loss to the first layer, and what is not finite stays so on its way. So the first bad parameter
-in forward order is where it ended up; the last one is next to where it began.
+The backward pass runs from the loss to the first layer and carries NaN along. So in forward order the last bad parameter is next
+to the origin, and the first one is where it ended up.
 """
 
 from __future__ import annotations
@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import nn
-
-from holdfast.inside.discovery import plain_name
-
 
 @dataclass(frozen=True, slots=True)
 class FirstNonFinite:
-    """The first bad parameter in forward order, and the module nearest to where it began (None: with the loss)."""
+    """The first bad parameter in forward order, and the module where it began (None: in the loss)."""
 
     parameter: str
     module: str
@@ -26,52 +22,45 @@ class FirstNonFinite:
     words: str
 
 
-def forward_order(model: nn.Module, executed: Sequence[str] = ()) -> list[str]:
-    """Names of the parameters as the forward pass meets them: as registered, or as their modules were executed if known."""
-    names = [plain_name(name) for name, _ in model.named_parameters()]
-    if not executed:
-        return names
-    place = {plain_name(name): number for number, name in reversed(list(enumerate(executed)))}
-    return sorted(names, key=lambda name: place.get(module_of(name), len(place)))
-
-
 def module_of(parameter: str) -> str:
-    """The module that holds a parameter; the model itself has no name."""
+    """The module that holds a parameter; empty for the model itself."""
     return parameter.rpartition(".")[0]
 
 
 def first_bad(order: Sequence[str], non_finite: Mapping[str, int], *, loss_finite: bool | None = None) -> FirstNonFinite | None:
-    """Who is to blame, by the number of non-finite values in each gradient; parameters that are not named have no gradient.
+    """Find the origin from the number of non-finite values in each gradient; None if all are finite.
 
-    A number below zero counts as some. None if every gradient is finite.
+    Parameters missing in `non_finite` have no gradient; a negative number means some. `order` is the forward order.
     """
-    known = [name for name in order if name in non_finite]
-    known += [name for name in non_finite if name not in set(order)]
-    bad = [place for place, name in enumerate(known) if non_finite[name] != 0]
+    names = [name for name in order if name in non_finite]
+    names += [name for name in non_finite if name not in set(order)]
+    bad = [index for index, name in enumerate(names) if non_finite[name] != 0]
     if not bad:
         return None
-    first, last = known[bad[0]], known[bad[-1]]
-    began_in: str | None = module_of(last)
-    if loss_finite is False or bad[-1] == len(known) - 1:
-        came_with_loss = loss_finite is False or (loss_finite is None and len(bad) == len(known))
-        began_in = None if came_with_loss else began_in
-    words = _words(known, bad, loss_finite=loss_finite)
-    return FirstNonFinite(first, module_of(first), began_in, len(bad), len(known), words)
+    first, last = names[bad[0]], names[bad[-1]]
+    from_loss = loss_finite is False or (loss_finite is None and len(bad) == len(names))
+    words = _describe(names, bad, loss_finite=loss_finite)
+    return FirstNonFinite(first, module_of(first), None if from_loss else module_of(last), len(bad), len(names), words)
 
 
-def _words(known: list[str], bad: list[int], *, loss_finite: bool | None) -> str:
-    first, last = known[bad[0]], known[bad[-1]]
-    where = module_of(last) or "the model itself"
+def _describe(names: list[str], bad: list[int], *, loss_finite: bool | None) -> str:
+    first, last = names[bad[0]], names[bad[-1]]
+    module = module_of(last) or "the model itself"
     if loss_finite is False:
-        return f"The loss itself is not finite: it began in the forward pass. First bad parameter: {first}."
-    if len(bad) == len(known):
+        return f"The loss is not finite: it began in the forward pass. First non-finite gradient: {first}."
+    if len(bad) == len(names):
         if loss_finite is None:
-            return "Every gradient is bad: it came with the loss, out of the forward pass or the loss function."
-        return f"The loss is finite and every gradient is bad: it began in the backward pass of the loss or of {where}."
-    following = known[bad[-1] + 1] if bad[-1] + 1 < len(known) else None
+            return "No gradient is finite: it began in the loss function or in the forward pass."
+        return f"The loss is finite and no gradient is: it began in the backward pass of the loss or of {module}."
     if len(bad) == 1:
-        return f"Only the gradient of {first} is bad: it began in the backward pass of {where}."
-    if following is None:
-        return f"{len(bad)} of {len(known)} gradients are bad, down to the last layer: it began at {where} or in the loss."
-    upto = f"all {len(bad)} gradients up to {last}" if bad == list(range(len(bad))) else f"{len(bad)} gradients, the last {last},"
-    return f"In forward order {upto} are bad and from {following} on they are finite: it began in the backward pass of {where}."
+        return f"Only the gradient of {first} is not finite: it began in the backward pass of {module}."
+    if bad[-1] + 1 == len(names):
+        return (
+            f"{len(bad)} of {len(names)} gradients are not finite, down to the last layer: it began in {module} or in the loss."
+        )
+    is_prefix = bad == list(range(len(bad)))
+    which = f"all {len(bad)} gradients up to {last}" if is_prefix else f"{len(bad)} gradients, the last {last},"
+    finite_from = names[bad[-1] + 1]
+    return (
+        f"In forward order {which} are not finite and from {finite_from} on they are: it began in the backward pass of {module}."
+    )

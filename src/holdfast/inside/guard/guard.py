@@ -1,9 +1,9 @@
-"""The guard of one training: looks at every update before it is made, and leaves out or clips what would do harm.
+"""The guard of one training: checks every update before it is applied, and skips or clips the bad ones.
 
-On the host the numbers are there: one comparison. On a GPU with a fused optimizer the decision is made on the device, and
-told here when the numbers have come; with another optimizer one number is waited for. Under DDP gradients are already the
-same on every rank, so the ranks agree by themselves, as long as nobody listens to the loss of one rank alone; with sharded
-parameters one number is reduced, among the ranks that share them.
+On the host this is one comparison. On a GPU a fused optimizer skips by a flag on the device, and the result is reported when the
+metrics arrive; any other optimizer has to wait for one number. Under DDP the gradients are the same on every rank, so all ranks
+agree, as long as the loss of a single rank does not count. With sharded parameters one number is reduced over the ranks that
+share them.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from holdfast.inside.gradients.step_metrics import StepMetrics
 from holdfast.inside.guard.averages import Averages
 from holdfast.inside.guard.batchnorm import RunningStatistics
 from holdfast.inside.guard.report import Report
-from holdfast.inside.guard.skipping import Flag, NormHistory, SkippedUpdate, takes_a_flag
+from holdfast.inside.guard.skipping import NormHistory, SkipFlag, SkippedUpdate, supports_skip_flag
 from holdfast.inside.members import parameters_of
 from holdfast.inside.policy import Policy
 from holdfast.inside.ranks import RankAgreement, sharing_ranks, world_size
 
 Optimizer = torch.optim.Optimizer
-_IN_A_ROW = 5  # so many clipped updates in a row are a new level, not a spike
-_LOOK_EVERY = 32  # steps, at whether other parameters are trained now
-_BEFORE = 8  # steps whose loss and norm are told with a finding
+_MAX_CLIPPED_IN_A_ROW = 5  # more are a new level, not a spike
+_CHECK_TRAINED_EVERY = 32  # steps, whether other parameters are trained now
+_PAST_STEPS = 8  # whose loss and norm are part of a finding
 
 
 class Guard:
-    """Leaves out updates that are not finite; under `heal` clips those that are far too large."""
+    """Skips updates that are not finite; under `heal` it clips those that are far too large."""
 
     def __init__(self, policy: Policy, report: Report, averages: Averages) -> None:
         self.policy, self.report, self.averages = policy, report, averages
         self.failure_context, self.statistics = report.failure_context, RunningStatistics(())
         self.norms = NormHistory()
         self.max_norm = math.inf  # an action may set a lower one
-        self.cannot_clip = ""  # why, in words: the last update was not one whose gradients are clipped here
-        self.last_skipped = False  # whether the last update was; on a GPU it may not be known yet
+        self.cannot_clip = ""  # why the gradients of the last update could not be clipped here
+        self.last_skipped = False  # whether the last update was skipped; on a GPU it may not be known yet
         self.num_skipped = 0
-        self._now: SkippedUpdate | None = None
-        self._flag: Flag | None = None
+        self._skipped: SkippedUpdate | None = None
+        self._flag: SkipFlag | None = None
         self._last_flag: torch.Tensor | None = None
-        self._bad: tuple[int, str, StepMetrics] | None = None  # the update that is bad now, reported when its step is over
+        self._bad: tuple[int, str, StepMetrics] | None = None  # the bad update in progress, reported after its step
         self._clipped_in_a_row, self._trained = 0, (0, 0)
-        self._past: deque[tuple[float | None, float | None]] = deque(maxlen=_BEFORE)
-        self._together: weakref.WeakKeyDictionary[Optimizer, RankAgreement | None] = weakref.WeakKeyDictionary()
+        self._past: deque[tuple[float | None, float | None]] = deque(maxlen=_PAST_STEPS)
+        self._agreements: weakref.WeakKeyDictionary[Optimizer, RankAgreement | None] = weakref.WeakKeyDictionary()
         self._several = world_size() > 1
 
     # Before an update
@@ -56,37 +56,36 @@ class Guard:
     def before(
         self, optimizer: Optimizer, metrics: StepMetrics, step: int, *, is_main: bool, clipped_at: float | None = None
     ) -> None:
-        """The numbers of an update are gathered: leave it out, clip it, or let it be. A scaler leaves out by itself."""
+        """Check an update: skip it, clip it, or let it pass. A gradient scaler skips by itself."""
         if is_main:
-            self.averages.let_go()
-        self._end()  # a step that raised has left one behind
+            self.averages.restore()
+        self._end()  # a step that raised may have left one
         self._bad = None
         if metrics.scale is not None:
             self.cannot_clip = "a gradient scaler is in use"
             return
-        together = self._sharing(optimizer) if self._several else None
-        if metrics.reader is not None or (
-            together is not None and together.on_device
-        ):  # a rank without a gradient takes part alike
+        agreement = self._agreement_of(optimizer) if self._several else None
+        on_device = agreement is not None and agreement.on_device  # also on a rank without a gradient
+        if metrics.reader is not None or on_device:
             self.cannot_clip = "the gradients are on a GPU"
-            self._before_on_device(optimizer, metrics, together)
+            self._before_on_device(optimizer, metrics, agreement)
             return
         self.cannot_clip = ""
-        norm, code = self._judge(metrics, together)
+        norm, code = self._judge(metrics, agreement)
         if code is not None:
             if self.policy.guards(code):
-                self._now = self._skip(optimizer)
+                self._skipped = self._skip(optimizer)
             self._bad = (step, code, metrics)
             return
         if is_main and norm is not None:
             self._clip(optimizer, metrics, norm if clipped_at is None else min(norm, clipped_at), step)
 
-    def _judge(self, metrics: StepMetrics, together: RankAgreement | None) -> tuple[float | None, str | None]:
-        """The norm of all gradients, over the ranks that share them, and the code of what is wrong with them."""
+    def _judge(self, metrics: StepMetrics, agreement: RankAgreement | None) -> tuple[float | None, str | None]:
+        """The gradient norm over the ranks that share the parameters, and the finding code of a bad update."""
         norm, bad = _norm(metrics), _is_bad(metrics)
-        if together is not None:
+        if agreement is not None:
             square = math.nan if bad else 0.0 if norm is None else norm * norm
-            norm = math.sqrt(total) if (total := together.sum(square)) >= 0.0 else math.nan
+            norm = math.sqrt(total) if (total := agreement.sum(square)) >= 0.0 else math.nan
             bad = not math.isfinite(norm)
         loss = metrics.loss
         if loss is not None and not math.isfinite(loss) and (bad or not self._several):
@@ -98,56 +97,54 @@ class Guard:
         if norm <= limit or not self.policy.heals_from("gradient-explosion"):
             self._clipped_in_a_row = 0
             self.norms.add(norm)
-            if self.norms.seen % _LOOK_EVERY == 1:
+            if self.norms.seen % _CHECK_TRAINED_EVERY == 1:
                 self._trained = _trained_by(optimizer)
             return
-        if limit != self.max_norm and _trained_by(optimizer) != self._trained:  # other parameters have other norms
+        if limit != self.max_norm and _trained_by(optimizer) != self._trained:  # other parameters, other norms
             self._trained = _trained_by(optimizer)
             self.norms.forget()
             self.norms.add(norm)
             return
-        to = min(self.norms.largest, self.max_norm) if limit != self.max_norm else self.max_norm
+        max_norm = min(self.norms.largest, self.max_norm) if limit != self.max_norm else self.max_norm
         self._clipped_in_a_row += 1
-        if limit != self.max_norm and self._clipped_in_a_row > _IN_A_ROW:
+        if limit != self.max_norm and self._clipped_in_a_row > _MAX_CLIPPED_IN_A_ROW:
             self.norms.add(norm)
             return
         gradients = [parameter.grad for parameter in parameters_of(optimizer) if parameter.grad is not None]
-        torch._foreach_mul_(gradients, to / norm)
+        torch._foreach_mul_(gradients, max_norm / norm)
         if limit != self.max_norm:
-            self.report.clipped(step, metrics, norm=norm, limit=to)
+            self.report.clipped(step, metrics, norm=norm, limit=max_norm)
 
-    def _before_on_device(self, optimizer: Optimizer, metrics: StepMetrics, together: RankAgreement | None) -> None:
+    def _before_on_device(self, optimizer: Optimizer, metrics: StepMetrics, agreement: RankAgreement | None) -> None:
         if not self.policy.guards("non-finite-gradient"):
             return
         flag = metrics.flag(with_loss=not self._several)
-        if together is not None:
-            flag = together.any(_is_bad(metrics) if flag is None else flag)
+        if agreement is not None:
+            flag = agreement.any(_is_bad(metrics) if flag is None else flag)
         if flag is None:
             return
-        if takes_a_flag(optimizer) and not self.averages:
-            self._flag = Flag(optimizer, flag)
+        if supports_skip_flag(optimizer) and not self.averages:
+            self._flag = SkipFlag(optimizer, flag)
             metrics.add("found_inf", self._flag.value)
             return
         metrics.found_inf = flag.item()
         if metrics.found_inf:
-            self._now = self._skip(optimizer)
+            self._skipped = self._skip(optimizer)
 
-    # After it
+    # After an update
 
     def after(
         self, optimizer: Optimizer, metrics: StepMetrics | None, *, skipped: bool, is_main: bool, inner: bool = False
     ) -> bool:
-        """The step is over; whether its update was left out, as far as the host knows."""
-        flag, was_skipped = self._flag, self._now is not None
+        """Finish a step; whether its update was skipped, as far as the host knows."""
+        flag, was_skipped = self._flag, self._skipped is not None
         skipped = skipped or bool(metrics is not None and metrics.reader is None and metrics.found_inf)
         self._end(optimizer)
         bad, self._bad = self._bad, None
         if not is_main:
             if bad is not None:
-                words = (
-                    f"{type(optimizer).__name__} of an inner loop" if inner else f"{type(optimizer).__name__}, not the main one"
-                )
-                self.report.bad_update(*bad, list(self._past), was_skipped=was_skipped, optimizer=words)
+                name = f"{type(optimizer).__name__}{' of an inner loop' if inner else ', not the main one'}"
+                self.report.bad_update(*bad, list(self._past), was_skipped=was_skipped, optimizer=name)
             return was_skipped
         self.last_skipped = was_skipped
         if flag is not None and not skipped:
@@ -162,23 +159,23 @@ class Guard:
             self.report.bad_update(*bad, list(self._past), was_skipped=was_skipped, at_once=True)
         if was_skipped:
             self.num_skipped += 1
-            self.averages.hold()
+            self.averages.save()
         elif metrics is not None and metrics.reader is None:
             self._past.append((metrics.loss, _norm(metrics)))
         return was_skipped
 
     def learn_models(self, models: list[nn.Module]) -> None:
-        """The models are known, or known better: whose running statistics to keep."""
+        """Learn the models whose running statistics are kept."""
         self.statistics = RunningStatistics(models)
 
     def start_again(self) -> None:
-        """The training was rolled back: what was seen since is no measure any more."""
+        """Forget the norms and statistics of the steps that were rolled back."""
         self.norms.forget()
         self.statistics.forget()
         self._past.clear()
 
     def arrived(self, step: int, metrics: StepMetrics) -> None:
-        """The numbers of a step have come from the device: tell what was decided there."""
+        """Report what the device decided; the metrics of the step have arrived."""
         loss_is_bad = metrics.loss is not None and not math.isfinite(metrics.loss)
         if metrics.found_inf and metrics.scale is None:
             code = "non-finite-loss" if loss_is_bad else "non-finite-gradient"
@@ -188,11 +185,11 @@ class Guard:
             self._past.append((metrics.loss, _norm(metrics)))
 
     def last_was_skipped(self) -> bool:
-        """Whether the last update was left out, waiting for the device if only it knows."""
+        """Whether the last update was skipped; waits for the device if only it knows."""
         return self.last_skipped or (self._last_flag is not None and bool(self._last_flag.item()))
 
     def _skip(self, optimizer: Any) -> SkippedUpdate:
-        """The optimizer finds no gradients; a script that updates by hand finds zeros."""
+        """Hide the gradients from an optimizer; zero them for a script that updates by hand."""
         parameters = parameters_of(optimizer)
         if isinstance(optimizer, torch.optim.Optimizer):
             return SkippedUpdate(parameters)
@@ -202,27 +199,27 @@ class Guard:
         return SkippedUpdate([])
 
     def _end(self, optimizer: Optimizer | None = None) -> None:
-        if self._now is not None:
-            self._now.give_back()
-            self._now = None
+        if self._skipped is not None:
+            self._skipped.give_back()
+            self._skipped = None
         if self._flag is not None and optimizer is not None:
             self._last_flag = self._flag.value
-            self._flag.take_away(optimizer)
+            self._flag.remove(optimizer)
             self._flag = None
         elif optimizer is not None:
             self._last_flag = None
 
-    def _sharing(self, optimizer: Optimizer) -> RankAgreement | None:
-        """Who shares the parameters of this optimizer, found once."""
-        if optimizer not in self._together:
-            self._together[optimizer], unknown = sharing_ranks(parameters_of(optimizer))
-            if unknown:
-                self.report.cannot("guard", f"{unknown}: each rank decides alone whether an update is skipped")
-        return self._together[optimizer]
+    def _agreement_of(self, optimizer: Optimizer) -> RankAgreement | None:
+        """The agreement with the ranks that share this optimizer's parameters, determined once."""
+        if optimizer not in self._agreements:
+            self._agreements[optimizer], problem = sharing_ranks(parameters_of(optimizer))
+            if problem:
+                self.report.cannot("guard", f"{problem}: each rank decides alone whether an update is skipped")
+        return self._agreements[optimizer]
 
 
 def _trained_by(optimizer: Optimizer) -> tuple[int, int]:
-    """Which optimizer it is, and how many tensors it trains now."""
+    """The id of an optimizer and how many of its parameters have a gradient."""
     return id(optimizer), sum(parameter.grad is not None for parameter in parameters_of(optimizer))
 
 
@@ -231,6 +228,6 @@ def _norm(metrics: StepMetrics) -> float | None:
 
 
 def _is_bad(metrics: StepMetrics) -> bool:
-    """Whether gradients that were read on the host are not finite; none at all are no harm."""
+    """Whether gradients on the host are not finite; having none is not bad."""
     norm = _norm(metrics)
     return (metrics.stats is not None and metrics.stats.non_finite > 0) or (norm is not None and not math.isfinite(norm))

@@ -1,11 +1,11 @@
-"""Good checkpoints that a script is about to overwrite: with NaN, or after a restart. Loaded when that first happens.
+"""Keep good checkpoints from being overwritten: with NaN, or after a restart. Imported when that first happens.
 
-A checkpoint with NaN goes beside the good one. While a restarted script is fast-forwarded, its saves replace nothing: they would
-hold the state of a later step. The best checkpoint of the earlier attempt is set aside before its first overwrite, because the
-script has forgotten how good it was.
+A checkpoint with NaN gets another name. While a restarted script is fast-forwarded, its saves replace nothing: they would hold
+the state of a later step. The best checkpoint of the earlier attempt is set aside before its first overwrite, because the script has
+forgotten how good it was.
 
-A training that saves NaN is dead already, so that reading the old file costs nothing that matters; still, one larger than two
-gigabytes is only looked at from outside: to protect one that was bad costs a second name, to lose a good one costs the training.
+A training that saves NaN is dead, so the time to verify the old file does not matter. Still, a file over 2 GiB is checked by its
+structure only: protecting a bad file costs a second name, losing a good one costs the training.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from holdfast.signals.lineage import whole_path
 if TYPE_CHECKING:
     from holdfast.inside.observers.checkpoint_log import CheckpointLog
 
-_READ_AT_MOST = 2 << 30  # bytes
+_MAX_VERIFIED_BYTES = 2 << 30
 _SUFFIXES = (".pt", ".pth", ".tar", ".ckpt", ".bin", ".safetensors")
-_WORTHLESS = ("torn", "non-finite")  # nothing is lost with a file in such a state
+_WORTHLESS = ("torn", "non-finite")  # overwriting a file in such a state loses nothing
 
 
-class Protected:
-    """Which files are worth keeping, and where what would take their place goes."""
+class ProtectedCheckpoints:
+    """Decides which files must not be overwritten, and where the new content goes instead."""
 
     def __init__(self, checkpoint_log: CheckpointLog) -> None:
-        self._news = checkpoint_log
-        self._verdicts: dict[str, tuple[tuple[int, int], bool]] = {}
+        self._log = checkpoint_log
+        self._verdicts: dict[str, tuple[tuple[int, int], bool]] = {}  # by path: size and mtime, whether it is good
         self._diverted: dict[str, list[str]] = {}
-        self._tainted: set[str] = set()  # files that were saved with NaN in them
-        self._aims: set[str] = set()  # paths that something with NaN in it is about to be moved to
+        self._bad_files: set[str] = set()  # saved with NaN
+        self._bad_destinations: set[str] = set()  # a buffer with NaN is about to be moved there
         self._watches_renames = False
-        self._best: dict[str, int] = {}  # the best checkpoints of the earlier attempt, with the number of this one
-        self._unwanted: set[str] = set()  # files saved under another name while fast-forwarding
+        self._best: dict[str, int] = {}  # the best checkpoints of the earlier attempt, with the number of this attempt
+        self._unwanted: set[str] = set()  # files saved under a new name while fast-forwarding
         self.num_skipped = 0  # saves while fast-forwarding
 
     def set_best_aside(self, folders: Iterable[Path], attempt: int) -> None:
@@ -48,7 +48,7 @@ class Protected:
         self._best = {str(file): attempt for file in files if "best" in file.name.lower()}
 
     def is_skipped(self, path: str) -> bool:
-        """Whether a save while fast-forwarding is not made: it would replace a file. Others may be moved over one later."""
+        """Whether a save while fast-forwarding is skipped because it would replace a file. Others may be moved over one later."""
         if Path(path).exists():
             self.num_skipped += 1
             return True
@@ -59,113 +59,109 @@ class Protected:
         """Set the best checkpoint of the earlier attempt aside, once."""
         attempt = self._best.pop(path, None)
         if attempt is not None:
-            whole = Path(path)
-            aside = whole.with_name(f"{whole.stem}.attempt-{attempt - 1}{whole.suffix}")
-            whole.rename(aside)
-            self._news.row("set-aside", path=path, set_aside=str(aside))
+            file = Path(path)
+            aside = file.with_name(f"{file.stem}.attempt-{attempt - 1}{file.suffix}")
+            file.rename(aside)
+            self._log.row("set-aside", path=path, set_aside=str(aside))
 
-    def other_name(self, path: str) -> str | None:
-        """Where to save instead, if a good file lies at the path: beside it, the step in the name.
-
-        However many come, the first and the newest stay.
-        """
+    def divert(self, path: str) -> str | None:
+        """Where to save instead of over a good file: beside it, with the step in the name. The first and the last are kept."""
         if not self._is_good(path):
             return None
-        whole = Path(path)
-        stem, end = (whole.name.rsplit(".", 1)[0], whole.suffix) if whole.suffix else (whole.name, "")
-        step = self._news.step()
+        original, step = Path(path), self._log.step()
+        stem = original.name.removesuffix(original.suffix)
         name = f"{stem}.non-finite{'' if step is None else f'-step-{step}'}"
-        chosen, number = whole.with_name(f"{name}{end}"), 1
+        chosen, number = original.with_name(f"{name}{original.suffix}"), 1
         while chosen.exists():
             number += 1
-            chosen = whole.with_name(f"{name}-{number}{end}")
-        ours = self._diverted.setdefault(path, [])
-        if len(ours) > 1:
+            chosen = original.with_name(f"{name}-{number}{original.suffix}")
+        diverted = self._diverted.setdefault(path, [])
+        if len(diverted) > 1:
             with contextlib.suppress(OSError):
-                Path(ours.pop()).unlink()
-        ours.append(str(chosen))
+                Path(diverted.pop()).unlink()
+        diverted.append(str(chosen))
         return str(chosen)
 
-    def saved(self, path: str, *, bad: bool, by_name: bool) -> None:
-        """Something was saved; `by_name`: it is still to be moved there."""
-        known = self._aims if by_name else self._tainted
-        known.add(path) if bad else known.discard(path)
+    def saved(self, path: str, *, bad: bool, is_destination: bool) -> None:
+        """Remember what was saved; `is_destination`: it was saved to memory and is still to be moved to the path."""
+        paths = self._bad_destinations if is_destination else self._bad_files
+        paths.add(path) if bad else paths.discard(path)
 
-    def watch_again(self, taps: Taps, shield: Shield) -> None:
-        """The hooks were taken out and are put back."""
+    def reinstall(self, taps: Taps, shield: Shield) -> None:
+        """Wrap the rename functions again after all wrappers were removed."""
         if self._watches_renames:
             self._watches_renames = False
             self.watch_renames(taps, shield)
 
     def watch_renames(self, taps: Taps, shield: Shield) -> None:
-        """From now on, look at what is moved: saving under another name and moving it over the good one is common."""
+        """Wrap `os.replace` and `os.rename`: many scripts save to a temporary name and rename onto the good file."""
         if self._watches_renames:
             return
         self._watches_renames = True
-        aim = shield(self._aim_of)
+        divert_rename = shield(self._divert_rename)
 
-        def watched(original: Callable[..., Any]) -> Callable[..., Any]:
-            def move(src: Any, dst: Any, **folders: Any) -> Any:
-                other = aim(src, dst) if not folders else None
-                if other == "":
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            def rename(src: Any, dst: Any, **dir_fds: Any) -> Any:
+                diverted = divert_rename(src, dst) if not dir_fds else None
+                if diverted == "":
                     return Path(src).unlink()
-                return original(src, dst if other is None else other, **folders)
+                return original(src, dst if diverted is None else diverted, **dir_fds)
 
-            return move
+            return rename
 
-        taps.wrap("os.replace", watched)
-        taps.wrap("os.rename", watched)
+        taps.wrap("os.replace", wrap)
+        taps.wrap("os.rename", wrap)
 
-    def _aim_of(self, source: Any, destination: Any) -> str | None:
-        """Where to move a file instead: nowhere ("") if nothing may be replaced now; None for all that are good."""
-        if isinstance(source, int) or isinstance(destination, int):
+    def _divert_rename(self, src: Any, dst: Any) -> str | None:
+        """Where to move a file with NaN instead; "" for nowhere, while nothing may be replaced; None for every other file."""
+        if isinstance(src, int) or isinstance(dst, int):
             return None
-        old, new = (whole_path(os.fsdecode(path)) for path in (source, destination))
-        if old in self._unwanted:
-            self._unwanted.discard(old)
-            if Path(new).exists():
+        source, destination = (whole_path(os.fsdecode(path)) for path in (src, dst))
+        if source in self._unwanted:
+            self._unwanted.discard(source)
+            if Path(destination).exists():
                 self.num_skipped += 1
                 return ""
-            self._unwanted.add(new)
+            self._unwanted.add(destination)
             return None
-        if new in self._best:
-            self.before_overwrite(new)
-        if old not in self._tainted and new not in self._aims:
-            self._tainted.discard(new)
+        if destination in self._best:
+            self.before_overwrite(destination)
+        if source not in self._bad_files and destination not in self._bad_destinations:
+            self._bad_files.discard(destination)
             return None
-        self._tainted.discard(old)
-        self._aims.discard(new)
-        other = self.other_name(new)
-        if other is None:
-            self._tainted.add(new)
+        self._bad_files.discard(source)
+        self._bad_destinations.discard(destination)
+        diverted = self.divert(destination)
+        if diverted is None:
+            self._bad_files.add(destination)
         else:
-            self._news.row("diverted", path=new, diverted_to=other, moved_from=old)
-        return other
+            self._log.row("diverted", path=destination, diverted_to=diverted, moved_from=source)
+        return diverted
 
     def _is_good(self, path: str) -> bool:
-        """Whether a file is there that must not be lost."""
+        """Whether the path holds a file that must not be lost."""
         try:
-            found = Path(path).stat()
+            status = Path(path).stat()
         except OSError:
             return False
-        if not found.st_size:
+        if not status.st_size:
             return False
-        state = (found.st_size, found.st_mtime_ns)
-        known = self._verdicts.get(path)
-        if known is None or known[0] != state:
-            known = self._verdicts[path] = (state, _state_of(path, found.st_size) not in _WORTHLESS)
-        return known[1]
+        version = (status.st_size, status.st_mtime_ns)
+        verdict = self._verdicts.get(path)
+        if verdict is None or verdict[0] != version:
+            verdict = self._verdicts[path] = (version, _state_of(path, status.st_size) not in _WORTHLESS)
+        return verdict[1]
 
 
 def _state_of(path: str, size: int) -> str:
-    """The state of a checkpoint file; one that cannot be understood may still be worth keeping."""
+    """The state of a checkpoint file; a file of an unknown format may still be worth keeping."""
     try:
         from holdfast.checkpoints.formats.open import open_checkpoint
         from holdfast.checkpoints.verify import verify
 
         contents = open_checkpoint(Path(path))
-        if contents.state != "clean" or size > _READ_AT_MOST:
+        if contents.state != "clean" or size > _MAX_VERIFIED_BYTES:
             return contents.state
         return verify(contents).state
-    except Exception:  # noqa: BLE001 - what cannot be looked at is kept
+    except Exception:  # noqa: BLE001 - what cannot be read is kept
         return "unknown"

@@ -1,4 +1,4 @@
-"""What the guard tells: a finding with what led to it, and what was done. Bounded, however many updates are bad."""
+"""Write the guard's findings and actions to the journal; bounded, however many updates are bad."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from holdfast.inside.gradients.step_metrics import StepMetrics
-from holdfast.inside.guard.failure_context import FailureContext, about_variables
+from holdfast.inside.guard.failure_context import FailureContext, variable_evidence
 from holdfast.signals.journal import Journal
 
-_TOLD_EACH = 3  # after so many of a kind, only every doubling of their number is told
+_REPORT_FIRST = 3  # of a kind; after that one at every doubling
 
 
 class Report:
-    """Writes the guard's findings and actions into the journal."""
+    """Writes the guard's findings and actions."""
 
     def __init__(
         self,
@@ -42,19 +42,19 @@ class Report:
         at_once: bool = False,
         optimizer: str = "",
     ) -> None:
-        """An update was not finite. `at_once`: the loop is still in that step, so its variables can be looked at.
+        """Report a non-finite update. `at_once`: the loop is still in that step, so its variables can be inspected.
 
-        `optimizer` is said where it is not the main one: the step is that of the main one, which comes next.
+        `optimizer` names one that is not the main one; `step` is then the step of the main one that comes next.
         """
         count = self._count(code)
-        if not _is_told(count):
+        if not _is_reported(count):
             return
         evidence: dict[str, Any] = {
-            "loss": _plain(metrics.loss),
-            "norm": _plain(metrics.stats.norm if metrics.stats is not None else metrics.norm),
-            "lr": _plain(metrics.lr),
-            "loss_before": [_plain(loss) for loss, _ in past],
-            "norm_before": [_plain(norm) for _, norm in past],
+            "loss": _as_json(metrics.loss),
+            "norm": _as_json(metrics.stats.norm if metrics.stats is not None else metrics.norm),
+            "lr": _as_json(metrics.lr),
+            "loss_before": [_as_json(loss) for loss, _ in past],
+            "norm_before": [_as_json(norm) for _, norm in past],
         }
         if optimizer:
             evidence["optimizer"] = optimizer
@@ -62,48 +62,49 @@ class Report:
             evidence["so_far"] = count
         if self._in_half():
             evidence["half"] = True
-        with contextlib.suppress(Exception):  # what cannot be named is left out, the finding is not
-            evidence.update(self._parameters(metrics))
-            evidence.update(self.failure_context.about_batch(step, count <= 3))
-            evidence.update(self.failure_context.about_weights() if at_once else {})
-        if at_once and evidence.get("input", "unknown") in ("finite", "unknown"):
-            with contextlib.suppress(Exception):
-                evidence.update(self._variables(metrics))
+        self._add_context(evidence, step, metrics, save=count <= _REPORT_FIRST, at_once=at_once)
         self._write("finding", code=code, severity="critical", step=step, evidence=evidence)
-        if evidence.get("input", "unknown") not in ("finite", "unknown") and self._count("non-finite-input") == 1:
+        if _is_bad_input(evidence) and self._count("non-finite-input") == 1:
             self._write("finding", code="non-finite-input", severity="critical", step=step, evidence={"input": evidence["input"]})
         if was_skipped:
             self._write("action", action="skip-batch", step=step, because=code, settings={}, state="done")
 
-    def _variables(self, metrics: StepMetrics) -> dict[str, Any]:
-        """What the loop holds. Where the loss is finite, what went into it was: something bad that lies about came later."""
-        found = about_variables(self.failure_context.models())
-        if metrics.loss is not None and math.isfinite(metrics.loss) and found.get("input") != "finite":
-            found.pop("input", None)
-        return found
-
     def clipped(self, step: int, metrics: StepMetrics, *, norm: float, limit: float) -> None:
-        """An update was clipped."""
-        if _is_told(self._count("clip")):
-            evidence = {"norm": norm, "limit": limit, "loss": _plain(metrics.loss), "lr": _plain(metrics.lr)}
+        """Report an update that was clipped."""
+        if _is_reported(self._count("clip")):
+            evidence = {"norm": norm, "limit": limit, "loss": _as_json(metrics.loss), "lr": _as_json(metrics.lr)}
             self._write("finding", code="gradient-explosion", severity="warning", step=step, evidence=evidence)
             settings = {"max_norm": limit, "steps": 1}
             self._write("action", action="clip", step=step, because="gradient-explosion", settings=settings, state="done")
 
     def cannot(self, what: str, words: str) -> None:
-        """Holdfast cannot do a thing in this loop: said once, with the line to add where there is one."""
+        """Report once that Holdfast cannot do something in this loop, with the line to add where there is one."""
         if self._count(f"cannot {what}: {words}") == 1:
             self._write("finding", code="holdfast-degraded", severity="info", evidence={"what": what, "error": words})
 
-    def _parameters(self, metrics: StepMetrics) -> dict[str, Any]:
+    def _add_context(self, evidence: dict[str, Any], step: int, metrics: StepMetrics, *, save: bool, at_once: bool) -> None:
+        context = self.failure_context
+        with contextlib.suppress(Exception):  # the finding is written without what cannot be determined
+            evidence.update(self._parameter_evidence(metrics))
+            evidence.update(context.batch_evidence(step, save=save))
+            evidence.update(context.weight_evidence() if at_once else {})
+        if at_once and not _is_bad_input(evidence):
+            with contextlib.suppress(Exception):
+                variables = variable_evidence(context.models())
+                if metrics.loss is not None and math.isfinite(metrics.loss) and variables.get("input") != "finite":
+                    variables.pop("input", None)  # the loss is finite, so its inputs were: the bad variable came later
+                evidence.update(variables)
+
+    def _parameter_evidence(self, metrics: StepMetrics) -> dict[str, Any]:
         each = metrics.stats.each if metrics.stats is not None else None
         if each is None:
             return {}
         bad = [self._name_of(int(code)) for code in each.names[np.asarray(each.non_finite) != 0]]
         if not bad:
             return {}
-        loss_is_finite = metrics.loss is None or math.isfinite(metrics.loss)
-        return {"parameter": bad[0], "bad_parameters": len(bad), **self.failure_context.about_parameters(bad, loss_is_finite)}
+        loss_finite = metrics.loss is None or math.isfinite(metrics.loss)
+        origin = self.failure_context.parameter_evidence(bad, loss_finite=loss_finite)
+        return {"parameter": bad[0], "bad_parameters": len(bad), **origin}
 
     def _count(self, what: str) -> int:
         self._counts[what] = self._counts.get(what, 0) + 1
@@ -114,10 +115,14 @@ class Report:
             self._journal.write(kind, rank=self._rank, **fields)
 
 
-def _is_told(count: int) -> bool:
-    return count <= _TOLD_EACH or count & (count - 1) == 0
+def _is_reported(count: int) -> bool:
+    return count <= _REPORT_FIRST or count & (count - 1) == 0
 
 
-def _plain(value: float | None) -> float | str | None:
-    """A number as JSON holds it: not finite ones as words."""
+def _is_bad_input(evidence: dict[str, Any]) -> bool:
+    return evidence.get("input", "unknown") not in ("finite", "unknown")
+
+
+def _as_json(value: float | None) -> float | str | None:
+    """A float as JSON allows it: `nan` and `inf` as text."""
     return value if value is None or math.isfinite(value) else str(value)

@@ -1,4 +1,4 @@
-"""What a batch holds, however it is nested: its values with the names of their fields, and which of them are not finite."""
+"""Walk through a batch, however it is nested: its values by field name, and which fields hold NaN or Inf."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 
-_DEPTH = 8
-_NAMED_SAMPLES = 5
-PLAIN = (str, int, float, bool, bytes, type(None))
+_MAX_DEPTH = 8
+_SAMPLES_IN_TEXT, _FIELDS_IN_TEXT = 5, 3
+SCALARS = (str, int, float, bool, bytes, type(None))
 
 
-def leaves(batch: Any, path: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
-    """Every value in a batch with the name of its field: `'image'`, `0`, `1.'mask'`; the name of a bare tensor is empty."""
-    if isinstance(batch, (torch.Tensor, np.ndarray, *PLAIN)) or depth == 0:
+def leaves(batch: Any, path: str = "", depth: int = _MAX_DEPTH) -> Iterator[tuple[str, Any]]:
+    """Yield every value with its field name: `'image'`, `0`, `1.'mask'`; a bare tensor has an empty name."""
+    if isinstance(batch, (torch.Tensor, np.ndarray, *SCALARS)) or depth == 0:
         yield path, batch
         return
-    before = f"{path}." if path else ""
-    for name, part in _parts(batch):
-        yield from leaves(part, f"{before}{name!r}", depth - 1)
+    prefix = f"{path}." if path else ""
+    for name, value in _children(batch):
+        yield from leaves(value, f"{prefix}{name!r}", depth - 1)
 
 
-def _parts(batch: Any) -> Iterator[tuple[Any, Any]]:
+def _children(batch: Any) -> Iterator[tuple[Any, Any]]:
     fields = getattr(batch, "_fields", None)
     if isinstance(batch, Mapping):
         yield from batch.items()
@@ -38,84 +38,80 @@ def _parts(batch: Any) -> Iterator[tuple[Any, Any]]:
         yield from vars(batch).items()
 
 
-def same_shape(batch: Any, change: Callable[[Any], Any], depth: int = _DEPTH) -> Any:
-    """The same batch with every value changed; containers of a kind that is not known are handed to `change` whole."""
-    if depth and type(batch) in (dict, list, tuple):
-        if type(batch) is dict:
-            return {key: same_shape(part, change, depth - 1) for key, part in batch.items()}
-        return type(batch)(same_shape(part, change, depth - 1) for part in batch)
-    return change(batch)
+def tree_map(function: Callable[[Any], Any], batch: Any, depth: int = _MAX_DEPTH) -> Any:
+    """Apply a function to every leaf of dicts, lists and tuples; other containers are passed to it whole."""
+    if depth and type(batch) is dict:
+        return {key: tree_map(function, value, depth - 1) for key, value in batch.items()}
+    if depth and type(batch) in (list, tuple):
+        return type(batch)(tree_map(function, value, depth - 1) for value in batch)
+    return function(batch)
 
 
-def is_plain(batch: Any, depth: int = _DEPTH) -> bool:
-    """Whether `torch.load(weights_only=True)` could read it back: tensors in dicts, lists and tuples."""
+def loads_weights_only(batch: Any, depth: int = _MAX_DEPTH) -> bool:
+    """Whether `torch.load(weights_only=True)` can read it back: tensors and scalars in dicts, lists and tuples."""
     kind = type(batch)
-    if kind is torch.Tensor or kind in PLAIN:
+    if kind is torch.Tensor or kind in SCALARS:
         return True
     if depth == 0 or kind not in (dict, list, tuple):
         return False
-    parts = [*batch.keys(), *batch.values()] if kind is dict else batch
-    return all(is_plain(part, depth - 1) for part in parts)
+    values = [*batch.keys(), *batch.values()] if kind is dict else batch
+    return all(loads_weights_only(value, depth - 1) for value in values)
 
 
-def size_of(batch: Any) -> int:
+def num_bytes(batch: Any) -> int:
     """Bytes of all tensors and arrays in it."""
     return sum(int(value.nbytes) for _, value in leaves(batch) if isinstance(value, (torch.Tensor, np.ndarray)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class BadField:
-    """A field with values that are not finite: how many of which kind, and in which samples (first dimension)."""
+class NonFiniteField:
+    """A field with NaN or Inf: how many values, of which kind, in which samples (first dimension)."""
 
     name: str
     count: int
-    of: int
+    numel: int
     kind: str
     samples: tuple[int, ...]
 
-    @property
-    def words(self) -> str:
+    def __str__(self) -> str:
         """`field 'image': 3 of 1024 values are NaN, in sample 5`."""
         verb = "is" if self.count == 1 else "are"
-        numbers = ", ".join(map(str, self.samples[:_NAMED_SAMPLES])) + (", …" if len(self.samples) > _NAMED_SAMPLES else "")
-        where = f", in sample{'s' if len(self.samples) > 1 else ''} {numbers}" if self.samples else ""
-        text = f"{self.count} of {self.of} values {verb} {self.kind}{where}"
+        text = f"{self.count} of {self.numel} values {verb} {self.kind}"
+        if self.samples:
+            more = ", …" if len(self.samples) > _SAMPLES_IN_TEXT else ""
+            text += f", in sample{'s' if len(self.samples) > 1 else ''} "
+            text += ", ".join(map(str, self.samples[:_SAMPLES_IN_TEXT])) + more
         return f"field {self.name}: {text}" if self.name else text
 
 
-def bad_fields(batch: Any) -> list[BadField]:
+def non_finite_fields(batch: Any) -> list[NonFiniteField]:
     """The fields of a batch that hold NaN or Inf."""
-    return [found for name, value in leaves(batch) if (found := _look_at(name, value)) is not None]
+    return [field for name, value in leaves(batch) if (field := _check(name, value)) is not None]
 
 
-def look_at_input(batch: Any) -> str:
-    """`finite`, or which values of which field are not; `unknown` where there is nothing that could be looked at."""
-    fields = bad_fields(batch)
+def input_status(batch: Any) -> str:
+    """`finite`, a description of the non-finite fields, or `unknown` for a batch without numbers."""
+    fields = non_finite_fields(batch)
     if fields:
-        return "; ".join(field.words for field in fields[:3]) + ("; …" if len(fields) > 3 else "")
-    known = any(isinstance(value, (torch.Tensor, np.ndarray, float, int)) for _, value in leaves(batch))
-    return "finite" if known else "unknown"
+        return "; ".join(map(str, fields[:_FIELDS_IN_TEXT])) + ("; …" if len(fields) > _FIELDS_IN_TEXT else "")
+    has_numbers = any(isinstance(value, (torch.Tensor, np.ndarray, float, int)) for _, value in leaves(batch))
+    return "finite" if has_numbers else "unknown"
 
 
-def _look_at(name: str, value: Any) -> BadField | None:
-    tensor = _as_floats(value)
+def _check(name: str, value: Any) -> NonFiniteField | None:
+    tensor = _as_float_tensor(value)
     if tensor is None or tensor.numel() == 0:
         return None
-    finite = torch.isfinite(tensor)
-    if bool(finite.all()):
+    bad = ~torch.isfinite(tensor)
+    if not bool(bad.any()):
         return None
-    bad = ~finite
-    has_nan = bool(torch.isnan(tensor).any())
-    has_inf = bool(torch.isinf(tensor).any())
-    samples: tuple[int, ...] = ()
-    if tensor.dim() > 0:
-        samples = tuple(bad.reshape(bad.shape[0], -1).any(1).nonzero().flatten().tolist())
-    kind = "NaN or Inf" if has_nan and has_inf else "NaN" if has_nan else "Inf"
-    return BadField(name, int(bad.sum()), tensor.numel(), kind, samples)
+    kinds = [kind for kind, test in (("NaN", torch.isnan), ("Inf", torch.isinf)) if bool(test(tensor).any())]
+    samples = bad.reshape(bad.shape[0], -1).any(1).nonzero().flatten().tolist() if tensor.dim() else ()
+    return NonFiniteField(name, int(bad.sum()), tensor.numel(), " or ".join(kinds), tuple(samples))
 
 
-def _as_floats(value: Any) -> torch.Tensor | None:
-    """The value as a tensor of floating numbers; None if it is none."""
+def _as_float_tensor(value: Any) -> torch.Tensor | None:
+    """The value as a floating-point or complex tensor; None for any other type."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "fc":
         return torch.from_numpy(np.ascontiguousarray(value))
     if isinstance(value, float):
@@ -127,4 +123,4 @@ def _as_floats(value: Any) -> torch.Tensor | None:
         tensor = tensor.values()
     elif tensor.layout is not torch.strided:
         tensor = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
-    return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor  # no isfinite for eight bits
+    return tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor  # float8 has no isfinite

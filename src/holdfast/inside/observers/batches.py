@@ -1,7 +1,7 @@
-"""Which batches a step was made of: what was drawn since the last one, with the indices of its samples.
+"""Keep the batches of the step in progress, with the dataset indices of their samples.
 
-Batches are held by reference until their step is over, up to a limit of bytes. Indices come from the loader's own sampler as
-it is asked for them; workers fetch ahead, so they are kept in the order of asking until the batch arrives.
+Batches are held by reference until their step is over, up to a byte limit. Indices are recorded as the loader draws them from
+its sampler; workers fetch ahead, so they stay in that order until their batch arrives.
 """
 
 from __future__ import annotations
@@ -16,204 +16,187 @@ import torch
 from torch.utils.data import Subset
 from torch.utils.data.dataloader import _DatasetKind
 
-from holdfast.inside.observers.batch_contents import look_at_input, size_of
-from holdfast.inside.observers.saved_batch import Drawn, SavedBatches, save_batches
+from holdfast.inside.observers.batch_contents import num_bytes
+from holdfast.inside.observers.saved_batch import DrawnBatch, SavedBatches, save_batches
 from holdfast.inside.taps.registry import Taps
 
-__all__ = ["Batches", "Drawn", "look_at_input"]
-_REMEMBERED_BYTES = 1 << 28
-_REMEMBERED = 256  # batches of one step
-_KNOWN = -1  # it was seen how far ahead batches are drawn
-_BEHIND = 64  # index lists that are kept although their batch has come
+_MAX_BYTES = 1 << 28
+_MAX_BATCHES = 256  # of one step
+_KEPT_INDEX_LISTS = 64  # whose batch has arrived already
+_LEARNED = -1
 
 
-class _Asked:
-    """The index lists that one iterator has asked its sampler for, and how far it reads ahead of the steps."""
+class _SampledIndices:
+    """The index lists that one iterator drew from its sampler, and how far it reads ahead of the steps."""
 
-    __slots__ = ("ahead", "begun", "drawn", "first", "lists", "sampler")
+    __slots__ = ("ahead", "before_first_step", "drawn", "first", "lists", "sampler")
 
     def __init__(self, ahead: int) -> None:
         self.sampler: Any = None
         self.lists: deque[Any] = deque()
         self.first = 0  # position of the oldest list that is kept
         self.drawn = 0
-        self.begun: int | None = None  # batches drawn up to the first step of the pass
+        self.before_first_step: int | None = None  # batches drawn before the first step of the pass; _LEARNED: `ahead` is known
         self.ahead = ahead
 
     def add(self, sampler: Any, indices: Any) -> None:
-        if sampler is not self.sampler:  # the same iterator begins another pass (persistent workers)
+        if sampler is not self.sampler:  # persistent workers: the same iterator starts another pass
             self.sampler, self.first = sampler, 0
             self.lists.clear()
         self.lists.append(indices)
 
-    def take(self, position: int) -> Any:
-        while self.lists and self.first < position - _BEHIND:
+    def of_batch(self, iterator: Any) -> list[Any] | None:
+        """The indices of the batch that has just arrived; None where the loader does not keep the order."""
+        if not getattr(iterator, "_in_order", True):
+            return None
+        received = getattr(iterator, "_rcvd_idx", None)  # workers number their batches; without workers it is the last list
+        position = self.first + len(self.lists) - 1 if received is None else int(received) - 1
+        while self.lists and self.first < position - _KEPT_INDEX_LISTS:
             self.lists.popleft()
             self.first += 1
-        place = position - self.first
-        return self.lists[place] if 0 <= place < len(self.lists) else None
+        offset = position - self.first
+        if not 0 <= offset < len(self.lists):
+            return None
+        indices = self.lists[offset]
+        return indices if isinstance(indices, list) else list(indices) if isinstance(indices, tuple) else [indices]
 
     @property
-    def is_even(self) -> bool:
-        """Whether it is known that every step draws its own."""
-        return self.begun == _KNOWN and not self.ahead
-
-    @property
-    def newest(self) -> int:
-        return self.first + len(self.lists) - 1
+    def is_in_step(self) -> bool:
+        """Whether every step is known to draw its own batches, none ahead."""
+        return self.before_first_step == _LEARNED and not self.ahead
 
 
-class _Noted(NamedTuple):
-    """A batch that was drawn, by whom, and what is known of the drawing; both None where it came from no loader of torch."""
+class _Entry(NamedTuple):
+    """A drawn batch with its iterator and indices; both None where it came from no `DataLoader`."""
 
-    drawn: Drawn
+    drawn: DrawnBatch
     iterator: weakref.ref[Any] | None
-    asked: _Asked | None
+    sampled: _SampledIndices | None
 
 
 class Batches:
-    """The batches of the step under way."""
+    """The batches of the step in progress."""
 
-    look_at_input = staticmethod(look_at_input)
-
-    def __init__(self, asked: weakref.WeakKeyDictionary[Any, _Asked] | None = None) -> None:
-        self.asked: weakref.WeakKeyDictionary[Any, _Asked] = weakref.WeakKeyDictionary() if asked is None else asked
-        self._since: list[_Noted] = []
-        self._kept: list[_Noted] = []  # drawn before the last step, for the one under way
+    def __init__(self, sampled: weakref.WeakKeyDictionary[Any, _SampledIndices] | None = None) -> None:
+        self.sampled = weakref.WeakKeyDictionary[Any, _SampledIndices]() if sampled is None else sampled
+        self._since_step: list[_Entry] = []
+        self._carried: list[_Entry] = []  # drawn before the last step, for the one in progress
         self._ahead = 0
         self._bytes = 0
-        self._others = 0  # batches that came from no loader of torch
+        self._num_unsampled = 0  # batches that came from no DataLoader
 
     def install(self, taps: Taps) -> None:
-        """Listen to what loaders ask their samplers for."""
-        taps.wrap("torch.utils.data.dataloader._BaseDataLoaderIter._next_index", self._listening)
+        """Record the indices that loaders draw from their samplers."""
+        taps.wrap("torch.utils.data.dataloader._BaseDataLoaderIter._next_index", self._wrap_next_index)
 
-    def _listening(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _wrap_next_index(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def _next_index(iterator: Any) -> Any:
             indices = original(iterator)
             if iterator._dataset_kind == _DatasetKind.Map:
-                self._of(iterator).add(iterator._sampler_iter, indices)
+                self._sampled_of(iterator).add(iterator._sampler_iter, indices)
             return indices
 
         return _next_index
 
     def note(self, iterator: Any, batch: Any) -> None:
-        """Take in a training batch; `iterator` is None where it did not come from a `DataLoader`."""
-        if len(self._since) >= _REMEMBERED:
-            del self._since[0]
-        batch = batch.copy() if type(batch) in (dict, list) else batch  # scripts pop their labels out of theirs
+        """Keep a training batch; `iterator` is None where it did not come from a `DataLoader`."""
+        if len(self._since_step) >= _MAX_BATCHES:
+            del self._since_step[0]
+        batch = batch.copy() if type(batch) in (dict, list) else batch  # scripts pop the labels
         if iterator is None:
-            self._since.append(_Noted(Drawn(batch, None, None, self._others, randomness=_randomness()), None, None))
-            self._others += 1
+            drawn = DrawnBatch(batch, None, None, self._num_unsampled, rng_state=_rng_state())
+            self._since_step.append(_Entry(drawn, None, None))
+            self._num_unsampled += 1
         else:
-            asked = self._of(iterator)
-            asked.drawn += 1
+            sampled = self._sampled_of(iterator)
+            sampled.drawn += 1
             dataset, position = iterator._dataset, max(getattr(iterator, "_num_yielded", 1) - 1, 0)
-            indices = _found(iterator, asked, _place_of(iterator, asked))
-            under = _under_subsets(dataset, indices) if isinstance(dataset, Subset) else indices
-            drawn = Drawn(batch, indices, under, position, 0, type(dataset).__qualname__, _randomness())
-            self._since.append(_Noted(drawn, weakref.ref(iterator), asked))
-        if len(self._since) + len(self._kept) > 1:  # one alone is kept whatever its size
-            self._bytes += size_of(batch)
-            if self._bytes > _REMEMBERED_BYTES:
-                self._forget_some()
+            indices = sampled.of_batch(iterator)
+            dataset_indices = _below_subsets(dataset, indices) if isinstance(dataset, Subset) else indices
+            drawn = DrawnBatch(batch, indices, dataset_indices, position, 0, type(dataset).__qualname__, _rng_state())
+            self._since_step.append(_Entry(drawn, weakref.ref(iterator), sampled))
+        if len(self._since_step) + len(self._carried) > 1:  # a single batch is kept whatever its size
+            self._bytes += num_bytes(batch)
+            if self._bytes > _MAX_BYTES:
+                self._drop_oldest()
 
-    def indices_of(self, iterator: Any, position: int) -> list[Any] | None:
-        """The samples of a batch by its place in the order of asking; None where the loader cannot say."""
-        asked = self.asked.get(iterator)
-        return _found(iterator, asked, position) if asked is not None else None
-
-    def current(self) -> list[Drawn]:
-        """The batches of the step under way, in the order they were drawn."""
+    def current(self) -> list[DrawnBatch]:
+        """The batches of the step in progress, in the order they were drawn."""
         ahead = self._read_ahead()
-        found = [*self._kept, *self._since] if ahead or not self._since else list(self._since)
-        if ahead and self._since and len(found) > ahead:  # at the end of a pass nothing is read ahead
-            found = found[:-ahead]
+        entries = [*self._carried, *self._since_step] if ahead or not self._since_step else self._since_step
+        if ahead and self._since_step and len(entries) > ahead:  # at the end of a pass nothing is read ahead
+            entries = entries[:-ahead]
         loaders: dict[int, int] = {}
-        for drawn, reference, _ in found:
-            drawn.loader = loaders.setdefault(id(reference() if reference is not None else None), len(loaders))
-        return [drawn for drawn, _, _ in found]
+        for drawn, iterator, _ in entries:
+            drawn.loader = loaders.setdefault(id(iterator() if iterator is not None else None), len(loaders))
+        return [drawn for drawn, _, _ in entries]
 
     def end_step(self) -> None:
-        """The step is over: its batches are let go, except for those read ahead."""
-        since, kept = self._since, self._kept
-        if not kept and (not since or (len(since) == 1 and ((asked := since[0].asked) is None or asked.is_even))):
+        """Release the batches of the finished step, except those read ahead."""
+        since, carried = self._since_step, self._carried
+        if not carried and (not since or (len(since) == 1 and ((one := since[0].sampled) is None or one.is_in_step))):
             since.clear()  # the common step
             return
         ahead = self._read_ahead()
-        may_be = self._learn(len(since))
-        self._kept = since[-1:] if ahead or may_be else []
-        self._since = []
-        self._bytes = sum(size_of(noted.drawn.batch) for noted in self._kept)
+        may_be_ahead = self._learn_ahead(len(since))
+        self._carried = since[-1:] if ahead or may_be_ahead else []
+        self._since_step = []
+        self._bytes = sum(num_bytes(entry.drawn.batch) for entry in self._carried)
 
     def save(
         self,
         folder: Path,
         step: int,
         state: Mapping[str, Any],
-        randomness: Mapping[str, Any],
+        rng_state: Mapping[str, Any],
         run_later: Callable[[Callable[[], None]], None],
-        *,
-        scale: float | None = None,
     ) -> SavedBatches:
-        """Keep the batches of this step and the model's state as `step-000123.pt`, to be replayed. Values are copied at once."""
-        return save_batches(folder, step, self.current(), state=state, randomness=randomness, run_later=run_later, scale=scale)
+        """Save the batches of this step and the model's state for a replay. Values are copied at once."""
+        return save_batches(folder, step, self.current(), state=state, rng_state=rng_state, run_later=run_later)
 
-    def _of(self, iterator: Any) -> _Asked:
-        asked = self.asked.get(iterator)
-        if asked is None:
-            asked = self.asked[iterator] = _Asked(self._ahead)
-        return asked
+    def _sampled_of(self, iterator: Any) -> _SampledIndices:
+        sampled = self.sampled.get(iterator)
+        if sampled is None:
+            sampled = self.sampled[iterator] = _SampledIndices(self._ahead)
+        return sampled
 
-    def _drawing(self) -> _Asked | None:
-        return self._since[-1].asked if self._since else self._kept[-1].asked if self._kept else None
+    def _newest_sampled(self) -> _SampledIndices | None:
+        entries = self._since_step or self._carried
+        return entries[-1].sampled if entries else None
 
     def _read_ahead(self) -> int:
-        """How many batches who draws is ahead of who trains (Accelerate, Transformers: one); seen at a pass's second step."""
-        asked = self._drawing()
-        if asked is None:
+        """How many batches the loader is ahead of the step (Accelerate and Transformers: 1); known from a pass's second step."""
+        sampled = self._newest_sampled()
+        if sampled is None:
             return 0
-        if asked.begun is not None and asked.begun > 0 and self._since:
-            return int(asked.begun == len(self._since) + 1)
-        return asked.ahead
+        if sampled.before_first_step is not None and sampled.before_first_step > 0 and self._since_step:
+            return int(sampled.before_first_step == len(self._since_step) + 1)
+        return sampled.ahead
 
-    def _learn(self, count: int) -> bool:
-        """Compare the first step of a pass with the second; whether the last batch may belong to the next step."""
-        asked = self._drawing()
-        if asked is None or asked.begun == _KNOWN:
+    def _learn_ahead(self, count: int) -> bool:
+        """Compare the first two steps of a pass; whether the last batch may belong to the next step."""
+        sampled = self._newest_sampled()
+        if sampled is None or sampled.before_first_step == _LEARNED:
             return False
-        if asked.begun is None:
-            asked.begun = asked.drawn
-            return asked.drawn > 1
+        if sampled.before_first_step is None:
+            sampled.before_first_step = sampled.drawn
+            return sampled.drawn > 1
         if count:
-            asked.ahead = self._ahead = int(asked.begun == count + 1)
-            asked.begun = _KNOWN
+            sampled.ahead = self._ahead = int(sampled.before_first_step == count + 1)
+            sampled.before_first_step = _LEARNED
         return False
 
-    def _forget_some(self) -> None:
-        """Let go of the values of the oldest batches; the newest is always kept."""
-        held = [noted.drawn for noted in (*self._kept, *self._since)]
-        self._bytes = sum(size_of(drawn.batch) for drawn in held)
-        for drawn in held[:-1]:
-            if self._bytes > _REMEMBERED_BYTES:
-                self._bytes -= size_of(drawn.batch)
+    def _drop_oldest(self) -> None:
+        """Release the values of the oldest batches; the newest is always kept."""
+        batches = [entry.drawn for entry in (*self._carried, *self._since_step)]
+        self._bytes = sum(num_bytes(drawn.batch) for drawn in batches)
+        for drawn in batches[:-1]:
+            if self._bytes > _MAX_BYTES:
+                self._bytes -= num_bytes(drawn.batch)
                 drawn.batch = None
 
 
-def _place_of(iterator: Any, asked: _Asked) -> int:
-    """Which of the index lists this batch is. Workers number theirs; without workers it is the last that was asked for."""
-    received = getattr(iterator, "_rcvd_idx", None)
-    return asked.newest if received is None else int(received) - 1
-
-
-def _found(iterator: Any, asked: _Asked, position: int) -> list[Any] | None:
-    if not getattr(iterator, "_in_order", True):  # batches come as they are ready: which is which?
-        return None
-    found = asked.take(position)
-    return found if found is None or isinstance(found, list) else list(found) if isinstance(found, tuple) else [found]
-
-
-def _under_subsets(dataset: Any, indices: list[Any] | None) -> list[Any] | None:
+def _below_subsets(dataset: Any, indices: list[Any] | None) -> list[Any] | None:
     while indices is not None and isinstance(dataset, Subset):
         try:
             indices = [int(dataset.indices[index]) for index in indices]
@@ -223,7 +206,7 @@ def _under_subsets(dataset: Any, indices: list[Any] | None) -> list[Any] | None:
     return indices
 
 
-def _randomness() -> dict[str, Any]:
+def _rng_state() -> dict[str, Any]:
     state: dict[str, Any] = {"torch": torch.default_generator.get_state()}
     if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():  # type: ignore[no-untyped-call]
         state["cuda"] = {torch.cuda.current_device(): torch.cuda.get_rng_state()}

@@ -1,9 +1,9 @@
-"""The pulse of this process: a few numbers in shared memory that say what it is doing, for whoever watches from outside.
+"""The heartbeat of this process: a few numbers in shared memory that tell the supervisor what the training is doing.
 
-    beat                 something was seen of the training: a batch, a backward pass, an update
+    beats                how many events were seen: batches, backward passes, updates
     phase                training, drawing a batch, evaluating, saving, loading, a collective, paused
 
-Until there is a file to write to, the numbers go into memory of this process alone, so that nobody has to ask.
+Before there is a file, the numbers go to private memory, so that no caller has to check.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from holdfast.signals.pulse import (
 )
 from holdfast.signals.run_folder import RunFolder
 
-NOBODYS = -1
+_OTHER_THREAD = -1
 
 
 class Heartbeat:
-    """Writes the pulse. `cells` are whole numbers; the two that are seconds are in `seconds`, in the same places."""
+    """Writes the heartbeat. `cells` holds integers; `seconds` views the same memory as floats, for the two times in it."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
@@ -51,11 +51,14 @@ class Heartbeat:
         self._memory = memory
         self.cells, self.seconds = memory.cast("B").cast("q"), memory.cast("B").cast("d")
         self.cells[CELL_MAGIC], self.cells[CELL_PID] = MAGIC, os.getpid()
-        self._beats, self._phase = self.cells[CELL_BEATS], self.cells[CELL_PHASE]  # reading the memory costs more than writing
+        self._beats, self._phase = (
+            self.cells[CELL_BEATS],
+            self.cells[CELL_PHASE],
+        )  # cached: reads cost more than writes
 
     @property
     def beats(self) -> int:
-        """How much was seen of the training; a number that only grows."""
+        """The number of events so far; it only grows."""
         return self._beats
 
     @property
@@ -63,44 +66,44 @@ class Heartbeat:
         """The thread that trains."""
         return self._thread or 0
 
-    # What the training does
+    # Events of the training
 
     def beat(self) -> None:
-        """Something was seen of the training."""
+        """Count an event of the training."""
         self._beats = beats = self._beats + 1
         self.cells[CELL_BEATS] = beats
 
     def enter(self, phase: int) -> int:
-        """A phase begins; the one before it, for `leave`. What another thread does beside the training is no phase of it."""
+        """Enter a phase and return the outer one, for `leave`. Other threads than the training thread are ignored."""
         if threading.get_ident() != self._thread:
-            return NOBODYS
-        before, self._phase = self._phase, phase
+            return _OTHER_THREAD
+        outer, self._phase = self._phase, phase
         self.cells[CELL_PHASE] = phase
         self.beat()
         self.seconds[CELL_SINCE] = time.time()
-        return before
+        return outer
 
-    def leave(self, before: int) -> None:
-        """The phase is over; go on with the one that it came out of."""
-        if before != NOBODYS:
-            self.enter(before)
+    def leave(self, outer: int) -> None:
+        """Return to the outer phase."""
+        if outer != _OTHER_THREAD:
+            self.enter(outer)
 
     @contextlib.contextmanager
     def during(self, phase: int) -> Iterator[None]:
-        """A phase with a beginning and an end."""
-        before = self.enter(phase)
+        """Be in a phase for the length of a `with` block."""
+        outer = self.enter(phase)
         try:
             yield
         finally:
-            self.leave(before)
+            self.leave(outer)
 
     def drawing(self) -> None:
-        """The training asks its loader for a batch."""
+        """The training requests a batch from its loader."""
         if self._phase <= TRAINING:
             self._phase = self.cells[CELL_PHASE] = DRAWING
 
     def drawn(self) -> None:
-        """It has got one."""
+        """The batch has arrived."""
         self._beats = beats = self._beats + 1
         self.cells[CELL_BEATS] = beats
         if self._phase == DRAWING:
@@ -114,21 +117,21 @@ class Heartbeat:
             self._phase = cells[CELL_PHASE] = TRAINING
 
     def evaluation_begins(self) -> None:
-        """An evaluation begins, unless one is under way."""
+        """Enter the evaluation phase, unless it is open already."""
         if self._phase != EVALUATING:
             self.enter(EVALUATING)
 
     def evaluation_ends(self) -> None:
-        """It is over; how long the longest was is kept."""
+        """Leave the evaluation phase; the longest duration is kept."""
         if self._phase == EVALUATING:
-            passed = time.time() - self.seconds[CELL_SINCE]
-            self.seconds[CELL_EVALUATION] = max(passed, self.seconds[CELL_EVALUATION])
+            duration = time.time() - self.seconds[CELL_SINCE]
+            self.seconds[CELL_EVALUATION] = max(duration, self.seconds[CELL_EVALUATION])
             self.enter(TRAINING)
 
-    # Where it is written
+    # The file
 
     def show_start(self, run: RunFolder) -> None:
-        """Write from now on where those are listed that have not made a step yet. A folder that cannot be written: nowhere."""
+        """Write to the run's list of processes without a step yet; skipped where the folder is not writable."""
         if not self.shown:
             self.shown, self._thread = True, threading.get_ident()
             with contextlib.suppress(OSError):
@@ -137,7 +140,7 @@ class Heartbeat:
                 self._write_to(folder / str(os.getpid()))
 
     def show_in(self, recording: Path) -> None:
-        """Write into the folder of a training that begins now; the file of the one before moves there. Raises OSError."""
+        """Write into the folder of a new training; an earlier file is moved there. Raises OSError."""
         self.shown, self._thread = True, threading.get_ident()
         if self._phase in (STARTS, DRAWING):
             self._phase = self.cells[CELL_PHASE] = TRAINING
@@ -149,7 +152,7 @@ class Heartbeat:
             self._path = target
 
     def after_fork(self) -> None:
-        """In a forked child: the file is the parent's."""
+        """In a forked child: start over, the file belongs to the parent."""
         self.__init__()  # type: ignore[misc]
 
     def _write_to(self, path: Path) -> None:

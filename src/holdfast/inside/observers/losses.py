@@ -1,7 +1,7 @@
-"""The loss as it is given to `backward`: seen there, unscaled, and kept until the optimizer steps.
+"""The loss that `backward` was called on, unscaled, summed until the optimizer steps.
 
-A step may have several `backward` calls (accumulation); their losses add up, as their gradients do. The next `backward`
-after a step opens a new sum. Losses on a GPU stay there: only references to detached scalars are kept.
+With gradient accumulation the losses of a step add up, as their gradients do. The first `backward` after a step starts a new
+sum. Losses on a GPU stay there: only detached scalars are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 from holdfast.inside.gradients.host import quick_value
 
-_KEPT_AT_MOST = 256
+_MAX_KEPT = 256
 
 
 class Losses:
@@ -21,52 +21,52 @@ class Losses:
 
     def __init__(self) -> None:
         self.count = 0
-        self.calls = 0  # of `backward`, since the beginning
+        self.calls = 0  # of `backward`, in total
         self._on_host: float | None = None
         self._on_device: list[torch.Tensor] = []
-        self._used = False
+        self._is_complete = False  # the next `backward` starts a new sum
         self._scaled: weakref.ref[torch.Tensor] | None = None
         self._unscaled: torch.Tensor | None = None
         self._scale: torch.Tensor | None = None
 
     def note_scaling(self, scaled: Any, unscaled: Any, scale: torch.Tensor | None) -> None:
-        """Remember what a gradient scaler made of a loss, so that the loss itself can be recorded."""
+        """Remember the loss behind a scaled loss, so that the unscaled one is recorded."""
         if isinstance(scaled, torch.Tensor) and isinstance(unscaled, torch.Tensor):
             self._scaled, self._unscaled, self._scale = weakref.ref(scaled), unscaled.detach(), scale
 
-    def note(self, given: Any) -> None:
-        """Take in what `backward` was called on: a scalar, or several."""
-        if self._used:
-            self.count, self._on_host, self._used = 0, None, False
+    def note(self, tensors: Any) -> None:
+        """Add what `backward` was called on: a scalar, or several."""
+        if self._is_complete:
+            self.count, self._on_host, self._is_complete = 0, None, False
             self._on_device.clear()
         self.count += 1
         self.calls += 1
-        if self._scaled is None and (value := quick_value(given)) is not None:  # the common case
+        if self._scaled is None and (value := quick_value(tensors)) is not None:  # the common case
             self._on_host = value if self._on_host is None else value + self._on_host
             return
-        for tensor in given if isinstance(given, (tuple, list)) else (given,):
-            if isinstance(tensor, torch.Tensor) and tensor.numel() == 1:  # a graph's edge may be given as well
-                self._add(tensor if self._scaled is None else self._without_scale(tensor))
+        for tensor in tensors if isinstance(tensors, (tuple, list)) else (tensors,):
+            if isinstance(tensor, torch.Tensor) and tensor.numel() == 1:  # it may also be a GradientEdge
+                self._add(tensor if self._scaled is None else self._unscale(tensor))
 
     def end_step(self) -> None:
-        """An optimizer has stepped: the next `backward` opens a new sum, and may come without a scaler."""
-        self._used = True
+        """An optimizer has stepped: the next `backward` starts a new sum, and may come without a scaler."""
+        self._is_complete = True
         self._scaled = self._unscaled = self._scale = None
 
     @property
     def accumulating(self) -> bool:
-        """Whether gradients of a `backward` wait for their update."""
-        return self.count > 0 and not self._used
+        """Whether gradients are waiting for their update."""
+        return self.count > 0 and not self._is_complete
 
     def total(self) -> float | torch.Tensor | None:
-        """The summed loss: a number, or a tensor on the device where it is; None if no scalar was seen."""
-        self._used = True
+        """The summed loss: a float, or a tensor on its device; None if there was no scalar."""
+        self._is_complete = True
         if not self._on_device:
             return self._on_host
-        rest = self._on_device[0] if len(self._on_device) == 1 else torch.stack(self._on_device).sum()
-        return rest if self._on_host is None else rest + self._on_host
+        total = self._on_device[0] if len(self._on_device) == 1 else torch.stack(self._on_device).sum()
+        return total if self._on_host is None else total + self._on_host
 
-    def _without_scale(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _unscale(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._scaled is not None and self._scaled() is tensor and self._unscaled is not None:
             return self._unscaled
         if self._scale is not None:  # scaled, then divided or added to something
@@ -77,7 +77,7 @@ class Losses:
         if loss.is_cpu:
             self._on_host = loss.item() + (self._on_host or 0.0)
             return
-        if len(self._on_device) >= _KEPT_AT_MOST:
+        if len(self._on_device) >= _MAX_KEPT:
             self._on_device = [torch.stack(self._on_device).sum()]
         loss = loss.detach()
         self._on_device.append(loss if loss.dtype is torch.float32 and not loss.dim() else loss.reshape(()).float())

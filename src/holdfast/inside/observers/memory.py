@@ -1,4 +1,4 @@
-"""Memory of the process and of its GPU, read without a system call where that can be had."""
+"""Resident memory of processes, and allocator statistics of GPUs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class ProcessMemory:
-    """Resident memory of this process; the file is kept open, so a reading costs a few microseconds.
+    """Resident memory of this process. The file stays open, so that reading costs a few microseconds.
 
-    A descriptor of /proc/self belongs to the process that opened it: a forked child must make its own.
+    It belongs to the process that opened it: a forked child must create its own object.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class ProcessMemory:
         return self.latest
 
     def read_at_most_every(self, seconds: float, now: float) -> int:
-        """Resident bytes, not older than `seconds`."""
+        """Resident bytes, at most `seconds` old."""
         if now - self._read_at > seconds:
             self._read_at = now
             self.read()
@@ -42,10 +42,10 @@ class ProcessMemory:
 
 
 def resident_of(pid: int) -> int | None:
-    """Resident bytes of another process, or None if it is gone or the system has no /proc."""
+    """Resident bytes of another process; None if it is gone or there is no /proc."""
     try:
-        with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:  # noqa: PTH123 - pathlib costs more than the reading
-            return int(file.read(128).split()[1]) * _PAGE or None  # one that has ended and was not waited for has none
+        with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:  # noqa: PTH123 - pathlib costs more than the read
+            return int(file.read(128).split()[1]) * _PAGE or None  # 0 for a zombie
     except (OSError, ValueError, IndexError):
         return None
 
@@ -60,7 +60,7 @@ def _peak_resident() -> int:
 
 
 def gpu_memory(device: torch.device) -> tuple[int, int, int]:
-    """Bytes allocated, reserved and the peak of the allocated, from the allocator's counters; no synchronisation."""
+    """Allocated, reserved and peak allocated bytes, from the allocator's counters: no synchronisation."""
     stats = torch.cuda.memory_stats_as_nested_dict(device)
     allocated = stats.get("allocated_bytes", {}).get("all", {})
     reserved = stats.get("reserved_bytes", {}).get("all", {})

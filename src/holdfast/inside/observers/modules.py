@@ -1,9 +1,8 @@
 """Time and memory of each module, forward and backward, in sampled steps.
 
-Hooks are put on the modules for one step and taken off again, so an ordinary step pays nothing. The backward pass is
-timed at the autograd nodes: a module's starts when its output's node is about to run and ends when its input's is.
-Full backward hooks would do as well, but they insert nodes into the graph and forbid in-place operations behind a module.
-The inside of a compiled module is one whole and is timed as one.
+Hooks are registered for one step and removed again, so that an ordinary step pays nothing. The backward pass is timed at the
+autograd nodes, from the module's output to its input: full backward hooks would insert nodes into the graph and forbid in-place
+operations after a module. A compiled module is timed as a whole.
 """
 
 from __future__ import annotations
@@ -22,208 +21,208 @@ WHOLE_MODEL = "(model)"
 FORWARD, BACKWARD = "forward", "backward"
 _MEMORY_EVERY = 0.001  # seconds; modules that end closer together share one reading
 _compiling = torch.compiler.is_compiling
-_AT_MOST = 50_000  # finished passes between two updates: a script that only goes forward from here on must not fill the memory
-_UNSEEN = 2.0  # a hook costs about twice what it can measure itself: calling it is the rest
+_MAX_PASSES = 50_000  # between two updates: a script that only runs forward from here on must not fill the memory
+_CALL_OVERHEAD = 2.0  # a hook costs about twice what it can measure itself: the rest is the call
 
 # One finished pass: module, stage, start, end (on a GPU these are CUDA events), bytes on the GPU, resident bytes
 ModuleTime = tuple[str, str, Any, Any, "int | None", int]
 
 
 class ModuleSampler:
-    """Hooks for one sampled step. Put on with `start`, taken off with `stop`, which gives the times."""
+    """Hooks for one sampled step: `start` registers them, `stop` removes them and returns the times."""
 
     def __init__(self, memory: ProcessMemory, on_trouble: Callable[[str, BaseException], None]) -> None:
         self.running = False
-        self.paused = False  # in evaluation; until the model is back in training, or the step is over
-        self.half = False  # whether a module gave numbers in half precision, which overflow beyond 65504
+        self.paused = False  # in evaluation, until the model is back in training mode or the step is over
+        self.half = False  # whether a module returned float16, which overflows beyond 65504
         self._memory, self._on_trouble = memory, on_trouble
-        self._given_up = False
+        self._has_failed = False
         self._handles: list[Any] = []
-        self._watched: list[_Watched] = []
-        self._done: list[ModuleTime] = []
-        self._begun: dict[_Pass, None] = {}  # backward passes under way, in their order
+        self._modules: list[_TimedModule] = []
+        self._finished: list[ModuleTime] = []
+        self._in_backward: dict[_BackwardPass, None] = {}  # in their order
         self._round = 0
         self._cost = 0.0
         self._device: torch.device | None = None
-        self._mark: Callable[[], Any] = time.perf_counter
+        self._now: Callable[[], Any] = time.perf_counter
 
     def start(self, roots: list[nn.Module], device: torch.device) -> None:
-        """Put hooks on every module of the model."""
-        if self._given_up:
+        """Register hooks on every module of the models."""
+        if self._has_failed:
             return
-        begun = time.perf_counter()
+        start = time.perf_counter()
         self._device = device if device.type == "cuda" else None
-        self._mark = _cuda_mark if device.type == "cuda" else time.perf_counter
-        whole: list[str] = []
+        self._now = _cuda_event if device.type == "cuda" else time.perf_counter
+        compiled: list[str] = []
         for name, module in named(roots, "modules"):
-            if any(not outer or name == outer or name.startswith(outer + ".") for outer in whole):
+            if any(not outer or name == outer or name.startswith(outer + ".") for outer in compiled):
                 continue
             if type(module).__name__ == "OptimizedModule":
-                whole.append(name)
+                compiled.append(name)
             elif module._compiled_call_impl is not None or isinstance(module, torch.jit.ScriptModule):
-                whole.append(name)  # a hook would be compiled in, each time anew
+                compiled.append(name)  # a hook would be compiled in, and recompiled each time
                 continue
-            watched = _Watched(name or WHOLE_MODEL, self)
-            self._watched.append(watched)
-            self._handles.append(module.register_forward_pre_hook(watched.before))
-            self._handles.append(module.register_forward_hook(watched.after))
+            timed = _TimedModule(name or WHOLE_MODEL, self)
+            self._modules.append(timed)
+            self._handles.append(module.register_forward_pre_hook(timed.before))
+            self._handles.append(module.register_forward_hook(timed.after))
         self.running = True
-        self._cost += time.perf_counter() - begun
+        self._cost += time.perf_counter() - start
 
     def take_cost(self) -> float:
-        """Seconds that putting the hooks on and running them took since the last call."""
+        """Seconds that registering and running the hooks took since the last call."""
         cost, self._cost = self._cost, 0.0
         return cost
 
     def stop(self) -> list[ModuleTime]:
-        """Take the hooks off and give what was timed, in the order it ended."""
+        """Remove the hooks and return the times, in the order in which the passes ended."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         self.running = False
         times = self.take()
-        self._watched.clear()
+        self._modules.clear()
         return times
 
     def take(self) -> list[ModuleTime]:
-        """Give what was timed and go on; hooks that stay spare the cost of putting them back."""
+        """Return the times and keep the hooks: registering them at every step would cost more."""
         self.end_backward()
         self._round += 1
         self.paused = False
-        for watched in self._watched:
-            watched.begun.clear()
-        done, self._done = self._done, []
-        return done
+        for timed in self._modules:
+            timed.starts.clear()
+        finished, self._finished = self._finished, []
+        return finished
 
     def end_backward(self) -> None:
-        """Close the modules whose input needs no gradient: they end with the whole backward pass."""
-        if self._begun:
-            end, left = self._mark(), list(self._begun)
-            for one in left:
-                self.end_pass(one, end)
+        """End the modules whose input needs no gradient: they end with the whole backward pass."""
+        if self._in_backward:
+            end = self._now()
+            for backward in list(self._in_backward):
+                self.end_pass(backward, end)
 
-    def begin_pass(self, one: _Pass, now: Any) -> None:
-        """The backward pass of a module begins."""
-        one.begun = now
-        self._begun[one] = None
+    def begin_pass(self, backward: _BackwardPass, now: Any) -> None:
+        """Start the backward pass of a module."""
+        backward.start = now
+        self._in_backward[backward] = None
 
-    def end_pass(self, one: _Pass, now: Any) -> None:
-        """The backward pass of a module ends, if it has begun."""
-        if one.begun is not None:
-            self.finish(one.name, BACKWARD, one.begun, now)
-            one.begun = None
-            self._begun.pop(one, None)
+    def end_pass(self, backward: _BackwardPass, now: Any) -> None:
+        """End the backward pass of a module, if it has started."""
+        if backward.start is not None:
+            self.finish(backward.name, BACKWARD, backward.start, now)
+            backward.start = None
+            self._in_backward.pop(backward, None)
 
     def may_time(self) -> bool:
-        """Whether another forward pass is to be timed."""
-        return not self.paused and len(self._done) < _AT_MOST
+        """Whether to time another forward pass."""
+        return not self.paused and len(self._finished) < _MAX_PASSES
 
     def finish(self, name: str, stage: str, start: Any, end: Any) -> None:
         """Keep one finished pass."""
         if self._device is not None:
-            self._done.append((name, stage, start, end, gpu_memory(self._device)[0], self._memory.latest))
+            self._finished.append((name, stage, start, end, gpu_memory(self._device)[0], self._memory.latest))
         else:
-            self._done.append((name, stage, start, end, None, self._memory.read_at_most_every(_MEMORY_EVERY, end)))
+            self._finished.append((name, stage, start, end, None, self._memory.read_at_most_every(_MEMORY_EVERY, end)))
 
     def give_up(self, error: Exception) -> None:
-        """Time no more modules in this training: one of them gives what cannot be looked at."""
-        self._given_up = True
+        """Stop timing modules in this training: an output could not be inspected."""
+        self._has_failed = True
         self._on_trouble("timing modules", error)
 
-    def follow_backward(self, name: str, produced: Any, consumed: Any) -> None:
+    def follow_backward(self, name: str, output: Any, input_: Any) -> None:
         """Time the backward pass of a module, from its output's node to its input's."""
-        one = _Pass(name)
-        self._point(produced).begins.append(one)
-        if consumed is not None and consumed is not produced:
-            self._point(consumed).ends.append(one)
+        backward = _BackwardPass(name)
+        self._timer_at(output).begins.append(backward)
+        if input_ is not None and input_ is not output:
+            self._timer_at(input_).ends.append(backward)
 
-    def _point(self, node: Any) -> _Point:
-        """What is timed at a node: one hook for all modules that begin or end there in this step.
+    def _timer_at(self, node: Any) -> _NodeTimer:
+        """The timer of a node: one hook for all modules that begin or end there in this step.
 
-        It is kept with the node, and goes with the graph: a table here would keep every graph of the step alive.
+        It lives in the node's metadata and dies with the graph: a table here would keep every graph of the step alive.
         """
-        point: _Point | None = node.metadata.get(self)
-        if point is None or point.round != self._round:
-            point = node.metadata[self] = _Point(self, self._round)
-            node.register_prehook(point.passed)
-        return point
+        timer: _NodeTimer | None = node.metadata.get(self)
+        if timer is None or timer.round != self._round:
+            timer = node.metadata[self] = _NodeTimer(self, self._round)
+            node.register_prehook(timer.reached)
+        return timer
 
 
-class _Pass:
+class _BackwardPass:
     """One backward pass through one module."""
 
-    __slots__ = ("begun", "name")
+    __slots__ = ("name", "start")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.begun: Any = None
+        self.start: Any = None
 
 
-class _Point:
-    """An autograd node at which modules begin or end."""
+class _NodeTimer:
+    """An autograd node where the backward pass of modules begins or ends."""
 
     __slots__ = ("_sampler", "begins", "ends", "round")
 
     def __init__(self, sampler: ModuleSampler, in_round: int) -> None:
         self._sampler, self.round = sampler, in_round
-        self.begins: list[_Pass] = []
-        self.ends: list[_Pass] = []
+        self.begins: list[_BackwardPass] = []
+        self.ends: list[_BackwardPass] = []
 
-    def passed(self, _gradients: Any) -> None:
+    def reached(self, _gradients: Any) -> None:
         """The node is about to run."""
         sampler = self._sampler
         if not sampler.running:  # a graph that outlives the sampled step
             return
-        now = sampler._mark()
-        for one in self.ends:
-            sampler.end_pass(one, now)
-        for one in self.begins:
-            sampler.begin_pass(one, now)
+        now = sampler._now()
+        for backward in self.ends:
+            sampler.end_pass(backward, now)
+        for backward in self.begins:
+            sampler.begin_pass(backward, now)
 
 
-class _Watched:
-    """One module while it is timed; a stack, because a module may be called inside itself.
+class _TimedModule:
+    """The hooks of one module; `starts` is a stack, because a module may call itself.
 
-    A copy of the module may have these hooks too, but then without a sampler: `deepcopy` of a bound method copies what it is
-    bound to and keeps the function, so the functions themselves have nothing to do there.
+    A copied module may carry the hooks, but without a sampler they do nothing: `deepcopy` of a bound method copies the object
+    that it is bound to and keeps the function.
     """
 
-    __slots__ = ("_sampler", "begun", "name")
+    __slots__ = ("_sampler", "name", "starts")
 
     def __init__(self, name: str, sampler: ModuleSampler | None) -> None:
         self.name, self._sampler = name, sampler
-        self.begun: list[Any] = []
+        self.starts: list[Any] = []
 
     def before(self, _module: nn.Module, _inputs: Any) -> None:
         sampler = self._sampler
         if sampler is not None and torch.is_grad_enabled() and not _compiling() and sampler.may_time():
-            self.begun.append(sampler._mark())
+            self.starts.append(sampler._now())
 
     def after(self, _module: nn.Module, inputs: Any, output: Any) -> None:
         sampler = self._sampler
-        if sampler is None or _compiling() or not self.begun:  # compiled with a function around it: no hook in the graph
+        if sampler is None or _compiling() or not self.starts:  # inside a compiled function: no hook in the graph
             return
         entered = time.perf_counter()
         try:
-            sampler.finish(self.name, FORWARD, self.begun.pop(), sampler._mark())
+            sampler.finish(self.name, FORWARD, self.starts.pop(), sampler._now())
             if getattr(output, "dtype", None) is torch.float16:
                 sampler.half = True
-            produced = _first_node(output)
-            if produced is not None:
-                sampler.follow_backward(self.name, produced, _first_node(inputs))
+            node = _first_node(output)
+            if node is not None:
+                sampler.follow_backward(self.name, node, _first_node(inputs))
         except Exception as error:  # noqa: BLE001 - shields the model's forward pass
             sampler.give_up(error)
-        sampler._cost += _UNSEEN * (time.perf_counter() - entered)
+        sampler._cost += _CALL_OVERHEAD * (time.perf_counter() - entered)
 
-    def __deepcopy__(self, _memo: Any) -> _Silent:
-        return _Silent()
+    def __deepcopy__(self, _memo: Any) -> _InertHook:
+        return _InertHook()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Silent, ()
+        return _InertHook, ()
 
 
-class _Silent(_Watched):
-    """What becomes of a hook in a copy of its module, where the module's class copies its hooks by itself."""
+class _InertHook(_TimedModule):
+    """A hook in a copy of its module, where the module's class copies hooks itself."""
 
     __slots__ = ()
 
@@ -232,7 +231,7 @@ class _Silent(_Watched):
 
 
 def without_hooks(state: dict[str, Any]) -> dict[str, Any]:
-    """What a module gives to `copy` and `pickle`, without the hooks that are here for one step, or a stand-in for `forward`."""
+    """Remove our hooks, and our stand-in for `forward`, from the state that a module gives to `copy` and `pickle`."""
     if getattr(state.get("forward"), "is_holdfast", False):
         state = {key: value for key, value in state.items() if key != "forward"}
     for kind in ("_forward_hooks", "_forward_pre_hooks"):
@@ -243,17 +242,17 @@ def without_hooks(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_ours(hook: Any) -> bool:
-    return isinstance(getattr(hook, "__self__", None), _Watched)
+    return isinstance(getattr(hook, "__self__", None), _TimedModule)
 
 
 def seconds_between(start: Any, end: Any) -> float | None:
-    """Length of a pass; None if the GPU has not reached its end yet."""
+    """Duration of a pass; None if the GPU has not finished it yet."""
     if isinstance(start, float):
         return float(end - start)
     return float(start.elapsed_time(end)) / 1000.0 if end.query() else None
 
 
-def _cuda_mark() -> Any:
+def _cuda_event() -> Any:
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event

@@ -1,7 +1,7 @@
-"""Size of the weights and of the update, on sampled steps.
+"""Weight norms, the update-to-weight ratio, and which parameters are not trained; on sampled steps.
 
-The update is measured on a fixed sample of each tensor (every so many values), copied before the step and compared after
-it: copying all weights would double their memory.
+The update is measured on a fixed sample of each tensor, copied before the step and compared after it: copying all weights would
+double their memory.
 """
 
 from __future__ import annotations
@@ -13,50 +13,50 @@ from typing import NamedTuple
 import torch
 
 _VALUES_PER_TENSOR = 1024
-_ALL_OF_THEM = 1 << 18  # values; below that, copying them all is cheaper than choosing
+_COPY_ALL_BELOW = 1 << 18  # values in total; copying that few is cheaper than sampling
 
 
 class WeightSample:
-    """A sample of the weights as they were before the update."""
+    """A sample of the weights before the update."""
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
         self._before = _sample(weights)
 
     def compare(self, weights: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Norm of the update over norm of the weights, on the sample; a scalar where the first of the weights is."""
+        """Norm of the update over norm of the weights, on the sample; a scalar on the device of the first tensor."""
         change = torch.linalg.vector_norm(_sample(weights) - self._before)
         ratio: torch.Tensor = change / torch.linalg.vector_norm(self._before).clamp_min(1e-30)
         return ratio
 
 
 def weight_norms(weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Norm of each tensor, as one vector where the first of the weights is."""
+    """Norm of each tensor, as one vector on the device of the first tensor."""
     norms = torch._foreach_norm(list(weights))
-    return torch.stack([_brought(norm, weights[0].device) for norm in norms])
+    return torch.stack([_to_float32(norm, weights[0].device) for norm in norms])
 
 
 def plain_weights(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The parameters' own numbers, in place: this rank's shard of a sharded one."""
+    """The parameters' data, not copied: of a sharded parameter this rank's shard."""
     return [getattr(parameter, "_local_tensor", parameter).detach() for parameter in parameters]
 
 
 def _sample(weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Values of all tensors in one: all of them if they are few, else every so many of each."""
-    first = weights[0].device
-    few = sum(tensor.numel() for tensor in weights) <= _ALL_OF_THEM
-    if few and all(tensor.dtype is torch.float32 and tensor.device == first for tensor in weights):
-        together: torch.Tensor = torch._C._nn.flatten_dense_tensors(list(weights))
-        return together
+    """Concatenate all values if they are few, else every n-th of each tensor."""
+    device = weights[0].device
+    few = sum(tensor.numel() for tensor in weights) <= _COPY_ALL_BELOW
+    if few and all(tensor.dtype is torch.float32 and tensor.device == device for tensor in weights):
+        flat: torch.Tensor = torch._C._nn.flatten_dense_tensors(list(weights))
+        return flat
     pieces = []
     for tensor in weights:
         if tensor.is_contiguous() and tensor.is_floating_point():
             stride = max(1, tensor.numel() // _VALUES_PER_TENSOR)
-            pieces.append(_brought(tensor.view(-1)[::stride], first))
-    return torch.cat(pieces) if pieces else torch.zeros(1, device=first)
+            pieces.append(_to_float32(tensor.view(-1)[::stride], device))
+    return torch.cat(pieces) if pieces else torch.zeros(1, device=device)
 
 
-def _brought(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The values in single precision on that device; only the host has to wait for what it gets."""
+def _to_float32(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The values as float32 on a device; blocking only where the target is the host."""
     return values.to(device, torch.float32, non_blocking=device.type != "cpu")
 
 
@@ -64,7 +64,7 @@ FROZEN, NO_GRADIENT, NO_OPTIMIZER, TRAINED = "frozen", "no-gradient", "no-optimi
 
 
 class Change(NamedTuple):
-    """A parameter by the code of its name, why it is not trained, and its place among all `of` them."""
+    """A parameter by the code of its name, why it is not trained, and its position among all `of` them."""
 
     name: int
     why: str
@@ -73,41 +73,41 @@ class Change(NamedTuple):
 
 
 class Untrained:
-    """Remembers what was said of each parameter: only what has changed is said again."""
+    """Remembers the status of each parameter, so that only changes are reported."""
 
     def __init__(self) -> None:
-        self._said: dict[int, str] = {}
+        self._reported: dict[int, str] = {}  # by id
 
     def changes(
         self,
-        known: Mapping[int, weakref.ref[torch.Tensor]],
+        parameters: Mapping[int, weakref.ref[torch.Tensor]],
         names: Mapping[int, int],
         *,
         main: Iterable[torch.Tensor],
         others: Iterable[torch.Tensor],
     ) -> list[Change]:
-        """Why parameters are not trained, or that they are now, where that is not what was said before.
+        """The parameters whose status changed: why they are not trained, or that they are now.
 
-        `known` are all parameters by their id, `names` the codes of their names in the order of the model. `main` are those
-        of the main optimizer, whose step comes next; what only the `others` hold is theirs, and has no gradient between
-        their steps.
+        `parameters` has all of them by id, `names` the codes of their names in the order of the model. `main` are those of the
+        main optimizer, whose step comes next. Parameters that only `others` hold are skipped: they have no gradient between the
+        steps of their own optimizer.
         """
-        held, theirs = {id(parameter) for parameter in main}, {id(parameter) for parameter in others}
-        found = []
-        for position, (number, name) in enumerate(names.items()):
-            parameter = reference() if (reference := known.get(number)) is not None else None
-            if parameter is None or (number in theirs and number not in held):
+        in_main, in_others = {id(parameter) for parameter in main}, {id(parameter) for parameter in others}
+        changes = []
+        for position, (key, name) in enumerate(names.items()):
+            parameter = reference() if (reference := parameters.get(key)) is not None else None
+            if parameter is None or (key in in_others and key not in in_main):
                 continue
-            why = _why(parameter, held=number in held)
-            if self._said.get(number, TRAINED) != why:
-                self._said[number] = why
-                found.append(Change(name, why, position, len(names)))
-        return found
+            why = _status(parameter, in_main=key in in_main)
+            if self._reported.get(key, TRAINED) != why:
+                self._reported[key] = why
+                changes.append(Change(name, why, position, len(names)))
+        return changes
 
 
-def _why(parameter: torch.Tensor, *, held: bool) -> str:
+def _status(parameter: torch.Tensor, *, in_main: bool) -> str:
     if not parameter.requires_grad:
         return FROZEN
-    if not held:
+    if not in_main:
         return NO_OPTIMIZER
     return NO_GRADIENT if parameter.grad is None else TRAINED

@@ -1,7 +1,7 @@
-"""Whether a training that begins goes on from a checkpoint, from which one, and what of it was put back.
+"""Whether a new training resumes from a checkpoint, from which one, and what of its state was restored.
 
-Fine-tuning is no resume: weights come from a file there too. So it is one only if the optimizer got its state back, or the file
-was saved by an earlier run of the same script here, or the script says so.
+Fine-tuning loads weights too. So it is a resume only if the optimizer got its state back, if an earlier run of the same script
+saved the file here, or if the script says so.
 """
 
 from __future__ import annotations
@@ -17,52 +17,39 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.inside.taps.loads import IntoModule, LoadedFile, Loads
+from holdfast.inside.taps.loads import LoadedFile, Loads
 from holdfast.signals.lineage import Save, find_save, same_script, whole_steps
 from holdfast.signals.recorder import Recorder
 from holdfast.state.related_objects import find_related_objects
 
 Optimizer = torch.optim.Optimizer
-_FEW = 4  # parameters of a model that are looked for in files
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_SEARCHED_PARAMETERS = 4  # of each model, to find the file that a pickled model came from
+_STATISTICS = ("running_mean", "running_var")
 
 
-def facts_of(
-    loads: Loads, models: list[nn.Module], optimizer: Optimizer, said: Mapping[str, Any] | None = None
+def loaded_state(
+    loads: Loads, models: list[nn.Module], optimizer: Optimizer, origin: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """What was put back into a training before its first step, and what the script said about it; None if nothing was."""
-    weights, file = _weights(loads, models)
-    file = file or loads.file_for(optimizer)
-    if weights is None and said is None and not loads.was_put_into(optimizer):
+    """What was loaded into a training before its first step, and what the script said about it; None if nothing was."""
+    weights, file = _loaded_weights(loads, models)
+    file = file or loads.file_of(optimizer)
+    if weights is None and origin is None and not loads.has_loaded(optimizer):
         return None
-    found = find_related_objects(models, [optimizer])
+    related = find_related_objects(models, [optimizer])
     return {
         "path": file.path if file is not None else None,
         "weights": weights,
-        "optimizer": _optimizer(loads, optimizer),
-        "scheduler": _loaded([_has_stepped(one) for one in found.schedulers]),
-        "scaler": _loaded([loads.was_put_into(one) for one in found.scalers]),
+        "optimizer": _optimizer_status(loads, optimizer),
+        "scheduler": _status([_has_stepped(scheduler) for scheduler in related.schedulers]),
+        "scaler": _status([loads.has_loaded(scaler) for scaler in related.scalers]),
         "lr": float(optimizer.param_groups[0].get("lr") or 0.0),
-        **(said or {}),
+        **(origin or {}),
     }
 
 
-def is_resume(facts: Mapping[str, Any], save: Save | None, run: Path, started: float) -> str | None:
-    """What makes it a resume, in a word; None if it is none."""
-    if facts.get("by") == "script":
-        return "script"
-    weights = facts["weights"]
-    if facts["optimizer"] == "loaded" and (facts["path"] is not None or weights is not None):
-        return "optimizer"
-    if save is None or weights is None or (save.run == run and save.time >= started):
-        return None  # a file of this very process: begun anew from the same weights
-    another_head = 0 < weights["missing"] < weights["of"]
-    return "saved here" if same_script(_info(run), _info(save.run)) and not another_head else None
-
-
-def report_resumed(recorder: Recorder, facts: dict[str, Any], *, since: float, step: int = 0) -> None:
-    """Write the row, if it is a resume; `step` is the number of the first step that is recorded."""
-    row = resumed_row(facts, recorder.run.path, started=since)
+def report_resumed(recorder: Recorder, state: dict[str, Any], *, since: float, step: int = 0) -> None:
+    """Write the `resumed` row, if it is a resume; `step` is the first step that is recorded."""
+    row = _resumed_row(state, recorder.run.path, since)
     if row is not None:
         recording = recorder.recording
         with contextlib.suppress(OSError):
@@ -71,14 +58,14 @@ def report_resumed(recorder: Recorder, facts: dict[str, Any], *, since: float, s
             )
 
 
-def resumed_row(facts: dict[str, Any], run: Path, *, started: float) -> dict[str, Any] | None:
-    """The row for the journal, with the run before if one of those here has saved the file. Reads journals: not for a loop."""
-    path = facts["path"]
+def _resumed_row(state: dict[str, Any], run: Path, since: float) -> dict[str, Any] | None:
+    """The row, with the earlier run that saved the file, if any. Reads journals, so it is not for the training thread."""
+    path = state["path"]
     save = find_save(run, path, until=time.time()) if path is not None else None
-    by = is_resume(facts, save, run, started)
+    by = _reason(state, save, run, since)
     if by is None:
         return None
-    row = {**facts, "by": by}
+    row = {**state, "by": by}
     if save is not None:
         row["before"] = {
             "run": str(save.run), "recording": save.recording, "step": save.step, "time": save.time, "exact": save.exact
@@ -88,55 +75,62 @@ def resumed_row(facts: dict[str, Any], run: Path, *, started: float) -> dict[str
     return row
 
 
-def _weights(loads: Loads, models: list[nn.Module]) -> tuple[dict[str, int] | None, LoadedFile | None]:
-    """How many parameters and statistics got a value, over all that was put into these models, and from which file."""
+def _reason(state: Mapping[str, Any], save: Save | None, run: Path, since: float) -> str | None:
+    """What makes it a resume: `script`, `optimizer` or `saved here`; None if it is not one."""
+    if state.get("by") == "script":
+        return "script"
+    weights = state["weights"]
+    if state["optimizer"] == "loaded" and (state["path"] is not None or weights is not None):
+        return "optimizer"
+    if save is None or weights is None or (save.run == run and save.time >= since):
+        return None  # this process saved the file: a new training from the same weights
+    has_new_head = 0 < weights["missing"] < weights["of"]
+    return "saved here" if same_script(_run_info(run), _run_info(save.run)) and not has_new_head else None
+
+
+def _loaded_weights(loads: Loads, models: list[nn.Module]) -> tuple[dict[str, int] | None, LoadedFile | None]:
+    """How many parameters and running statistics of these models were loaded, and from which file."""
     parameters = {id(parameter) for model in models for parameter in model.parameters()}
     loaded: set[int] = set()
     statistics = unexpected = 0
-    file, seen = None, False
-    for into in loads.modules:
-        module = into.module()
+    file, any_load = None, False
+    for load in loads.modules:
+        module = load.module()
         if module is None or not any(id(parameter) in parameters for parameter in module.parameters()):
             continue
-        seen, file = True, into.file or file
-        loaded |= {id(p) for name, p in module.named_parameters(remove_duplicate=False) if name not in into.missing}
-        statistics = _missing_statistics(into)
-        unexpected += into.unexpected
-    if not seen:
-        some = [p for model in models for p in islice(model.parameters(), _FEW)]
-        whole = next((found for p in some if (found := loads.whole_in(p)) is not None), None)
-        if whole is None:
+        any_load, file = True, load.file or file
+        loaded |= {id(p) for name, p in module.named_parameters(remove_duplicate=False) if name not in load.missing}
+        statistics = sum(name.endswith(_STATISTICS) for name in load.missing)
+        unexpected += load.unexpected
+    if not any_load:
+        searched = [p for model in models for p in islice(model.parameters(), _SEARCHED_PARAMETERS)]
+        file = next(filter(None, map(loads.file_with, searched)), None)
+        if file is None:
             return None, None
-        loaded, file = parameters, whole
+        loaded = parameters
     missing = len(parameters - loaded)
     return {"of": len(parameters), "missing": missing, "missing_statistics": statistics, "unexpected": unexpected}, file
 
 
-def _missing_statistics(into: IntoModule) -> int:
-    return sum(name.endswith(_STATISTICS[:2]) for name in into.missing)
-
-
-def _optimizer(loads: Loads, optimizer: Optimizer) -> str:
-    """Whether its state was loaded, is empty, or is never anything but empty."""
+def _optimizer_status(loads: Loads, optimizer: Optimizer) -> str:
+    """`loaded`, `empty`, or `keeps nothing` for an optimizer without state."""
     if type(optimizer) is torch.optim.SGD and not any(group.get("momentum") for group in optimizer.param_groups):
-        return "loaded" if loads.was_put_into(optimizer) else "keeps nothing"
-    if loads.was_put_into(optimizer) and any(optimizer.state.values()):
-        return "loaded"
-    return "empty"
+        return "loaded" if loads.has_loaded(optimizer) else "keeps nothing"
+    return "loaded" if loads.has_loaded(optimizer) and any(optimizer.state.values()) else "empty"
 
 
 def _has_stepped(scheduler: Any) -> bool:
-    """Whether a schedule is under way before the first step; a state from the very beginning makes no difference."""
+    """Whether a scheduler has stepped before the first step; one that has not may as well be new."""
     return any(getattr(one, "last_epoch", 0) > 0 for one in (scheduler, *getattr(scheduler, "_schedulers", ())))
 
 
-def _loaded(each: list[bool]) -> str | None:
-    return None if not each else "loaded" if all(each) else "as new"
+def _status(loaded: list[bool]) -> str | None:
+    return None if not loaded else "loaded" if all(loaded) else "as new"
 
 
-def _info(run: Path) -> dict[str, Any]:
+def _run_info(run: Path) -> dict[str, Any]:
     try:
-        found = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        info = json.loads((run / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return info if isinstance(info, dict) else {}

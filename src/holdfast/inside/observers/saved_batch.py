@@ -1,12 +1,12 @@
-"""Keep a bad step on disk: `step-000123.pt` with its batches and the model's state, and a `.json` beside it that says what it is.
+"""Save a bad step for `holdfast replay`: `step-000123.pt` with its batches and the model's state, described by a `.json`.
 
-Values are copied to the host when `save_batches` is called; the file is written later, in the helper thread, under another
-name until it is whole. At most three per folder, and what is larger than its limit is left out, in words.
+Values are copied to the host when `save_batches` is called; the helper thread writes the file later and renames it when it is
+complete. At most three files per folder; what exceeds a size limit is omitted, and the description says so.
 """
 
 from __future__ import annotations
 
-import copy as copying
+import copy
 import json
 import os
 import re
@@ -18,31 +18,40 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.inside.observers.batch_contents import PLAIN, bad_fields, is_plain, look_at_input, same_shape, size_of
+from holdfast.inside.observers.batch_contents import (
+    SCALARS,
+    input_status,
+    loads_weights_only,
+    non_finite_fields,
+    num_bytes,
+    tree_map,
+)
 
 FORMAT = 1
-AT_MOST = 3
+MAX_FILES = 3
 BATCH_BYTES, STATE_BYTES = 256 << 20, 2 << 30
-_INDICES = 4096
+_MAX_INDICES = 4096
+_MAX_DEPTH = 16
 _NAME = re.compile(r"step-(\d+)\.pt$")
+_pending: dict[str, set[int]] = {}  # steps whose file is not written yet, by folder
 
 
 @dataclass(slots=True)
-class Drawn:
-    """One batch: its values (None once the limit of bytes was passed), its samples, and where it came from."""
+class DrawnBatch:
+    """One batch: its values (None once the byte limit was exceeded), its sample indices, and its origin."""
 
     batch: Any
     indices: list[Any] | None
-    dataset_indices: list[Any] | None  # in the data set under all `Subset`s; the same as `indices` without one
+    dataset_indices: list[Any] | None  # in the dataset below all `Subset`s; equal to `indices` without one
     position: int  # in its pass over the loader
     loader: int = 0  # which of the iterators that this step drew from
     dataset: str = ""
-    randomness: dict[str, Any] = field(default_factory=dict)  # as it was when the batch was handed out
+    rng_state: dict[str, Any] = field(default_factory=dict)  # when the batch was drawn
 
 
 @dataclass(slots=True)
 class SavedBatches:
-    """What is kept of a step: `file` is None if nothing is, and `left_out` says what and why."""
+    """The description of a saved step; `file` is None if nothing is saved, `left_out` says what is omitted and why."""
 
     step: int
     file: str | None = None
@@ -50,7 +59,7 @@ class SavedBatches:
     dataset_indices: list[list[Any] | None] = field(default_factory=list)
     dataset: str = ""
     input: str = "unknown"
-    bad_samples: list[Any] = field(default_factory=list)  # indices in the data set, or places in the batch if those are unknown
+    bad_samples: list[Any] = field(default_factory=list)  # dataset indices, or positions in the batch where those are unknown
     fields: list[str] = field(default_factory=list)
     pickled: bool = False
     left_out: list[str] = field(default_factory=list)
@@ -59,38 +68,34 @@ class SavedBatches:
 def save_batches(
     folder: Path,
     step: int,
-    batches: Sequence[Drawn],
+    batches: Sequence[DrawnBatch],
     *,
     state: Mapping[str, Any],
-    randomness: Mapping[str, Any],
+    rng_state: Mapping[str, Any],
     run_later: Callable[[Callable[[], None]], None],
-    scale: float | None = None,
 ) -> SavedBatches:
-    """Copy everything now, write it later."""
+    """Copy batches and state to the host now, write them later."""
     saved = describe(step, batches)
     path = folder / f"step-{step:06d}.pt"
-    if len(steps_in(folder) | _promised.get(str(folder), set())) >= AT_MOST:
-        saved.left_out.append(f"{AT_MOST} batches of this run are saved already")
+    pending = _pending.setdefault(str(folder), set())
+    if len(saved_steps(folder) | pending) >= MAX_FILES:
+        saved.left_out.append(f"{MAX_FILES} batches of this run are saved already")
         return saved
     content: dict[str, Any] = {
         "format": FORMAT,
         "step": step,
-        "batches": _copied_batches(batches, saved),
-        "state": _copied_state(state, saved),
-        "randomness": _plain_randomness(randomness),
-        "scale": scale,
+        "batches": _copy_batches(batches, saved),
+        "state": _copy_state(state, saved),
+        "randomness": _as_tensors(rng_state),
     }
-    saved.pickled = not is_plain(content, depth=16)
+    saved.pickled = not loads_weights_only(content, _MAX_DEPTH)
     saved.file = str(path)
-    _promised.setdefault(str(folder), set()).add(step)
+    pending.add(step)
     run_later(lambda: _write(path, content, saved))
     return saved
 
 
-_promised: dict[str, set[int]] = {}  # steps whose file is on its way, by folder
-
-
-def steps_in(folder: Path) -> set[int]:
+def saved_steps(folder: Path) -> set[int]:
     """The steps that are saved in a folder."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - only names are needed
@@ -99,101 +104,102 @@ def steps_in(folder: Path) -> set[int]:
     return {int(match[1]) for name in names if (match := _NAME.match(name))}
 
 
-def describe(step: int, batches: Sequence[Drawn]) -> SavedBatches:
-    """Which batches these are, and whether their values are finite; nothing is copied."""
+def describe(step: int, batches: Sequence[DrawnBatch]) -> SavedBatches:
+    """Describe the batches of a step and whether their values are finite, without copying anything."""
     saved = SavedBatches(step)
-    saved.indices = [None if drawn.indices is None else drawn.indices[:_INDICES] for drawn in batches]
-    saved.dataset_indices = [None if drawn.dataset_indices is None else drawn.dataset_indices[:_INDICES] for drawn in batches]
+    saved.indices = [None if drawn.indices is None else drawn.indices[:_MAX_INDICES] for drawn in batches]
+    saved.dataset_indices = [None if drawn.dataset_indices is None else drawn.dataset_indices[:_MAX_INDICES] for drawn in batches]
     saved.dataset = next((drawn.dataset for drawn in batches if drawn.dataset), "")
-    looks = [look_at_input(drawn.batch) for drawn in batches if drawn.batch is not None]
-    bad = [look for look in looks if look not in ("finite", "unknown")]
-    saved.input = "; ".join(bad) if bad else "finite" if "finite" in looks else "unknown"
+    statuses = [input_status(drawn.batch) for drawn in batches if drawn.batch is not None]
+    bad = [status for status in statuses if status not in ("finite", "unknown")]
+    saved.input = "; ".join(bad) if bad else "finite" if "finite" in statuses else "unknown"
     for drawn in batches if bad else ():
-        fields = bad_fields(drawn.batch)
-        saved.fields += [found.name for found in fields if found.name not in saved.fields]
-        for place in sorted({sample for found in fields for sample in found.samples}):
-            known = drawn.dataset_indices
-            saved.bad_samples.append(known[place] if known is not None and place < len(known) else place)
+        fields = non_finite_fields(drawn.batch)
+        saved.fields += [field.name for field in fields if field.name not in saved.fields]
+        indices = drawn.dataset_indices or ()
+        positions = sorted({sample for field in fields for sample in field.samples})
+        saved.bad_samples += [indices[position] if position < len(indices) else position for position in positions]
     return saved
 
 
-def _copied_batches(batches: Sequence[Drawn], saved: SavedBatches) -> list[dict[str, Any]]:
+def _copy_batches(batches: Sequence[DrawnBatch], saved: SavedBatches) -> list[dict[str, Any]]:
     copies: list[dict[str, Any]] = []
     total = 0
     for number, drawn in enumerate(batches):
-        total += size_of(drawn.batch)
+        total += num_bytes(drawn.batch)
         if drawn.batch is None or total > BATCH_BYTES:
-            saved.left_out.append(f"batch {number} of the step: larger than {BATCH_BYTES >> 20} MB in all")
+            saved.left_out.append(f"batch {number} of the step: the batches are larger than {BATCH_BYTES >> 20} MiB in total")
             continue
         copies.append(
             {
-                "batch": on_host(drawn.batch),
+                "batch": _copy_to_host(drawn.batch),
                 "loader": drawn.loader,
                 "dataset": drawn.dataset,
                 "position": drawn.position,
-                "randomness": _plain_randomness(drawn.randomness),
+                "randomness": _as_tensors(drawn.rng_state),
             }
         )
     if not batches:
-        saved.left_out.append("the batch: it did not come from a loader that can be seen")
+        saved.left_out.append("the batch: it did not come from a loader that Holdfast can see")
     return copies
 
 
-def _copied_state(state: Mapping[str, Any], saved: SavedBatches) -> dict[str, Any]:
-    if size_of(dict(state)) > STATE_BYTES:
-        saved.left_out.append(f"the model's state: larger than {STATE_BYTES >> 30} GB")
+def _copy_state(state: Mapping[str, Any], saved: SavedBatches) -> dict[str, Any]:
+    if num_bytes(dict(state)) > STATE_BYTES:
+        saved.left_out.append(f"the model's state: larger than {STATE_BYTES >> 30} GiB")
         return {}
-    copied: dict[str, Any] = on_host(_plain_containers(state))
+    copied: dict[str, Any] = _copy_to_host(_as_dicts(state))
     return copied
 
 
-def on_host(value: Any) -> Any:
-    """A copy of all tensors in it, in host memory; a tensor that is there twice is copied once."""
-    known: dict[int, torch.Tensor] = {}
+def _copy_to_host(value: Any) -> Any:
+    """Copy all tensors to host memory; a tensor that occurs twice is copied once."""
+    copies: dict[int, torch.Tensor] = {}
 
-    def copy(part: Any) -> Any:
-        if isinstance(part, torch.Tensor):
-            if id(part) not in known:
-                known[id(part)] = part.detach().to("cpu", copy=True)
-            return known[id(part)]
+    def copy_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            if id(leaf) not in copies:
+                copies[id(leaf)] = leaf.detach().to("cpu", copy=True)
+            return copies[id(leaf)]
         try:
-            return part if isinstance(part, PLAIN) else copying.deepcopy(part)
-        except Exception:  # noqa: BLE001 - something of the user's own that cannot be copied is kept as it is
-            return part
+            return leaf if isinstance(leaf, SCALARS) else copy.deepcopy(leaf)
+        except Exception:  # noqa: BLE001 - an object of the user's that cannot be copied is kept as it is
+            return leaf
 
-    return same_shape(value, copy, depth=16)
-
-
-def _plain_containers(state: Any) -> Any:
-    return {key: _plain_containers(part) for key, part in state.items()} if isinstance(state, Mapping) else state
+    return tree_map(copy_leaf, value, _MAX_DEPTH)
 
 
-def _plain_randomness(randomness: Mapping[str, Any]) -> Any:
-    """Generator states without arrays, so that they can be read back without running anything."""
+def _as_dicts(state: Any) -> Any:
+    """Turn OrderedDicts and other mappings into dicts."""
+    return {key: _as_dicts(value) for key, value in state.items()} if isinstance(state, Mapping) else state
 
-    def plain(value: Any) -> Any:
+
+def _as_tensors(rng_state: Mapping[str, Any]) -> Any:
+    """Turn the arrays in generator states into tensors, so that `weights_only=True` can load them."""
+
+    def convert(value: Any) -> Any:
         if isinstance(value, np.ndarray):
             return torch.from_numpy(value.astype(np.int64))
         return value.item() if isinstance(value, np.generic) else value
 
-    return same_shape(_plain_containers(randomness), plain)
+    return tree_map(convert, _as_dicts(rng_state))
 
 
 def _write(path: Path, content: dict[str, Any], saved: SavedBatches) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    spare = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
-            torch.save(content, spare)
-        except Exception as error:  # noqa: BLE001 - a batch of the user's own classes may refuse to be pickled in any way
+            torch.save(content, temporary)
+        except Exception as error:  # noqa: BLE001 - the user's own classes may refuse to be pickled in any way
             saved.left_out.append(f"the batch: it cannot be written ({type(error).__name__}: {error})")
             saved.pickled = False
-            torch.save({**content, "batches": []}, spare)
-        spare.replace(path)
+            torch.save({**content, "batches": []}, temporary)
+        temporary.replace(path)
     finally:
-        spare.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     how = "python pickle: torch.load(weights_only=False)" if saved.pickled else "plain tensors: torch.load(weights_only=True)"
-    text = {**asdict(saved), "file": path.name, "how": how, "replay": f"holdfast replay --step {saved.step}"}
-    spare = path.with_name(f".{path.stem}.json.{os.getpid()}")
-    spare.write_text(json.dumps(text, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8", errors="replace")
-    spare.replace(path.with_suffix(".json"))
+    facts = {**asdict(saved), "file": path.name, "how": how, "replay": f"holdfast replay --step {saved.step}"}
+    temporary = path.with_name(f".{path.stem}.json.{os.getpid()}")
+    temporary.write_text(json.dumps(facts, indent=1, ensure_ascii=False, default=str) + "\n", encoding="utf-8", errors="replace")
+    temporary.replace(path.with_suffix(".json"))

@@ -1,4 +1,4 @@
-"""Where the values of a `steps` row stand, for those that are filled in after the row was begun."""
+"""Positions of the columns in a `steps` row, for values that are filled in later."""
 
 from __future__ import annotations
 

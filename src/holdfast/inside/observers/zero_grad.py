@@ -1,7 +1,7 @@
-"""`gradients-not-zeroed`: gradients of one update are still there in the next. Decided in the first steps; then it costs nothing.
+"""`gradients-not-zeroed`: detect gradients that are never zeroed. Decided in the first steps, free afterwards.
 
-Each backward pass adds to a gradient in place, and torch counts such writes. Where the writes between two updates are those of
-the backward passes, and of the clipping, nobody has zeroed the gradient or replaced it.
+Each backward pass adds to a gradient in place, and torch counts in-place writes in `_version`. If the only writes between two
+updates are those of backward passes and clipping, nobody has zeroed or replaced the gradient.
 """
 
 from __future__ import annotations
@@ -22,32 +22,38 @@ class ZeroGradCheck:
 
     def __init__(self) -> None:
         self.is_decided = False
-        self._kept = 0
-        self._last: tuple[int, int, int, int] | None = None  # its parameter, itself, its writes, backward passes so far
+        self._num_kept = 0
+        self._last: tuple[int, int, int, int] | None = None  # parameter's index, gradient's id and version, backward passes
 
     def before(self, parameters: Sequence[torch.Tensor], backwards: int, *, clipped: bool, scaled: bool) -> None:
-        """An update comes next; `backwards` counts all passes so far."""
+        """Check the gradient before an update; `backwards` counts all passes so far."""
         if self._last is None:
             return
-        place, identity, writes, passes = self._last
-        gradient = parameters[place].grad if place < len(parameters) else None
-        since = backwards - passes
-        self._kept += 1
-        if scaled or gradient is None or id(gradient) != identity or since < 1 or gradient._version - writes != since + clipped:
+        index, gradient_id, version, last_backwards = self._last
+        gradient = parameters[index].grad if index < len(parameters) else None
+        passes = backwards - last_backwards
+        self._num_kept += 1
+        if (
+            scaled
+            or gradient is None
+            or id(gradient) != gradient_id
+            or passes < 1
+            or gradient._version - version != passes + clipped
+        ):
             self.is_decided = True
 
     def after(self, parameters: Sequence[torch.Tensor], backwards: int) -> bool:
-        """The update is over; whether it is certain by now that gradients are never zeroed."""
-        found = next(((place, one.grad) for place, one in enumerate(parameters) if one.grad is not None), None)
-        if found is None:
+        """Remember the gradient after an update; whether it is certain by now that gradients are never zeroed."""
+        with_gradient = ((index, parameter.grad) for index, parameter in enumerate(parameters) if parameter.grad is not None)
+        index, gradient = next(with_gradient, (0, None))
+        if gradient is None:
             self.is_decided = True
             return False
-        place, gradient = found
-        self._last = (place, id(gradient), gradient._version, backwards)
-        if self.is_decided or self._kept < _UPDATES:
+        self._last = (index, id(gradient), gradient._version, backwards)
+        if self.is_decided or self._num_kept < _UPDATES:
             return False
         self.is_decided = True
-        return bool(gradient.any())  # an optimizer may zero them itself, in its step
+        return bool(gradient.any())  # an optimizer may zero gradients in its step
 
 
 def report_not_zeroed(recorder: Recorder, step: int) -> None:

@@ -1,8 +1,8 @@
-"""Arm Holdfast when the script imports torch, and vanish.
+"""Arm Holdfast when the script imports torch, then remove the import hook.
 
-Nothing is imported before that: a Python process that never imports torch pays for one small object. The finder asks
-the real finders for torch and lets them load it; only the loader's `exec_module` is wrapped, for one execution, on
-the one instance. `importlib.util.find_spec("torch")` without an import therefore changes nothing.
+A Python process that never imports torch pays for one small object. The finder delegates to the real finders and wraps
+only `exec_module` of torch's loader, on that instance and for one execution. So `importlib.util.find_spec("torch")`
+without an import changes nothing.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ class TorchFinder:
     """First on `sys.meta_path` until torch has been imported; also finds `holdfast` where it is not installed."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """What the other finders say, with an ear at torch's loader."""
+        """Return the spec that the other finders find, for torch with a wrapped loader."""
         if name == "torch":
-            return self._listen_to(self._ask_others(name, path, target))
+            return self._wrap_loader(self._find_with_others(name, path, target))
         if name == "holdfast":
-            found = self._ask_others(name, path, target)
-            return found if found is not None and found.origin is not None else find_own_package()
+            spec = self._find_with_others(name, path, target)
+            return spec if spec is not None and spec.origin is not None else find_own_package()
         return None
 
-    def _ask_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+    def _find_with_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
             find = None if finder is self else getattr(finder, "find_spec", None)
-            found: ModuleSpec | None = find(name, path, target) if find is not None else None
-            if found is not None:
-                return found
+            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
+            if spec is not None:
+                return spec
         return None
 
-    def _listen_to(self, spec: ModuleSpec | None) -> ModuleSpec | None:
+    def _wrap_loader(self, spec: ModuleSpec | None) -> ModuleSpec | None:
         loader: Any = getattr(spec, "loader", None)
 
         def exec_module(module: ModuleType) -> None:
             vars(loader).pop("exec_module", None)
             loader.exec_module(module)
-            self._torch_is_here()
+            self._arm()
 
         if hasattr(loader, "exec_module") and hasattr(loader, "__dict__"):
             loader.exec_module = exec_module
         return spec
 
-    def _torch_is_here(self) -> None:
+    def _arm(self) -> None:
         try:
             from holdfast.inside.arm import arm_from_environment
 
             arm_from_environment()
-        except Exception:  # noqa: BLE001 - the script goes on unwatched rather than not at all
+        except Exception:  # noqa: BLE001 - the script runs unwatched rather than not at all
             pass
         finally:
             if self in sys.meta_path:
@@ -63,7 +63,7 @@ class TorchFinder:
 
 
 def find_own_package() -> ModuleSpec | None:
-    """`holdfast` from where this file lies, and nothing else from there: its neighbours are another environment's."""
+    """Find `holdfast` where this file is, and nothing else there: its neighbours belong to another environment."""
     from importlib.machinery import PathFinder
 
     package = __file__
@@ -73,6 +73,6 @@ def find_own_package() -> ModuleSpec | None:
 
 
 def wait_for_torch() -> None:
-    """Put the finder in place, once; a second Holdfast on the path finds the first and leaves it alone."""
+    """Install the finder, once; a second Holdfast on the path leaves the first alone."""
     if "torch" not in sys.modules and not any(type(finder).__name__ == "TorchFinder" for finder in sys.meta_path):
         sys.meta_path.insert(0, TorchFinder())

@@ -1,8 +1,8 @@
-"""How Holdfast gets into a script that nobody changed: `holdfast run` puts this folder first on PYTHONPATH.
+"""Load Holdfast into an unchanged script: `holdfast run` puts this folder first on PYTHONPATH.
 
-Python imports `sitecustomize` at start. This one sets the stage for `import torch`, takes its folder off `sys.path`
-again, and hands on to the `sitecustomize` that Python would have found without it; that one's absence and its errors
-reach Python as if this file were not there. Any Python may come by here: no annotations, no new syntax.
+Python imports `sitecustomize` at startup. This one waits for `import torch`, removes its folder from `sys.path`, and imports
+the `sitecustomize` that Python would have found without it; if that is missing or raises, Python sees the same as
+without this file. Any Python version may run this: no annotations, no new syntax.
 """
 
 import os

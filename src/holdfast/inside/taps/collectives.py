@@ -1,11 +1,11 @@
-"""Collectives that the script itself calls: which, how much, how long the caller was held."""
+"""Time the collectives that a script calls: which one, how many bytes, how long the caller waited."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -17,46 +17,49 @@ from holdfast.inside.shield import Shield
 from holdfast.inside.taps.registry import COLLECTIVES, Taps
 from holdfast.signals.pulse import COLLECTIVE
 
-_ROWS_A_STEP = 100
-BACKWARD = "backward"  # under DDP and FSDP the ranks wait for each other in there
+_MAX_ROWS_PER_STEP = 100
+BACKWARD = "backward"  # recorded too: under DDP and FSDP the ranks wait for each other there
+Record = Callable[[str, Iterable[Any], float], None]
 
 
-def watch_collectives(taps: Taps, process: Process, shield: Shield, told: Callable[[Callable[..., Any]], None]) -> None:
-    """Wrap the collectives that a script calls, once there are several ranks; then `told` gets what records a wait."""
+def watch_collectives(taps: Taps, process: Process, shield: Shield, on_multi_rank: Callable[[Record], None]) -> None:
+    """Wrap the collectives as soon as there are several ranks; `on_multi_rank` then gets the function that records a wait."""
     if not torch.distributed.is_available():
         return
-    watched = False
+    wrapped = False
 
-    def watch() -> None:
-        nonlocal watched
-        if not watched:
-            watched = True
-            record = shield(_Log(process).record)
+    def wrap_all() -> None:
+        nonlocal wrapped
+        if not wrapped:
+            wrapped = True
+            record: Any = shield(_CollectiveLog(process).record)
             for name in COLLECTIVES:
                 taps.wrap(f"torch.distributed.{name}", partial(_timed, name, record))
-            told(record)
+            on_multi_rank(record)
 
-    watch_if_several = shield(lambda: watch() if torch.distributed.get_world_size() > 1 else None)
+    wrap_if_several = shield(lambda: wrap_all() if torch.distributed.get_world_size() > 1 else None)
 
-    def begins(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            watch_if_several()
+            wrap_if_several()
             return result
 
         return init_process_group
 
-    taps.wrap("torch.distributed.init_process_group", begins)
+    taps.wrap("torch.distributed.init_process_group", wrap_init)
     if os.environ.get("WORLD_SIZE", "1") != "1":  # before the script imports them by name
-        watch()
+        wrap_all()
 
 
-class _Log:
+class _CollectiveLog:
+    """Writes the rows of the `collectives` table, at most 100 per step."""
+
     def __init__(self, process: Process) -> None:
         self._process = process
         self._step, self._rows = -1, 0
 
-    def record(self, operation: str, tensors: Any, seconds: float) -> None:
+    def record(self, operation: str, values: Iterable[Any], seconds: float) -> None:
         trainings = self._process.trainings
         if not trainings:
             return
@@ -64,31 +67,27 @@ class _Log:
         if training.step != self._step:
             self._step, self._rows = training.step, 0
         self._rows += 1
-        if self._rows <= _ROWS_A_STEP:
+        if self._rows <= _MAX_ROWS_PER_STEP:
             recorder = training.recorder
-            row = (training.step, recorder.strings.code(operation), _bytes(tensors), seconds, time.time())
+            row = (training.step, recorder.strings.code(operation), _num_bytes(values), seconds, time.time())
             recorder.table("collectives").append(row)
 
 
-def _timed(name: str, record: Callable[..., None], original: Callable[..., Any]) -> Callable[..., Any]:
+def _timed(name: str, record: Record, original: Callable[..., Any]) -> Callable[..., Any]:
     def collective(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or threading.current_thread().name.startswith("holdfast-"):  # ranks that save together
+        if torch.compiler.is_compiling() or threading.current_thread().name.startswith("holdfast-"):  # our own saves
             return original(*args, **kwargs)
-        begun, before = time.perf_counter(), HEARTBEAT.enter(COLLECTIVE)
+        start, outer_phase = time.perf_counter(), HEARTBEAT.enter(COLLECTIVE)
         try:
             return original(*args, **kwargs)
         finally:
-            HEARTBEAT.leave(before)
-            record(name, (*args, *kwargs.values()), time.perf_counter() - begun)
+            HEARTBEAT.leave(outer_phase)
+            record(name, (*args, *kwargs.values()), time.perf_counter() - start)
 
     return collective
 
 
-def _bytes(values: Any) -> int:
-    total = 0
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            total += value.numel() * value.element_size()
-        elif isinstance(value, (list, tuple)):
-            total += sum(v.numel() * v.element_size() for v in value if isinstance(v, torch.Tensor))
-    return total
+def _num_bytes(values: Iterable[Any]) -> int:
+    lists = (value if isinstance(value, (list, tuple)) else (value,) for value in values)
+    tensors = (part for parts in lists for part in parts if isinstance(part, torch.Tensor))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)  # `nbytes` raises for a sparse tensor

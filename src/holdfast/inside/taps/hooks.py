@@ -1,4 +1,4 @@
-"""Where torch calls Holdfast: the public optimizer hooks, and thin wrappers around the few functions that have none."""
+"""Install Holdfast into torch: public optimizer and registration hooks, and thin wrappers where torch has no hook."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _compiling = torch.compiler.is_compiling
 _CUDA_BUILT = bool(torch.backends.cuda.is_built())  # type: ignore[no-untyped-call]
 _cuda: Any = torch.cuda
 _capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None) or _cuda.is_current_stream_capturing
-_BACKWARD_EVERY = 2  # steps
+_TIME_BACKWARD_EVERY = 2  # steps
 
 
 class Hooks:
-    """Everything that is hung into torch, and taken out again."""
+    """Everything that is installed into torch, and removed again."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._taps = Taps()
         self._handles: list[Any] = []
         self._thread = runtime.thread
-        self.guards = False  # whether what only a guard needs is hung in
-        self._held: Callable[..., Any] | None = None  # with several ranks: records how long a backward pass took
+        self.guards = False  # whether the wrappers that only a guard needs are installed
+        self._record_wait: Callable[..., Any] | None = None  # with several ranks: records how long a backward pass took
         shield = Shield(runtime.trouble)
         self._before = shield(runtime.before_update)
         self._after = shield(runtime.after_update)
         self._shield, self._failures = shield, shield.failures
 
     def install(self) -> None:
-        """Hang everything in."""
+        """Install everything."""
         self._handles.append(register_optimizer_step_pre_hook(self._before_step))
         self._handles.append(register_optimizer_step_post_hook(self._after_step))
         registry, wrap = self.runtime.registry, self._taps.wrap
@@ -71,32 +71,32 @@ class Hooks:
         wrap("torch.jit._recursive.create_script_module", self._script)
         wrap("torch.utils.swap_tensors", self._swap)
         wrap("os._exit", self._exit)
-        watch_collectives(self._taps, self.runtime, self._shield, self._several_ranks)
+        watch_collectives(self._taps, self.runtime, self._shield, self._time_backward)
         restart = restarted()
         if restart is not None and restart.workers is not None:
             cap_workers(self._taps, restart.workers)
 
     def remove(self) -> None:
-        """Take everything out."""
+        """Remove everything."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._taps.remove()
+        self._taps.restore()
 
-    def _several_ranks(self, record: Callable[..., Any]) -> None:
-        self._held = record
+    def _time_backward(self, record: Callable[..., Any]) -> None:
+        self._record_wait = record
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:
-        """Steps that are made meanwhile are none of the training's."""
+        """Ignore the optimizer steps made in this context: they are not the training's."""
         self._thread.steps_under_way += 1
         try:
             yield
         finally:
             self._thread.steps_under_way = max(0, self._thread.steps_under_way - 1)
 
-    # The optimizer. These and `backward` are on the way of every step, so they shield themselves: a wrapper less is several
-    # microseconds less when caches are cold.
+    # The optimizer. These and `backward` run in every step, so they do their own error handling: one wrapper less saves
+    # several microseconds when caches are cold.
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _compiling() or (_CUDA_BUILT and _cuda._initialized and _capturing()):  # nothing may be added to a CUDA graph
@@ -115,13 +115,13 @@ class Hooks:
             except Exception as error:  # noqa: BLE001 - shields the user's step
                 self._shield.failed("before_update", error)
             return None
-        return with_closure(args, kwargs, self._listening(closure, optimizer))
+        return with_closure(args, kwargs, self._wrap_closure(closure, optimizer))
 
-    def _listening(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
-        """The same closure; after its first call the gradients are complete."""
+    def _wrap_closure(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
+        """Wrap a closure: after its first call the gradients are complete."""
         called = False
 
-        def listening_closure(*args: Any, **kwargs: Any) -> Any:
+        def wrapped_closure(*args: Any, **kwargs: Any) -> Any:
             nonlocal called
             self._thread.in_closure = True
             try:
@@ -133,7 +133,7 @@ class Hooks:
                 self._before(optimizer, self._thread.scaler)
             return result
 
-        return listening_closure
+        return wrapped_closure
 
     def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         thread = self._thread
@@ -168,7 +168,7 @@ class Hooks:
             finally:
                 thread.scaler = None
             if not thread.reached_update and isinstance(optimizer, Optimizer):
-                inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate hands over a wrapper
+                inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate passes a wrapper
                 self._before(inner, scaler)
                 self._after(inner, skipped=True)
             return result
@@ -183,10 +183,10 @@ class Hooks:
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             thread = self._thread
-            if _compiling() or thread.in_backward:  # a checkpoint that is computed again calls it inside
+            if _compiling() or thread.in_backward:  # activation checkpointing calls it inside
                 return original(tensors, *args, **kwargs)
             if not thread.in_closure:
-                thread.steps_under_way = 0  # a step that raised has left it behind
+                thread.steps_under_way = 0  # left over from a step that raised
             if not (failures and shield.closed("backward_begins")):
                 try:
                     runtime.backward_begins(tensors)
@@ -195,13 +195,14 @@ class Hooks:
             if runtime.fast_forwarding is not None and runtime.fast_forwarding.skips_backward():
                 return None
             thread.in_backward = True
-            begun = time.perf_counter() if self._held is not None else 0.0
+            record_wait = self._record_wait
+            start = time.perf_counter() if record_wait is not None else 0.0
             try:
                 result = original(tensors, *args, **kwargs)
             finally:
                 thread.in_backward = False
-            if begun and self._held is not None and runtime.trainings and runtime.trainings[-1].step % _BACKWARD_EVERY == 0:
-                self._held(BACKWARD, (), time.perf_counter() - begun)
+            if record_wait is not None and runtime.trainings and runtime.trainings[-1].step % _TIME_BACKWARD_EVERY == 0:
+                record_wait(BACKWARD, (), time.perf_counter() - start)
             thread.backwards += 1
             if runtime.samples_modules or thread.backwards >= thread.look_at:
                 end()
@@ -210,10 +211,10 @@ class Hooks:
         return backward
 
     def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        process = self.runtime
+        runtime = self.runtime
 
         def grad(*args: Any, **kwargs: Any) -> Any:
-            process.gradient_calls += 1
+            runtime.gradient_calls += 1
             return original(*args, **kwargs)
 
         return grad
@@ -224,45 +225,45 @@ class Hooks:
         def clip_grad_norm_(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
             if _compiling() or isinstance(parameters, torch.Tensor):
                 return original(parameters, max_norm, norm_type, *args, **kwargs)
-            listed = list(parameters)
-            begin(listed, float(norm_type))
-            norm = original(listed, max_norm, norm_type, *args, **kwargs)
-            end(listed, norm, max_norm, float(norm_type))
+            parameters = list(parameters)
+            begin(parameters, float(norm_type))
+            norm = original(parameters, max_norm, norm_type, *args, **kwargs)
+            end(parameters, norm, max_norm, float(norm_type))
             return norm
 
         return clip_grad_norm_
 
     def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         runtime = self.runtime
-        batch, ended = self._shield(runtime.batch), self._shield(runtime.loader_ended)
-        begins = self._shield(runtime.begins_to_draw)
+        on_batch, on_end = self._shield(runtime.batch), self._shield(runtime.loader_ended)
+        on_first_draw = self._shield(runtime.begins_to_draw)
 
         def __next__(iterator: Any) -> Any:
             HEARTBEAT.drawing()
             if not HEARTBEAT.shown:
-                begins()
-            begun = time.perf_counter()
+                on_first_draw()
+            start = time.perf_counter()
             try:
-                drawn = runtime.fast_forwarding.next_batch(iterator) if runtime.fast_forwarding is not None else None
-                if drawn is None:
-                    drawn = original(iterator)
+                batch = runtime.fast_forwarding.next_batch(iterator) if runtime.fast_forwarding is not None else None
+                if batch is None:
+                    batch = original(iterator)
             except StopIteration:
                 HEARTBEAT.drawn()
-                ended(iterator)
+                on_end(iterator)
                 raise
             HEARTBEAT.drawn()
-            batch(iterator, drawn, time.perf_counter() - begun)
-            return drawn
+            on_batch(iterator, batch, time.perf_counter() - start)
+            return batch
 
         return __next__
 
     def _train(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        known, noted = self.runtime.whole_models, self._shield(self.runtime.mode_set)
+        whole_models, on_mode = self.runtime.whole_models, self._shield(self.runtime.mode_set)
 
         def train(module: nn.Module, mode: bool = True) -> nn.Module:
             result: nn.Module = original(module, mode)
-            if id(module) in known:
-                noted(module, mode)
+            if id(module) in whole_models:
+                on_mode(module, mode)
             return result
 
         return train
@@ -271,40 +272,40 @@ class Hooks:
         stop = self._shield(self.runtime.stop_sampling_modules)
 
         def create_script_module(*args: Any, **kwargs: Any) -> Any:
-            stop()  # hooks would be compiled with the module
+            stop()  # module hooks would be compiled in
             return original(*args, **kwargs)
 
         return create_script_module
 
     def _swap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        let_go, hold_again = self._shield(self.runtime.let_go_of), self._shield(self.runtime.hold_again)
+        drop_refs, restore_refs = self._shield(self.runtime.let_go_of), self._shield(self.runtime.hold_again)
 
-        def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> Any:
-            held = let_go(one, other)  # torch swaps nothing that is referred to weakly, as in model.cpu() with sharded parameters
+        def swap_tensors(t1: torch.Tensor, t2: torch.Tensor) -> Any:
+            dropped = drop_refs(t1, t2)  # torch swaps no tensor with weak references; model.cpu() swaps sharded parameters
             try:
-                return original(one, other)
+                return original(t1, t2)
             finally:
-                hold_again(held)
+                restore_refs(dropped)
 
         return swap_tensors
 
     def _load_state_dict(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        begins, ended = self._shield(self.runtime.state_loaded), self._shield(self.runtime.loads.put_into_module)
+        before, after = self._shield(self.runtime.state_loaded), self._shield(self.runtime.loads.module_loaded)
 
         def load_state_dict(module: nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-            begins()
+            before()
             with HEARTBEAT.during(LOADING):
                 result = original(module, state_dict, *args, **kwargs)
-            ended(module, state_dict, result)
+            after(module, state_dict, result)
             return result
 
         return load_state_dict
 
     def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        write = self._shield(self.runtime.write_rows)
+        flush = self._shield(self.runtime.write_rows)
 
         def _exit(status: int) -> Any:
-            write()  # `atexit` does not come
+            flush()  # `atexit` does not run
             return original(status)
 
         return _exit
@@ -325,13 +326,13 @@ class Hooks:
 
 
 def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-    """The closure, where there is one: an optimizer of one's own may take a loss, a rate or a model in its place."""
-    given = kwargs["closure"] if "closure" in kwargs else args[1] if len(args) > 1 else None
-    return given if callable(given) and not isinstance(given, nn.Module) else None
+    """Return the closure passed to `step`, if any: a custom optimizer may take a loss, an LR or a model in its place."""
+    closure = kwargs["closure"] if "closure" in kwargs else args[1] if len(args) > 1 else None
+    return closure if callable(closure) and not isinstance(closure, nn.Module) else None
 
 
 def with_closure(args: tuple[Any, ...], kwargs: dict[str, Any], closure: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
-    """The same arguments with another closure."""
+    """Return the same arguments with another closure."""
     if "closure" in kwargs:
         return args, {**kwargs, "closure": closure}
     return (args[0], closure, *args[2:]), kwargs

@@ -1,7 +1,7 @@
-"""Other people's loads: which file the script read, and into what it was put.
+"""Track which checkpoint files the script loads, and which modules, optimizers and scalers get their state from them.
 
-A file counts once something of it was given to `load_state_dict`: scripts read their samples with `torch.load` too. Nothing is
-kept alive: tensors, models and optimizers are held by weak references.
+A file counts once part of it reaches `load_state_dict`: scripts read samples with `torch.load` too. Tensors, models and
+optimizers are held by weak references only.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from holdfast.inside.taps.registry import Taps
 from holdfast.signals.lineage import whole_path
 from holdfast.signals.pulse import LOADING
 
-_FILES, _TENSORS, _PER_PART, _ASKED = 32, 512, 32, 16  # files, tensors of a file and of a part of it that are remembered; asked
-_LOADS = 64  # calls of `load_state_dict` before the first step that are remembered
+_MAX_FILES, _MAX_LOADS = 32, 64  # remembered files, and `load_state_dict` calls before the first step
+_TENSORS_PER_FILE, _TENSORS_PER_PART = 512, 32  # remembered, to recognise a file by its tensors
+_COMPARED_TENSORS = 16  # of a state dict
 
 
 @dataclass(slots=True, eq=False)
 class LoadedFile:
-    """A file that was read, and some of the tensors that came from it."""
+    """A file that was read, with weak references to some of its tensors."""
 
     path: str
     seconds: float
     tensors: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
-    told: bool = False
+    is_logged: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class IntoModule:
-    """Weights that were put into a module: what of it was not in the file, and what of the file it has no place for."""
+class ModuleLoad:
+    """One `load_state_dict` of a module: its missing keys and the number of unexpected ones."""
 
     module: weakref.ref[nn.Module]
     file: LoadedFile | None
@@ -55,106 +56,102 @@ class Loads:
     """Watches `torch.load` and `load_state_dict`."""
 
     def __init__(self, checkpoint_log: CheckpointLog) -> None:
-        self._news = checkpoint_log
-        self._files: deque[LoadedFile] = deque(maxlen=_FILES)
-        self.modules: deque[IntoModule] = deque(maxlen=_LOADS)
-        self._others: dict[int, tuple[weakref.ref[Any], LoadedFile | None]] = {}
+        self._log = checkpoint_log
+        self._files: deque[LoadedFile] = deque(maxlen=_MAX_FILES)
+        self.modules: deque[ModuleLoad] = deque(maxlen=_MAX_LOADS)
+        self._objects: dict[int, tuple[weakref.ref[Any], LoadedFile | None]] = {}  # optimizers and scalers
 
     def install(self, taps: Taps, shield: Shield) -> None:
-        """Hang it into torch; weights are told by the hook that a guard needs too."""
-        read, put = shield(self.was_read), shield(self.put_into)
+        """Wrap the load functions; hooks.py wraps `Module.load_state_dict`, which the guard needs too."""
+        on_file, on_object = shield(self.file_read), shield(self.object_loaded)
 
-        def watch_load(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
             def load(f: Any, *args: Any, **kwargs: Any) -> Any:
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 with HEARTBEAT.during(LOADING):
                     result = original(f, *args, **kwargs)
-                read(f, result, begun)
+                on_file(f, result, start)
                 return result
 
             return load
 
-        def watch_state(original: Callable[..., Any]) -> Callable[..., Any]:
-            def load_state_dict(thing: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-                result = original(thing, state_dict, *args, **kwargs)
-                put(thing, state_dict)
+        def wrap_load_state_dict(original: Callable[..., Any]) -> Callable[..., Any]:
+            def load_state_dict(target: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+                result = original(target, state_dict, *args, **kwargs)
+                on_object(target, state_dict)
                 return result
 
             return load_state_dict
 
-        taps.wrap("torch.load", watch_load)
-        taps.wrap("torch.serialization.load", lambda _: torch.load)  # the same one: it is pickled by this name
-        taps.wrap("torch.optim.Optimizer.load_state_dict", watch_state)
-        taps.wrap("torch.amp.GradScaler.load_state_dict", watch_state)
+        taps.wrap("torch.load", wrap_load)
+        taps.wrap("torch.serialization.load", lambda _: torch.load)  # one object: pickle finds it under this name
+        taps.wrap("torch.optim.Optimizer.load_state_dict", wrap_load_state_dict)
+        taps.wrap("torch.amp.GradScaler.load_state_dict", wrap_load_state_dict)
 
     # Events
 
-    def was_read(self, file: Any, content: Any, begun: float) -> None:
-        """`torch.load` gave something."""
-        if isinstance(content, torch.Tensor) or not isinstance(content, (dict, nn.Module)) or get_worker_info() is not None:
+    def file_read(self, file: Any, content: Any, start: float) -> None:
+        """Remember a file that `torch.load` has read, if it holds a state."""
+        if not isinstance(content, (dict, nn.Module)) or get_worker_info() is not None:
             return
         path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
-        if not isinstance(path, (str, os.PathLike)) or not is_state(content):
-            return
-        loaded = LoadedFile(whole_path(path), round(time.perf_counter() - begun, 4))
-        loaded.tensors = [weakref.ref(tensor) for tensor in islice(_some_of(content), _TENSORS)]
-        self._files.append(loaded)
+        if isinstance(path, (str, os.PathLike)) and is_state(content):
+            tensors = [weakref.ref(tensor) for tensor in islice(_sample_tensors(content), _TENSORS_PER_FILE)]
+            self._files.append(LoadedFile(whole_path(path), round(time.perf_counter() - start, 4), tensors))
 
-    def put_into_module(self, module: nn.Module, state: Any, result: Any) -> None:
-        """Weights were put into a module."""
-        file = self._source_of(state)
+    def module_loaded(self, module: nn.Module, state_dict: Any, result: Any) -> None:
+        """Remember a `load_state_dict` of a module."""
         missing, unexpected = getattr(result, "missing_keys", ()), getattr(result, "unexpected_keys", ())
-        self.modules.append(IntoModule(weakref.ref(module), file, frozenset(missing), len(unexpected)))
+        source = self._source_of(state_dict)
+        self.modules.append(ModuleLoad(weakref.ref(module), source, frozenset(missing), len(unexpected)))
 
-    def put_into(self, thing: Any, state: Any) -> None:
-        """A state was put into an optimizer or a gradient scaler."""
-        if len(self._others) >= _LOADS:
-            self._others = {key: entry for key, entry in self._others.items() if entry[0]() is not None}
-        if len(self._others) < _LOADS:
-            self._others[id(thing)] = (weakref.ref(thing), self._source_of(state))
+    def object_loaded(self, target: Any, state_dict: Any) -> None:
+        """Remember a `load_state_dict` of an optimizer or a gradient scaler."""
+        if len(self._objects) >= _MAX_LOADS:
+            self._objects = {key: entry for key, entry in self._objects.items() if entry[0]() is not None}
+        if len(self._objects) < _MAX_LOADS:
+            self._objects[id(target)] = (weakref.ref(target), self._source_of(state_dict))
 
-    # Questions
+    # Queries
 
-    def was_put_into(self, thing: Any) -> bool:
-        """Whether this optimizer or scaler was given a state."""
-        known = self._others.get(id(thing))
-        return known is not None and known[0]() is thing
+    def has_loaded(self, target: Any) -> bool:
+        """Whether this optimizer or scaler got a state."""
+        entry = self._objects.get(id(target))
+        return entry is not None and entry[0]() is target
 
-    def file_for(self, thing: Any) -> LoadedFile | None:
-        """Where that state came from."""
-        return self._others[id(thing)][1] if self.was_put_into(thing) else None
+    def file_of(self, target: Any) -> LoadedFile | None:
+        """The file that the state of this optimizer or scaler came from."""
+        return self._objects[id(target)][1] if self.has_loaded(target) else None
 
-    def whole_in(self, tensor: torch.Tensor) -> LoadedFile | None:
-        """The file in which this very tensor came: a model that was pickled as a whole."""
-        return next((file for file in reversed(self._files) if any(known() is tensor for known in file.tensors)), None)
+    def file_with(self, tensor: torch.Tensor) -> LoadedFile | None:
+        """The file that this tensor object came from: the model was pickled as a whole."""
+        return next((file for file in reversed(self._files) if any(ref() is tensor for ref in file.tensors)), None)
 
     @property
     def paths(self) -> list[str]:
-        """The newest files that were read."""
+        """The last files that were read."""
         return [file.path for file in self._files]
 
-    @property
-    def anything(self) -> bool:
-        """Whether any state was put into anything."""
-        return bool(self.modules or self._others or self._files)
+    def __bool__(self) -> bool:
+        return bool(self.modules or self._objects or self._files)
 
-    def _source_of(self, state: Any) -> LoadedFile | None:
-        """The file that a state came from: by its tensors; before the first step, else the last one that was read."""
+    def _source_of(self, state_dict: Any) -> LoadedFile | None:
+        """Find the file of a state dict by its tensors; before the first step the last file read is the fallback."""
         if not self._files:
             return None
-        given = {id(tensor): tensor for _, tensor in islice(tensors_in(state), _ASKED)}
+        tensors = {id(tensor): tensor for _, tensor in islice(tensors_in(state_dict), _COMPARED_TENSORS)}
         for file in reversed(self._files):
-            if any(given.get(id(tensor)) is tensor for known in file.tensors if (tensor := known()) is not None):
-                return self._tell(file)
-        return self._tell(self._files[-1]) if self._news.newest() is None else None
+            if any(tensors.get(id(tensor)) is tensor for ref in file.tensors if (tensor := ref()) is not None):
+                return self._logged(file)
+        return self._logged(self._files[-1]) if self._log.newest() is None else None
 
-    def _tell(self, file: LoadedFile) -> LoadedFile:
-        if not file.told:
-            file.told = True
-            self._news.row("loaded", path=file.path, seconds=file.seconds)
+    def _logged(self, file: LoadedFile) -> LoadedFile:
+        if not file.is_logged:
+            file.is_logged = True
+            self._log.row("loaded", path=file.path, seconds=file.seconds)
         return file
 
 
-def _some_of(content: Any) -> Iterable[torch.Tensor]:
+def _sample_tensors(content: Any) -> Iterable[torch.Tensor]:
     parts = dict.values(content) if isinstance(content, dict) else [content]
-    return (tensor for part in parts for _, tensor in islice(tensors_in(part), _PER_PART))
+    return (tensor for part in parts for _, tensor in islice(tensors_in(part), _TENSORS_PER_PART))

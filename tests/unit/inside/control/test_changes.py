@@ -16,7 +16,7 @@ from holdfast.signals.run_folder import RunFolder
 
 @pytest.fixture(autouse=True)
 def no_side_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "_start_outside", lambda run: None)
+    monkeypatch.setattr(watching, "_start_side_process", lambda run: None)
 
 
 def changes(folder: Path) -> list[str]:

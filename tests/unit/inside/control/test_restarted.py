@@ -48,7 +48,7 @@ def test_a_loader_without_workers_is_made_without_the_options_that_need_some() -
         loader = DataLoader(DATA, batch_size=4, num_workers=4, prefetch_factor=8, persistent_workers=True, timeout=60)
         assert loader.num_workers == 0 and len(list(loader)) == 2
     finally:
-        taps.remove()
+        taps.restore()
     assert DataLoader(DATA, num_workers=3).num_workers == 3
 
 

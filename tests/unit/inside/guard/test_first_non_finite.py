@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from every_case import every_case
-from torch import nn
 
-from holdfast.inside.guard.first_non_finite import FirstNonFinite, first_bad, forward_order
+from holdfast.inside.guard.first_non_finite import FirstNonFinite, first_bad
 
 ORDER = ["stem.weight", "body.0.weight", "body.0.bias", "body.1.weight", "head.weight"]
 
@@ -25,7 +24,7 @@ def test_bad_up_to_a_layer_began_in_that_layer() -> None:
     found = judged("stem.weight", "body.0.weight", "body.0.bias")
     assert (found.parameter, found.module, found.began_in, found.bad, found.of) == ("stem.weight", "stem", "body.0", 3, 5)
     assert found.words == (
-        "In forward order all 3 gradients up to body.0.bias are bad and from body.1.weight on they are finite: "
+        "In forward order all 3 gradients up to body.0.bias are not finite and from body.1.weight on they are: "
         "it began in the backward pass of body.0."
     )
 
@@ -33,14 +32,14 @@ def test_bad_up_to_a_layer_began_in_that_layer() -> None:
 def test_only_one_bad_gradient_began_in_its_own_module() -> None:
     found = judged("body.1.weight")
     assert (found.parameter, found.began_in) == ("body.1.weight", "body.1")
-    assert found.words.startswith("Only the gradient of body.1.weight is bad")
+    assert found.words.startswith("Only the gradient of body.1.weight is not finite")
 
 
 @every_case(
     ("loss_finite", "began_in", "words"),
     [
-        (None, None, "came with the loss"),
-        (False, None, "The loss itself is not finite"),
+        (None, None, "it began in the loss function or in the forward pass"),
+        (False, None, "The loss is not finite"),
         (True, "head", "the backward pass of the loss or of head"),
     ],
 )
@@ -53,7 +52,7 @@ def test_all_bad_came_with_the_loss_unless_that_is_finite(loss_finite: bool | No
 def test_bad_here_and_there_is_told_as_it_is() -> None:
     found = judged("stem.weight", "body.1.weight")
     assert (found.parameter, found.began_in) == ("stem.weight", "body.1")
-    assert "2 gradients, the last body.1.weight, are bad" in found.words
+    assert "2 gradients, the last body.1.weight, are not finite" in found.words
     assert "down to the last layer" in judged("body.1.weight", "head.weight").words
 
 
@@ -65,10 +64,3 @@ def test_parameters_without_a_gradient_are_left_out_and_an_unknown_number_counts
 def test_the_model_itself_has_no_name() -> None:
     found = first_bad(["scale", "head.weight"], {"scale": 1, "head.weight": 0})
     assert found is not None and (found.module, found.began_in) == ("", "") and "the model itself" in found.words
-
-
-def test_the_order_is_that_of_registration_or_of_execution() -> None:
-    model = nn.ModuleDict({"last": nn.Linear(2, 1), "first": nn.Linear(2, 2)})
-    assert forward_order(model) == ["last.weight", "last.bias", "first.weight", "first.bias"]
-    wrapped = nn.DataParallel(model)
-    assert forward_order(wrapped, ["first", "last", "first"]) == ["first.weight", "first.bias", "last.weight", "last.bias"]

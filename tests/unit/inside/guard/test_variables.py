@@ -8,7 +8,7 @@ import torch
 from every_case import every_case
 from torch import nn
 
-from holdfast.inside.guard.failure_context import about_variables
+from holdfast.inside.guard.failure_context import variable_evidence
 
 MODEL = nn.Linear(4, 3)
 
@@ -18,7 +18,7 @@ def step(inputs: Any, labels: torch.Tensor | None = None, *, half: bool = False)
     batch = inputs["x"] if isinstance(inputs, dict) else inputs
     logits = MODEL(batch)
     scores = logits.half() if half else logits  # noqa: F841 - it is only there
-    return about_variables()
+    return variable_evidence()
 
 
 def test_a_variable_that_is_not_finite_is_named_with_its_place() -> None:
@@ -40,7 +40,7 @@ def test_outputs_and_weights_that_are_bad_are_no_input() -> None:
         MODEL.weight[0, 0] = torch.nan
     try:
         parameter, output = MODEL.weight, MODEL(torch.ones(8, 4))  # noqa: F841 - they are only there
-        assert about_variables()["input"] == "finite"
+        assert variable_evidence()["input"] == "finite"
     finally:
         with torch.no_grad():
             MODEL.weight.copy_(weight)
@@ -49,7 +49,7 @@ def test_outputs_and_weights_that_are_bad_are_no_input() -> None:
 def test_a_mask_and_a_saved_state_are_no_bad_input() -> None:
     mask = torch.zeros(4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), -torch.inf)  # noqa: F841 - it is only there
     state = {"model": {"fc.weight": torch.full((2, 2), torch.nan)}}  # noqa: F841 - it is only there
-    assert about_variables()["input"] == "finite"
+    assert variable_evidence()["input"] == "finite"
 
 
 def test_finite_data_is_said_to_be_finite_and_nothing_more() -> None:
@@ -58,7 +58,7 @@ def test_finite_data_is_said_to_be_finite_and_nothing_more() -> None:
 
 def test_labels_beyond_the_classes_are_named() -> None:
     said = step(torch.randn(4, 4), torch.tensor([0, 1, 3, 2]))["labels"]
-    assert said.startswith("`labels`") and said.endswith("1 of 4 are beyond the 3 classes, such as 3")
+    assert said.startswith("`labels`") and said.endswith("1 of 4 labels are out of range for 3 classes, for example 3")
 
 
 def test_values_that_half_precision_cannot_hold_are_told_where_it_is_used() -> None:

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from holdfast.inside.observers import batches as batches_module
 from holdfast.inside.observers import saved_batch as batch_file
-from holdfast.inside.observers.batches import Batches, look_at_input
+from holdfast.inside.observers.batch_contents import input_status
+from holdfast.inside.observers.batches import Batches
 from holdfast.inside.taps.registry import Taps
 
 NAN, INF = float("nan"), float("inf")
@@ -60,7 +61,7 @@ def drawn() -> Iterator[Batches]:
     batches.install(taps)
     taps.wrap("torch.utils.data.dataloader._BaseDataLoaderIter.__next__", next_batch)
     yield batches
-    taps.remove()
+    taps.restore()
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_labels_that_a_script_pops_are_kept() -> None:
 
 
 def test_of_many_large_batches_the_oldest_values_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches_module, "_REMEMBERED_BYTES", 1000)
+    monkeypatch.setattr(batches_module, "_MAX_BYTES", 1000)
     batches = Batches()
     for _ in range(5):
         batches.note(None, torch.zeros(100))
@@ -205,7 +206,7 @@ class Sample:
     ],
 )
 def test_values_that_are_not_finite_are_told_by_field_and_sample(batch: Any, words: str) -> None:
-    assert look_at_input(batch) == words
+    assert input_status(batch) == words
 
 
 def at_once(job: Callable[[], None]) -> None:
@@ -222,11 +223,11 @@ def test_a_plain_batch_is_read_back_without_running_anything(drawn: Batches, tmp
     data = TensorDataset(torch.arange(4.0), torch.tensor([0.0, NAN, 0.0, 0.0]))
     next(iter(DataLoader(Subset(data, [3, 1]), batch_size=2)))
     random = {"numpy": np.random.get_state(), "torch": torch.get_rng_state()}
-    saved = drawn.save(tmp_path, 12, {"net": {"weight": torch.ones(2)}}, random, at_once, scale=8.0)
+    saved = drawn.save(tmp_path, 12, {"net": {"weight": torch.ones(2)}}, random, at_once)
     assert (saved.file, saved.left_out, saved.pickled) == (str(tmp_path / "step-000012.pt"), [], False)
     assert (saved.input, saved.bad_samples) == ("field 1: 1 of 2 values is NaN, in sample 1", [1])
     content = torch.load(tmp_path / "step-000012.pt", weights_only=True)
-    assert content["batches"][0]["batch"][0].tolist() == [3.0, 1.0] and content["scale"] == 8.0
+    assert content["batches"][0]["batch"][0].tolist() == [3.0, 1.0]
     beside = json.loads((tmp_path / "step-000012.json").read_text())
     assert (beside["dataset"], beside["indices"], beside["dataset_indices"]) == ("Subset", [[0, 1]], [[3, 1]])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000012.json", "step-000012.pt"]
@@ -286,5 +287,5 @@ def test_looking_and_remembering_give_no_warnings(drawn: Batches) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _batch in DataLoader(Numbers(), batch_size=5):
-            look_at_input(drawn.current()[0].batch)
+            input_status(drawn.current()[0].batch)
             drawn.end_step()

@@ -130,7 +130,7 @@ def test_a_graph_that_outlives_the_sampled_step_leaves_no_times_in_a_later_one(s
 
 
 def test_timing_ends_after_a_number_of_passes(sampler: ModuleSampler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modules, "_AT_MOST", 20)
+    monkeypatch.setattr(modules, "_MAX_PASSES", 20)
     model = small()
     sampler.start([model], CPU)
     for _ in range(50):

@@ -73,7 +73,7 @@ def test_a_tracker_that_holds_the_training_is_told_with_its_function(
         assert found == []
     else:
         (evidence,) = found
-        assert evidence["error"] == "mlflow.log_metric held the training for 9.0 s" and evidence["waits_in"] == told
+        assert evidence["error"] == "mlflow.log_metric stalled the training for 9.0 s" and evidence["waits_in"] == told
 
 
 def test_a_training_that_goes_on_is_not_looked_at(run: Callable[..., RunFolder]) -> None:
