@@ -1,15 +1,20 @@
 """The code blocks of the documentation, and how they are run.
 
-    ```console    lines that start with `$ ` are commands; the lines under them show what they print, and are not compared
+    ```console    lines that start with `$ ` are commands; the lines under a command are compared with what it prints
     ```bash, sh   one script
     ```python     one program
     ```text, sql, json, toml, yaml   never run
 
+A line `…` stands for any lines, `…` at the end of a line for the rest of it. A command with no lines under it may print anything.
 A comment on the line above a block says what is special about it:
 
     <!-- run: with a live training -->   from here to the end of the page a training runs, `runs/live`
-    <!-- run: stop after 3 s -->         a command that goes on for ever: Ctrl-C ends it
-    <!-- run: exits 1 -->                a command that answers "something is wrong"
+    <!-- run: stop after 3 s -->         the command never ends: Ctrl-C stops it
+    <!-- run: exits 1 -->                the command reports a problem
+    <!-- run: numbers vary -->           numbers with their units, dates, bars and line breaks are not compared
+    <!-- run: output varies -->          the output depends on the machine: not compared
+
+Several can be combined: `<!-- run: with a live training, numbers vary -->`.
 """
 
 from __future__ import annotations
@@ -65,6 +70,21 @@ class Block:
             return re.findall(r"^\$ ((?:.*\\\n)*.*)$", joined, re.MULTILINE)
         return [self.body]
 
+    @property
+    def outputs(self) -> list[str]:
+        """What the page shows under each command."""
+        if self.language != "console" or "output varies" in self.how:
+            return ["" for _ in self.commands]
+        return re.split(r"^\$ (?:.*\\\n)*.*\n", self.body.replace("\\\n> ", "\\\n"), flags=re.MULTILINE)[1:]
+
+    def shows(self, place: int, printed: str) -> bool:
+        """Whether the page shows what the command at this place printed."""
+        shown = self.outputs[place].rstrip()
+        if not shown:
+            return True
+        plain = masked if "numbers vary" in self.how else stripped
+        return re.fullmatch(_pattern(plain(shown)), plain(printed), re.DOTALL) is not None
+
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
@@ -76,6 +96,22 @@ def blocks_of(page: Path) -> list[Block]:
         Block(page, text.count("\n", 0, found.start()) + 1, found["language"], found["how"] or "", found["body"])
         for found in _BLOCK.finditer(text)
     ]
+
+
+def stripped(text: str) -> str:
+    """The lines without what nobody sees: spaces at their ends, empty lines at the end."""
+    return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
+
+
+def masked(text: str) -> str:
+    """The words in their order, with `#` for every number with its unit, and for every bar of a plot."""
+    text = re.sub(r"\b[0-9a-f]{7,}\b|[+-]?\b\d[\d,.:/%-]*(?:e[+-]?\d+)?(?:\s?(?:(?:[µm]?s|min|h|[KMGT]i?B|B)\b|%))?", "#", text)
+    text = re.sub(r"[▁-█▏-▉·]+", "#", text)
+    return " ".join(text.split())
+
+
+def _pattern(shown: str) -> str:
+    return re.sub(r"\\?…|\\\.\\\.\\\.", lambda _: ".*", re.escape(shown))
 
 
 def left_out(command: str) -> bool:
@@ -114,7 +150,7 @@ class Workplace:
         """As in a fresh terminal with the project's environment activated."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "MAKE", "PYTEST"))}
         path = f"{self.folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        return {**kept, "PATH": path, "XDG_RUNTIME_DIR": str(self.folder / "runtime"), "COLUMNS": "120"}
+        return {**kept, "PATH": path, "XDG_RUNTIME_DIR": str(self.folder / "runtime"), "COLUMNS": "100"}
 
     def type(self, block: Block) -> None:
         """Run a block as its language and its comment say, and fail as it fails."""
@@ -122,11 +158,13 @@ class Workplace:
             self._start_training()
         seconds = re.search(r"stop after (\d+) s", block.how)
         expected = re.search(r"exits (\d+)", block.how)
-        for command in block.commands:
+        for place, command in enumerate(block.commands):
             if not left_out(command):
-                self._run(block, command, float(seconds[1]) if seconds else None, int(expected[1]) if expected else 0)
+                printed = self._run(block, command, float(seconds[1]) if seconds else None, int(expected[1]) if expected else 0)
+                shown = block.outputs[place].rstrip()
+                assert block.shows(place, printed), f"{block}: `{command}` printed\n\n{printed}\n\nbut the page shows\n\n{shown}"
 
-    def _run(self, block: Block, command: str, stop_after: float | None, expected: int) -> None:
+    def _run(self, block: Block, command: str, stop_after: float | None, expected: int) -> str:
         words = [sys.executable, "-c", command] if block.language == "python" else ["bash", "-ec", command]
         process = self._start(words, subprocess.PIPE)
         if stop_after:
@@ -141,6 +179,7 @@ class Workplace:
             codes = {0, 130, -signal.SIGINT}
         assert process.returncode in codes, f"{block}: `{command}` exited {process.returncode}:\n{printed.decode()}"
         assert not stop_after or printed.strip(), f"{block}: `{command}` printed nothing"
+        return printed.decode()
 
     def _start(self, words: list[str], output: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

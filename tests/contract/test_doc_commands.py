@@ -1,4 +1,4 @@
-"""Every command and every program in README and docs runs as it is written."""
+"""Every command and every program in README and docs runs as it is written, and prints what the page shows."""
 
 from __future__ import annotations
 
@@ -13,23 +13,17 @@ def has_commands(page: Path) -> bool:
 
 
 SLOW = (
-    "plan",
-    "repro",
-    "compare",
-    "data",
-    "loader_benchmark",
-    "resume_watch",
-    "replay",
-    "choose",
-    "resume",
-    "journal",
-    "drills",
-    "supervisor",
-    "guard",
     "backtrace",
-    "inside",
+    "before_the_run",
+    "checkpoints",
     "cluster",
-    "visualize",
+    "data",
+    "diagnose",
+    "drills",
+    "inside",
+    "recording",
+    "resume",
+    "run",
 )  # their verbs have tests of their own
 WITH_COMMANDS = [
     pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.slow] if page.stem in SLOW else [])
