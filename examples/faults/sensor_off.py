@@ -9,8 +9,8 @@ class SensorOff(Fault):
     expected = Expected(findings=("non-finite-loss", "non-finite-input"), causes=("data-non-finite",), survivable=True)
     needs = ("float-inputs",)
 
-    def batch(self, batch, scene):
+    def batch(self, batch, context):
         def switch_off(inputs):
             inputs[:, 0] = float("nan")
 
-        return scene.change_inputs(batch, switch_off)
+        return context.change_inputs(batch, switch_off)

@@ -20,7 +20,7 @@ def read_trainer_state(state: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[Row]:
-    """One JSON object a line; lines that are none are passed over."""
+    """One JSON object a line; lines that are none are skipped."""
     for line in lines:
         if line.lstrip()[:1] == "{":
             try:
@@ -45,12 +45,12 @@ def read_list(rows: Iterable[Any]) -> Iterator[Row]:
 
 def numbers_in(row: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """The numbers of an object, those inside others under their path."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name, value in row.items():
         if isinstance(value, bool):
             continue
         if isinstance(value, (int, float)) or (isinstance(value, str) and value.lower().lstrip("+-") in _NOT_FINITE):
-            found[f"{prefix}{name}"] = float(value)
+            values[f"{prefix}{name}"] = float(value)
         elif isinstance(value, Mapping) and len(prefix) < 60:
-            found |= numbers_in(value, f"{prefix}{name}/")
-    return found
+            values |= numbers_in(value, f"{prefix}{name}/")
+    return values
