@@ -36,7 +36,7 @@ def test_the_table_fits_100_columns_and_holds_each_code_in_one_piece() -> None:
 
 def test_the_table_tells_a_miss_and_a_wrong_cause_from_the_rest() -> None:
     text = rendered(SCORES)
-    assert text.count("NOT SEEN") == 1 and text.count("✗") == 1 and text.count("✓") == 1 and "not put in" in text
+    assert text.count("NOT SEEN") == 1 and text.count("✗") == 1 and text.count("✓") == 1 and "not injected" in text
 
 
 def test_rows_of_one_fault_are_told_apart_by_policy_and_seed() -> None:
@@ -48,12 +48,12 @@ def test_a_line_as_a_run_ends_says_what_was_seen_done_and_survived() -> None:
     assert line(GOOD) == "nan-batch at step 200, heal: non-finite-loss at once, cause data-non-finite; survived"
     assert line(MISSED) == "checkpoint-truncated at step 200, heal: NOT SEEN; not survived (exit 1)"
     assert "after 31 steps" in line(WRONG) and "(WRONG)" in line(WRONG)
-    assert line(NOT_PUT_IN) == "corrupted-weight: could not be put in: the run ended after 120 steps"
-    assert line(SkippedFault("train", "slow-worker", "no loader workers")) == "slow-worker: left out, no loader workers"
+    assert line(NOT_PUT_IN) == "corrupted-weight: could not be injected: the run ended after 120 steps"
+    assert line(SkippedFault("train", "slow-worker", "no loader workers")) == "slow-worker: skipped, no loader workers"
 
 
 def test_a_control_that_raises_something_is_called_a_false_alarm() -> None:
-    assert line(score_control(CONTROL)).endswith("accuracy 0.9; nothing raised")
+    assert line(score_control(CONTROL)).endswith("accuracy 0.9; no findings")
     assert line(score_control(made_trial(raised=(raised("hang"),)))).endswith("FALSE ALARM: hang")
 
 

@@ -43,7 +43,7 @@ def test_steps_are_for_all_faults_or_for_one() -> None:
 
 @every_case("text", ["step=x", "epoch=3", "-5", "", "inf-pixel=3"])
 def test_what_is_no_step_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no step"):
+    with pytest.raises(UsageError, match="is not a step"):
         read_at([text], ["nan-batch"])
 
 
@@ -74,7 +74,7 @@ def test_faults_in_a_sequence_come_in_order_and_apart() -> None:
 
 def test_what_ends_or_fills_a_run_is_not_put_into_a_sequence() -> None:
     assert "first step" in why_not_in_sequence("unshuffled", "")
-    assert "no run goes on" in why_not_in_sequence("memory-leak", "")
+    assert "no run survives" in why_not_in_sequence("memory-leak", "")
     assert not why_not_in_sequence("nan-batch", "")
 
 
@@ -87,7 +87,7 @@ def test_what_a_training_lacks_is_said_in_words() -> None:
 @every_case(
     ("text", "said"),
     [
-        ("x = 1\n", "holds no fault"),
+        ("x = 1\n", "contains no fault"),
         ("from holdfast.drills import Fault\nclass F(Fault):\n    code = 'nan-batch'\n", "already"),
         ("from holdfast.drills import Fault\nclass F(Fault):\n    code = 'mine'\n", "no `what`"),
         ("def broken(:\n", "cannot be loaded: SyntaxError"),
