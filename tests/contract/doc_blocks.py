@@ -13,6 +13,7 @@ A comment on the line above a block says what is special about it:
     <!-- run: exits 1 -->                the command reports a problem
     <!-- run: numbers vary -->           numbers with their units, dates, bars and line breaks are not compared
     <!-- run: output varies -->          the output depends on the machine: not compared
+    <!-- run: in a terminal -->          the command prints to a terminal, not into a pipe
 
 Several can be combined: `<!-- run: with a live training, numbers vary -->`.
 """
@@ -47,6 +48,7 @@ LEFT_OUT = {
     "make bench": "takes minutes and is about numbers",
     "make clean": "removes what the next command needs",
 }
+_IN_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
 _BLOCK = re.compile(r"^(?:<!-- run: (?P<how>.*?) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _COPIED = ("Makefile", "pyproject.toml", "setup.py", "constraints.txt", "README.md", "docs", "examples")
 _LINKED = ("src", "tests", "benchmarks")  # a thousand files that no command writes to
@@ -150,7 +152,7 @@ class Workplace:
         """As in a fresh terminal with the project's environment activated."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "MAKE", "PYTEST"))}
         path = f"{self.folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        return {**kept, "PATH": path, "XDG_RUNTIME_DIR": str(self.folder / "runtime"), "COLUMNS": "100"}
+        return {**kept, "PATH": path, "XDG_RUNTIME_DIR": str(self.folder / "runtime"), "COLUMNS": "100", "TERM": "dumb"}
 
     def type(self, block: Block) -> None:
         """Run a block as its language and its comment say, and fail as it fails."""
@@ -166,6 +168,8 @@ class Workplace:
 
     def _run(self, block: Block, command: str, stop_after: float | None, expected: int) -> str:
         words = [sys.executable, "-c", command] if block.language == "python" else ["bash", "-ec", command]
+        if "in a terminal" in block.how:
+            words = [sys.executable, "-c", _IN_A_TERMINAL, *words]
         process = self._start(words, subprocess.PIPE)
         if stop_after:
             select.select([process.stdout], [], [], 600)  # it is stopped so long after its first words, however late those come
@@ -179,7 +183,7 @@ class Workplace:
             codes = {0, 130, -signal.SIGINT}
         assert process.returncode in codes, f"{block}: `{command}` exited {process.returncode}:\n{printed.decode()}"
         assert not stop_after or printed.strip(), f"{block}: `{command}` printed nothing"
-        return printed.decode()
+        return printed.decode().replace("\r", "").replace(f"{self.folder}/", "")
 
     def _start(self, words: list[str], output: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

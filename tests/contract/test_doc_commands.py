@@ -62,3 +62,29 @@ def test_only_listed_commands_are_left_out() -> None:
     assert left_out("make test") and left_out(".venv/bin/pip install x")
     assert not left_out("make testing") and not left_out("make help")
     assert all(LEFT_OUT.values())
+
+
+SHOWN = "$ holdfast ps\nrun   step\nlive   120\n$ holdfast tail\n"
+
+
+def shown(how: str, body: str = SHOWN) -> Block:
+    return Block(ROOT / "README.md", 1, "console", how, body)
+
+
+def test_output_that_differs_from_the_page_is_noticed() -> None:
+    assert shown("").shows(0, "run   step\nlive   120  \n") and shown("").shows(1, "whatever it prints\n")
+    assert not shown("").shows(0, "run   step\nlive   121\n") and not shown("").shows(0, "run   step\n")
+
+
+def test_where_numbers_vary_words_must_still_agree() -> None:
+    assert shown("numbers vary").shows(0, "run     step\nlive  2,055\n")
+    assert not shown("numbers vary").shows(0, "run     step\nfirst  2,055\n")
+    sizes = shown("numbers vary", "$ x\nread 9 KB in 0.2 s, 14:03:12, loss 1e-3\n")
+    assert sizes.shows(0, "read 67.7 MB in 120 ms, 05:08:29, loss 0.25\n") and not sizes.shows(
+        0, "read 9 KB in 0.2 s, 14:03:12\n"
+    )
+
+
+def test_an_ellipsis_stands_for_what_is_not_shown() -> None:
+    assert shown("", "$ x\nfirst\n…\nlast\n").shows(0, "first\nmore\nand more\nlast\n")
+    assert not shown("", "$ x\nfirst\n…\nlast\n").shows(0, "first\nmore\n")

@@ -51,7 +51,7 @@ def assert_survives(
         directory=Path.cwd(),
     )
     source = load_faults(Path(fault_file)).get(fault, "") if fault_file is not None else ""
-    find(fault, source)  # an unknown one is told before anything runs
+    find(fault, source)  # an unknown fault is an error before anything runs
     control = _control(training, policy, seed)
     missing = missing_requirements(fault, source, control.facts.get("have", ()))
     if missing:

@@ -44,7 +44,7 @@ class Training:
     words: tuple[str, ...]
     name: str
     environment: Mapping[str, str] = field(default_factory=dict)
-    metric: str | None = None  # its name; found if nobody says
+    metric: str | None = None  # its name; detected by default
     resume_args: str | None = None
     hang_after: str | None = None
     directory: Path | None = None  # where it runs; without one, in an empty folder of each run's own

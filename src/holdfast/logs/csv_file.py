@@ -37,7 +37,7 @@ def looks_like_table(lines: list[str]) -> bool:
     return len(header) > 1 and len(names) >= len(header) - 1 and len(numeric) * 2 >= max(1, len(filled))
 
 
-def looks_like_numbers(lines: list[str]) -> bool:
+def looks_like_number_list(lines: list[str]) -> bool:
     """Whether each line is a number and nothing else, as `numpy.savetxt` writes a list of losses."""
     lines = [line for line in lines if line.strip()][:_LOOK]
     return len(lines) > 1 and all(parse_number(line) is not None for line in lines)
@@ -49,7 +49,7 @@ def header_of(lines: list[str]) -> list[str]:
     return _names(next(_cells(lines, _delimiter(lines)))) if lines else []
 
 
-def read_numbers(lines: Iterable[str], name: str) -> Iterator[Row]:
+def read_number_list(lines: Iterable[str], name: str) -> Iterator[Row]:
     """A row for each line, under one name."""
     for line in lines:
         if (value := parse_number(line)) is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.errors import LogUnreadable
 from holdfast.logs import mlflow_store, not_logs, tensorboard_files, wandb_run
-from holdfast.logs.csv_file import header_of, looks_like_numbers, looks_like_table, read_numbers, read_table
+from holdfast.logs.csv_file import header_of, looks_like_number_list, looks_like_table, read_number_list, read_table
 from holdfast.logs.exports import runs_in_export, tag_of_export
 from holdfast.logs.folders import read_folder
 from holdfast.logs.json_file import read_lines, read_list, read_trainer_state
@@ -73,8 +73,8 @@ def _from_text(path: Path, name: str, text: str) -> list[Curves]:
         lines.pop()  # it may have been cut
     if looks_like_table(lines):
         return _from_table(path, name, header_of(lines))
-    if looks_like_numbers(lines):
-        return curves_of(read_numbers(lines_of(path), path.name.partition(".")[0]), name=name, source="numbers")
+    if looks_like_number_list(lines):
+        return curves_of(read_number_list(lines_of(path), path.name.partition(".")[0]), name=name, source="numbers")
     runs = curves_of(read_text(lines_of(path)), name=name, source="text")
     if not any(curves.points for curves in runs):  # only progress bars then
         runs = curves_of(read_text(lines_of(path), bars=True), name=name, source="text")

@@ -1,4 +1,4 @@
-"""Rows of a log, as readers give them, become curves: runs told apart, steps put in order, losses of several parts added up."""
+"""From rows of a log to curves: runs separated, steps ordered, partial losses summed."""
 
 from __future__ import annotations
 

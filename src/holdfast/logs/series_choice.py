@@ -1,4 +1,4 @@
-"""Which series is which, said by the user where names do not say it: the training's loss, the held-out loss, the metric."""
+"""Which series is the training loss, the held-out loss and the metric, set by the user where names do not tell."""
 
 from __future__ import annotations
 

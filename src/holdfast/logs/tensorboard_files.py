@@ -25,7 +25,7 @@ _Point = tuple[str, int, float]  # tag, step, value
 
 
 def read_events(files: Sequence[Path], *, name: str, below: Path | None = None) -> list[Curves]:
-    """The runs in event files: a later file that begins again where an earlier one began is another run, else it goes on.
+    """The runs in event files: a later file that begins again where an earlier one began is a new run, else it continues that run.
 
     `below`: the folder whose subfolders' names (`train`, `validation`) belong to the names of the series.
     """
@@ -36,13 +36,13 @@ def read_events(files: Sequence[Path], *, name: str, below: Path | None = None) 
         for tag, step, value in _points(file):
             new_run.add(f"{prefix}{tag}", step, value)
         if new_run.columns:
-            again = next((run for run in runs[::-1] if run.goes_on_with(new_run)), None)
+            again = next((run for run in runs[::-1] if run.continues_in(new_run)), None)
             if again is None:
                 runs.append(new_run)
             else:
-                again.take(new_run)
+                again.merge(new_run)
     titles = [name] if len(runs) == 1 else [f"{name} #{number}" for number in range(1, len(runs) + 1)]
-    return [run_of(run.told(), name=title, source="tensorboard") for title, run in zip(titles, runs, strict=True)]
+    return [run_of(run.with_epochs(), name=title, source="tensorboard") for title, run in zip(titles, runs, strict=True)]
 
 
 class _Run:
@@ -57,18 +57,18 @@ class _Run:
             self.columns[tag], self.first[tag] = Column(), step
         self.columns[tag].add(step, value)
 
-    def goes_on_with(self, other: _Run) -> bool:
+    def continues_in(self, other: _Run) -> bool:
         """Whether a later file adds to this run: other series, or the same from further on."""
         both = self.columns.keys() & other.columns.keys()
         return all(other.first[tag] > self.first[tag] for tag in both)
 
-    def take(self, other: _Run) -> None:
+    def merge(self, other: _Run) -> None:
         for tag, column in other.columns.items():
             for step, value in column.points():
                 self.add(tag, step, value)
 
-    def told(self) -> dict[str, Column]:
-        """The columns, those of the epoch put beside the others."""
+    def with_epochs(self) -> dict[str, Column]:
+        """The columns; where an epoch was logged, each point has its epoch."""
         named = [tag for tag in self.columns if tag.lower().rpartition("/")[2] in EPOCH_NAMES]
         if not named or len(named) == len(self.columns):
             return self.columns

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from holdfast.errors import LogUnreadable
-from holdfast.logs.json_file import numbers_in, read_lines
+from holdfast.logs.json_file import numeric_fields, read_lines
 from holdfast.logs.lines import lines_of
 from holdfast.logs.protobuf import Field, fields, signed
 from holdfast.logs.rows import Row, curves_of
@@ -25,7 +25,7 @@ MARK = b":W&B"
 _BLOCK = 32 << 10
 _HEAD = struct.Struct("<IHB")  # checksum, length, kind
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_LARGEST = 8 << 20  # a record of numbers is small; the rest of a larger one is passed over
+_LARGEST = 8 << 20  # a record of numbers is small; the rest of a larger one is skipped
 _HISTORY, _ITEM, _STEP = 2, 1, 2
 _KEY, _NESTED, _TRUTH, _INTEGER, _NUMBER, _JSON, _VALUE_JSON = 1, 2, 4, 5, 6, 8, 16
 
@@ -89,7 +89,7 @@ def _item(parts: list[Field]) -> dict[str, float]:
         if field == _INTEGER and isinstance(value, int):
             return {name: float(signed(value))}
         if field in (_JSON, _VALUE_JSON) and isinstance(value, bytes):
-            return numbers_in({name: json.loads(value)})
+            return numeric_fields({name: json.loads(value)})
     return {}
 
 

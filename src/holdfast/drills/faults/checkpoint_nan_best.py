@@ -22,7 +22,7 @@ class CheckpointNanBest(Fault):
     def update(self, context: FaultContext) -> None:
         """From here on the next state that is taken is the one."""
         if not any(value.is_floating_point() for value in context.model.state_dict().values() if isinstance(value, torch.Tensor)):
-            raise CannotHappen("the model has no weights of floating-point numbers")
+            raise CannotHappen("the model has no floating-point weights")
         taken = False
 
         def spoil(_module: Any, state: dict[str, Any], *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""One batch of numbers that are far too large: a sample that was not normalised, an outlier. The next one is as usual."""
+"""One batch of numbers that are far too large: a sample that was not normalised, an outlier. The next one is normal."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The learning rate falls to a thousandth of itself: a schedule with a wrong unit, a typo. Nothing is learned from there on.
 
-It is seen and told, not repaired: a script may lower its rate as it likes, and no harm is done that could be undone.
+It is reported, not repaired: a script may lower its rate as it likes, and no harm is done that could be undone.
 """
 
 from __future__ import annotations

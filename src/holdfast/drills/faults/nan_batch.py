@@ -9,7 +9,7 @@ from holdfast.drills.injection.context import FaultContext
 
 
 class NanBatch(Fault):
-    """All numbers of one batch become NaN."""
+    """All inputs of one batch become NaN."""
 
     code = "nan-batch"
     what = "all inputs of one batch are NaN"

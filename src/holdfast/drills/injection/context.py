@@ -119,7 +119,7 @@ class FaultContext:
             last = batch[-1]
             if isinstance(last, torch.Tensor) and not last.is_floating_point():
                 return type(batch)([*batch[:-1], _changed(last, change)])
-        raise CannotHappen("the batches hold no labels")
+        raise CannotHappen("the batches have no labels")
 
 
 def _change_floats(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -140,7 +140,7 @@ def _change_floats(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
     result = visit(batch)
     if not done:
-        raise CannotHappen("the batches hold no floating-point numbers")
+        raise CannotHappen("the batches have no floating-point values")
     return result
 
 
