@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = ("console", "bash", "sh", "python")
 NOT_RUN = ("text", "sql", "json", "toml", "yaml", "html", "mermaid")
-LEFT_OUT = {
+SKIPPED = {
     "git clone": "needs the network",
     "pip install": "needs the network",
     "make demo": "is `holdfast demo` after the set-up, which has its own test",
@@ -116,9 +116,9 @@ def _pattern(shown: str) -> str:
     return re.sub(r"\\?…|\\\.\\\.\\\.", lambda _: ".*", re.escape(shown))
 
 
-def left_out(command: str) -> bool:
+def is_skipped(command: str) -> bool:
     """Whether a command is one of the few that are not run here, for a stated reason."""
-    return any(re.search(rf"(^|[ /]){re.escape(words)}\b", command) for words in LEFT_OUT)
+    return any(re.search(rf"(^|[ /]){re.escape(words)}\b", command) for words in SKIPPED)
 
 
 class Workplace:
@@ -161,7 +161,7 @@ class Workplace:
         seconds = re.search(r"stop after (\d+) s", block.how)
         expected = re.search(r"exits (\d+)", block.how)
         for place, command in enumerate(block.commands):
-            if not left_out(command):
+            if not is_skipped(command):
                 printed = self._run(block, command, float(seconds[1]) if seconds else None, int(expected[1]) if expected else 0)
                 shown = block.outputs[place].rstrip()
                 assert block.shows(place, printed), f"{block}: `{command}` printed\n\n{printed}\n\nbut the page shows\n\n{shown}"

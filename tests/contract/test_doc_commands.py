@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from doc_blocks import LEFT_OUT, NOT_RUN, PAGES, ROOT, RUN, Block, Workplace, blocks_of, left_out
+from doc_blocks import NOT_RUN, PAGES, ROOT, RUN, SKIPPED, Block, Workplace, blocks_of, is_skipped
 
 
 def has_commands(page: Path) -> bool:
-    return any(block.language in RUN and not all(map(left_out, block.commands)) for block in blocks_of(page))
+    return any(block.language in RUN and not all(map(is_skipped, block.commands)) for block in blocks_of(page))
 
 
 SLOW = (
@@ -58,10 +58,10 @@ def test_commands_are_told_from_what_they_print() -> None:
     assert block.commands == ["holdfast ps", "holdfast query \\\n  'SELECT 1'"]
 
 
-def test_only_listed_commands_are_left_out() -> None:
-    assert left_out("make test") and left_out(".venv/bin/pip install x")
-    assert not left_out("make testing") and not left_out("make help")
-    assert all(LEFT_OUT.values())
+def test_only_listed_commands_are_skipped() -> None:
+    assert is_skipped("make test") and is_skipped(".venv/bin/pip install x")
+    assert not is_skipped("make testing") and not is_skipped("make help")
+    assert all(SKIPPED.values())
 
 
 SHOWN = "$ holdfast ps\nrun   step\nlive   120\n$ holdfast tail\n"

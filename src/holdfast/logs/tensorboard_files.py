@@ -25,7 +25,7 @@ _Point = tuple[str, int, float]  # tag, step, value
 
 
 def read_events(files: Sequence[Path], *, name: str, below: Path | None = None) -> list[Curves]:
-    """The runs in event files: a later file that begins again where an earlier one began is a new run, else it continues that run.
+    """The runs in event files: a later file that begins where an earlier one began is a new run, else it continues that run.
 
     `below`: the folder whose subfolders' names (`train`, `validation`) belong to the names of the series.
     """
