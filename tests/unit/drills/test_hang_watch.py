@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drills import hanging
+from holdfast.drills import hang_watch
 from holdfast.drills.hang_watch import HangWatch, counted
 from holdfast.signals.run_folder import RunFolder
 
@@ -17,8 +17,8 @@ STILL = 0.3
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    monkeypatch.setattr(hanging, "_STILL", STILL)
-    monkeypatch.setattr(hanging, "_LOOK", 0.0)
+    monkeypatch.setattr(hang_watch, "_STILL", STILL)
+    monkeypatch.setattr(hang_watch, "_LOOK", 0.0)
     step_to(tmp_path, 5)
     return RunFolder.create(tmp_path, "run")
 
