@@ -72,7 +72,7 @@ peers: $(INSTALLED)  ## the same faults as others see them; writes docs/peers.md
 
 docs: $(INSTALLED)  ## write the generated pages again
 	$(BIN)/python -m holdfast.signals.describe > docs/schema.md.new && mv docs/schema.md.new docs/schema.md
-	$(BIN)/python -m holdfast.inside.taps docs/capture.md
+	$(BIN)/python -m holdfast.inside.taps.registry docs/capture.md
 	$(BIN)/python -m holdfast.diagnosis.describe docs/failures
 
 clean:  ## remove .venv and everything else that was made here, but no runs
@@ -81,7 +81,7 @@ clean:  ## remove .venv and everything else that was made here, but no runs
 
 # Two sets: what a user needs, and what the tests need on top. Each is made again whenever the dependencies change. The marks
 # are set last: an interrupted install is not taken for one.
-$(PRODUCT): pyproject.toml setup.py constraints.txt src/holdfast/inside/capture/_by_address.c src/holdfast/probe/attach/_enter.c
+$(PRODUCT): pyproject.toml setup.py constraints.txt src/holdfast/inside/gradients/_by_address.c src/holdfast/probe/attach/_enter.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
 	  echo "error: Holdfast needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
 	  echo "  fix: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 2; }

@@ -5,8 +5,8 @@ import sys
 from setuptools import Extension, setup
 
 BY_ADDRESS = Extension(
-    "holdfast.inside.capture._by_address",
-    ["src/holdfast/inside/capture/_by_address.c"],
+    "holdfast.inside.gradients._by_address",
+    ["src/holdfast/inside/gradients/_by_address.c"],
     extra_compile_args=["-O3"],
     optional=True,  # without it the same numbers come from torch, a little slower
 )

@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from holdfast.inside.arm import armed
-from holdfast.inside.hooks import Hooks
 from holdfast.inside.policy import Policy
 from holdfast.inside.scope import Scope
+from holdfast.inside.taps.hooks import Hooks
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.segment import Segment
 

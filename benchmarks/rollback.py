@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from holdfast.state.background import Helper
-from holdfast.state.host_memory import available_memory
+from holdfast.state.host_copy import available_memory
 from holdfast.state.snapshots import Snapshots
 from holdfast.state.training_state import TrainingState
 

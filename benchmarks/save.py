@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from holdfast.state.host_memory import available_memory
+from holdfast.state.host_copy import available_memory
 from holdfast.state.store import CheckpointStore
 
 BAR = 0.1

@@ -24,6 +24,7 @@ LEVELS = {
     "detectors": 4,
     "logs": 4,
     "__init__": 4,  # `import holdfast`: hands out `watch`, which lives in inside
+    "injected": 4,  # replay, plan and repro: the script started again for another purpose
     "inside": 3,
     "probe": 3,
     "state": 2,

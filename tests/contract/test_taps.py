@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.inside.taps import ALWAYS, COLLECTIVES, GUARD, TAPS, page
+from holdfast.inside.taps.registry import ALWAYS, COLLECTIVES, GUARD, TAPS, page
 
 DOCS = Path(__file__).parents[2] / "docs"
 AT_MOST = 25

@@ -15,9 +15,9 @@ from holdfast_run import PYTHON, Done, typed
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from warm_command import WarmCommand
 
-from holdfast.inside.capture.batches import Batches
-from holdfast.inside.discovery import find_living, find_roots
-from holdfast.inside.taps import Taps
+from holdfast.inside.discovery import find_live_objects, find_roots
+from holdfast.inside.observers.batches import Batches
+from holdfast.inside.taps.registry import Taps
 from holdfast.signals.run_folder import RunFolder
 
 SCRIPT = """
@@ -101,7 +101,7 @@ def keeping(folder: Path, *, at: int | None = None) -> Iterator[Batches]:
         nonlocal steps
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if steps == at or any(not torch.isfinite(p.grad).all() for p in parameters):
-            (model,) = find_roots(find_living().modules, parameters)
+            (model,) = find_roots(find_live_objects().modules, parameters)
             batches.save(folder, steps, dict(model.state_dict()), {}, lambda job: job())
             raise Kept
         batches.end_step()

@@ -78,7 +78,7 @@ def test_losses_and_norms_are_the_true_ones_and_nothing_waits_for_the_gpu(tmp_pa
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_each_gradient_kind_is_read_right_by_the_kernel(dtype: torch.dtype) -> None:
-    from holdfast.inside.capture.gradients_cuda import GradientKernel, can_be_read_by_kernel
+    from holdfast.inside.gradients.cuda import GradientKernel, can_be_read_by_kernel
 
     torch.manual_seed(0)
     tensors = [torch.randn(n, device="cuda").to(dtype) for n in (1, 3, 1000, 65536, 65537, 1_000_003)]
@@ -100,7 +100,7 @@ def test_each_gradient_kind_is_read_right_by_the_kernel(dtype: torch.dtype) -> N
 
 
 def test_an_expanded_gradient_is_never_read_by_address() -> None:
-    from holdfast.inside.capture.gradients_cuda import can_be_read_by_kernel
+    from holdfast.inside.gradients.cuda import can_be_read_by_kernel
 
     assert not can_be_read_by_kernel([torch.ones(1, device="cuda").expand(1_000_000)])
 

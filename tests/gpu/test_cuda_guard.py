@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 import holdfast
 from holdfast.inside.arm import armed
-from holdfast.inside.capture import device
+from holdfast.inside.gradients import device_reader as device
 from holdfast.inside.scope import Scope
 from holdfast.signals.run_folder import RunFolder
 
@@ -125,7 +125,7 @@ def test_a_bad_update_is_left_out_however_far_the_host_is_ahead_of_the_gpu(guard
         optimizer.zero_grad()
         model(x[step]).square().mean().backward()
         optimizer.step()
-    courier = armed().session.scopes[0].trainings[0].courier
+    reader = armed().runtime.scopes[0].trainings[0].reader
     run.close()
-    assert courier.waits > 0
+    assert reader.waits > 0
     assert all(parameter.isfinite().all() for parameter in model.parameters())

@@ -14,7 +14,7 @@ from torch import nn
 import holdfast
 from holdfast.inside import watch as watching
 from holdfast.inside.arm import armed
-from holdfast.inside.capture.non_finite import bad_tensors
+from holdfast.inside.gradients.non_finite import bad_tensors
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 

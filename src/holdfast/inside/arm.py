@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import faulthandler
 import importlib
 import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from io import TextIOWrapper
 from pathlib import Path
 
-from holdfast.inside.hooks import Hooks
-from holdfast.inside.last_words import FOLDER, listen
-from holdfast.inside.outlive import stay_alive_without
+from holdfast.inside.control.restarted import restarted
+from holdfast.inside.observers.heartbeat import HEARTBEAT
+from holdfast.inside.orphaned_output import stay_alive_without
 from holdfast.inside.policy import Policy, read_rules
-from holdfast.inside.pulse import PULSE
-from holdfast.inside.restarted import restarted
+from holdfast.inside.runtime import Runtime
 from holdfast.inside.scope import Scope
-from holdfast.inside.session import Session
+from holdfast.inside.taps.hooks import Hooks
 from holdfast.signals.pulse import SAVING
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.stack_signal import answer_signal
@@ -32,17 +33,17 @@ class Armed:
     """The one session of this process and its hooks; hooks are in place while there is something to record."""
 
     def __init__(self) -> None:
-        self.session = Session()
+        self.runtime = Runtime()
         self._hooks: Hooks | None = None
         report.recorder = self
-        os.register_at_fork(after_in_child=self.session.after_fork)
+        os.register_at_fork(after_in_child=self.runtime.after_fork)
         atexit.register(self.close_all)
 
     def add(self, scope: Scope) -> None:
         """Begin to record into a scope; the newest is asked first."""
-        self.session.scopes.insert(0, scope)
+        self.runtime.scopes.insert(0, scope)
         if self._hooks is None:
-            self._hooks = Hooks(self.session)
+            self._hooks = Hooks(self.runtime)
             self._hooks.install()
         elif scope.policy.acts and not self._hooks.guards:
             self._hooks.remove()
@@ -50,8 +51,8 @@ class Armed:
 
     def remove(self, scope: Scope) -> None:
         """End a scope, and take the hooks out with the last one."""
-        self.session.close(scope)
-        if not self.session.scopes and self._hooks is not None:
+        self.runtime.close(scope)
+        if not self.runtime.scopes and self._hooks is not None:
             self._hooks.remove()
             self._hooks = None
 
@@ -59,18 +60,18 @@ class Armed:
 
     def recorded_run(self) -> RunFolder | None:
         """The run that is being recorded, if one is."""
-        return self.session.scopes[0].run if self.session.scopes else None
+        return self.runtime.scopes[0].run if self.runtime.scopes else None
 
     def state_loaded(self, origin: Mapping[str, str]) -> None:
         """A training resumes from a checkpoint."""
-        if self.session.scopes:
-            self.session.state_loaded()
-        for scope in self.session.scopes:
+        if self.runtime.scopes:
+            self.runtime.state_loaded()
+        for scope in self.runtime.scopes:
             scope.origin = dict(origin)
 
     def while_saving(self) -> AbstractContextManager[None]:
         """While the training thread waits for a save."""
-        return PULSE.during(SAVING)
+        return HEARTBEAT.during(SAVING)
 
     def while_unseen(self) -> AbstractContextManager[None]:
         """While optimizer steps are made that are not the training's."""
@@ -78,15 +79,15 @@ class Armed:
 
     def close_all(self) -> None:
         """At the end of the process: write what is under way."""
-        for scope in list(self.session.scopes):
+        for scope in list(self.runtime.scopes):
             with contextlib.suppress(Exception):
-                self._say_unseen(scope)
+                self._report_unseen(scope)
             with contextlib.suppress(Exception):
                 self.remove(scope)
 
-    def _say_unseen(self, scope: Scope) -> None:
+    def _report_unseen(self, scope: Scope) -> None:
         """A script that computes gradients and makes no step that can be seen must not pass for one that was watched."""
-        calls = self.session.gradient_calls
+        calls = self.runtime.gradient_calls
         if calls >= _MANY_GRADIENTS and not scope.run.recordings():
             words = f"gradients were computed {calls:,} times with torch.autograd.grad or torch.func, and no optimizer stepped"
             scope.step_back(NOTHING_SEEN, RuntimeError(words))
@@ -117,7 +118,7 @@ def arm_from_environment() -> None:
         folder = os.environ.get("HOLDFAST_RUN")
         if not folder:
             return
-        armed().session.registry.is_whole = True
+        armed().runtime.registry.is_whole = True
         armed().add(
             Scope(
                 RunFolder(Path(folder)),
@@ -130,11 +131,11 @@ def arm_from_environment() -> None:
         with contextlib.suppress(OSError):
             answer_signal(Path(folder) / FOLDER)  # first, for at the end it is the last to tidy up there
             listen(RunFolder(Path(folder)))
-        told = restarted()
-        if told is not None and told.checkpoint is not None:
-            from holdfast.inside.trainers import resume_with
+        restart = restarted()
+        if restart is not None and restart.checkpoint is not None:
+            from holdfast.inside.control.restarted import resume_with
 
-            resume_with(told.checkpoint)
+            resume_with(restart.checkpoint)
         supervisor = os.environ.get("HOLDFAST_SUPERVISOR", "")
         if supervisor.isdigit():
             stay_alive_without(int(supervisor))
@@ -148,3 +149,26 @@ def arm_from_environment() -> None:
                 severity="warning",
                 evidence={"what": "arming", "error": f"{type(error).__name__}: {error}"},
             )
+
+
+FOLDER = "faults"
+_kept: list[TextIOWrapper] = []  # faulthandler keeps the number of the file, not the file
+
+
+def listen(run: RunFolder) -> None:
+    """Have the stacks of a crash written to `faults/PID.txt`; an empty file is removed when the process ends well."""
+    if faulthandler.is_enabled() or _kept:
+        return
+    folder = run.path / FOLDER
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{os.getpid()}.txt"
+    file = path.open("w", encoding="utf-8")
+    _kept.append(file)
+    faulthandler.enable(file=file, all_threads=True)
+    atexit.register(_remove_if_empty, path, os.getpid())
+
+
+def _remove_if_empty(path: Path, pid: int) -> None:
+    with contextlib.suppress(OSError):
+        if pid == os.getpid() and path.stat().st_size == 0:
+            path.unlink()

@@ -36,7 +36,7 @@ def _arm(folder: Path, policy: str, budget: float) -> None:
     from holdfast.inside.scope import Scope
     from holdfast.signals.run_folder import RunFolder
 
-    armed().session.feeds.joins_late = True
+    armed().runtime.feeds.joins_late = True
     armed().add(Scope(RunFolder(folder), budget=budget, policy=Policy(policy), follows_children=True))
 
 
@@ -44,4 +44,4 @@ def _is_armed() -> bool:
     arm: Any = sys.modules.get("holdfast.inside.arm")
     there = getattr(arm, "_armed", None)
     waits = any(type(finder).__name__ == "TorchFinder" for finder in sys.meta_path)
-    return waits or bool(there is not None and there.session.scopes)
+    return waits or bool(there is not None and there.runtime.scopes)

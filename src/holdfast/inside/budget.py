@@ -1,8 +1,8 @@
-"""How much Holdfast may cost, what it did cost, and how often the costly things may be done.
+"""How much Holdfast may cost, what it has cost, and how often the expensive measurements are taken.
 
-The loss and the finiteness of the gradients are read at every step, whatever they cost. Everything else is a
-*luxury*: per-parameter norms, weight norms, module times, looks at inputs. Each luxury is done every so many steps, so that
-its measured cost, spread over the steps between, stays within its share of what is left of the budget.
+The loss and the finiteness of the gradients are read at every step. Everything else is a *sampled metric*: per-parameter norms,
+weight norms, module times, input statistics. Each is measured every so many steps, so that its measured cost, spread over the
+steps between, stays within its share of the remaining budget.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import time
 from dataclasses import dataclass, field
 
 _MEMORY = 0.9  # weight of the past in the running means of a step's costs
-_AT_MOST_EVERY = 10  # steps between two samples of a luxury, at least, unless everything is sampled
+_AT_MOST_EVERY = 10  # steps between two samples of a sampled metric, at least, unless everything is sampled
 _NEVER_LESS = 0.1  # of the budget stays for the luxuries, even where what is always done takes all of it
-_AT_LEAST_EVERY = 2000  # however tight the budget, a luxury is done once in so many steps
+_AT_LEAST_EVERY = 2000  # however tight the budget, a sampled metric is done once in so many steps
 MEETING = 100  # steps; see Budget.meeting
 _CLOSER, _CLOSER_EVERY = ("parameters", "weights"), 64  # out of turn: no more than once in so many steps, on the whole
 _HIGH, _LOW = 8.0, 20.0  # times its usual scatter that a loss lies high, and times that a rate fell
@@ -21,7 +21,7 @@ _OPENING_STEPS = 500  # a short run sees samples early; a long one is sampled by
 
 
 @dataclass(slots=True)
-class Luxury:
+class SampledMetric:
     """One thing that is done on some steps only."""
 
     name: str
@@ -49,13 +49,13 @@ class Budget:
     rate: float = 0.0  # the learning rate of the step before
     meeting: int = 0  # with several ranks: every so many steps all of them take the norms of their weights, to be compared
     started: float = field(default_factory=time.monotonic)
-    luxuries: dict[str, Luxury] = field(
+    luxuries: dict[str, SampledMetric] = field(
         default_factory=lambda: {
-            "parameters": Luxury("parameters", share=0.35, first_step=1),
-            "weights": Luxury("weights", share=0.25, first_step=2),
-            "modules": Luxury("modules", share=0.30, first_step=3),
-            "inputs": Luxury("inputs", share=0.05, first_step=1, with_update=False),
-            "held-out": Luxury("held-out", share=0.05, first_step=1, with_update=False),
+            "parameters": SampledMetric("parameters", share=0.35, first_step=1),
+            "weights": SampledMetric("weights", share=0.25, first_step=2),
+            "modules": SampledMetric("modules", share=0.30, first_step=3),
+            "inputs": SampledMetric("inputs", share=0.05, first_step=1, with_update=False),
+            "held-out": SampledMetric("held-out", share=0.05, first_step=1, with_update=False),
         }
     )
 
@@ -67,32 +67,32 @@ class Budget:
         self.always += (1 - _MEMORY) * (always_seconds - self.always)
 
     def charge(self, name: str, seconds: float) -> None:
-        """Book what one sample of a luxury cost."""
-        luxury = self.luxuries[name]
-        luxury.samples += 1
-        if luxury.cost is not None:
-            luxury.cost = (luxury.cost + seconds) / 2
-        elif luxury.samples > 1:  # the first one also warms up: compiles, writes names down
-            luxury.cost = seconds
+        """Book what one sample of a sampled metric cost."""
+        metric = self.luxuries[name]
+        metric.samples += 1
+        if metric.cost is not None:
+            metric.cost = (metric.cost + seconds) / 2
+        elif metric.samples > 1:  # the first one also warms up: compiles, writes names down
+            metric.cost = seconds
 
     def due(self, name: str, step: int) -> bool:
-        """Whether this step is one on which the luxury is done; says yes at most once a step."""
-        luxury = self.luxuries[name]
+        """Whether this step is one on which the sampled metric is done; says yes at most once a step."""
+        metric = self.luxuries[name]
         if name in self.always_done:
-            return step >= luxury.first_step
+            return step >= metric.first_step
         meets = self.meeting and name == "parameters" and step % self.meeting == 0 and step > 0
-        if step < luxury.next_step and not meets:
+        if step < metric.next_step and not meets:
             return False
         now = time.monotonic()
-        early = step < luxury.first_step
-        luxury.next_step = luxury.first_step if early else step + self.interval(name)
+        early = step < metric.first_step
+        metric.next_step = metric.first_step if early else step + self.interval(name)
         soonest = min(other.next_step for other in self.luxuries.values() if other.with_update)
         if self.meeting:
             soonest = min(soonest, step - step % self.meeting + self.meeting)
         self.next_step = 0 if self.always_done else soonest
-        if early or (not meets and step > _OPENING_STEPS and now - luxury.last_time < self._pause(now)):
+        if early or (not meets and step > _OPENING_STEPS and now - metric.last_time < self._pause(now)):
             return False
-        luxury.last_time = now
+        metric.last_time = now
         return True
 
     def note(self, step: int, loss: float, rate: float) -> None:
@@ -114,12 +114,12 @@ class Budget:
         self.next_step = 0
 
     def interval(self, name: str) -> int:
-        """Steps between two samples of a luxury, so that it fits into its share."""
-        luxury = self.luxuries[name]
-        if luxury.cost is None or self.step_seconds <= 0.0:
+        """Steps between two samples of a sampled metric, so that it fits into its share."""
+        metric = self.luxuries[name]
+        if metric.cost is None or self.step_seconds <= 0.0:
             return _AT_MOST_EVERY
         whole = self.fraction * self.step_seconds
-        steps = luxury.cost / (luxury.share * max(whole - self.always, _NEVER_LESS * whole))
+        steps = metric.cost / (metric.share * max(whole - self.always, _NEVER_LESS * whole))
         return int(min(max(steps, _AT_MOST_EVERY), _AT_LEAST_EVERY)) + 1
 
     def _pause(self, now: float) -> float:

@@ -21,7 +21,7 @@ from holdfast.state.parameters import plain_name as plain_name
 
 
 @dataclass(frozen=True, slots=True)
-class Living:
+class LiveObjects:
     """What of interest was alive when it was asked."""
 
     modules: list[nn.Module]
@@ -49,7 +49,7 @@ class Registry:
 
         return __init__
 
-    def living_with(self, parameters: Iterable[torch.Tensor]) -> Living | None:
+    def live_objects_with(self, parameters: Iterable[torch.Tensor]) -> LiveObjects | None:
         """What is alive, if the modules that hold these parameters are all known."""
         if not self.is_whole:
             return None
@@ -57,7 +57,7 @@ class Registry:
         held = {id(parameter) for module in modules for parameter in module._parameters.values()}
         if not all(id(parameter) in held for parameter in parameters):
             return None
-        return Living(modules, [one for reference in list(self._optimizers.values()) if (one := reference()) is not None])
+        return LiveObjects(modules, [one for reference in list(self._optimizers.values()) if (one := reference()) is not None])
 
 
 def _note(known: dict[int, weakref.ref[Any]], thing: Any) -> None:
@@ -66,7 +66,7 @@ def _note(known: dict[int, weakref.ref[Any]], thing: Any) -> None:
         known[key] = weakref.ref(thing, lambda _: known.pop(key, None))
 
 
-def find_living() -> Living:
+def find_live_objects() -> LiveObjects:
     """Ask the garbage collector for all modules and optimizers."""
     modules: list[nn.Module] = []
     optimizers: list[torch.optim.Optimizer] = []
@@ -80,7 +80,7 @@ def find_living() -> Living:
             modules.append(thing)
         elif wanted == 2 and "_optimizer_step_pre_hooks" in vars(thing):  # a wrapper around an optimizer has none
             optimizers.append(thing)
-    return Living(modules, optimizers)
+    return LiveObjects(modules, optimizers)
 
 
 def _kind_of(kind: type) -> int:

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from holdfast.inside.capture.untrained import Change, Untrained
 from holdfast.inside.discovery import named
+from holdfast.inside.observers.parameters import Change, Untrained
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING_INT
 

@@ -9,16 +9,16 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from holdfast.inside.capture.checkpoint_news import CheckpointNews
-from holdfast.inside.capture.loader import Loader
-from holdfast.inside.capture.loads import Loads
-from holdfast.inside.capture.losses import Losses
-from holdfast.inside.capture.memory import ProcessMemory
-from holdfast.inside.capture.saves import Saves
 from holdfast.inside.discovery import Registry
+from holdfast.inside.observers.checkpoint_log import CheckpointLog
+from holdfast.inside.observers.loader import Loader
+from holdfast.inside.observers.losses import Losses
+from holdfast.inside.observers.memory import ProcessMemory
+from holdfast.inside.observers.trackers import Trackers
 from holdfast.inside.scope import Scope
+from holdfast.inside.taps.loads import Loads
+from holdfast.inside.taps.saves import Saves
 from holdfast.inside.thread_state import Feeds, ThreadState
-from holdfast.inside.trackers import Trackers
 from holdfast.inside.training import Training
 
 Optimizer = torch.optim.Optimizer
@@ -29,9 +29,9 @@ class Process:
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
-        self.here, self.feeds, self.memory, self.registry = ThreadState(), Feeds(), ProcessMemory(), Registry()
-        news = CheckpointNews(lambda: self.scopes)
-        self.saves, self.loads, self.trackers = Saves(news), Loads(news), Trackers(news)
+        self.thread, self.feeds, self.memory, self.registry = ThreadState(), Feeds(), ProcessMemory(), Registry()
+        checkpoint_log = CheckpointLog(lambda: self.scopes)
+        self.saves, self.loads, self.trackers = Saves(checkpoint_log), Loads(checkpoint_log), Trackers(checkpoint_log)
         self.began = time.time()
         self.gradient_calls = 0  # of `torch.autograd.grad`, by the script or by `torch.func`
         self.of_optimizer: dict[int, tuple[weakref.ref[Optimizer], Training | None]] = {}
@@ -51,11 +51,11 @@ class Process:
     @property
     def losses(self) -> Losses:
         """The losses that this thread has gone backward from since its last step."""
-        return self.here.losses
+        return self.thread.losses
 
     @property
     def loader(self) -> Loader:
         """What this thread draws its batches from."""
-        if self.here.feed is None:
-            self.here.feed = self.feeds.for_drawing(None)
-        return self.here.feed.loader
+        if self.thread.feed is None:
+            self.thread.feed = self.feeds.for_drawing(None)
+        return self.thread.feed.loader

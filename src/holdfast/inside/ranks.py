@@ -18,7 +18,7 @@ from holdfast.state.ranks import is_sharded as is_sharded
 from holdfast.state.ranks import world_size as world_size
 
 
-class Together:
+class RankAgreement:
     """The ranks among which the parameters of one optimizer are sharded; all of them come to each of its collectives.
 
     Whatever a rank has to say, on the host or on a device, it says as one float64 in the same place: who has nothing says 0.0.
@@ -49,7 +49,7 @@ class Together:
         return vote
 
 
-def sharing_ranks(parameters: Iterable[torch.Tensor]) -> tuple[Together | None, str]:
+def sharing_ranks(parameters: Iterable[torch.Tensor]) -> tuple[RankAgreement | None, str]:
     """Who shares these parameters; None if nobody does. The words say why it is not known, if it is not."""
     sharded = [parameter for parameter in parameters if is_sharded(parameter)]
     if not sharded or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -62,7 +62,7 @@ def sharing_ranks(parameters: Iterable[torch.Tensor]) -> tuple[Together | None, 
     if any(not others or not others <= ranks for others, _, _ in found):
         return None, "the ranks that hold shards of one optimizer's parameters are not one known group"
     device: torch.device = getattr(sharded[0], "_local_tensor", sharded[0]).device
-    return Together(groups, device, copies=copies), ""
+    return RankAgreement(groups, device, copies=copies), ""
 
 
 _Found = tuple[set[int], list[Any], int]  # ranks, the groups that reach them one after the other, copies of each shard

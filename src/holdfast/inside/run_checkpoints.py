@@ -13,9 +13,9 @@ from torch import nn
 
 from holdfast.checkpoints.manifest import MANIFEST
 from holdfast.errors import CannotRestore, UsageError
-from holdfast.inside.discovery import find_living, find_roots
-from holdfast.inside.reflexes.averages import Averages
-from holdfast.inside.restarted import restarted
+from holdfast.inside.control.restarted import restarted
+from holdfast.inside.discovery import find_live_objects, find_roots
+from holdfast.inside.guard.averages import Averages
 from holdfast.inside.training import Training
 from holdfast.state.checkpoint_parts import SavedState
 from holdfast.state.parameters import Optimizer, optimizer_parameters
@@ -122,7 +122,7 @@ class RunCheckpoints:
         elif models and optimizers:
             own, roots = optimizers, models
         else:
-            living = find_living()
+            living = find_live_objects()
             own = optimizers or living.optimizers
             roots = models or find_roots(living.modules, [p for optimizer in own for p in optimizer_parameters(optimizer)])
         places = {id(one): number for number, one in enumerate((*models, *optimizers))}

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from holdfast.inside.metrics import Logged, write_logged
+from holdfast.inside.guard.averages import Averages
+from holdfast.inside.observers.metrics import Logged, write_logged
 from holdfast.inside.policy import OBSERVE, Policy
-from holdfast.inside.reflexes.averages import Averages
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
 from holdfast.state.background import Helper

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from holdfast.inside.capture.evaluation import EvaluationPhase
-from holdfast.inside.capture.loader import Loader
-from holdfast.inside.capture.losses import Losses
 from holdfast.inside.manual_updates import FIRST_LOOK, ManualUpdates, Search
+from holdfast.inside.observers.evaluations import EvaluationPhase
+from holdfast.inside.observers.loader import Loader
+from holdfast.inside.observers.losses import Losses
 
 if TYPE_CHECKING:  # loaded under a policy that acts
-    from holdfast.inside.capture.batches import Batches
+    from holdfast.inside.observers.batches import Batches
 
 _FEEDS_AT_MOST = 16  # of threads that have ended
 
 
-class Feed:
+class DataFeed:
     """What one training learns from: its loader and, under a policy that acts, the batches of the step under way."""
 
     def __init__(self, loader: Loader) -> None:
@@ -38,7 +38,7 @@ class ThreadState(threading.local):
     def __init__(self) -> None:
         self.losses = Losses()
         self.cost = 0.0  # seconds spent in events that belong to no training yet
-        self.feed: Feed | None = None
+        self.feed: DataFeed | None = None
         self.steps_under_way = 0  # a step inside a step (an optimizer that drives another) is part of it
         self.in_closure = self.in_backward = self.reached_update = False
         self.scaler: Any = None
@@ -56,19 +56,19 @@ class Feeds:
 
     def __init__(self) -> None:
         self.joins_late = False  # whether a training may have been under way, in the middle of a pass, before anyone looked
-        self._feeds: list[Feed] = []
+        self._feeds: list[DataFeed] = []
         self._batches: Batches | None = None  # the first, which knows what loaders have asked their samplers for
 
     def keep_batches(self) -> Batches:
         """From now on the batches of each step are kept; one that listens to what loaders ask their samplers for."""
-        from holdfast.inside.capture.batches import Batches
+        from holdfast.inside.observers.batches import Batches
 
         self._batches = self._batches or Batches()
         for feed in self._feeds:
             feed.batches = feed.batches or Batches(self._batches.asked)
         return self._batches
 
-    def for_drawing(self, iterator: Any) -> Feed:
+    def for_drawing(self, iterator: Any) -> DataFeed:
         """The feed of a thread that draws for the first time: that of an ended one with the same data, or a new one."""
         for feed in self._feeds:
             if not feed.drawn_by.is_alive() and feed.loader.is_main(iterator):  # a thread for each pass
@@ -76,7 +76,7 @@ class Feeds:
                 return feed
         return self._add()
 
-    def for_training(self, own: Feed | None) -> Feed:
+    def for_training(self, own: DataFeed | None) -> DataFeed:
         """The feed of a thread whose training begins."""
         here = threading.current_thread()
         feed = own
@@ -91,10 +91,10 @@ class Feeds:
         """In a forked child."""
         self._feeds.clear()
 
-    def _add(self) -> Feed:
+    def _add(self) -> DataFeed:
         if len(self._feeds) >= _FEEDS_AT_MOST:
             self._feeds = [feed for feed in self._feeds if feed.drawn_by.is_alive() or feed.trained_by is not None]
-        feed = Feed(Loader(joins_late=self.joins_late))
+        feed = DataFeed(Loader(joins_late=self.joins_late))
         self._feeds.append(feed)
         if self._batches is not None:
             self.keep_batches()

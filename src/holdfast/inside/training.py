@@ -15,30 +15,29 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from holdfast.inside import step_row as at
 from holdfast.inside.budget import Budget
-from holdfast.inside.capture.device import Courier, own_values
-from holdfast.inside.capture.inputs import Inputs
-from holdfast.inside.capture.loader import Loader
-from holdfast.inside.capture.losses import Losses
-from holdfast.inside.capture.memory import ProcessMemory, gpu_memory
-from holdfast.inside.capture.modules import ModuleSampler, ModuleTime
-from holdfast.inside.capture.weights import WeightSample, plain_weights
-from holdfast.inside.capture.zeroing import Zeroing, tell_not_zeroed
-from holdfast.inside.gathering import Gathering
-from holdfast.inside.member import Member, parameters_of
-from holdfast.inside.members import Members
+from holdfast.inside.gradients.device_reader import DeviceReader, own_values
+from holdfast.inside.gradients.step_metrics import StepMetrics
+from holdfast.inside.members import Member, Members, parameters_of
 from holdfast.inside.models import Models
-from holdfast.inside.publishing import Publisher
+from holdfast.inside.observers import step_columns as at
+from holdfast.inside.observers.inputs import Inputs
+from holdfast.inside.observers.loader import Loader
+from holdfast.inside.observers.losses import Losses
+from holdfast.inside.observers.memory import ProcessMemory, gpu_memory
+from holdfast.inside.observers.modules import ModuleSampler, ModuleTime
+from holdfast.inside.observers.parameters import WeightSample, plain_weights
+from holdfast.inside.observers.step_table import StepTable
+from holdfast.inside.observers.zero_grad import ZeroGradCheck, report_not_zeroed
 from holdfast.inside.shield import Shield
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING, MISSING_INT
 
 if TYPE_CHECKING:  # loaded under a policy that acts
-    from holdfast.inside.control import Control
-    from holdfast.inside.door.settings import Settings
-    from holdfast.inside.reflexes.guard import Guard
-    from holdfast.inside.witness import Witness
+    from holdfast.inside.control.control import Control
+    from holdfast.inside.control.settings import Settings
+    from holdfast.inside.guard.first_failure import FirstFailure
+    from holdfast.inside.guard.guard import Guard
 
 _WRITE_EVERY = 0.05  # seconds; the rows of shorter steps wait so long for each other
 _UNWRITTEN_AT_MOST = 64
@@ -55,35 +54,35 @@ class Training(Members):
         super().__init__(loader, Models(recorder), first)
         self.recorder, self.losses, self.memory, self.budget = recorder, losses, memory, budget
         self.guard: Guard | None = None  # under a policy that acts; see guarding.py
-        self.witness: Witness | None = None  # under one that does not
+        self.first_failure: FirstFailure | None = None  # under one that does not
         self.control: Control | None = None  # under one that repairs
         self.changes: Settings | None = None  # once someone has changed a setting from outside
-        self.publisher = Publisher(recorder)
+        self.step_table = StepTable(recorder)
         self.cost = 0.0  # seconds that Holdfast took since the last row was finished
         self.evaluated = 0.0  # seconds of evaluation since the last step
         self.sampler = ModuleSampler(memory, recorder.step_back)
         self.inputs = Inputs()
-        self.courier: Courier | None = None  # once there are gradients on a GPU; that of the main optimizer, if it has some
-        self._couriers: dict[torch.device, Courier] = {}
-        self._gathering: Gathering | None = None
-        self._inner: Gathering | None = None  # the update of an inner loop that is under way
-        self._read_early: Gathering | None = None
+        self.reader: DeviceReader | None = None  # once there are gradients on a GPU; that of the main optimizer, if it has some
+        self._readers: dict[torch.device, DeviceReader] = {}
+        self._metrics: StepMetrics | None = None
+        self._inner: StepMetrics | None = None  # the update of an inner loop that is under way
+        self._read_early: StepMetrics | None = None
         self._early_at = 0
         self._clip_norm: float | None = None
         self._norm_is_shared = False  # whether the norm that the script computes takes several ranks to tell
         self._backwards = 0
         self._sample: WeightSample | None = None
-        self._zeroing = Zeroing()
-        self._luxury_cost, self._sampling_cost = 0.0, 0.0
+        self._zero_grad_check = ZeroGradCheck()
+        self._sampled_cost, self._sampling_cost = 0.0, 0.0
         self._ended_at: float | None = None
         self._memory_at = self._gpu_memory_at = 0.0
         self._workers_rss: int | None = None
         self._written_at = 0.0
         self._writing = threading.Lock()
-        luxury = Shield(recorder.step_back)  # its own: what is sampled may fail, and what is done at every step goes on
-        self._read_each, self._take_sample = luxury(self._read_each_one), luxury(self._sample_weights)
-        self._compare, self._times = luxury(self._compare_weights), luxury(self._module_times)
-        self._start_times = luxury(self._sample_modules)
+        metric = Shield(recorder.step_back)  # its own: what is sampled may fail, and what is done at every step goes on
+        self._read_each, self._take_sample = metric(self._read_each_one), metric(self._sample_weights)
+        self._compare, self._times = metric(self._compare_weights), metric(self._module_times)
+        self._start_times = metric(self._sample_modules)
         recorder.every_second(self._each_second)
 
     def use_models(self, roots: Iterable[nn.Module]) -> None:
@@ -119,9 +118,9 @@ class Training(Members):
         if isinstance(norm, torch.Tensor) and own_values(norm) is None:
             self._norm_is_shared = True  # from the next step on the gradients are read before they are clipped
         elif all_of_them and not self._has_read_early():
-            gathering = Gathering(self.courier_for(parameters[0].device))
-            gathering.add("norm", norm)
-            self._keep_early(gathering)
+            metrics = StepMetrics(self.reader_for(parameters[0].device))
+            metrics.add("norm", norm)
+            self._keep_early(metrics)
 
     def before_update(self, optimizer: Optimizer, scaler: Any = None) -> None:
         """The gradients are complete and the update comes next: read them."""
@@ -138,42 +137,44 @@ class Training(Members):
         if member is not self.main:
             self._before_other(optimizer, member, parameters)
             return
-        gathering, self._read_early = self._read_early, None
-        if gathering is not None and self._early_at != self.losses.calls:
-            gathering = None  # left behind by a step that raised
+        metrics, self._read_early = self._read_early, None
+        if metrics is not None and self._early_at != self.losses.calls:
+            metrics = None  # left behind by a step that raised
         something_due = self.step >= self.budget.next_step
-        if gathering is None:
+        if metrics is None:
             each = something_due and self.budget.due("parameters", self.step)
-            gathering = self._read(parameters, member, each=True) if each else member.read(parameters, self, each=False)
-        if gathering.courier is not None:
-            self.courier = gathering.courier
+            metrics = self._read(parameters, member, each=True) if each else member.read(parameters, self, each=False)
+        if metrics.reader is not None:
+            self.reader = metrics.reader
         loss, rate = self.losses.total(), optimizer.param_groups[0].get("lr")
         if type(loss) is float and type(rate) is float:
-            gathering.loss, gathering.lr = loss, rate
+            metrics.loss, metrics.lr = loss, rate
             self.budget.note(self.step, loss, rate)
         else:
-            gathering.add("loss", loss)
+            metrics.add("loss", loss)
             if type(rate) is float:
-                gathering.lr = rate
+                metrics.lr = rate
             else:
-                gathering.add("lr", rate)
+                metrics.add("lr", rate)
         self._backwards = self.losses.count
-        if not self._zeroing.is_decided:
-            self._zeroing.before(parameters, self.losses.calls, clipped=self._clip_norm is not None, scaled=scaler is not None)
+        if not self._zero_grad_check.is_decided:
+            self._zero_grad_check.before(
+                parameters, self.losses.calls, clipped=self._clip_norm is not None, scaled=scaler is not None
+            )
         if scaler is not None:
-            gathering.add("scale", scaler._scale)
-            gathering.add("grad_scale", getattr(optimizer, "grad_scale", None))
-            gathering.add("found_inf", getattr(optimizer, "found_inf", None))
-        self._gathering = gathering
+            metrics.add("scale", scaler._scale)
+            metrics.add("grad_scale", getattr(optimizer, "grad_scale", None))
+            metrics.add("found_inf", getattr(optimizer, "found_inf", None))
+        self._metrics = metrics
         if self.guard is not None:
-            self.guard.before(optimizer, gathering, self.step, is_main=True, clipped_at=self._clip_norm)
-        elif self.witness is not None:
-            loss, norm = gathering.loss, gathering.norm  # a number less itself is 0.0, unless it is not finite
+            self.guard.before(optimizer, metrics, self.step, is_main=True, clipped_at=self._clip_norm)
+        elif self.first_failure is not None:
+            loss, norm = metrics.loss, metrics.norm  # a number less itself is 0.0, unless it is not finite
             sound = (loss is None or loss - loss == 0.0) and (norm is None or norm - norm == 0.0)
-            if not sound or gathering.reading is not None:
-                self.witness.saw(self.step, gathering, at_once=True)
-        if gathering.courier is not None:
-            gathering.start()
+            if not sound or metrics.stats is not None:
+                self.first_failure.saw(self.step, metrics, at_once=True)
+        if metrics.reader is not None:
+            metrics.start()
         if self.changes is not None:
             self._clip_norm = self.changes.clip(optimizer, self._clip_norm)
         if something_due and self.budget.due("weights", self.step):
@@ -192,14 +193,14 @@ class Training(Members):
             return
         if self.control is not None:
             self.control.after_update()
-        gathering, self._gathering = (self._gathering, None) if member is self.main else (None, self._gathering)
-        if self.guard is not None and self.guard.after(optimizer, gathering, skipped=skipped, is_main=member is self.main):
+        metrics, self._metrics = (self._metrics, None) if member is self.main else (None, self._metrics)
+        if self.guard is not None and self.guard.after(optimizer, metrics, skipped=skipped, is_main=member is self.main):
             skipped = True
-        if not self._holding and self._rates_may_have_changed(member, optimizer, gathering):
-            self.publisher.rates(self.step, 0 if member is self.main else self._number_of(member), optimizer.param_groups)
+        if not self._holding and self._rates_may_have_changed(member, optimizer, metrics):
+            self.step_table.rates(self.step, 0 if member is self.main else self._number_of(member), optimizer.param_groups)
         if self.changes is not None:
             self.changes.take_off()
-        if member is not self.main or gathering is None:
+        if member is not self.main or metrics is None:
             member.steps_alone += 1
             return
         if len(self.members) > 1:
@@ -207,23 +208,23 @@ class Training(Members):
                 self.has_inner_loops |= other.is_inner and other.steps_alone > 0
                 other.steps_alone, other.rows = 0, None
         if self._sample is not None:
-            self._compare(gathering, optimizer)
-        if not self._zeroing.is_decided and self._zeroing.after(parameters_of(optimizer), self.losses.calls):
-            self.recorder.run_later(partial(tell_not_zeroed, self.recorder, self.step))
+            self._compare(metrics, optimizer)
+        if not self._zero_grad_check.is_decided and self._zero_grad_check.after(parameters_of(optimizer), self.losses.calls):
+            self.recorder.run_later(partial(report_not_zeroed, self.recorder, self.step))
         times = self._times() if self.sampler.running else None
         now = time.perf_counter()
         row = self._row(now, skipped)
         if self._holding:
             self._hold(member, row, now)
-        if self.courier is None:
-            self._unwritten.append((row, gathering, times))
+        if self.reader is None:
+            self._unwritten.append((row, metrics, times))
             if now - self._written_at > _WRITE_EVERY or times or len(self._unwritten) >= _UNWRITTEN_AT_MOST:
                 self.write()
         else:
             if self.guard is not None:
-                self.guard.blame.step_sent(self.step - 1)
-            gathering.finish(partial(self._arrived, self._beginning, row, times))
-            if now - self._written_at > _WRITE_EVERY or times or self.courier.is_urgent():
+                self.guard.failure_context.step_sent(self.step - 1)
+            metrics.finish(partial(self._arrived, self._beginning, row, times))
+            if now - self._written_at > _WRITE_EVERY or times or self.reader.is_urgent():
                 self._collect()
         if self.step >= self.budget.next_step and self.budget.due("modules", self.step):
             self._start_times()
@@ -235,28 +236,28 @@ class Training(Members):
         other = self._read(parameters, member, each=False)
         if self.guard is not None:
             self.guard.before(optimizer, other, self.step, is_main=False)
-        other.finish(self.publisher.other_step)
+        other.finish(self.step_table.other_step)
         if self.changes is not None:
             self.changes.clip(optimizer, None)
 
     def _before_inner(self, optimizer: Optimizer, member: Member, parameters: list[torch.Tensor]) -> None:
         """The update of an inner loop comes next."""
-        numbers = self._inner = self._read(parameters, member, each=False)
+        metrics = self._inner = self._read(parameters, member, each=False)
         loss = self.losses.total()
-        numbers.add("loss", loss if loss is None or isinstance(loss, float) or not loss.is_cuda else None)
-        numbers.add("lr", optimizer.param_groups[0].get("lr"))
+        metrics.add("loss", loss if loss is None or isinstance(loss, float) or not loss.is_cuda else None)
+        metrics.add("lr", optimizer.param_groups[0].get("lr"))
         if self.guard is not None:
-            self.guard.before(optimizer, numbers, self.step, is_main=False)
+            self.guard.before(optimizer, metrics, self.step, is_main=False)
 
-    def begin_with(self, rows: list[tuple[list[float | int], Gathering]]) -> None:
+    def begin_with(self, rows: list[tuple[list[float | int], StepMetrics]]) -> None:
         """What was an inner loop so far has become this training: these are its first steps."""
-        self._unwritten.extend((row, gathering, None) for row, gathering in rows)
+        self._unwritten.extend((row, metrics, None) for row, metrics in rows)
         self.begin_at(self.step + len(rows))
         self.write()
 
-    def _rates_may_have_changed(self, member: Member, optimizer: Optimizer, gathering: Gathering | None) -> bool:
+    def _rates_may_have_changed(self, member: Member, optimizer: Optimizer, metrics: StepMetrics | None) -> bool:
         """Quick to say no: one group, the same rate as before. A weight decay that changes alone is seen a little later."""
-        rate = gathering.lr if gathering is not None else None
+        rate = metrics.lr if metrics is not None else None
         if rate is not None and rate == member.rate and member.steps % 16 and len(optimizer.param_groups) == 1:
             return False
         member.rate = rate
@@ -274,25 +275,25 @@ class Training(Members):
             while self._unwritten:  # one by one: the training thread may append at any time
                 finished.append(self._unwritten.popleft())
             self._written_at = time.perf_counter()
-            for row, gathering, times in finished:
-                self.publisher.step(row, gathering, times)
+            for row, metrics, times in finished:
+                self.step_table.step(row, metrics, times)
         finally:
             self._writing.release()
 
-    def _arrived(self, beginning: int, row: list[float | int], times: list[ModuleTime] | None, numbers: Gathering) -> None:
+    def _arrived(self, beginning: int, row: list[float | int], times: list[ModuleTime] | None, metrics: StepMetrics) -> None:
         """The numbers of a step have come from the device; too late if another optimizer has become the main one since."""
         if self.guard is not None:
-            self.guard.arrived(int(row[at.STEP]), numbers)
-        elif self.witness is not None:
-            self.witness.saw(int(row[at.STEP]), numbers, at_once=False)
+            self.guard.arrived(int(row[at.STEP]), metrics)
+        elif self.first_failure is not None:
+            self.first_failure.saw(int(row[at.STEP]), metrics, at_once=False)
         if beginning == self._beginning:
-            self._unwritten.append((row, numbers, times))
+            self._unwritten.append((row, metrics, times))
 
     def _collect(self) -> None:
         """Take in what has come from the devices; several short steps at a time: together they cost far less."""
         self._written_at = time.perf_counter()
-        for courier in self._couriers.values():
-            courier.collect()
+        for reader in self._readers.values():
+            reader.collect()
         self.write()
 
     def close(self) -> None:
@@ -302,8 +303,8 @@ class Training(Members):
             self.control.close()
         self._holding = False
         self.write()
-        for courier in self._couriers.values():
-            courier.wait()
+        for reader in self._readers.values():
+            reader.wait()
         self.write()
         self.recorder.close()
 
@@ -321,43 +322,43 @@ class Training(Members):
         """Whether the gradients of this step were read when the script clipped them; a step that raised may have left some."""
         return self._read_early is not None and self._early_at == self.losses.calls
 
-    def _keep_early(self, gathering: Gathering) -> None:
-        gathering.start(alone=True)
-        self._read_early, self._early_at = gathering, self.losses.calls
+    def _keep_early(self, metrics: StepMetrics) -> None:
+        metrics.start(alone=True)
+        self._read_early, self._early_at = metrics, self.losses.calls
 
-    def courier_for(self, device: torch.device) -> Courier | None:
+    def reader_for(self, device: torch.device) -> DeviceReader | None:
         """Who brings numbers from this device; None for the host."""
         if device.type != "cuda":
             return None
-        courier = self._couriers.get(device)
-        if courier is None:
-            courier = self._couriers[device] = Courier(device)
-            self.courier = self.courier or courier
-        return courier
+        reader = self._readers.get(device)
+        if reader is None:
+            reader = self._readers[device] = DeviceReader(device)
+            self.reader = self.reader or reader
+        return reader
 
-    def _read(self, parameters: list[torch.Tensor], member: Member, *, each: bool) -> Gathering:
+    def _read(self, parameters: list[torch.Tensor], member: Member, *, each: bool) -> StepMetrics:
         """Read the gradients of these parameters, all together or each."""
-        gathering = self._read_each(parameters, member) if each else None
-        return member.read(parameters, self, each=False) if gathering is None else gathering
+        metrics = self._read_each(parameters, member) if each else None
+        return member.read(parameters, self, each=False) if metrics is None else metrics
 
-    def _read_each_one(self, parameters: list[torch.Tensor], member: Member) -> Gathering:
-        gathering = member.read(parameters, self, each=True)
+    def _read_each_one(self, parameters: list[torch.Tensor], member: Member) -> StepMetrics:
+        metrics = member.read(parameters, self, each=True)
         others = (
             p for one in self.members.values() if one is not member and (held := one.optimizer()) for p in parameters_of(held)
         )
-        gathering.untrained = self.models.newly_untrained(main=parameters, others=others)
-        return gathering
+        metrics.untrained = self.models.newly_untrained(main=parameters, others=others)
+        return metrics
 
     def _sample_weights(self, parameters: list[torch.Tensor]) -> None:
         begun = time.perf_counter()
         self._sample = WeightSample(plain_weights(parameters))
         self._sampling_cost = time.perf_counter() - begun
 
-    def _compare_weights(self, gathering: Gathering, optimizer: Optimizer) -> None:
+    def _compare_weights(self, metrics: StepMetrics, optimizer: Optimizer) -> None:
         sample, self._sample = self._sample, None
         if sample is not None:
             begun = time.perf_counter()
-            gathering.add("update_ratio", sample.compare(plain_weights(parameters_of(optimizer))))
+            metrics.add("update_ratio", sample.compare(plain_weights(parameters_of(optimizer))))
             self.charge("weights", begun - self._sampling_cost)
 
     def _row(self, now: float, skipped: bool) -> list[float | int]:
@@ -368,7 +369,7 @@ class Training(Members):
         cost, seconds = self.cost, MISSING
         if self._ended_at is not None:
             seconds = now - self._ended_at - self.evaluated
-            self.budget.charge_step(seconds, cost - self._luxury_cost)
+            self.budget.charge_step(seconds, cost - self._sampled_cost)
         row = [  # in the order of the schema: one expression is much cheaper than one assignment a column
             self.step, MISSING_INT if epoch is None else epoch, time.time(), MISSING, MISSING, MISSING, MISSING, MISSING,
             seconds, waited, samples, int(skipped), MISSING, MISSING_INT, MISSING_INT, self.memory.latest, MISSING_INT,
@@ -376,16 +377,16 @@ class Training(Members):
         ]  # fmt: skip
         if now - self._memory_at > _MEMORY_EVERY:
             self._read_memory(row, now)
-        self._clip_norm, self._ended_at, self.evaluated, self._luxury_cost, self.cost = None, now, 0.0, 0.0, 0.0
+        self._clip_norm, self._ended_at, self.evaluated, self._sampled_cost, self.cost = None, now, 0.0, 0.0, 0.0
         self.step += 1
         return row
 
     def _read_memory(self, row: list[float | int], now: float) -> None:
         self._memory_at = now
         row[at.HOST_RSS] = self.memory.read()
-        if self.courier is not None and now - self._gpu_memory_at > _GPU_MEMORY_EVERY:
+        if self.reader is not None and now - self._gpu_memory_at > _GPU_MEMORY_EVERY:
             self._gpu_memory_at = now
-            row[at.GPU_ALLOCATED], row[at.GPU_RESERVED], row[at.GPU_PEAK] = gpu_memory(self.courier.device)
+            row[at.GPU_ALLOCATED], row[at.GPU_RESERVED], row[at.GPU_PEAK] = gpu_memory(self.reader.device)
 
     def _module_times(self) -> list[ModuleTime]:
         """Times of the modules in this step, which was sampled; hooks come off unless every step is."""
@@ -399,13 +400,13 @@ class Training(Members):
     def _sample_modules(self) -> None:
         """Put hooks on the modules for the step that comes now."""
         if not self.sampler.running:
-            self.sampler.start(self.roots(), self.courier.device if self.courier is not None else torch.device("cpu"))
+            self.sampler.start(self.roots(), self.reader.device if self.reader is not None else torch.device("cpu"))
 
-    def charge(self, luxury: str, begun: float) -> None:
+    def charge(self, metric: str, begun: float) -> None:
         """What was done since `begun` is not part of every step."""
         seconds = time.perf_counter() - begun
-        self.budget.charge(luxury, seconds)
-        self._luxury_cost += seconds
+        self.budget.charge(metric, seconds)
+        self._sampled_cost += seconds
 
     def _each_second(self) -> None:
         if self._unwritten and time.perf_counter() - self._written_at > 1.0:

@@ -27,9 +27,9 @@ from torch.utils.data import DataLoader
 
 from holdfast.errors import UsageError
 from holdfast.inside.arm import armed
-from holdfast.inside.metrics import Logged
+from holdfast.inside.control.restarted import restarted
+from holdfast.inside.observers.metrics import Logged
 from holdfast.inside.policy import POLICIES, Policy
-from holdfast.inside.restarted import restarted
 from holdfast.inside.scope import Scope
 from holdfast.inside.shield import Shield
 from holdfast.signals.run_folder import RunFolder
@@ -52,11 +52,11 @@ class Run:
         self._store: RunCheckpoints | None = None
         self._positions: Positions | None = None
         self._parts: tuple[list[Any], list[Any]] = _weakly(parts[0]), _weakly(parts[1])
-        session = armed().session
+        runtime = armed().runtime
         shield = Shield(scope.step_back)
-        self._log, self._epoch = shield(scope.log), shield(session.set_epoch)
+        self._log, self._epoch = shield(scope.log), shield(runtime.set_epoch)
         self._changed, self._settings, self._resumed = shield(scope.changed), shield(scope.note_settings), shield(scope.resumed)
-        self._batch, self._loader_ended = shield(session.batch), shield(session.loader_ended)
+        self._batch, self._loader_ended = shield(runtime.batch), shield(runtime.loader_ended)
 
     @property
     def folder(self) -> Path:
@@ -111,9 +111,9 @@ class Run:
         if function is None:
             return partial(self.step, scaler=scaler, reduction=reduction, weight=weight, split=split)
         if self._scope.micro_batches is None:
-            from holdfast.inside.out_of_memory.micro_batches import MicroBatches
+            from holdfast.inside.oom.micro_batches import MicroBatches
 
-            self._scope.micro_batches = MicroBatches(self._scope, armed().session.losses)
+            self._scope.micro_batches = MicroBatches(self._scope, armed().runtime.losses)
             if (told := restarted()) is not None and told.parts > 1 and not self._owned:
                 self._scope.micro_batches.shrink(told.parts)
         return self._scope.micro_batches.step(function, scaler=scaler, reduction=reduction, weight=weight, split=split)
@@ -149,7 +149,7 @@ class Run:
         is told in the journal and never raised. With `wait` it is on disk when this returns, or None is returned.
         """
         if not self._owned:
-            armed().session.interrupt.listen(self._scope)
+            armed().runtime.interrupt.listen(self._scope)
         return self._saving().save(path, metrics, wait=wait)
 
     def restore(self, path: str | os.PathLike[str] | None = None, *, data: bool = True) -> Restored | None:
@@ -166,7 +166,7 @@ class Run:
         if self._store is None:
             from holdfast.inside.run_checkpoints import RunCheckpoints
 
-            self._store = RunCheckpoints(self._scope, armed().session, self._places(), self._named)
+            self._store = RunCheckpoints(self._scope, armed().runtime, self._places(), self._named)
         return self._store
 
     def _places(self) -> Positions:
@@ -250,7 +250,7 @@ def watch(
         raise UsageError(f"budget {budget!r} is not a share of the step.", fix="use a number such as 0.01 for one per cent")
     models: list[nn.Module] = _all_of(nn.Module, model)
     optimizers: list[torch.optim.Optimizer] = _all_of(torch.optim.Optimizer, optimizer)
-    started = next((scope for scope in armed().session.scopes if scope.follows_children), None)
+    started = next((scope for scope in armed().runtime.scopes if scope.follows_children), None)
     if started is not None:
         return Run(started, owned=False, parts=(models, optimizers))
     _close_left_open(optimizers)

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.diagnosis import Diagnosis, diagnose
-from holdfast.inside.mailbox import post
+from holdfast.inside.control.action_queue import post
 from holdfast.inside.policy import Policy as Allowed
 from holdfast.probe.journal import JournalReader
 from holdfast.recovery.changes import STEPS, Proposal, propose

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from holdfast.state import report
-from holdfast.state.host_copy import Reading, Source
+from holdfast.state.host_copy import LiveState, Source
 from holdfast.state.objects import Keep
 from holdfast.state.parameters import Optimizer, local_tensor
 from holdfast.state.training_state import TrainingState
@@ -38,7 +38,7 @@ class FlatState(TrainingState):
         self.__dict__.update(state.__dict__)
         self._rest = state.without_models()
 
-    def read(self, also: Mapping[str, Any] = MappingProxyType({})) -> Reading:
+    def read(self, also: Mapping[str, Any] = MappingProxyType({})) -> LiveState:
         """The state by name: tensors made for this, each rank its part."""
         rest = self._rest.read(also)
         sources, seen = list(rest.sources), dict[int, Ref]()
@@ -54,7 +54,7 @@ class FlatState(TrainingState):
         tree = {**rest.tree, "models": [_module(state, keep) for state in models]}
         names = {name: ref for saved in tree["models"] for name, ref in saved["parameters"].items()}
         tree["optimizers"] = [_numbered(state, names, keep) for state in optimizers]
-        return Reading(sources, tree)
+        return LiveState(sources, tree)
 
     def restore(self, tree: Tree, hosts: Sequence[torch.Tensor], *, randomness: bool = False) -> None:
         """Make the training what it was; tensors are whole, or parts as `read` gave them."""

@@ -7,9 +7,14 @@ wait.
 
 from __future__ import annotations
 
+import contextlib
+import mmap
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +23,7 @@ import torch
 
 from holdfast.checkpoints.finite import count_non_finite
 from holdfast.checkpoints.safetensors import count
-from holdfast.state.host_memory import pin, snapshot_memory, unpin
+from holdfast.environment.cgroup import Limits, read_limits
 from holdfast.state.values import Tree
 
 _ALIGNMENT = 64  # bytes; where the tensors of one dtype begin in a block
@@ -33,7 +38,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LiveState:
     """The state at one moment: the training's own tensors, and a tree of plain values with a `Ref` for each tensor."""
 
     sources: list[Source]
@@ -262,23 +267,23 @@ class HostCopier:
     def __init__(self) -> None:
         self._layout: Layout | None = None
 
-    def size(self, reading: Reading) -> int:
+    def size(self, live_state: LiveState) -> int:
         """Bytes that a block for this state needs."""
-        return self._layout_of(reading).size
+        return self._layout_of(live_state).size
 
-    def copy(self, reading: Reading, block: Block | None) -> HostCopy:
+    def copy(self, live_state: LiveState, block: Block | None) -> HostCopy:
         """Copy a state into a block that nobody uses. Nothing that happens to the training afterwards changes the copy."""
-        sources = reading.sources
+        sources = live_state.sources
         checked = [source.checked and source.tensor.is_floating_point() for source in sources]
         specs = [source.spec for source in sources]
         if block is None:
-            return HostCopy(reading.tree, [source.tensor for source in sources], checked, specs, None, [])
-        hosts = block.views(self._layout_of(reading))
-        return HostCopy(reading.tree, hosts, checked, specs, block, copy_out([source.tensor for source in sources], hosts))
+            return HostCopy(live_state.tree, [source.tensor for source in sources], checked, specs, None, [])
+        hosts = block.views(self._layout_of(live_state))
+        return HostCopy(live_state.tree, hosts, checked, specs, block, copy_out([source.tensor for source in sources], hosts))
 
-    def _layout_of(self, reading: Reading) -> Layout:
-        if self._layout is None or self._layout.shapes != shapes_of(reading.sources):
-            self._layout = Layout(reading.sources)
+    def _layout_of(self, live_state: LiveState) -> Layout:
+        if self._layout is None or self._layout.shapes != shapes_of(live_state.sources):
+            self._layout = Layout(live_state.sources)
         return self._layout
 
 
@@ -325,3 +330,53 @@ def _is_dense(size: torch.Size, stride: tuple[int, ...]) -> bool:
                 return False
             expected *= length
     return True
+
+
+def available_memory(limits: Limits | None = None) -> int:
+    """Bytes that can be allocated without swapping: of the machine, and of the container that the process runs in."""
+    limits = limits or read_limits()
+    of_machine = _of_machine()
+    return max(0, min(of_machine, limits.memory - (limits.memory_used or 0))) if limits.memory is not None else of_machine
+
+
+def snapshot_memory(fraction: float = 0.2) -> int:
+    """Bytes that all snapshots of this rank may use: a fraction of what is available, divided among the ranks here."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return int(available_memory() * fraction) // max(1, int(ranks) if ranks.isdigit() else 1)
+
+
+def pin(memory: npt.NDArray[np.uint8]) -> bool:
+    """Register memory with the driver; False if the system does not allow it. It must be unpinned before it is freed.
+
+    Not torch's own pinned memory: after a kernel has failed, freeing that aborts the process, and an error that Python printed
+    in a traceback would end in SIGABRT.
+    """
+    try:
+        return int(torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)) == 0  # type: ignore[no-untyped-call]
+    except Exception:  # noqa: BLE001 - without pinned memory the copies are slower, and that is all
+        return False
+
+
+def unpin(address: int) -> None:
+    """Unregister it; no copy from or to it may be running."""
+    with contextlib.suppress(Exception):  # at exit the driver may be gone before us
+        torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+
+
+def pinned_zeros(length: int, dtype: torch.dtype) -> torch.Tensor:
+    """A vector of zeros in pinned memory of its own; it is unpinned when nobody holds it any more."""
+    memory = np.frombuffer(mmap.mmap(-1, max(1, length) * dtype.itemsize), np.uint8)  # whole pages: no other memory is in them
+    if not pin(memory):
+        return torch.zeros(length, dtype=dtype, device="cpu", pin_memory=True)
+    weakref.finalize(memory, unpin, memory.ctypes.data).atexit = False
+    return torch.frombuffer(memory, dtype=dtype, count=length) if length else torch.zeros(0, dtype=dtype, device="cpu")
+
+
+def _of_machine() -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return 4 << 30

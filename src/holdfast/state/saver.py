@@ -37,8 +37,7 @@ from holdfast.checkpoints.write import (
 from holdfast.errors import StorageError
 from holdfast.state.background import Helper
 from holdfast.state.checkpoint_parts import to_parts
-from holdfast.state.host_copy import Block, HostCopier, HostCopy, Reading
-from holdfast.state.host_memory import available_memory
+from holdfast.state.host_copy import Block, HostCopier, HostCopy, LiveState, available_memory
 from holdfast.state.ranks import RankNotes, SaveGroup, finish_before_groups_end
 from holdfast.state.report import SaveReport, while_saving
 from holdfast.state.sharded import SHARDS, files_of, name_tensors, training_part, write_shards
@@ -116,8 +115,8 @@ class Saver:
         with torch.no_grad():
             metrics = {name: _detached(value) for name, value in facts["metrics"].items()}
             step, path = self.names.foretell(step)
-            reading = state.read({"step": step, "epoch": facts["epoch"], **also})
-            copy = self._copier.copy(reading, self._block_for(reading))
+            live_state = state.read({"step": step, "epoch": facts["epoch"], **also})
+            copy = self._copier.copy(live_state, self._block_for(live_state))
         job = self._job = Job(step, path, {**facts, "metrics": metrics}, copy)
         self._moved()
         _finish_at_exit(self)
@@ -150,16 +149,16 @@ class Saver:
         job = self._job
         return job if job is not None and not job.done.is_set() and job.process == os.getpid() else None
 
-    def _block_for(self, reading: Reading) -> Block | None:
+    def _block_for(self, live_state: LiveState) -> Block | None:
         """The block that is reused, or a larger one; None if there is no memory for it."""
-        size = self._copier.size(reading)
+        size = self._copier.size(live_state)
         if self._block is not None and self._block.size < size:
             self._block.release()
             self._block = None
         if self._block is None and size < (1.0 - _RESERVE) * available_memory():
             with contextlib.suppress(MemoryError):
-                self._block = Block(size, pinned=reading.on_gpu)
-        if self._block is None and reading.on_gpu:
+                self._block = Block(size, pinned=live_state.on_gpu)
+        if self._block is None and live_state.on_gpu:
             raise StorageError(f"There is no host memory for a copy of {size / 1e9:.2f} GB.", fix="free some")
         return self._block
 

@@ -23,7 +23,7 @@ import torch
 
 from holdfast.checkpoints.formats.open import open_checkpoint
 from holdfast.errors import CannotRestore, StorageError
-from holdfast.state.host_copy import HostCopy, Reading, Source
+from holdfast.state.host_copy import HostCopy, LiveState, Source
 from holdfast.state.values import Ref, Tree, refs_in, unflatten
 
 SHARDS = "shards"
@@ -106,7 +106,7 @@ def _checksum(path: Path) -> dict[str, Any]:
 # Reading: each rank for itself, what it needs
 
 
-def from_shards(folder: Path, training: Tree, live: Reading, *, local: bool) -> tuple[Tree, list[torch.Tensor]]:
+def from_shards(folder: Path, training: Tree, live: LiveState, *, local: bool) -> tuple[Tree, list[torch.Tensor]]:
     """The tree of a sharded checkpoint and its tensors: this rank's parts of those that are sharded in the live training.
 
     With `local` a part is a plain tensor, without it a tensor that knows its place in the whole.
@@ -146,7 +146,7 @@ def _loaded_by_the_script(tree: Tree) -> set[Ref]:
     return {ref for _, ref in refs_in([states, tree.get("gradients")])}
 
 
-def _places(live: Reading) -> dict[str, Source]:
+def _places(live: LiveState) -> dict[str, Source]:
     """The tensors of a live training by name."""
     names = name_tensors(live.tree, [source.spec for source in live.sources])
     return {name: live.sources[ref.number] for ref, name in names.items()}
@@ -219,7 +219,7 @@ def _with_refs(tree: Tree, names: Sequence[str]) -> tuple[Tree, list[torch.Tenso
 # A state that was saved whole, for a training that is sharded
 
 
-def cut_to_parts(tree: Tree, hosts: Sequence[torch.Tensor], live: Reading) -> list[torch.Tensor]:
+def cut_to_parts(tree: Tree, hosts: Sequence[torch.Tensor], live: LiveState) -> list[torch.Tensor]:
     """This rank's part of each tensor that is sharded in the live training; the others as they are."""
     names = name_tensors(live.tree, [source.spec for source in live.sources])
     places, cut = _places(live), list(hosts)

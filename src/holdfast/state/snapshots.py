@@ -28,7 +28,7 @@ from holdfast.checkpoints.retain import retain
 from holdfast.checkpoints.write import mark_best
 from holdfast.errors import CannotRestore, HoldfastError
 from holdfast.state.checkpoint_parts import from_parts, to_parts
-from holdfast.state.host_copy import Block, BlockPool, HostCopier, HostCopy, Reading
+from holdfast.state.host_copy import Block, BlockPool, HostCopier, HostCopy, LiveState
 from holdfast.state.report import SaveReport
 from holdfast.state.saver import write_verified
 from holdfast.state.training_state import TrainingState
@@ -118,14 +118,14 @@ class Snapshots:
         if state is None or not state.alive():
             return False
         with torch.no_grad():
-            reading = state.read()
-            size = self._size_of(reading)
+            live_state = state.read()
+            size = self._size_of(live_state)
             made = time.perf_counter()
-            block = self._block_for(step, size, pinned=reading.on_gpu)
+            block = self._block_for(step, size, pinned=live_state.on_gpu)
             if block is None:
                 return False
             begun += time.perf_counter() - made  # memory is made once
-            snapshot = Snapshot(step, self._copier.copy(reading, block), block, users=1)
+            snapshot = Snapshot(step, self._copier.copy(live_state, block), block, users=1)
         with self._lock:
             self._snapshots.append(snapshot)
         self.taken += 1
@@ -230,18 +230,18 @@ class Snapshots:
             raise CannotRestore("The model and the optimizer are gone.", fix="restore while the training runs")
         state.restore(tree, hosts, randomness=randomness)
 
-    def _size_of(self, reading: Reading) -> int:
+    def _size_of(self, live_state: LiveState) -> int:
         """Bytes of a snapshot; those of a training with another structure are dropped, as they cannot be restored any more."""
         structure = (
-            [len(part["parameters"]) for part in reading.tree["models"]],
-            [[group["count"] for group in saved["groups"]] for saved in reading.tree["optimizers"]],
+            [len(part["parameters"]) for part in live_state.tree["models"]],
+            [[group["count"] for group in saved["groups"]] for saved in live_state.tree["optimizers"]],
         )
         if self._structure is not None and structure != self._structure:
             with self._lock:
                 for snapshot in list(self._snapshots):
                     self._drop(snapshot)
         self._structure = structure
-        return self._copier.size(reading)
+        return self._copier.size(live_state)
 
     def _plan_next(self, step: int) -> None:
         """When the next one is due, by what this one cost the training thread and the GPU's stream."""
@@ -264,11 +264,11 @@ class Snapshots:
         state = self._state()
         if state is None or not state.alive():
             return False
-        reading = state.read()
-        size = self._size_of(reading)
+        live_state = state.read()
+        size = self._size_of(live_state)
         if self._blocks.capacity(size) < 1:
             return False
-        self._blocks.make_one(size, pinned=reading.on_gpu)
+        self._blocks.make_one(size, pinned=live_state.on_gpu)
         return bool(self._blocks.free)
 
     def _block_for(self, step: int, size: int, *, pinned: bool) -> Block | None:

@@ -20,7 +20,7 @@ from torch import nn
 
 from holdfast.state import objects
 from holdfast.state.generators import read_process_generators, set_process_generators
-from holdfast.state.host_copy import Reading, Source
+from holdfast.state.host_copy import LiveState, Source
 from holdfast.state.objects import Counters, Plan
 from holdfast.state.parameters import Optimizer, local_tensor, optimizer_parameters
 from holdfast.state.ranks import is_sharded
@@ -103,7 +103,7 @@ class TrainingState:
         """The GPUs that hold something of it."""
         return sorted({parameter.get_device() for parameter in (*self._parameters(), *self._of_models()) if parameter.is_cuda})
 
-    def read(self, also: Mapping[str, Any] = MappingProxyType({})) -> Reading:
+    def read(self, also: Mapping[str, Any] = MappingProxyType({})) -> LiveState:
         """The training's own tensors, not copied, and a copy of everything else; `also` are further plain values."""
         sources: list[Source] = []
         seen: dict[int, Ref] = {}
@@ -127,7 +127,7 @@ class TrainingState:
         }
         gpus = sorted({source.tensor.get_device() for source in sources if source.tensor.is_cuda})
         tree["randomness"] = read_process_generators(gpus)
-        return Reading(sources, tree)
+        return LiveState(sources, tree)
 
     def restore(self, tree: Tree, hosts: Sequence[torch.Tensor], *, randomness: bool = False) -> None:
         """Make the training what it was when `tree` was read. Raises CannotRestore, with nothing changed, if it does not fit.

@@ -80,7 +80,7 @@ def replay(run: RunFolder, saved: SavedStep, *, timeout: float) -> dict[str, Any
     with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as place:
         result, log = Path(place) / "result.json", Path(place) / "output.log"
         asked = {"HOLDFAST_REPLAY": str(saved.path.resolve()), "HOLDFAST_REPLAY_RESULT": str(result)}
-        environment = started_inside(os.environ, "holdfast.inside.replay.replay:begin", Path(place), **more, **asked)
+        environment = started_inside(os.environ, "holdfast.injected.replay:begin", Path(place), **more, **asked)
         environment["TORCHDYNAMO_DISABLE"] = "1"  # nothing is compiled away from sight
         code = _run(words, folder, environment, log, timeout)
         printed = log.read_text(encoding="utf-8", errors="replace")

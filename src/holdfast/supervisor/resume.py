@@ -1,7 +1,7 @@
 """From which checkpoint the next attempt goes on, and how it is told: arguments, and the environment.
 
 A script that saves by itself resumes from its own newest file that is whole and finite. One that never saved resumes from what
-Holdfast has kept under `heal`: see inside/catching_up.py.
+Holdfast has kept under `heal`: see inside/control/fast_forward.py.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import torch
 from every_case import every_case
 from torch import nn
 
-from holdfast.inside.discovery import find_living, find_roots, named, plain_name
+from holdfast.inside.discovery import find_live_objects, find_roots, named, plain_name
 
 
 class Wrapper(nn.Module):
@@ -74,7 +74,7 @@ def test_living_models_and_optimizers_are_found_and_a_wrapped_optimizer_is_not_c
             self.inner = inner  # as some libraries do: a subclass by name only
 
     around = Around(optimizer)
-    living = find_living()
+    living = find_live_objects()
     assert any(found is model for found in living.modules)
     assert any(found is optimizer for found in living.optimizers)
     assert not any(found is around for found in living.optimizers)

@@ -10,11 +10,11 @@ import torch
 from every_case import every_case
 
 from holdfast.inside import ranks
-from holdfast.inside.gathering import Gathering
+from holdfast.inside.gradients.step_metrics import StepMetrics
+from holdfast.inside.guard.averages import Averages
+from holdfast.inside.guard.guard import Guard
 from holdfast.inside.policy import Policy
-from holdfast.inside.ranks import Together, sharing_ranks
-from holdfast.inside.reflexes.averages import Averages
-from holdfast.inside.reflexes.guard import Guard
+from holdfast.inside.ranks import RankAgreement, sharing_ranks
 
 
 class Group:
@@ -33,7 +33,7 @@ class Group:
     def wait(self) -> None: ...
 
 
-class OnDevice(Together):
+class OnDevice(RankAgreement):
     """As if the shards lay on a GPU."""
 
     def __init__(self, group: Group) -> None:
@@ -44,7 +44,7 @@ class OnDevice(Together):
 class Told:
     """Stands for the report of the guard."""
 
-    blame = None
+    failure_context = None
 
     def __init__(self) -> None:
         self.words = list[str]()
@@ -58,7 +58,7 @@ class Told:
 
 def test_every_vote_is_one_number_of_the_same_kind() -> None:
     group = Group()
-    together = Together([group], torch.device("cpu"))
+    together = RankAgreement([group], torch.device("cpu"))
     together.sum(2.0)
     for flag in (True, False, torch.tensor(1.0), torch.tensor(0.0)):
         together.any(flag)
@@ -67,37 +67,37 @@ def test_every_vote_is_one_number_of_the_same_kind() -> None:
 
 @every_case(("own", "other", "bad"), [(False, 9.0, 0.0), (False, math.nan, 1.0), (True, 9.0, 1.0), (True, 0.0, 1.0)])
 def test_one_bad_rank_is_enough_and_a_norm_of_another_is_no_fault(own: bool, other: float, bad: float) -> None:
-    together = Together([Group(other)], torch.device("cpu"))
+    together = RankAgreement([Group(other)], torch.device("cpu"))
     for flag in (own, torch.tensor(float(own))):
         assert together.any(flag).item() == bad
     assert math.isnan(together.sum(math.nan)) and (math.isnan(other) or together.sum(1.0) == 1.0 + other)
 
 
-def guard_of(together: Together | None, monkeypatch: pytest.MonkeyPatch, unknown: str = "") -> tuple[Guard, Told]:
+def guard_of(together: RankAgreement | None, monkeypatch: pytest.MonkeyPatch, unknown: str = "") -> tuple[Guard, Told]:
     told: Any = Told()
     guard = Guard(Policy("guard"), told, Averages())
     guard._several = True
-    monkeypatch.setattr("holdfast.inside.reflexes.guard.sharing_ranks", lambda _parameters: (together, unknown))
+    monkeypatch.setattr("holdfast.inside.guard.guard.sharing_ranks", lambda _parameters: (together, unknown))
     return guard, told
 
 
 @every_case("other", [0.0, math.nan])
-@every_case("kind", [Together, OnDevice])
+@every_case("kind", [RankAgreement, OnDevice])
 def test_a_rank_without_gradients_takes_part_and_finds_no_fault(kind: Any, other: float, monkeypatch: pytest.MonkeyPatch) -> None:
     group, optimizer = Group(other), torch.optim.SGD([torch.zeros(2)], lr=0.1)
-    together = OnDevice(group) if kind is OnDevice else Together([group], torch.device("cpu"))
+    together = OnDevice(group) if kind is OnDevice else RankAgreement([group], torch.device("cpu"))
     guard, told = guard_of(together, monkeypatch)
-    guard.before(optimizer, Gathering(None), 0, is_main=True)
+    guard.before(optimizer, StepMetrics(None), 0, is_main=True)
     assert [vote.item() for vote in group.heard] == [0.0]
     assert guard.after(optimizer, None, skipped=False, is_main=False) == math.isnan(other)
-    assert told.words == (["non-finite-gradient"] if math.isnan(other) and kind is Together else [])
+    assert told.words == (["non-finite-gradient"] if math.isnan(other) and kind is RankAgreement else [])
 
 
 def test_ranks_that_are_not_known_are_not_waited_for_and_that_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     guard, told = guard_of(None, monkeypatch, unknown="not one group")
     optimizer = torch.optim.SGD([torch.zeros(2)], lr=0.1)
     for step in range(3):
-        guard.before(optimizer, Gathering(None), step, is_main=True)
+        guard.before(optimizer, StepMetrics(None), step, is_main=True)
     assert told.words == ["guard: not one group: each rank decides alone whether an update is skipped"]
 
 

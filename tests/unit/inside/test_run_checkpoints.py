@@ -11,7 +11,7 @@ from torch import nn
 
 import holdfast
 from holdfast.inside.arm import armed
-from holdfast.inside.reflexes.averages import Averages
+from holdfast.inside.guard.averages import Averages
 from holdfast.inside.run_checkpoints import RecordedState
 from holdfast.signals.run_folder import RunFolder
 
@@ -38,7 +38,7 @@ def test_an_optimizer_that_is_made_again_is_found(run: Callable[..., RunFolder])
     run()
     loop = Loop()
     loop.train(2)
-    recorded, training = RecordedState(Averages()), armed().session.trainings[0]
+    recorded, training = RecordedState(Averages()), armed().runtime.trainings[0]
     first = recorded.of_training(training)
     assert first is recorded.of_training(training), "discovered once"
     loop.make_again()
@@ -54,9 +54,9 @@ def test_a_roll_back_restores_the_moments_of_an_optimizer_that_was_made_again(ru
     loop.train(12)
     loop.make_again()
     loop.train(3)
-    control = armed().session.trainings[0].control
+    control = armed().runtime.trainings[0].control
     assert control is not None and loop.optimizer is not None
-    step = armed().session.trainings[0].step
+    step = armed().runtime.trainings[0].step
     assert control.snapshots.take(step)
     moments = loop.optimizer.state[loop.model.weight]["exp_avg"].clone()
     loop.train(3)
@@ -71,6 +71,6 @@ def test_what_run_save_saves_has_the_optimizer_that_was_made_again() -> None:
         for _ in range(5):  # at the same address as often as not
             loop.train(2)
             run.save(wait=True)
-            state = run._saving().state(armed().session.trainings[-1])
+            state = run._saving().state(armed().runtime.trainings[-1])
             assert state.optimizers() == [loop.optimizer]
             loop.make_again()

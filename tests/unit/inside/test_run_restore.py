@@ -15,7 +15,7 @@ from watched_training import Rows
 
 import holdfast
 from holdfast.errors import CannotRestore, UsageError
-from holdfast.inside.restarted import restarted
+from holdfast.inside.control.restarted import restarted
 
 pytestmark = pytest.mark.usefixtures("alone", "raising")
 

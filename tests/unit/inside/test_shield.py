@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.inside.patches import Patches
 from holdfast.inside.shield import Shield
+from holdfast.inside.taps.registry import Patches
 
 
 def failing() -> None:

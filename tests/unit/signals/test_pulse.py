@@ -6,7 +6,7 @@ import os
 import threading
 from pathlib import Path
 
-from holdfast.inside.pulse import Pulse
+from holdfast.inside.observers.heartbeat import Pulse
 from holdfast.signals.pulse import COLLECTIVE, EVALUATING, LOADING, NAME, SAVING, parse, read_file, read_pulse, starting
 from holdfast.signals.run_folder import Recording, RunFolder
 

@@ -15,9 +15,9 @@ from torch import nn
 
 from holdfast.environment.cgroup import Limits
 from holdfast.errors import CannotRestore
-from holdfast.state import host_memory
+from holdfast.state import host_copy
 from holdfast.state.background import Helper
-from holdfast.state.host_copy import Block, HostCopier, Reading, Source
+from holdfast.state.host_copy import Block, HostCopier, LiveState, Source
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ def test_every_kind_of_number_is_checked(dtype: torch.dtype) -> None:
         values = [torch.full((1000,), largest, dtype=dtype), torch.zeros(7, dtype=dtype)]  # a sum of these overflows
         if bad is not None:
             values[0][617] = bad
-        reading, copier = Reading([Source(value, checked=True) for value in values], {}), HostCopier()
-        copy = copier.copy(reading, Block(copier.size(reading), pinned=False))
+        live_state, copier = LiveState([Source(value, checked=True) for value in values], {}), HostCopier()
+        copy = copier.copy(live_state, Block(copier.size(live_state), pinned=False))
         assert copy.non_finite() == ({} if bad is None else {0: 1})
 
 
@@ -215,9 +215,9 @@ def test_memory_is_made_in_the_helper_thread_and_the_training_does_not_wait_for_
 
 
 def test_a_limit_of_the_container_counts() -> None:
-    assert host_memory.available_memory(Limits(memory=1000, memory_used=500)) == 500
-    assert host_memory.available_memory(Limits(memory=1000, memory_used=2000)) == 0
-    assert 1000 < host_memory.snapshot_memory() < host_memory.available_memory(Limits())
+    assert host_copy.available_memory(Limits(memory=1000, memory_used=500)) == 500
+    assert host_copy.available_memory(Limits(memory=1000, memory_used=2000)) == 0
+    assert 1000 < host_copy.snapshot_memory() < host_copy.available_memory(Limits())
 
 
 def test_a_job_that_fails_is_reported_and_the_next_one_is_done() -> None:

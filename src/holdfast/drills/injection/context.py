@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from holdfast.errors import CannotHappen
-from holdfast.inside.discovery import find_living, find_roots
+from holdfast.inside.discovery import find_live_objects, find_roots
 
 _COUNT = struct.Struct("<q")
 _TARGETS = ("labels", "label", "targets", "target", "y")
@@ -64,7 +64,7 @@ class FaultContext:
         """The outermost module that holds the main optimizer's parameters."""
         if self._model is None:
             parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-            roots = find_roots(find_living().modules, parameters)
+            roots = find_roots(find_live_objects().modules, parameters)
             if not roots:
                 raise CannotHappen("no module holds the optimizer's parameters")
             self._model = roots[0]

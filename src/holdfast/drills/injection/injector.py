@@ -29,9 +29,9 @@ from holdfast.drills.injection.facts import Facts
 from holdfast.drills.injection.live import Live
 from holdfast.drills.injection.notes import Notes
 from holdfast.drills.plan import Plan
-from holdfast.inside.capture.non_finite import is_state
-from holdfast.inside.on_import import when_imported
-from holdfast.inside.patches import Patches
+from holdfast.inside.gradients.non_finite import is_state
+from holdfast.inside.taps.imports import when_imported
+from holdfast.inside.taps.registry import Patches
 
 _COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "barrier", "reduce")
 _LIGHTNING = ("lightning.fabric.utilities.cloud_io", "lightning_fabric.utilities.cloud_io")  # saves into memory, then writes that

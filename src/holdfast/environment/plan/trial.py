@@ -19,7 +19,7 @@ from holdfast.environment.scratch import started_inside
 from holdfast.errors import UsageError
 from holdfast.memory_errors import place_of_memory_text
 
-_BEGIN = "holdfast.inside.plan.measure:begin"
+_BEGIN = "holdfast.injected.plan:begin"
 _MEASURED_FROM = 2  # steps: the first makes the optimizer's state, the second is the first with it
 _LAST_LINES = 8
 _GIVE_BACK = {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed leaves the process at once

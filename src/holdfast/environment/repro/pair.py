@@ -15,7 +15,7 @@ from holdfast.environment.repro.compare import Difference, Row, first_difference
 from holdfast.environment.scratch import started_inside
 from holdfast.errors import UsageError
 
-_BEGIN = "holdfast.inside.repro.record:begin"
+_BEGIN = "holdfast.injected.repro:begin"
 _LAST_LINES = 12
 
 

@@ -1,0 +1,182 @@
+"""The numbers of one optimizer step, wherever they lie, handed over when they are known.
+
+On the host they are known at once. On a GPU they are put on their way with the courier and come back a step or so later;
+the step that asked for them is long done by then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from holdfast.inside.gradients.cuda import GradientKernel, can_be_read_by_kernel, read_with_foreach
+from holdfast.inside.gradients.device_reader import PLACES, DeviceReader, Row, Transfer, own_values
+from holdfast.inside.gradients.host import GradientStats, PerParameter, values_of
+from holdfast.inside.observers.parameters import Change
+
+Names = Callable[[], list[int]]
+
+
+class StepMetrics:
+    """One step's numbers. Host values are set as attributes; values on a device are sent, and set when they arrive."""
+
+    _scalars: dict[str, torch.Tensor] | None = None  # defaults on the class: an instance sets only what it has
+    _vectors: dict[str, torch.Tensor] | None = None
+    _kernel: GradientKernel | None = None  # that has read the gradients on the device
+    _row: Row | None = None  # once the scalars and what was read are on their way
+    _in_row: tuple[str, ...] = ()
+    _names: list[int]
+    _each: bool
+    stats: GradientStats | None = None
+    weights: Any = None
+    loss: float | None = None
+    lr: float | None = None
+    norm: float | None = None
+    scale: float | None = None
+    grad_scale: float | None = None
+    found_inf: float | None = None
+    update_ratio: float | None = None
+    untrained: tuple[Change, ...] = ()
+
+    def __init__(self, reader: DeviceReader | None) -> None:
+        self.reader = reader  # who brings the numbers that lie on a device, if there are some
+
+    def add(self, name: str, value: Any) -> None:
+        """Add one number, or a vector named `weights`, that may be a tensor anywhere; one that is not this rank's stays out."""
+        if not isinstance(value, torch.Tensor):
+            setattr(self, name, value)
+            return
+        own = value if type(value) is torch.Tensor else own_values(value)
+        if own is None:
+            return
+        if own.requires_grad:
+            own = own.detach()
+        if self.reader is None or own.is_cpu:
+            setattr(self, name, own.double().cpu().numpy() if own.dim() else own.item())
+        elif self._row is not None and value is self._row.flag:
+            self._in_row = (*self._in_row, name)
+        elif name in PLACES and self.reader.takes(own):
+            if self._scalars is None:
+                self._scalars = {}
+            self._scalars[name] = own
+        else:
+            self._send_vector(name, own)
+
+    def use_kernel(self, kernel: GradientKernel, names: list[int], *, each: bool) -> None:
+        """Read the gradients that the kernel has found, as soon as `start` is called."""
+        self._kernel, self._names, self._each = kernel, names, each
+
+    def read_on_device(
+        self, gradients: list[torch.Tensor], names: list[int], *, each: bool, kernel: GradientKernel | None
+    ) -> GradientKernel | None:
+        """Read all gradients on the GPU once, as soon as `start` is called; gives the kernel to use next time."""
+        assert self.reader is not None
+        if kernel is None or not kernel.fits(gradients):
+            kernel = GradientKernel(gradients, self.reader.device) if can_be_read_by_kernel(gradients) else None
+        if kernel is not None and kernel.fits(gradients):
+            self.use_kernel(kernel, names, each=each)
+        else:
+            self._names, self._each = names, each
+            self._send_vector("stats", read_with_foreach([values_of(gradient) for gradient in gradients], self.reader.device))
+        return kernel
+
+    def start(self, *, alone: bool = False) -> None:
+        """Start to read the gradients and to send what is known; alone: only read them, as they are about to be changed."""
+        if alone:
+            if self._kernel is not None:
+                self._kernel.read()
+        elif self._row is None and (self._scalars or self._kernel is not None):
+            self._send_row(with_loss=False)
+
+    def flag(self, *, with_loss: bool) -> torch.Tensor | None:
+        """A scalar on the device: 1 if the gradients, or the loss, are not finite, else 0; None if nothing was read there."""
+        scalars, vectors = self._scalars or {}, self._vectors or {}
+        if self._kernel is not None or ("norm" in scalars and "stats" not in vectors):
+            self._send_row(with_loss=with_loss)
+            if self._row is not None:
+                return self._row.flag
+        if "stats" in vectors:
+            squares = vectors["stats"]
+            wrong = squares[: squares.numel() // 3].sum() * 0.0  # not finite times zero is not a number
+        elif "norm" in scalars:
+            wrong = scalars["norm"].float().reshape(()) * 0.0
+        else:
+            return None
+        if with_loss and "loss" in scalars:
+            wrong = wrong + scalars["loss"].float().reshape(()) * 0.0
+        return wrong.ne(0.0).float()
+
+    def finish(self, known: Callable[[StepMetrics], None]) -> None:
+        """Call `known` with the numbers: now, or when they have arrived."""
+        if self._row is None:
+            self.start()
+        row, rest = self._row, {**(self._scalars or {}), **(self._vectors or {})}
+        if self.reader is None or (row is None and not rest):
+            known(self)
+            return
+        in_row = self._in_row
+        self._scalars = self._vectors = self._kernel = self._row = None
+
+        def arrived(transfer: Transfer) -> None:
+            if transfer.row is not None and transfer.row.header is not None:
+                self._take_row(transfer.row, in_row)
+            if transfer.rest is not None:
+                self._take_rest(rest, transfer.rest)
+            known(self)
+
+        self.reader.send(row, list(rest.values()), arrived)
+
+    def _send_row(self, *, with_loss: bool) -> None:
+        """Send the scalars that are known so far and what was read of the gradients; what is added later goes another way."""
+        assert self.reader is not None
+        scalars = self._scalars or {}
+        self._row = self.reader.send_row(scalars, self._kernel, with_loss=with_loss)
+        if self._row is not None:
+            self._in_row, self._scalars = tuple(scalars), None
+
+    def _send_vector(self, name: str, value: torch.Tensor) -> None:
+        self._vectors = self._vectors or {}
+        self._vectors[name] = value
+
+    def _take_row(self, row: Row, names: tuple[str, ...]) -> None:
+        header = row.header
+        assert header is not None
+        for name in names:
+            setattr(self, name, header[PLACES[name]])
+        if row.tensors:
+            norm, bad = math.sqrt(header[1]), int(header[2])
+            if self._each or bad:
+                stats = GradientStats(norm, bad, _of_each(row.each(), self._names))
+                self.stats = stats if self._each else stats.only_non_finite()
+            else:
+                self.stats = GradientStats(norm)
+
+    def _take_rest(self, sent: dict[str, torch.Tensor], values: Any) -> None:
+        start = 0
+        for name, tensor in sent.items():
+            part = values[start : start + tensor.numel()]
+            start += tensor.numel()
+            if name == "stats":
+                self.stats = _reading(part, self._names, each=self._each)
+            else:
+                setattr(self, name, part if name == "weights" else float(part[0]))
+
+
+def _of_each(vectors: Any, names: list[int]) -> PerParameter:
+    squares, maxima, bad = vectors
+    return PerParameter(np.asarray(names, np.int64), np.sqrt(squares), maxima, bad.astype(np.int64))
+
+
+def _reading(vector: Any, names: list[int], *, each: bool) -> GradientStats:
+    """What a vector of sums of squares, without counts and maxima, says."""
+    squares, maxima, bad = vector.reshape(3, -1)
+    bad = np.where((bad < 0) & ~np.isfinite(squares), -1, np.maximum(bad, 0)).astype(np.int64)
+    norm, wrong = float(np.sqrt(squares.sum())), int((bad != 0).sum())
+    if not each and not wrong:
+        return GradientStats(norm)
+    details = PerParameter(np.asarray(names, np.int64), np.sqrt(squares), maxima, bad)
+    return GradientStats(norm, wrong, details if each else details.only(bad != 0))

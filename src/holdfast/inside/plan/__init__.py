@@ -1,1 +1,0 @@
-"""What runs in a training process while `holdfast plan` measures what it needs."""

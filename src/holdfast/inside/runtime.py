@@ -1,0 +1,374 @@
+"""What happens in this process: which trainings there are, which optimizer belongs to which, and who gets an event.
+
+    backward            -> losses
+    clip_grad_norm_     -> the training whose gradients they are
+    optimizer.step      -> before_update, the update, after_update: one row
+    DataLoader          -> loader
+    model.eval/train    -> evaluation
+
+Which optimizer belongs to which training is found once, at its first step: belonging.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+from torch.utils.data import get_worker_info
+
+from holdfast.inside.control.interrupt import Interrupt
+from holdfast.inside.control.restarted import restarted
+from holdfast.inside.manual_updates import LOOK_AFTER_STEPS
+from holdfast.inside.observers.evaluations import EvaluationPhase
+from holdfast.inside.observers.heartbeat import HEARTBEAT
+from holdfast.inside.observers.metrics import write_losses
+from holdfast.inside.optimizer_registry import assign, settle
+from holdfast.inside.process import Process
+from holdfast.inside.scope import Scope
+from holdfast.inside.training import Training
+from holdfast.signals.pulse import ENDING
+from holdfast.state import fast_forward
+
+if TYPE_CHECKING:
+    from holdfast.inside.control.fast_forward import FastForward
+    from holdfast.inside.control.server import ControlServers
+    from holdfast.inside.models import Models
+
+Optimizer = torch.optim.Optimizer
+
+
+class Runtime(Process):
+    """What happens in this process; the rest is there for those who only need to know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samples_modules = False  # whether modules are being timed in this step
+        self._closes_with = os.getpid()  # the process that wrote down to close with it; this one has `atexit`
+        self.servers: ControlServers | None = None
+        self.interrupt = Interrupt(self)
+        self.fast_forwarding: FastForward | None = None  # after a restart of a script that does not resume by itself
+        self.when_begun.append(self._training_begins)
+        self.when_over.append(self._close_server)
+
+    # Events of the optimizer
+
+    def before_update(self, optimizer: Optimizer, scaler: Any) -> None:
+        """The gradients of an optimizer are complete."""
+        begun, thread = time.perf_counter(), self.thread
+        if thread.evaluating_since is not None:
+            self.end_evaluation()
+        known = self.of_optimizer.get(id(optimizer))
+        training = known[1] if known is not None and known[0]() is optimizer else self._training_of(optimizer)
+        if training is not None and training.losses is not thread.losses:  # it was begun by another thread
+            training.losses = thread.losses
+        if self.fast_forwarding is not None and training is not None and not self.fast_forwarding.before(training, optimizer):
+            self.fast_forwarding = None
+        if self.fast_forwarding is None and training is not None:
+            training.before_update(optimizer, scaler)
+        thread.cost += time.perf_counter() - begun
+
+    def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
+        """An optimizer has stepped, or its scaler left the step out."""
+        begun, thread = time.perf_counter(), self.thread
+        thread.losses.end_step()
+        if cast(Any, optimizer) is not thread.manual:
+            thread.backwards, thread.look_at, thread.manual = 0, LOOK_AFTER_STEPS, None
+        known = self.of_optimizer.get(id(optimizer))
+        training = known[1] if known is not None and known[0]() is optimizer else self._training_of(optimizer)
+        if training is None:
+            return
+        if self.fast_forwarding is not None:
+            if self.fast_forwarding.after(training, optimizer):
+                self.fast_forwarding = None
+            return
+        training.cost += thread.cost
+        thread.cost = 0.0
+        training.after_update(optimizer, skipped=skipped)
+        HEARTBEAT.stepped(training.step)
+        if thread.feed is not None and thread.feed.batches is not None:
+            thread.feed.batches.end_step()
+        self.samples_modules = training.sampler.running or (
+            len(self.of_optimizer) > 1 and any(t.sampler.running for t in self.trainings)
+        )
+        if len(training.members) > 1:
+            member = training.members[id(optimizer)]
+            if member.steps_alone >= member.steps_alone_at_most:
+                settle(self, training, optimizer)
+        training.cost += time.perf_counter() - begun
+        if self.stopping is not None:
+            self.stopping(training)
+        if self.asked is not None and training.main_optimizer() is optimizer:
+            self.asked(training)
+
+    def clipping_begins(self, parameters: list[torch.Tensor], norm_type: float) -> None:
+        """The script is about to clip gradients."""
+        begun = time.perf_counter()
+        training = self._training_with(parameters)
+        if training is not None:
+            training.before_clipping(parameters, norm_type)
+        self.thread.cost += time.perf_counter() - begun
+
+    def clipping_ended(self, parameters: list[torch.Tensor], norm: Any, limit: Any, norm_type: float) -> None:
+        """The script has clipped gradients and knows their norm. Before the first step, the training is not known yet."""
+        begun = time.perf_counter()
+        training = self._training_with(parameters)
+        if training is not None:
+            training.after_clipping(norm, limit, parameters)
+        elif parameters and norm_type == 2.0:
+            self.thread.first_clipping = ([weakref.ref(parameter) for parameter in parameters], norm, limit)
+        self.thread.cost += time.perf_counter() - begun
+
+    def let_go_of(self, *tensors: torch.Tensor) -> list[tuple[Models, torch.Tensor]]:
+        """Drop the weak references to some tensors; those that `hold_again` takes up."""
+        self.thread.first_clipping = None
+        models = [training.models for training in self.trainings]
+        return [(one, tensor) for one in models for tensor in tensors if one.trained.pop(id(tensor), None) is not None]
+
+    def hold_again(self, held: list[tuple[Models, torch.Tensor]] | None) -> None:
+        """Refer to them again: they are the same objects, with other content."""
+        for models, tensor in held or ():
+            models.add([tensor])
+
+    def _training_with(self, parameters: list[torch.Tensor]) -> Training | None:
+        return next((training for training in self.trainings if training.trains(parameters[:1])), None)
+
+    # Events of the backward pass
+
+    def backward_begins(self, given: Any) -> None:
+        """`backward` was called on something."""
+        begun, thread = time.perf_counter(), self.thread
+        if thread.evaluating_since is not None:
+            self.end_evaluation()
+        if thread.manual is not None:
+            self._end_manual_update()
+        thread.losses.note(given)
+        HEARTBEAT.beat()
+        thread.cost += time.perf_counter() - begun
+
+    def backward_ended(self) -> None:
+        """All gradients of a `backward` call are there."""
+        for training in self.trainings:
+            training.sampler.end_backward()
+        thread = self.thread
+        if thread.manual is None and thread.backwards >= thread.look_at:
+            thread.look_at *= 2
+            if self.scopes and torch.is_grad_enabled():
+                thread.manual = thread.manual_search.look()
+            if thread.manual is not None and (of := self._training_of(cast(Optimizer, thread.manual))) is not None:
+                thread.look_at = 0  # from now on each backward pass is a step
+                of.begin_at(max(of.step, thread.backwards - 1))
+        if thread.manual is not None:
+            thread.manual.is_under_way = True
+            self.before_update(cast(Optimizer, thread.manual), None)
+
+    def _end_manual_update(self) -> None:
+        """The script has made the update of its last backward pass by now."""
+        manual = self.thread.manual
+        if manual is not None and manual.is_under_way:
+            manual.is_under_way = False
+            self.after_update(cast(Optimizer, manual))
+
+    def stop_sampling_modules(self) -> None:
+        """Take the hooks off the modules before the step is over."""
+        for training in self.trainings:
+            training.sampler.stop()
+
+    # Events of the loader
+
+    def begins_to_draw(self) -> None:
+        """A loader is asked for a batch before the first step: that is where a training can hang first."""
+        if self.scopes and get_worker_info() is None:
+            HEARTBEAT.show_start(self.scopes[-1].run)
+
+    def batch(self, iterator: Any, batch: Any, seconds: float) -> None:
+        """A loader gave a batch."""
+        if fast_forward.active:
+            return
+        begun, thread = time.perf_counter(), self.thread
+        feed = thread.feed
+        if feed is None:
+            feed = thread.feed = self.feeds.for_drawing(iterator)
+        loader, evaluating = feed.loader, thread.evaluation is not None
+        to_learn = torch.is_grad_enabled() and (not evaluating or loader.is_main(iterator))
+        if torch.is_grad_enabled():
+            if to_learn:  # trainers draw before they call `model.train()`
+                self.end_evaluation()
+            loader.note_batch(iterator, batch, seconds, evaluating=thread.evaluation is not None)
+            if feed.batches is not None and to_learn:
+                feed.batches.note(iterator, batch)
+        elif thread.evaluating_since is None:
+            thread.evaluating_since = begun - seconds
+            HEARTBEAT.evaluation_begins()
+        training = next((one for one in reversed(self.trainings) if one.loader is loader), None)
+        if training is not None:
+            (training.inputs.batch if to_learn else training.inputs.held_out)(training, iterator, batch)
+        thread.cost += time.perf_counter() - begun
+
+    def loader_ended(self, iterator: Any) -> None:
+        """A loader was drawn to its end."""
+        if torch.is_grad_enabled() and self.thread.feed is not None:
+            self.thread.feed.loader.note_end(iterator)
+
+    def set_epoch(self, number: int) -> None:
+        """The script says which epoch it is."""
+        self.loader.set_epoch(number)
+
+    # Events of evaluation
+
+    def mode_set(self, module: nn.Module, training_mode: bool) -> None:
+        """`train()` or `eval()` was called on some module; only that of a whole model counts."""
+        known = self.whole_models.get(id(module))
+        if known is None or known[0]() is not module:
+            return
+        thread = self.thread
+        known[1].sampler.paused = not training_mode
+        if training_mode:
+            self.end_evaluation()
+        elif thread.evaluation is None:
+            thread.evaluation = EvaluationPhase(known[1], self.trouble)
+            thread.evaluation.open()
+            thread.evaluating_since = thread.evaluating_since or time.perf_counter()
+            HEARTBEAT.evaluation_begins()
+
+    def end_evaluation(self) -> None:
+        """Training goes on: write the losses that were heard, and leave the time out of the step."""
+        thread = self.thread
+        if thread.evaluating_since is not None:
+            passed = time.perf_counter() - thread.evaluating_since
+            thread.evaluating_since = None
+            HEARTBEAT.evaluation_ends()
+            for training in self.trainings:
+                if training.losses is thread.losses:
+                    training.evaluated += passed
+        phase, thread.evaluation = thread.evaluation, None
+        if phase is not None:
+            write_losses(phase.of, phase.close())
+
+    # Events that only a guarded training listens to
+
+    def state_loaded(self) -> None:
+        """The script loads weights: statistics that were kept are not to be put back."""
+        for training in self.trainings:
+            if training.guard is not None:
+                training.guard.statistics.forget()
+
+    def was_skipped(self, model: nn.Module) -> bool:
+        """Whether the last update of this model was left out, so that its average must not move either."""
+        parameters = list(model.parameters())[:1]
+        guards = [training.guard for training in self.trainings if training.guard is not None and training.trains(parameters)]
+        return any(guard.last_was_skipped() for guard in guards)
+
+    # Beginning and end
+
+    def trouble(self, what: str, error: BaseException) -> None:
+        """Holdfast made a mistake: tell the journal of every run it concerns."""
+        for scope in self.scopes:
+            scope.step_back(what, error)
+
+    def close(self, scope: Scope) -> None:
+        """End the recording of one scope."""
+        self.end_evaluation()
+        self._end_manual_update()
+        self._settle_rest(scope)
+        self.saves.rows.flush(everything=True)
+        if scope in self.scopes:
+            self.scopes.remove(scope)
+        if not self.scopes:
+            self.interrupt.let_go()
+            HEARTBEAT.enter(ENDING)
+        scope.finish_closing()
+        for training in scope.trainings:
+            self._close_server(training)
+            training.close()
+        gone = {id(training) for training in scope.trainings}
+        self.of_optimizer = {k: v for k, v in self.of_optimizer.items() if v[1] is not None and id(v[1]) not in gone}
+        for key in [key for key, (_, training) in self.whole_models.items() if id(training) in gone]:
+            del self.whole_models[key]
+        if not self.scopes:  # a backward pass without a step: the next run begins without it
+            self.losses.__init__()  # type: ignore[misc]
+
+    def write_rows(self) -> None:
+        """The process ends at once: write the steps that are not written yet, and send the answers that are under way."""
+        for training in self.trainings:
+            training.write()
+        if self.servers is not None:
+            self.servers.finish_answers()
+
+    def _settle_rest(self, scope: Scope) -> None:
+        """What stepped a few times after another training was no inner loop of it, as it turns out."""
+        for training in list(scope.trainings):
+            for member in list(training.members.values()):
+                if member.rows and (optimizer := member.optimizer()) is not None:
+                    settle(self, training, optimizer)
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent's tables are not ours to write, its helper thread does not exist here."""
+        if self.thread.evaluation is not None:
+            self.thread.evaluation.close()
+        self.stop_sampling_modules()
+        self.scopes = [scope.in_child() for scope in self.scopes if scope.follows_children]
+        self.saves.after_fork()
+        HEARTBEAT.after_fork()
+        if self.servers is not None:
+            self.servers.after_fork()
+            self.asked = self.servers = None
+        self.memory.__init__()  # type: ignore[misc]
+        self.thread.__init__()  # type: ignore[misc]
+        self.feeds.clear()
+        self.of_optimizer.clear()
+        self.whole_models.clear()
+
+    def _training_begins(self, scope: Scope, training: Training, optimizer: Optimizer) -> None:
+        self._close_with_the_process()
+        self._open_server(scope, training)
+        if scope.follows_children and scope.policy.acts:
+            self.interrupt.listen(scope)
+        if restarted() is not None and isinstance(optimizer, Optimizer):
+            from holdfast.inside.control.fast_forward import start_fast_forward
+
+            self.fast_forwarding = start_fast_forward(self.loads, scope, training, optimizer)
+
+    def _open_server(self, scope: Scope, training: Training) -> None:
+        """Let a training be asked from outside, unless that was switched off."""
+        if not scope.door or os.environ.get("HOLDFAST_DOOR") == "0":
+            return
+        try:
+            if self.servers is None:
+                from holdfast.inside.control.server import ControlServers
+
+                self.servers = ControlServers(self)
+            self.servers.open(training, scope)
+        except Exception as error:  # noqa: BLE001 - the training is recorded without it
+            scope.step_back("opening the door", error)
+
+    def _close_server(self, training: Training) -> None:
+        if self.servers is not None:
+            self.servers.close(training)
+
+    def _close_with_the_process(self) -> None:
+        """Have a forked child write what is under way: `multiprocessing` ends it without `atexit`, but calls this."""
+        util: Any = sys.modules.get("multiprocessing.util")
+        if util is not None and os.getpid() != self._closes_with:
+            self._closes_with = os.getpid()
+            util.Finalize(None, self._close_all, exitpriority=0)
+
+    def _close_all(self) -> None:
+        for scope in list(self.scopes):
+            with contextlib.suppress(Exception):
+                self.close(scope)
+
+    # Who belongs to which training
+
+    def _training_of(self, optimizer: Optimizer) -> Training | None:
+        known = self.of_optimizer.get(id(optimizer))
+        if known is not None and known[0]() is optimizer:
+            return known[1]
+        training = assign(self, optimizer)
+        self.of_optimizer[id(optimizer)] = (weakref.ref(optimizer), training)
+        return training

@@ -1,0 +1,334 @@
+"""Where torch calls Holdfast: the public optimizer hooks, and thin wrappers around the few functions that have none."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook, register_module_parameter_registration_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from holdfast.inside.control.restarted import cap_workers, restarted
+from holdfast.inside.observers.heartbeat import HEARTBEAT
+from holdfast.inside.observers.modules import without_hooks
+from holdfast.inside.runtime import Runtime
+from holdfast.inside.shield import Shield
+from holdfast.inside.taps.collectives import BACKWARD, watch_collectives
+from holdfast.inside.taps.registry import Taps
+from holdfast.signals.pulse import LOADING
+
+Optimizer = torch.optim.Optimizer
+_compiling = torch.compiler.is_compiling
+_CUDA_BUILT = bool(torch.backends.cuda.is_built())  # type: ignore[no-untyped-call]
+_cuda: Any = torch.cuda
+_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None) or _cuda.is_current_stream_capturing
+_BACKWARD_EVERY = 2  # steps
+
+
+class Hooks:
+    """Everything that is hung into torch, and taken out again."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._taps = Taps()
+        self._handles: list[Any] = []
+        self._thread = runtime.thread
+        self.guards = False  # whether what only a guard needs is hung in
+        self._held: Callable[..., Any] | None = None  # with several ranks: records how long a backward pass took
+        shield = Shield(runtime.trouble)
+        self._before = shield(runtime.before_update)
+        self._after = shield(runtime.after_update)
+        self._shield, self._failures = shield, shield.failures
+
+    def install(self) -> None:
+        """Hang everything in."""
+        self._handles.append(register_optimizer_step_pre_hook(self._before_step))
+        self._handles.append(register_optimizer_step_post_hook(self._after_step))
+        registry, wrap = self.runtime.registry, self._taps.wrap
+        self._handles.append(register_module_parameter_registration_hook(registry.note_module))
+        self._handles.append(register_module_module_registration_hook(registry.note_module))
+        wrap("torch.optim.Optimizer.__init__", registry.noting)
+        wrap("torch.autograd.backward", self._backward)
+        wrap("torch.autograd.grad", self._grad)
+        wrap("torch.amp.GradScaler.scale", self._scale)
+        wrap("torch.amp.GradScaler.step", self._scaler_step)
+        wrap("torch.nn.utils.clip_grad_norm_", self._clip)
+        wrap("torch.nn.utils.clip_grad.clip_grad_norm_", self._clip)
+        wrap("torch.utils.data.dataloader._BaseDataLoaderIter.__next__", self._next_batch)
+        wrap("torch.nn.Module.train", self._train)
+        wrap("torch.nn.Module.__getstate__", self._getstate)
+        wrap("torch.nn.Module.load_state_dict", self._load_state_dict)
+        self.runtime.saves.install(self._taps, self._shield)
+        self.runtime.loads.install(self._taps, self._shield)
+        self.guards = any(scope.policy.acts for scope in self.runtime.scopes)
+        if self.guards:
+            self.runtime.feeds.keep_batches().install(self._taps)
+            wrap("torch.optim.swa_utils.AveragedModel.update_parameters", self._update_average)
+        wrap("torch.jit._recursive.create_script_module", self._script)
+        wrap("torch.utils.swap_tensors", self._swap)
+        wrap("os._exit", self._exit)
+        watch_collectives(self._taps, self.runtime, self._shield, self._several_ranks)
+        restart = restarted()
+        if restart is not None and restart.workers is not None:
+            cap_workers(self._taps, restart.workers)
+
+    def remove(self) -> None:
+        """Take everything out."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._taps.remove()
+
+    def _several_ranks(self, record: Callable[..., Any]) -> None:
+        self._held = record
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Steps that are made meanwhile are none of the training's."""
+        self._thread.steps_under_way += 1
+        try:
+            yield
+        finally:
+            self._thread.steps_under_way = max(0, self._thread.steps_under_way - 1)
+
+    # The optimizer. These and `backward` are on the way of every step, so they shield themselves: a wrapper less is several
+    # microseconds less when caches are cold.
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _compiling() or (_CUDA_BUILT and _cuda._initialized and _capturing()):  # nothing may be added to a CUDA graph
+            return None
+        if self._failures and self._shield.closed("before_update"):
+            return None
+        thread = self._thread
+        thread.steps_under_way += 1
+        if thread.steps_under_way > 1:
+            return None
+        thread.reached_update = True
+        closure = closure_of(args, kwargs)
+        if closure is None:
+            try:
+                self.runtime.before_update(optimizer, thread.scaler)
+            except Exception as error:  # noqa: BLE001 - shields the user's step
+                self._shield.failed("before_update", error)
+            return None
+        return with_closure(args, kwargs, self._listening(closure, optimizer))
+
+    def _listening(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
+        """The same closure; after its first call the gradients are complete."""
+        called = False
+
+        def listening_closure(*args: Any, **kwargs: Any) -> Any:
+            nonlocal called
+            self._thread.in_closure = True
+            try:
+                result = closure(*args, **kwargs)
+            finally:
+                self._thread.in_closure = False
+            if not called:
+                called = True
+                self._before(optimizer, self._thread.scaler)
+            return result
+
+        return listening_closure
+
+    def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        thread = self._thread
+        if thread.steps_under_way == 0:
+            return
+        thread.steps_under_way -= 1
+        if thread.steps_under_way == 0 and not (self._failures and self._shield.closed("after_update")):
+            try:
+                self.runtime.after_update(optimizer)
+            except Exception as error:  # noqa: BLE001 - shields the user's step
+                self._shield.failed("after_update", error)
+
+    # The gradient scaler
+
+    def _scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            if scaled is not outputs:
+                self._thread.losses.note_scaling(scaled, outputs, scaler._scale)
+            return scaled
+
+        return scale
+
+    def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not scaler.is_enabled():
+                return original(scaler, optimizer, *args, **kwargs)
+            thread = self._thread
+            thread.scaler, thread.reached_update = scaler, False
+            try:
+                result = original(scaler, optimizer, *args, **kwargs)
+            finally:
+                thread.scaler = None
+            if not thread.reached_update and isinstance(optimizer, Optimizer):
+                inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate hands over a wrapper
+                self._before(inner, scaler)
+                self._after(inner, skipped=True)
+            return result
+
+        return step
+
+    # Everything else
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        runtime, shield, failures = self.runtime, self._shield, self._failures
+        end = shield(runtime.backward_ended)
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            thread = self._thread
+            if _compiling() or thread.in_backward:  # a checkpoint that is computed again calls it inside
+                return original(tensors, *args, **kwargs)
+            if not thread.in_closure:
+                thread.steps_under_way = 0  # a step that raised has left it behind
+            if not (failures and shield.closed("backward_begins")):
+                try:
+                    runtime.backward_begins(tensors)
+                except Exception as error:  # noqa: BLE001 - shields the user's backward
+                    shield.failed("backward_begins", error)
+            if runtime.fast_forwarding is not None and runtime.fast_forwarding.skips_backward():
+                return None
+            thread.in_backward = True
+            begun = time.perf_counter() if self._held is not None else 0.0
+            try:
+                result = original(tensors, *args, **kwargs)
+            finally:
+                thread.in_backward = False
+            if begun and self._held is not None and runtime.trainings and runtime.trainings[-1].step % _BACKWARD_EVERY == 0:
+                self._held(BACKWARD, (), time.perf_counter() - begun)
+            thread.backwards += 1
+            if runtime.samples_modules or thread.backwards >= thread.look_at:
+                end()
+            return result
+
+        return backward
+
+    def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        process = self.runtime
+
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            process.gradient_calls += 1
+            return original(*args, **kwargs)
+
+        return grad
+
+    def _clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        begin, end = self._shield(self.runtime.clipping_begins), self._shield(self.runtime.clipping_ended)
+
+        def clip_grad_norm_(parameters: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kwargs: Any) -> Any:
+            if _compiling() or isinstance(parameters, torch.Tensor):
+                return original(parameters, max_norm, norm_type, *args, **kwargs)
+            listed = list(parameters)
+            begin(listed, float(norm_type))
+            norm = original(listed, max_norm, norm_type, *args, **kwargs)
+            end(listed, norm, max_norm, float(norm_type))
+            return norm
+
+        return clip_grad_norm_
+
+    def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        batch, ended = self._shield(self.runtime.batch), self._shield(self.runtime.loader_ended)
+        begins = self._shield(self.runtime.begins_to_draw)
+
+        def __next__(iterator: Any) -> Any:
+            HEARTBEAT.drawing()
+            if not HEARTBEAT.shown:
+                begins()
+            begun = time.perf_counter()
+            try:
+                drawn = original(iterator)
+            except StopIteration:
+                HEARTBEAT.drawn()
+                ended(iterator)
+                raise
+            HEARTBEAT.drawn()
+            batch(iterator, drawn, time.perf_counter() - begun)
+            return drawn
+
+        return __next__
+
+    def _train(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        known, noted = self.runtime.whole_models, self._shield(self.runtime.mode_set)
+
+        def train(module: nn.Module, mode: bool = True) -> nn.Module:
+            result: nn.Module = original(module, mode)
+            if id(module) in known:
+                noted(module, mode)
+            return result
+
+        return train
+
+    def _script(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        stop = self._shield(self.runtime.stop_sampling_modules)
+
+        def create_script_module(*args: Any, **kwargs: Any) -> Any:
+            stop()  # hooks would be compiled with the module
+            return original(*args, **kwargs)
+
+        return create_script_module
+
+    def _swap(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        let_go, hold_again = self._shield(self.runtime.let_go_of), self._shield(self.runtime.hold_again)
+
+        def swap_tensors(one: torch.Tensor, other: torch.Tensor) -> Any:
+            held = let_go(one, other)  # torch swaps nothing that is referred to weakly, as in model.cpu() with sharded parameters
+            try:
+                return original(one, other)
+            finally:
+                hold_again(held)
+
+        return swap_tensors
+
+    def _load_state_dict(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        begins, ended = self._shield(self.runtime.state_loaded), self._shield(self.runtime.loads.put_into_module)
+
+        def load_state_dict(module: nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            begins()
+            with HEARTBEAT.during(LOADING):
+                result = original(module, state_dict, *args, **kwargs)
+            ended(module, state_dict, result)
+            return result
+
+        return load_state_dict
+
+    def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        write = self._shield(self.runtime.write_rows)
+
+        def _exit(status: int) -> Any:
+            write()  # `atexit` does not come
+            return original(status)
+
+        return _exit
+
+    def _update_average(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        was_skipped = self._shield(self.runtime.was_skipped)
+
+        def update_parameters(average: Any, model: nn.Module) -> Any:
+            return None if was_skipped(model) else original(average, model)
+
+        return update_parameters
+
+    def _getstate(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __getstate__(module: nn.Module) -> Any:
+            return without_hooks(original(module))
+
+        return __getstate__
+
+
+def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+    """The closure, where there is one: an optimizer of one's own may take a loss, a rate or a model in its place."""
+    given = kwargs["closure"] if "closure" in kwargs else args[1] if len(args) > 1 else None
+    return given if callable(given) and not isinstance(given, nn.Module) else None
+
+
+def with_closure(args: tuple[Any, ...], kwargs: dict[str, Any], closure: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
+    """The same arguments with another closure."""
+    if "closure" in kwargs:
+        return args, {**kwargs, "closure": closure}
+    return (args[0], closure, *args[2:]), kwargs

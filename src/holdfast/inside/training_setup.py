@@ -1,0 +1,154 @@
+"""Begin a training: open its tables, find its models, and give it a guard where its scope asks for one."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from holdfast.inside.budget import MEETING, Budget
+from holdfast.inside.control.restarted import step_loaded
+from holdfast.inside.discovery import find_live_objects, find_roots, whole_models
+from holdfast.inside.guard.first_failure import FirstFailure
+from holdfast.inside.observers.heartbeat import HEARTBEAT
+from holdfast.inside.process import Process
+from holdfast.inside.ranks import current_rank, world_size
+from holdfast.inside.scope import Scope
+from holdfast.inside.thread_state import DataFeed
+from holdfast.inside.training import Training
+from holdfast.signals.recorder import Recorder
+from holdfast.signals.stack_signal import answer_signal, withdraw_if_taken
+
+if TYPE_CHECKING:
+    from holdfast.inside.process import Process
+    from holdfast.inside.scope import Scope
+    from holdfast.inside.training import Training
+
+Optimizer = torch.optim.Optimizer
+
+
+def begin(process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool = False) -> Training | None:
+    """Begin a training with this optimizer; None if its tables cannot be opened.
+
+    `alone`: the optimizer was taken for part of another training, which goes on with the loader and the other optimizers.
+    """
+    recorder = _open_recorder(scope)
+    if recorder is None:
+        return None
+    living = (
+        process.registry.live_objects_with(p for group in optimizer.param_groups for p in group["params"]) or find_live_objects()
+    )
+    feed = process.thread.feed = process.feeds.for_training(process.thread.feed)
+    training = _make_training(process, scope, recorder, feed, by_hand=not isinstance(optimizer, Optimizer))
+    if not alone:
+        feed.loader.begin()
+    scope.begin(training)
+    with contextlib.suppress(OSError):
+        HEARTBEAT.show_in(recorder.recording.path)
+    training.join(optimizer)
+    if not alone:
+        training.expect(o for o in living.optimizers if _is_free(process, scope, o) and _disjoint(o, optimizer))
+    learn_models(process, scope, training, living.modules)
+    recorder.every_second(process.saves.rows.flush)
+    recorder.every_second(process.trackers.look)
+    recorder.every_second(partial(close_ended, process, scope))
+    _report_origin(process, scope, training, optimizer)
+    for tell in process.when_begun:
+        tell(scope, training, optimizer)
+    clipped, process.thread.first_clipping = process.thread.first_clipping, None
+    if clipped is not None and (of := [p for reference in clipped[0] if (p := reference()) is not None]):
+        training.after_clipping(clipped[1], clipped[2], of)
+    close_ended(process, scope)  # last: that there were others before is asked above
+    return training
+
+
+def learn_models(process: Process, scope: Scope, training: Training, modules: list[nn.Module]) -> None:
+    """Find the models that hold the parameters of a training's optimizers."""
+    parameters = [p for m in training.members.values() if (o := m.optimizer()) for g in o.param_groups for p in g["params"]]
+    roots = list(scope.models()) or find_roots(modules, parameters)
+    training.use_models(roots)
+    for module in whole_models(roots):
+        process.whole_models[id(module)] = (weakref.ref(module), training)
+
+
+def _open_recorder(scope: Scope) -> Recorder | None:
+    try:
+        recorder = Recorder.start(scope.run, current_rank())
+        if answer_signal(recorder.recording.path) is not None:
+            recorder.every_second(withdraw_if_taken)
+        return recorder
+    except OSError as error:
+        scope.step_back("opening the tables", error)
+        return None
+
+
+def _make_training(process: Process, scope: Scope, recorder: Recorder, feed: DataFeed, *, by_hand: bool) -> Training:
+    """A training that counts from where its checkpoint ended, guarded under a policy that acts."""
+    budget = Budget(fraction=scope.budget, always_done=scope.always_done, meeting=MEETING if world_size() > 1 else 0)
+    first = 0 if scope.trainings else scope.first_step or step_loaded(process.loads.paths)
+    training = Training(recorder, losses=process.losses, loader=feed.loader, memory=process.memory, budget=budget, first=first)
+    if scope.policy.acts:
+        from holdfast.inside.compose import guard_training
+
+        process.feeds.keep_batches()
+        assert feed.batches is not None
+        guard_training(training, scope, feed.batches, by_hand=by_hand)
+    else:
+        training.first_failure = FirstFailure(recorder, training.roots, training.models.name_of, lambda: training.sampler.half)
+    return training
+
+
+def _report_origin(process: Process, scope: Scope, training: Training, optimizer: Optimizer) -> None:
+    """Say from which checkpoint a training goes on, if it does. Journals of other runs are read for that by the helper."""
+    if not process.loads.anything and scope.origin is None:
+        return
+    from holdfast.inside.observers.resumed import facts_of, report_resumed
+
+    try:
+        facts = facts_of(process.loads, training.roots(), optimizer, scope.origin)
+        if facts is not None:
+            tell = partial(report_resumed, training.recorder, facts, since=process.began, step=training.step)
+            training.recorder.run_later(tell)
+    except Exception as error:  # noqa: BLE001 - the training is recorded without it
+        scope.step_back("looking at what was loaded", error)
+
+
+def _is_free(process: Process, scope: Scope, optimizer: Optimizer) -> bool:
+    known = process.of_optimizer.get(id(optimizer))
+    return (known is None or known[0]() is not optimizer) and scope.wants(optimizer)  # a dead one's id is soon another one's
+
+
+def _disjoint(one: Optimizer, other: Optimizer) -> bool:
+    """Whether two optimizers share no parameter: the one that does not step may be an earlier try, thrown away."""
+    parts = ({id(p) for group in o.param_groups for p in group["params"]} for o in (one, other))
+    return next(parts).isdisjoint(next(parts))
+
+
+def close_ended(process: Process, scope: Scope) -> None:
+    """Have the trainings of a scope that are over closed, and forget them. Does not wait."""
+    for training in scope.take_ended():
+        _forget(process, training)
+        scope.close_later(partial(_close, process, training))
+
+
+def _forget(process: Process, training: Training) -> None:
+    """Nothing in the process is to lead to it any more. In place: the hooks hold on to the same dictionaries."""
+    optimizers, models = process.of_optimizer, process.whole_models
+    for key in [key for key, (optimizer, of) in list(optimizers.items()) if of is training and optimizer() is None]:
+        optimizers.pop(key, None)
+    for key in [key for key, (_, of) in list(models.items()) if of is training]:
+        models.pop(key, None)
+
+
+def _close(process: Process, training: Training) -> None:
+    device = training.reader.device if training.reader is not None else None  # another one than this thread would wait for
+    with torch.cuda.device(device) if device is not None else contextlib.nullcontext():
+        try:
+            for tell in process.when_over:
+                tell(training)
+        finally:
+            training.close()

@@ -1,0 +1,89 @@
+"""What a process that was started again does differently."""
+
+from __future__ import annotations
+
+import types
+from pathlib import Path
+from typing import Any
+
+import torch
+from every_case import every_case
+from torch.utils.data import DataLoader, TensorDataset
+
+from holdfast.inside.control import restarted
+from holdfast.inside.control.restarted import Restarted, cap_workers, fewer, read
+from holdfast.inside.taps.registry import Taps
+
+DATA = TensorDataset(torch.zeros(8, 1))
+
+
+def test_the_environment_is_read_and_a_first_attempt_has_none() -> None:
+    assert read({"HOLDFAST_RUN": "runs/a"}) is None
+    told = read({"HOLDFAST_RUN": "runs/a", "HOLDFAST_ATTEMPT": "2", "HOLDFAST_WORKERS": "0", "HOLDFAST_LR_FACTOR": "0.5"})
+    assert told == Restarted(attempt=2, workers=0, lr_factor=0.5)
+
+
+def test_what_cannot_be_read_is_as_if_it_were_not_there() -> None:
+    told = read({"HOLDFAST_RUN": "a", "HOLDFAST_ATTEMPT": "2", "HOLDFAST_WORKERS": "many", "HOLDFAST_LR_FACTOR": "x"})
+    assert told == Restarted(attempt=2)
+
+
+@every_case(
+    ("args", "kwargs", "wanted"),
+    [
+        ((), {"num_workers": 8}, ((), {"num_workers": 2})),
+        ((), {"num_workers": 1, "prefetch_factor": 4}, ((), {"num_workers": 1, "prefetch_factor": 4})),
+        ((4, True, None, None, 8), {}, ((4, True, None, None, 2), {})),
+        ((), {}, ((), {})),
+    ],
+)
+def test_a_loader_gets_so_many_workers_at_most(args: Any, kwargs: Any, wanted: Any) -> None:
+    assert fewer(args, kwargs, 2) == wanted
+
+
+def test_a_loader_without_workers_is_made_without_the_options_that_need_some() -> None:
+    taps = Taps()
+    cap_workers(taps, 0)
+    try:
+        loader = DataLoader(DATA, batch_size=4, num_workers=4, prefetch_factor=8, persistent_workers=True, timeout=60)
+        assert loader.num_workers == 0 and len(list(loader)) == 2
+    finally:
+        taps.remove()
+    assert DataLoader(DATA, num_workers=3).num_workers == 3
+
+
+def test_the_checkpoint_counts_as_loaded_by_its_path_or_a_file_in_it() -> None:
+    told = Restarted(attempt=2, checkpoint="/a/checkpoint-20")
+    assert told.loaded_by_script(["/a/checkpoint-20/optimizer.pt"]) and told.loaded_by_script(["/a/checkpoint-20"])
+    assert not told.loaded_by_script(["/a/checkpoint-2", "/b/pretrained.pt"])
+    assert not Restarted(attempt=2).loaded_by_script(["/a/checkpoint-20"])
+
+
+def test_a_trainer_that_is_given_no_checkpoint_gets_the_chosen_one(tmp_path: Path) -> None:
+    calls = []
+
+    class Trainer:
+        def fit(self, model: Any, loader: Any = None, val: Any = None, data: Any = None, ckpt_path: Any = None) -> None:
+            calls.append(ckpt_path)
+
+    module = types.ModuleType("lightning.pytorch.trainer.trainer")
+    module.Trainer = Trainer  # type: ignore[attr-defined]
+    restarted.fill_in(module, str(tmp_path / "last.ckpt"))
+    Trainer().fit("model")
+    Trainer().fit("model", ckpt_path="mine.ckpt")
+    Trainer().fit("model", None, None, None, "mine.ckpt")
+    assert calls == [str(tmp_path / "last.ckpt"), "mine.ckpt", "mine.ckpt"]
+
+
+def test_a_trainer_is_not_given_a_checkpoint_of_another_kind(tmp_path: Path) -> None:
+    class Trainer:
+        def train(self, resume_from_checkpoint: Any = None) -> Any:
+            return resume_from_checkpoint
+
+    module = types.ModuleType("transformers.trainer")
+    module.Trainer = Trainer  # type: ignore[attr-defined]
+    restarted.fill_in(module, str(tmp_path / "last.pt"))
+    assert Trainer().train() is None
+    (tmp_path / "trainer_state.json").touch()
+    restarted.fill_in(module, str(tmp_path))
+    assert Trainer().train() == str(tmp_path) and Trainer().train("mine") == "mine"

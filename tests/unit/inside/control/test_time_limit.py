@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import threading
+import time
+
+from holdfast.inside.control.evaluate import Evaluator, read_code
+from holdfast.inside.control.tensor_access import Gate
+
+
+def nothing(*_: object) -> None:
+    return None
+
+
+def test_a_stop_that_comes_as_the_code_ends_never_reaches_what_runs_after_it() -> None:
+    evaluator, code = Evaluator(), read_code("sum(range(300)) + sum(range(300))")
+    stopped = 0
+    for delay in range(600):
+        gate, ready = Gate(), threading.Event()
+
+        def stop(gate: Gate = gate, ready: threading.Event = ready, until: int = delay % 60) -> None:
+            ready.set()
+            for _ in range(until * 4):
+                pass
+            gate.stop()
+
+        other = threading.Thread(target=stop)
+        other.start()
+        ready.wait()
+        answer = evaluator.run(code, nothing, nothing, gate)
+        for _ in range(100):  # an exception that is still under way would be raised here
+            pass
+        other.join()
+        for _ in range(100):
+            pass
+        stopped += gate.stopped
+        assert answer["ok"] != gate.stopped
+    assert 0 < stopped < 600 or stopped == 0  # how often it met depends on the machine; that it does no harm does not
+
+
+def test_code_that_catches_everything_is_still_answered() -> None:
+    gate = Gate()
+    code = read_code("import time\ntry:\n    while True: pass\nexcept BaseException: caught = True\ncaught")
+    threading.Timer(0.1, gate.stop).start()
+    answer = Evaluator().run(code, nothing, nothing, gate)
+    assert not answer["ok"] and "too long" in answer["error"]
+    time.sleep(0.02)

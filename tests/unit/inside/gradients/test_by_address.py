@@ -1,0 +1,73 @@
+"""Reading by address: the same number as torch gives, and no number where memory is not what it seems."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from every_case import every_case
+from torch import nn
+
+from holdfast.inside.gradients.host import AVAILABLE, quick_norm, quick_value
+
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason="the compiled part was not built, or torch is older than 2.10")
+
+
+def _parameter(gradient: torch.Tensor | None) -> nn.Parameter:
+    parameter = nn.Parameter(torch.zeros(gradient.shape if gradient is not None else 1))
+    parameter.grad = gradient
+    return parameter
+
+
+@every_case("sizes", [[1], [3, 5], [4096, 4097, 15], [100_000, 7]])
+def test_the_norm_is_the_one_that_torch_computes(sizes: list[int]) -> None:
+    torch.manual_seed(0)
+    parameters = [_parameter(torch.randn(size)) for size in sizes]
+    expected = math.sqrt(sum(p.grad.double().square().sum().item() for p in parameters if p.grad is not None))
+    assert quick_norm(parameters) == pytest.approx(expected, rel=1e-6)
+
+
+@every_case("bad", [math.nan, math.inf, -math.inf])
+@every_case("position", [0, 15, 16, 4095, 4096, 5000])
+def test_one_bad_value_anywhere_makes_the_norm_non_finite(bad: float, position: int) -> None:
+    gradient = torch.ones(5001)
+    gradient[position] = bad
+    assert not math.isfinite(quick_norm([_parameter(torch.ones(3)), _parameter(gradient)]) or 0.0)
+
+
+def test_parameters_without_a_gradient_are_left_out() -> None:
+    assert quick_norm([_parameter(None), _parameter(torch.full((4,), 2.0))]) == 4.0
+    assert quick_norm([_parameter(None)]) == -1.0
+
+
+@every_case(
+    "gradient",
+    [
+        torch.ones(4, 6).t(),
+        torch.ones(1).expand(8),
+        torch.ones(8)[::2],
+        torch.ones(4, dtype=torch.float64),
+        torch.ones(4).to_sparse(),
+        torch.ones(1 << 19),
+    ],
+    ids=["transposed", "expanded", "strided", "double", "sparse", "large"],
+)
+def test_memory_that_is_not_one_dense_row_of_floats_is_left_to_torch(gradient: torch.Tensor) -> None:
+    parameter = nn.Parameter(torch.zeros(gradient.shape, dtype=gradient.dtype))
+    parameter.grad = gradient
+    assert quick_norm([parameter]) is None
+
+
+def test_a_gradient_of_one_row_is_read_whatever_its_unused_stride_says() -> None:
+    gradient = torch.ones(3, 4)[:, 1:2].t()[:, :1].contiguous()
+    assert quick_norm([_parameter(gradient)]) == 1.0
+
+
+def test_a_loss_is_read_with_its_graph_attached() -> None:
+    weight = torch.tensor(1.5, requires_grad=True)
+    assert quick_value((weight * 2).sum()) == 3.0
+    assert quick_value(torch.tensor([1.0, 2.0])) is None
+    assert quick_value(torch.tensor(1)) is None
+    assert quick_value(nn.Parameter(torch.tensor(1.0))) is None
+    assert quick_value("loss") is None

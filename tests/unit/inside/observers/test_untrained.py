@@ -1,0 +1,48 @@
+"""Which parameters an update does not reach, and why."""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch import nn
+
+from holdfast.inside.observers.parameters import Untrained
+
+
+def _said(
+    untrained: Untrained, model: nn.Module, main: list[nn.Parameter], others: list[nn.Parameter] | None = None
+) -> dict[int, str]:
+    known = {id(one): weakref.ref(one) for one in model.parameters()}
+    names = {id(one): number for number, one in enumerate(model.parameters())}
+    changes = untrained.changes(known, names, main=main, others=others or [])
+    assert all(change.position == change.name and change.of == len(names) for change in changes)
+    return {change.name: change.why for change in changes}
+
+
+def _model() -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    model(torch.ones(1, 2)).sum().backward()
+    return model
+
+
+def test_each_reason_is_told_apart_and_only_changes_are_said() -> None:
+    model, untrained = _model(), Untrained()
+    model[0].weight.requires_grad_(False)
+    model[1].weight.grad = None
+    held = [model[0].weight, model[1].weight]
+    assert _said(untrained, model, held) == {0: "frozen", 1: "no-gradient", 2: "no-optimizer"}
+    assert _said(untrained, model, held) == {}
+    model[1].weight.grad = torch.ones(2, 2)
+    assert _said(untrained, model, held) == {1: "trained"}
+
+
+def test_all_trained_says_nothing() -> None:
+    model = _model()
+    assert _said(Untrained(), model, list(model.parameters())) == {}
+
+
+def test_what_another_optimizer_holds_is_its_own() -> None:
+    model = _model()
+    model[2].weight.grad = None
+    assert _said(Untrained(), model, [model[0].weight, model[1].weight], [model[2].weight]) == {}
