@@ -61,7 +61,7 @@ bench-diagnose: $(INSTALLED)  ## trainings with a fault put in: is it found, wit
 bench-survive: $(INSTALLED)  ## 200 random faults (hang, kill, worker kill, stop, exception, full disk) under heal: all survive (half an hour)
 	$(BIN)/python benchmarks/survive.py $(ARGS)
 
-drills: $(INSTALLED)  ## the house course: every fault in every training, healthy runs beside them; writes docs/scoreboard.md (hours)
+drills: $(INSTALLED)  ## the drill suite: every fault in every training, and healthy runs; writes docs/scoreboard.md (hours)
 	$(BIN)/python benchmarks/drills.py $(ARGS)
 
 strangers: $(INSTALLED)  ## drills in the loops of public packages, as far as they are installed

@@ -25,7 +25,7 @@ ERRORS = {  # errors that end a script and are not findings: nothing is measured
     "compile-trouble": "torch.compile fails or complains",
     "distributed-setup": "the ranks cannot connect",
     "unreadable-sample": "a sample cannot be read",
-    "process-died": "the process ended without an error of its own",
+    "process-died": "the process died without a Python error",
     "script-error": "the script ended with an error",
     "broken-install": "incompatible packages",
 }
