@@ -105,7 +105,7 @@ def test_a_function_in_a_test_survives_a_fault_of_the_users_own(train: Any, apar
         assert_survives(train, "slow-worker")
     with pytest.raises(UsageError, match="beyond the end of the run, which has 160 steps"):
         assert_survives(train, "nan-batch", at=5000)
-    with pytest.raises(UsageError, match="no fault 'nan-bach'"):
+    with pytest.raises(UsageError, match="unknown fault 'nan-bach'"):
         assert_survives(train, "nan-bach")
 
 
@@ -127,7 +127,7 @@ def test_a_fault_that_is_not_seen_and_not_survived_fails_the_test_in_words_and_k
 @every_case(
     ("words", "said"),
     [
-        (["-c", "raise ValueError('no data')"], "ends with exit code 1:\n  | Traceback"),
+        (["-c", "raise ValueError('no data')"], "exits with code 1:\n  | Traceback"),
         (["-c", "print('trained')"], "makes no step of a torch optimizer"),
     ],
 )

@@ -86,7 +86,7 @@ def test_a_series_that_no_name_tells_can_be_chosen(tmp_path: Path) -> None:
     with pytest.raises(LogUnreadable, match="no series named alfa") as caught:
         SeriesChoice(train_loss="alfa").of(curves)
     assert "alpha" in caught.value.fix
-    with pytest.raises(LogUnreadable, match="high or low"):
+    with pytest.raises(LogUnreadable, match="higher or lower"):
         SeriesChoice(metric="gamma").of(curves)
 
 
