@@ -64,7 +64,7 @@ bench-survive: $(INSTALLED)  ## 200 random faults (hang, kill, worker kill, stop
 fuzz: $(INSTALLED)  ## 10,000 damaged checkpoints and data sets: no crash, no hang, little memory, nothing executed (minutes)
 	$(BIN)/python benchmarks/fuzz.py $(ARGS)
 
-drills: $(INSTALLED)  ## the house course: every fault in every training, healthy runs beside them; writes docs/scoreboard.md (hours)
+drills: $(INSTALLED)  ## the drill suite: every fault in every training, and healthy runs; writes docs/scoreboard.md (hours)
 	$(BIN)/python benchmarks/drills.py $(ARGS)
 
 strangers: $(INSTALLED)  ## drills in the loops of public packages, as far as they are installed

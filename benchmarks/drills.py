@@ -42,12 +42,12 @@ _TO_END = 30.0  # seconds for what runs to end
 
 def run_stretch(stretch: Stretch, folder: Path) -> None:
     """Run it, and print a row for each result as it comes."""
-    from holdfast.drills.course import Result, run_course
+    from holdfast.drills.suite import Result, run_suite
 
     def tell(result: Result) -> None:
         print(json.dumps(as_row(result), default=str), flush=True)
 
-    run_course(
+    run_suite(
         [training(stretch.training)], stretch.codes, policies=[stretch.policy], seeds=[stretch.seed], folder=folder,
         on_result=tell, keep=True,
     )  # fmt: skip
@@ -55,10 +55,10 @@ def run_stretch(stretch: Stretch, folder: Path) -> None:
 
 def as_row(result: Any) -> Row:
     """A result with its kind; of one that went wrong also how it ended, and what it raised. The others are removed."""
-    from holdfast.drills.course import LeftOut
     from holdfast.drills.score import ControlScore
+    from holdfast.drills.suite import SkippedFault
 
-    if isinstance(result, LeftOut):
+    if isinstance(result, SkippedFault):
         return {"kind": "left-out", "training": result.training, "fault": result.fault, "why": result.why}
     kind = "control" if isinstance(result, ControlScore) else "fault"
     row = {"kind": kind, **result.as_row()}

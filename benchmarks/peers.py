@@ -28,10 +28,10 @@ from heal_trainings.trial import write_between
 from machine import machine, today
 from watchers import FAULTS, WATCHERS, Outcome, Watcher, done, names_cause, said_in
 
-from holdfast.drills.choosing import drawn
 from holdfast.drills.faults import find
 from holdfast.drills.plan import Planned
 from holdfast.drills.score import score
+from holdfast.drills.selection import draw_step
 from holdfast.drills.trial import Training, Trial, run_trial
 
 PAGE = Path(__file__).parents[1] / "docs/peers.md"
@@ -62,7 +62,7 @@ def run(watcher: Watcher, faults: tuple[Planned, ...], folder: Path, seed: int =
 
 def outcome(watcher: Watcher, code: str, control: Trial, folder: Path, runmedic: str | None) -> Outcome:
     """Put a fault into the training of a watcher, and see what comes of it."""
-    step = 0 if find(code).from_start else drawn(code, 0, control.length)
+    step = 0 if find(code).from_start else draw_step(code, 0, control.length)
     trial = run(watcher, (Planned(code=code, step=step),), folder)
     scored = score(trial, control)
     near = trial.metric is not None and control.metric is not None and trial.metric >= control.metric - NEAR
@@ -236,7 +236,7 @@ def said_of_healthy(watcher: Watcher, control: Trial, runmedic: str | None) -> s
     if control.exit_code != 0:
         return said_in(watcher, control.output) or f"it fails: {control.output[-200:]}"
     if watcher.policy is not None:
-        return ", ".join(one.code for one in control.told.raised if one.severity != "info")
+        return ", ".join(one.code for one in control.outcome.raised if one.severity != "info")
     return doctor(runmedic, control) if watcher.name == "runmedic" else said_in(watcher, control.output)
 
 

@@ -1,4 +1,4 @@
-"""A plain training script that knows nothing of Holdfast.
+"""A plain training script without any Holdfast code.
 
 holdfast run -- python examples/train_digits.py
 """

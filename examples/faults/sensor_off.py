@@ -5,12 +5,12 @@ from holdfast.drills import Expected, Fault
 
 class SensorOff(Fault):
     code = "sensor-off"
-    what = "one column of one batch is NaN: a sensor was off"
+    what = "one column of one batch is NaN: the sensor was off"
     expected = Expected(findings=("non-finite-loss", "non-finite-input"), causes=("data-non-finite",), survivable=True)
     needs = ("float-inputs",)
 
-    def batch(self, batch, scene):
-        def off(numbers):
-            numbers[:, 0] = float("nan")
+    def batch(self, batch, context):
+        def switch_off(inputs):
+            inputs[:, 0] = float("nan")
 
-        return scene.change_inputs(batch, off)
+        return context.change_inputs(batch, switch_off)

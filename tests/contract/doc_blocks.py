@@ -1,15 +1,21 @@
 """The code blocks of the documentation, and how they are run.
 
-    ```console    lines that start with `$ ` are commands; the lines under them show what they print, and are not compared
+    ```console    lines that start with `$ ` are commands; the lines under a command are compared with what it prints
     ```bash, sh   one script
     ```python     one program
     ```text, sql, json, toml, yaml   never run
 
+A line `…` stands for any lines, `…` at the end of a line for the rest of it. A command with no lines under it may print anything.
 A comment on the line above a block says what is special about it:
 
     <!-- run: with a live training -->   from here to the end of the page a training runs, `runs/live`
-    <!-- run: stop after 3 s -->         a command that goes on for ever: Ctrl-C ends it
-    <!-- run: exits 1 -->                a command that answers "something is wrong"
+    <!-- run: stop after 3 s -->         the command never ends: Ctrl-C stops it
+    <!-- run: exits 1 -->                the command reports a problem
+    <!-- run: numbers vary -->           numbers with their units, dates, bars and line breaks are not compared
+    <!-- run: output varies -->          the output depends on the machine: not compared
+    <!-- run: in a terminal -->          the command prints to a terminal, not into a pipe
+
+Several can be combined: `<!-- run: with a live training, numbers vary -->`.
 """
 
 from __future__ import annotations
@@ -32,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = ("console", "bash", "sh", "python")
 NOT_RUN = ("text", "sql", "json", "toml", "yaml", "html", "mermaid")
-LEFT_OUT = {
+SKIPPED = {
     "git clone": "needs the network",
     "pip install": "needs the network",
     "make demo": "is `holdfast demo` after the set-up, which has its own test",
@@ -42,6 +48,7 @@ LEFT_OUT = {
     "make bench": "takes minutes and is about numbers",
     "make clean": "removes what the next command needs",
 }
+_IN_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
 _BLOCK = re.compile(r"^(?:<!-- run: (?P<how>.*?) -->\n)?```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _COPIED = ("Makefile", "pyproject.toml", "setup.py", "constraints.txt", "README.md", "docs", "examples")
 _LINKED = ("src", "tests", "benchmarks")  # a thousand files that no command writes to
@@ -65,6 +72,21 @@ class Block:
             return re.findall(r"^\$ ((?:.*\\\n)*.*)$", joined, re.MULTILINE)
         return [self.body]
 
+    @property
+    def outputs(self) -> list[str]:
+        """What the page shows under each command."""
+        if self.language != "console" or "output varies" in self.how:
+            return ["" for _ in self.commands]
+        return re.split(r"^\$ (?:.*\\\n)*.*\n", self.body.replace("\\\n> ", "\\\n"), flags=re.MULTILINE)[1:]
+
+    def shows(self, place: int, printed: str) -> bool:
+        """Whether the page shows what the command at this place printed."""
+        shown = self.outputs[place].rstrip()
+        if not shown:
+            return True
+        plain = masked if "numbers vary" in self.how else stripped
+        return re.fullmatch(_pattern(plain(shown)), plain(printed), re.DOTALL) is not None
+
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
@@ -78,9 +100,25 @@ def blocks_of(page: Path) -> list[Block]:
     ]
 
 
-def left_out(command: str) -> bool:
+def stripped(text: str) -> str:
+    """The lines without what nobody sees: spaces at their ends, empty lines at the end."""
+    return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
+
+
+def masked(text: str) -> str:
+    """The words in their order, with `#` for every number with its unit, and for every bar of a plot."""
+    text = re.sub(r"\b[0-9a-f]{7,}\b|[+-]?\b\d[\d,.:/%-]*(?:e[+-]?\d+)?(?:\s?(?:(?:[µm]?s|min|h|[KMGT]i?B|B)\b|%))?", "#", text)
+    text = re.sub(r"[▁-▏·]+", "#", text)
+    return " ".join(text.split())
+
+
+def _pattern(shown: str) -> str:
+    return re.sub(r"\\?…|\\\.\\\.\\\.", lambda _: ".*", re.escape(shown))
+
+
+def is_skipped(command: str) -> bool:
     """Whether a command is one of the few that are not run here, for a stated reason."""
-    return any(re.search(rf"(^|[ /]){re.escape(words)}\b", command) for words in LEFT_OUT)
+    return any(re.search(rf"(^|[ /]){re.escape(words)}\b", command) for words in SKIPPED)
 
 
 class Workplace:
@@ -114,7 +152,7 @@ class Workplace:
         """As in a fresh terminal with the project's environment activated."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "MAKE", "PYTEST"))}
         path = f"{self.folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        return {**kept, "PATH": path, "XDG_RUNTIME_DIR": str(self.folder / "runtime"), "COLUMNS": "120"}
+        return {**kept, "PATH": path, "XDG_RUNTIME_DIR": str(self.folder / "runtime"), "COLUMNS": "100", "TERM": "dumb"}
 
     def type(self, block: Block) -> None:
         """Run a block as its language and its comment say, and fail as it fails."""
@@ -122,12 +160,16 @@ class Workplace:
             self._start_training()
         seconds = re.search(r"stop after (\d+) s", block.how)
         expected = re.search(r"exits (\d+)", block.how)
-        for command in block.commands:
-            if not left_out(command):
-                self._run(block, command, float(seconds[1]) if seconds else None, int(expected[1]) if expected else 0)
+        for place, command in enumerate(block.commands):
+            if not is_skipped(command):
+                printed = self._run(block, command, float(seconds[1]) if seconds else None, int(expected[1]) if expected else 0)
+                shown = block.outputs[place].rstrip()
+                assert block.shows(place, printed), f"{block}: `{command}` printed\n\n{printed}\n\nbut the page shows\n\n{shown}"
 
-    def _run(self, block: Block, command: str, stop_after: float | None, expected: int) -> None:
+    def _run(self, block: Block, command: str, stop_after: float | None, expected: int) -> str:
         words = [sys.executable, "-c", command] if block.language == "python" else ["bash", "-ec", command]
+        if "in a terminal" in block.how:
+            words = [sys.executable, "-c", _IN_A_TERMINAL, *words]
         process = self._start(words, subprocess.PIPE)
         if stop_after:
             select.select([process.stdout], [], [], 600)  # it is stopped so long after its first words, however late those come
@@ -141,6 +183,7 @@ class Workplace:
             codes = {0, 130, -signal.SIGINT}
         assert process.returncode in codes, f"{block}: `{command}` exited {process.returncode}:\n{printed.decode()}"
         assert not stop_after or printed.strip(), f"{block}: `{command}` printed nothing"
+        return printed.decode().replace("\r", "").replace(f"{self.folder}/", "")
 
     def _start(self, words: list[str], output: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.drills.outcome import Raised, RunOutcome
 from holdfast.drills.plan import Planned
-from holdfast.drills.told import Raised, Told
 from holdfast.drills.trial import Training, Trial
 
 TRAINING = Training(words=("python", "train.py"), name="train")
@@ -31,7 +31,7 @@ def made_trial(*codes: str, raised: tuple[Raised, ...] = (), **more: Any) -> Tri
         "metric_name": "accuracy",
         "metric_is_higher": True,
         "output": "",
-        "told": Told(raised=raised, reached=500, made=500),
+        "outcome": RunOutcome(raised=raised, reached=500, made=500),
     }
     return Trial(**{**usual, **more})
 

@@ -13,6 +13,7 @@ from holdfast.signals.schema import TABLES
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#]+)(?:#[^)]*)?\)")
+_SECTION = re.compile(r"\]\((?!https?:)([^)#]*)#([^)]+)\)")
 
 
 def test_the_schema_page_is_what_make_docs_writes() -> None:
@@ -34,6 +35,29 @@ def test_links_and_source_files_that_pages_name_exist() -> None:
         paths += [ROOT / path for path in re.findall(r"`((?:src|tests|benchmarks|docs|examples)/[\w/.-]+)`", text)]
         missing += [f"{page.relative_to(ROOT)} names {path}" for path in paths if not path.exists()]
     assert not missing, "\n".join(missing)
+
+
+def test_sections_that_links_name_exist() -> None:
+    missing = [
+        f"{page.relative_to(ROOT)} links to {target}#{section}"
+        for page in PAGES
+        for target, section in _SECTION.findall(page.read_text(encoding="utf-8"))
+        if section not in sections_of(page.parent / target if target else page)
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def sections_of(page: Path) -> set[str]:
+    """The names that a page's headings have in links."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages == set(re.findall(r"^\| \[(\w+\.md)\]\(\1\)", index, re.MULTILINE))
 
 
 def test_the_source_tree_names_every_unit_and_no_other() -> None:

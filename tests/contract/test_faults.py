@@ -7,7 +7,7 @@ from pathlib import Path
 from holdfast.diagnosis.causes import CAUSES
 from holdfast.diagnosis.failures import CODES
 from holdfast.drills import faults
-from holdfast.drills.fault import places_of
+from holdfast.drills.fault import hooks_of
 from holdfast.drills.injection.facts import FACTS
 
 CAUSE_CODES = {cause.code for cause in CAUSES}
@@ -24,7 +24,7 @@ def test_every_file_holds_the_fault_that_it_is_named_for() -> None:
 def test_a_fault_says_what_it_does_gets_in_somewhere_and_needs_only_what_a_control_can_find_out() -> None:
     for fault in ALL:
         assert len(fault.what) > 10 and not fault.what.endswith(".") and "\n" not in fault.what, fault.code
-        assert places_of(fault()), fault.code
+        assert hooks_of(fault()), fault.code
         assert set(fault.needs) <= set(FACTS), fault.code
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drills.course import CourseResult, run_course
 from holdfast.drills.score import Score
+from holdfast.drills.suite import SuiteResult, run_suite
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks/drill_trainings"))
 from house import training
 
 COURSE = {"digits_cnn": ("fp16-overflow",), "digits_mlp": ("nan-batch", "process-killed", "deadlock")}
-Drilled = Callable[[str], CourseResult]
+Drilled = Callable[[str], SuiteResult]
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]  # tests/unit/drills/test_course.py drills a shorter training
 each_training = pytest.mark.parametrize("name", COURSE)
@@ -27,14 +27,14 @@ def drilled(tmp_path_factory: pytest.TempPathFactory) -> Drilled:
     """Runs the course of a training once: the control, then its faults side by side."""
 
     @cache
-    def run(name: str) -> CourseResult:
+    def run(name: str) -> SuiteResult:
         folder = tmp_path_factory.mktemp(name)
-        return run_course([training(name)], COURSE[name], policies=["heal"], seeds=[0], jobs=2, folder=folder)
+        return run_suite([training(name)], COURSE[name], policies=["heal"], seeds=[0], jobs=2, folder=folder)
 
     return run
 
 
-def scores_of(result: CourseResult, name: str) -> list[Score]:
+def scores_of(result: SuiteResult, name: str) -> list[Score]:
     assert {score.fault for score in result.scores} == set(COURSE[name])
     return result.scores
 

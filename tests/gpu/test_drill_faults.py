@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from holdfast.drills.faults import find
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 def test_memory_of_the_card_runs_out_at_the_next_step_that_needs_more(tmp_path: Path) -> None:
     model = torch.nn.Linear(512, 512, device="cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scene = Scene(tmp_path, seed=0)
-    assert scene.is_main(optimizer)
+    context = FaultContext(tmp_path, seed=0)
+    assert context.is_main(optimizer)
     try:
-        find("gpu-oom")().update(scene)
+        find("gpu-oom")().update(context)
         with pytest.raises(torch.OutOfMemoryError):
             model(torch.ones(1 << 16, 512, device="cuda"))
     finally:

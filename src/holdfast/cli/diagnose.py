@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.checkup import Checkup
     from holdfast.diagnosis.done import Done
     from holdfast.diagnosis.ranking import Ranked
-    from holdfast.logs.chosen import Chosen
+    from holdfast.logs.series_choice import SeriesChoice
     from holdfast.signals.curves import Curves
     from holdfast.signals.run_folder import RunFolder
 
@@ -71,10 +71,10 @@ def diagnose(
 
     Without a target: the newest run here. Exit 1: something is wrong, 2: it could not be read.
     """
-    from holdfast.logs.chosen import Chosen
+    from holdfast.logs.series_choice import SeriesChoice
 
     way = None if higher is None else "higher" if higher else "lower"
-    chosen = Chosen(train_loss=train_loss, val_loss=val_loss, metric=metric, better=way)
+    chosen = SeriesChoice(train_loss=train_loss, val_loss=val_loss, metric=metric, better=way)
     if series:
         _list_series(targets or [""], chosen, as_json=as_json)
         return
@@ -100,7 +100,7 @@ def diagnose(
         raise typer.Exit(1)
 
 
-def _checked(target: str, chosen: Chosen) -> Iterator[Checkup | HoldfastError]:
+def _checked(target: str, chosen: SeriesChoice) -> Iterator[Checkup | HoldfastError]:
     """The check-ups of everything that a target names."""
     from holdfast.diagnosis.checkup import check_up
     from holdfast.diagnosis.of_run import check_up_run
@@ -113,7 +113,9 @@ def _checked(target: str, chosen: Chosen) -> Iterator[Checkup | HoldfastError]:
             yield check_up(curves) if run is None else check_up_run(run, curves)
 
 
-def _read(target: str, chosen: Chosen, *, anything: bool = False) -> Iterator[tuple[Curves, RunFolder | None] | HoldfastError]:
+def _read(
+    target: str, chosen: SeriesChoice, *, anything: bool = False
+) -> Iterator[tuple[Curves, RunFolder | None] | HoldfastError]:
     """The curves of everything that a target names, and the run if it is one of ours; what cannot be read, as an error."""
     from holdfast.logs.folders import kind_of
     from holdfast.logs.search import find_logs
@@ -133,11 +135,11 @@ def _read(target: str, chosen: Chosen, *, anything: bool = False) -> Iterator[tu
         raise LogUnreadable(f"{path} holds no run and no log.", fix="name a log, or a folder with CSV, JSON or text logs in it")
 
 
-def _read_one(path: Path | None, name: str, chosen: Chosen, *, anything: bool) -> Iterator[tuple[Curves, RunFolder | None]]:
+def _read_one(path: Path | None, name: str, chosen: SeriesChoice, *, anything: bool) -> Iterator[tuple[Curves, RunFolder | None]]:
     """The runs in a file or a run's folder, or of a server; a name that is none of these is a run of ours."""
     from holdfast.logs.folders import kind_of
+    from holdfast.logs.holdfast_run import read_run
     from holdfast.logs.open import open_log
-    from holdfast.logs.ours import read_run
     from holdfast.probe.address import is_server
 
     if path is not None and (path.is_file() or (path.is_dir() and kind_of(path) != "holdfast")):
@@ -172,7 +174,7 @@ def _run_named(name: str) -> RunFolder:
         raise NoSuchRun(error.problem, fix=f"{error.fix}; a log of another tool is named by its path") from None
 
 
-def _list_series(targets: Sequence[str], chosen: Chosen, *, as_json: bool) -> None:
+def _list_series(targets: Sequence[str], chosen: SeriesChoice, *, as_json: bool) -> None:
     from holdfast.cli.series import list_series
 
     found = [one for target in targets for one in _read(target, chosen, anything=True)]

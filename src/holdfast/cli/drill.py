@@ -17,7 +17,7 @@ from holdfast.cli.options import AsJson
 from holdfast.errors import HoldfastError, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.drills.course import Ahead, CourseResult, Result
+    from holdfast.drills.suite import RemainingRuns, Result, SuiteResult
     from holdfast.drills.trial import Training
 
 _POLICIES = {"heal": ("heal",), "observe": ("observe",), "guard": ("guard",), "both": ("observe", "heal")}
@@ -69,9 +69,9 @@ def drill(
     First the training runs without a fault; then once for each fault. `{folder}` in the command is a folder of each run's own.
     Exit 1: something was missed or not survived, or raised without a fault. 2: it could not be done.
     """
-    from holdfast.drills.choosing import own_faults, read_at, read_codes
+    from holdfast.drills.selection import load_faults, read_at, read_codes
 
-    own = own_faults(fault_file)
+    own = load_faults(fault_file)
     if list_them:
         from holdfast.cli.drill_list import show_list
 
@@ -115,11 +115,11 @@ def _training(command: list[str], *, metric: str | None, resume_args: str | None
     )
 
 
-def _run(training: Training, codes: list[str], **how: object) -> CourseResult:
-    from holdfast.drills.course import run_course
+def _run(training: Training, codes: list[str], **how: object) -> SuiteResult:
+    from holdfast.drills.suite import run_suite
 
     print(f"drilling: {shlex.join(training.words)}\n  first without a fault …", file=sys.stderr, flush=True)
-    return run_course([training], codes, on_result=_say, on_plan=_say_ahead, **how)  # type: ignore[arg-type]
+    return run_suite([training], codes, on_result=_say, on_plan=_say_ahead, **how)  # type: ignore[arg-type]
 
 
 def _say(result: Result) -> None:
@@ -128,7 +128,7 @@ def _say(result: Result) -> None:
     print(f"  {line(result)}", file=sys.stderr, flush=True)
 
 
-def _say_ahead(ahead: Ahead) -> None:
+def _say_ahead(ahead: RemainingRuns) -> None:
     from holdfast.drills.report import seconds_in_words
 
     if ahead.shared:
@@ -148,10 +148,10 @@ def _remove_empty(place: Path) -> None:
             folder.rmdir()
 
 
-def _tell(result: CourseResult, *, as_json: bool) -> None:
+def _tell(result: SuiteResult, *, as_json: bool) -> None:
     """The table, the totals, where to look; and the exit code."""
-    from holdfast.drills.course import as_rows
     from holdfast.drills.report import totals
+    from holdfast.drills.suite import as_rows
 
     counted = totals(result)
     if as_json:
@@ -165,7 +165,7 @@ def _tell(result: CourseResult, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _show(result: CourseResult) -> None:
+def _show(result: SuiteResult) -> None:
     from holdfast.cli.checkpoints.telling import page
     from holdfast.drills.report import table, totals
 
@@ -181,7 +181,7 @@ def _show(result: CourseResult) -> None:
         out.print("interrupted: what was not run is missing above", style="yellow")
 
 
-def _say_where(result: CourseResult) -> None:
+def _say_where(result: SuiteResult) -> None:
     """The runs that are worth a look."""
     bad = [(one.fault, one.run) for one in result.scores if not one.good and one.run]
     bad += [("no fault", one.run) for one in result.controls if one.false_alarms and one.run]

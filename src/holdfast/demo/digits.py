@@ -1,4 +1,4 @@
-"""The demo's training: a small convolutional network learns handwritten digits. Nothing in it knows of Holdfast.
+"""The demo's training: a small convolutional network learns handwritten digits. It contains no Holdfast code.
 
 It breaks itself on purpose, in two ways that happen to people: one image of the data set holds an Inf, and later, half-way
 through, one bit of one weight flips, as it does in memory that fails.
@@ -35,7 +35,7 @@ def make_model() -> nn.Module:
 
 
 def flip_a_bit(model: nn.Module) -> None:
-    """Spoil one weight of the last layer: the highest bit of its exponent, so that it becomes astronomically large."""
+    """Corrupt one weight of the last layer: the highest bit of its exponent, so that it becomes astronomically large."""
     weight = next(module for module in reversed(list(model.modules())) if isinstance(module, nn.Linear)).weight
     weight.data.view(torch.int32)[3, 7] ^= 1 << 30
 
@@ -59,13 +59,13 @@ def main(epochs: int = 30) -> None:
             optimizer.step()
             scheduler.step()
         model.eval()
-        right = 0
+        correct = 0
         with torch.no_grad():
             for images, labels in validation:
                 logits = model(images)
                 nn.functional.cross_entropy(logits, labels)
-                right += int((logits.argmax(1) == labels).sum())
-        print(f"epoch {epoch + 1:2d}: accuracy {100 * right / len(validation.dataset):.1f} %", flush=True)  # type: ignore[arg-type]
+                correct += int((logits.argmax(1) == labels).sum())
+        print(f"epoch {epoch + 1:2d}: accuracy {100 * correct / len(validation.dataset):.1f} %", flush=True)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

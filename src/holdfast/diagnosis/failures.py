@@ -16,18 +16,18 @@ from importlib.resources import files
 from holdfast.diagnosis.causes import CAUSES, Cause, Fix
 from holdfast.probe.words import FINDINGS
 
-ERRORS = {  # ends of a script that are no findings: nothing is measured, the error text says it
-    "cuda-build-mismatch": "PyTorch, CUDA, the driver and the card do not fit",
+ERRORS = {  # errors that end a script and are not findings: nothing is measured, the message identifies them
+    "cuda-build-mismatch": "PyTorch, CUDA, the driver and the GPU do not match",
     "device-side-assert": "a GPU kernel failed",
-    "shape-mismatch": "shapes, types or devices do not fit",
-    "graph-error": "the backward pass cannot be made",
-    "loop-mistake": "the loop calls things in the wrong order",
+    "shape-mismatch": "shapes, dtypes or devices do not match",
+    "graph-error": "the backward pass fails",
+    "loop-mistake": "the training loop calls things in the wrong order",
     "compile-trouble": "torch.compile fails or complains",
-    "distributed-setup": "the ranks do not find each other",
+    "distributed-setup": "the ranks cannot connect",
     "unreadable-sample": "a sample cannot be read",
-    "process-died": "the process ended without an error of its own",
-    "script-error": "the script ended with an error of its own",
-    "broken-install": "packages do not fit each other",
+    "process-died": "the process died without a Python error",
+    "script-error": "the script ended with an error",
+    "broken-install": "incompatible packages",
 }
 GROUPS = {
     "Numbers go wrong": (
@@ -35,7 +35,7 @@ GROUPS = {
         *("gradient-explosion", "gradient-vanishing", "dead-units", "saturated-units", "clipping-every-step", "clipping-never"),
         "scaler-collapse",
     ),
-    "It does not learn, or not the right thing": (
+    "It does not learn, or learns the wrong thing": (
         *("loss-plateau", "loss-oscillation", "not-learning", "constant-predictions", "overfitting", "underfitting"),
         *("metric-decline", "metric-collapse", "parameters-not-trained", "gradients-not-zeroed"),
     ),

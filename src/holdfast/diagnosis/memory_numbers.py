@@ -35,13 +35,13 @@ def what_memory_says(message: str) -> str | None:
     if not total:
         return None
     if asked > total:
-        return f"One tensor of {asked:.3g} GiB was asked for, more than the whole card has ({total:.3g} GiB): look at its shape."
+        return f"One tensor of {asked:.3g} GiB was requested, more than the whole GPU has ({total:.3g} GiB): check its shape."
     others = total - numbers["free"] - numbers["own"] if {"free", "own"} <= numbers.keys() else 0.0
     if others > 0.1 * total:
-        return f"Other processes hold {others:.3g} of the card's {total:.3g} GiB: look who is there with nvidia-smi."
+        return f"Other processes hold {others:.3g} of the GPU's {total:.3g} GiB: check nvidia-smi."
     if idle > max(asked, 0.05 * total):
         return (
-            f"{idle:.3g} GiB are reserved but not used, more than the {asked:.3g} GiB that were asked for: memory is in pieces."
+            f"{idle:.3g} GiB are reserved but unused, more than the {asked:.3g} GiB requested: memory is fragmented."
             " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True helps."
         )
     return None

@@ -8,7 +8,7 @@ from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.checkup import HEALTHY, Checkup, check_up
 from holdfast.diagnosis.earlier import last_good
 from holdfast.diagnosis.run_follower import findings_of
-from holdfast.logs.ours import read_run
+from holdfast.logs.holdfast_run import read_run
 from holdfast.probe.door import doors
 from holdfast.signals.curves import Curves
 from holdfast.signals.run_folder import RunFolder

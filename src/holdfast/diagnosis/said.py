@@ -72,13 +72,13 @@ class _Place:
 
 def _non_finite(finding: Finding, at: _Place) -> str:
     found = finding.evidence
-    tail = "numbers came back later" if found["recovered"] else "and it stays so"
-    return f"{finding.series} is NaN or Inf from {at(found['onset'])} on, {found['count']} of {found['of']} points; {tail}"
+    tail = "it recovered later" if found["recovered"] else "it did not recover"
+    return f"{finding.series} is NaN or Inf since {at(found['onset'])}, at {found['count']} of {found['of']} points; {tail}"
 
 
 def _divergence(finding: Finding, at: _Place) -> str:
     found = finding.evidence
-    return f"{finding.series} went up at {at(found['onset'])} and stays: {short(found['best'])} → {short(found['end'])}"
+    return f"{finding.series} rose at {at(found['onset'])} and stayed high: {short(found['best'])} → {short(found['end'])}"
 
 
 def _collapse(finding: Finding, at: _Place) -> str:
@@ -98,21 +98,21 @@ def _not_learning(finding: Finding, at: _Place) -> str:  # noqa: ARG001 - all ar
     if "start" not in found:
         return f"{finding.series} never got above {short(found['best'])}"
     if "entropy" in found:
-        level = f"the loss of knowing only how often each answer comes ({short(found['entropy'])})"
+        level = f"the loss of predicting only the class frequencies ({short(found['entropy'])})"
         return f"{finding.series or 'loss'} stays at {short(found['end'])}, {level}"
     chance = f", the loss of guessing among {found['classes']} classes" if found.get("classes") else ""
-    return f"{finding.series or 'loss'} ends where it began: {short(found['start'])} → {short(found['end'])}{chance}"
+    return f"{finding.series or 'loss'} ends where it started: {short(found['start'])} → {short(found['end'])}{chance}"
 
 
 def _oscillation(finding: Finding, at: _Place) -> str:  # noqa: ARG001 - all are called alike
     found = finding.evidence
     share = 100 * found["median_move"] / max(found["level"], 1e-12)
-    return f"{finding.series} moves by {share:.0f} % from one evaluation to the next and goes nowhere"
+    return f"{finding.series} changes by {share:.0f} % between evaluations without improving"
 
 
 def _spike(finding: Finding, at: _Place) -> str:
     found = finding.evidence
-    came = "came back" if found["recovered"] else "did not come back"
+    came = "recovered" if found["recovered"] else "did not recover"
     name, usual, top = finding.series or "loss", short(found["usual"]), short(found["loss"])
     return f"{name} jumped from {usual} to {top} at {at(found['onset'])}, and {came}"
 

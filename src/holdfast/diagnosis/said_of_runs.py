@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.detectors.finding import Finding
 
 _WHY = {
-    "no-gradient": "no gradient comes to {names}, though the optimizer holds it",
+    "no-gradient": "{names} gets no gradient, though an optimizer holds it",
     "no-optimizer": "no optimizer holds {names}",
     "frozen": "{names} is frozen",
 }
@@ -23,7 +23,7 @@ def _untrained(finding: Finding) -> str:
 
 def _dead(finding: Finding) -> str:
     found = finding.evidence
-    since = "from the first step on" if not found["onset"] else f"since step {found['onset']:,}"
+    since = "from the first step" if not found["onset"] else f"since step {found['onset']:,}"
     return (
         f"the gradients of the first {found['layers']} of {found['of']} layers, up to {found['last_dead']}, are exactly 0 {since}"
     )
@@ -31,7 +31,7 @@ def _dead(finding: Finding) -> str:
 
 def _vanishing(finding: Finding) -> str:
     found = finding.evidence
-    return f"gradient norm {found['first']:.1e} in the first of {found['layers']} layers, {found['last']:.1e} in the last ones"
+    return f"gradient norm {found['first']:.1e} in the first of {found['layers']} layers, {found['last']:.1e} in the last"
 
 
 def _constant(finding: Finding) -> str:
@@ -43,20 +43,18 @@ def _constant(finding: Finding) -> str:
 def _unshuffled(finding: Finding) -> str:
     found = finding.evidence
     if "repeats" in found:
-        sort = ", sorted by its labels" if found["sorted"] else ""
-        return f"{found['repeats']} passes over the data began with the same batch: it is not shuffled{sort}"
-    order = "sorted by something, such as the label" if found["sorted"] else "in the same order each time"
+        sort = ", and sorted by label" if found["sorted"] else ""
+        return f"{found['repeats']} epochs started with the same batch: the data is not shuffled{sort}"
+    order = "sorted, perhaps by label" if found["sorted"] else "in the same order each time"
     alike = f"correlation {found['same_each_pass']:.2f}"
-    return (
-        f"the loss goes through the same ups and downs in every pass of {found['batches']} batches ({alike}): the data is {order}"
-    )
+    return f"the loss curve repeats in every epoch of {found['batches']} batches ({alike}): the data is {order}"
 
 
 def _plateau(finding: Finding) -> str:
     found = finding.evidence
     if "lr_before" in found:
         fell = f"the learning rate fell from {found['lr_before']:.3g} to {found['lr']:.3g} at step {found['onset']:,}"
-        return f"{fell}, and with it the loss stands still ({found['loss']:.3g})"
+        return f"{fell}, and the loss stopped falling ({found['loss']:.3g})"
     falling = f"while the loss was still falling ({found['loss']:.3g})"
     return f"the learning rate is {found['lr']:.3g} since step {found['onset']:,}, {falling}"
 
@@ -65,19 +63,19 @@ def _mismatch(finding: Finding) -> str:
     found = finding.evidence
     here = f"mean {found['mean']:.3g}, deviation {found['deviation']:.3g}"
     there = f"mean {found['held_out_mean']:.3g}, deviation {found['held_out_deviation']:.3g}"
-    return f"inputs to learn from have {here}; held-out ones {there} (field {found['field']})"
+    return f"training inputs have {here}; held-out inputs {there} (field {found['field']})"
 
 
 def _leak(finding: Finding) -> str:
     found = finding.evidence
-    seen = f"{found['known']} of {found['samples']} held-out samples that were looked at came in training batches too"
-    return f"{seen}: by that, {100 * found['share']:.0f} % of the held-out data is learned from"
+    seen = f"{found['known']} of {found['samples']} sampled held-out samples are in training batches too"
+    return f"{seen}; an estimated {100 * found['share']:.0f} % of the held-out data is in the training data"
 
 
 def _growth(finding: Finding) -> str:
     found = finding.evidence
-    each = f"{found['bytes_per_step'] / 1e6:.2g} MB more with every step"
-    return f"{each}: {_size(found['grown'])} so far, {_size(found['now'])} in all"
+    each = f"{found['bytes_per_step'] / 1e6:.2g} MB more per step"
+    return f"{each}: {_size(found['grown'])} so far, {_size(found['now'])} in total"
 
 
 def _loading(finding: Finding) -> str:
@@ -89,31 +87,29 @@ def _loading(finding: Finding) -> str:
 
 def _too_good(finding: Finding) -> str:
     found = finding.evidence
-    return (
-        f"the training loss is all but gone ({found['train']:.2g}), and {finding.series} is no higher ({found['held_out']:.2g})"
-    )
+    return f"the training loss is almost zero ({found['train']:.2g}), and {finding.series} is no higher ({found['held_out']:.2g})"
 
 
 def _slower(finding: Finding) -> str:
     found = finding.evidence
-    return f"a step takes {_seconds(found['now'])} now, and took {_seconds(found['before'])} in the second quarter of the run"
+    return f"a step takes {_seconds(found['now'])}, up from {_seconds(found['before'])} in the second quarter of the run"
 
 
 def _on_cpu(finding: Finding) -> str:
     found = finding.evidence
     cards = "a GPU" if found["gpus"] == 1 else f"{found['gpus']} GPUs"
-    return f"the machine has {cards}, and no tensor of the training is there; a step takes {_seconds(found['step_seconds'])}"
+    return f"the machine has {cards} that the training does not use; a step takes {_seconds(found['step_seconds'])}"
 
 
 def _idle_gpu(finding: Finding) -> str:
-    return f"in half of the samples a kernel ran for less than {100 * finding.evidence['utilisation']:.0f} % of the time"
+    return f"the GPU was busy for less than {100 * finding.evidence['utilisation']:.0f} % of the time in half of the samples"
 
 
 def _ranks(finding: Finding) -> str:
     found = finding.evidence
     norms = ", ".join(f"rank {name[5:]} {value:.6g}" for name, value in found.items() if name.startswith("rank_"))
-    beside = "though their gradients are the same" if found["gradients_shared"] else "and neither are their gradients"
-    return f"the weights of the ranks are not the same any more (norms at step {finding.step:,}: {norms}), {beside}"
+    beside = "though their gradients agree" if found["gradients_shared"] else "and so do their gradients"
+    return f"the weights of the ranks differ (norms at step {finding.step:,}: {norms}), {beside}"
 
 
 def _late(finding: Finding) -> str:
@@ -127,11 +123,11 @@ def _server(finding: Finding) -> str:
     found = finding.evidence
     if "server" not in found:
         return ended(finding)
-    return f"{found['server']} does not answer as it did before: {found['error']}"
+    return f"{found['server']} stopped answering: {found['error']}"
 
 
 def _torn(finding: Finding) -> str:
-    return f"{finding.evidence['path']} is not whole: {finding.evidence['why']}"
+    return f"{finding.evidence['path']} is incomplete: {finding.evidence['why']}"
 
 
 def _seconds(value: float) -> str:
@@ -143,8 +139,8 @@ def _weights(finding: Finding) -> str:
     if "parameter" in found:
         went = f"went from {found['weight_norm_before']:.3g} to {found['weight_norm']:.3g}"
         between = f"between steps {found['onset'] - 1:,} and {found['seen_at']:,}"
-        return f"the norm of {found['parameter']} {went} {between}, and the loss does not show it"
-    return f"from step {found['onset']:,} on no step gave finite numbers ({found['steps_in_a_row']} in a row), whatever the batch"
+        return f"the norm of {found['parameter']} {went} {between}; the loss does not show it"
+    return f"since step {found['onset']:,} no step was finite ({found['steps_in_a_row']} in a row), whatever the batch"
 
 
 def _hung(finding: Finding) -> str:
@@ -157,7 +153,7 @@ def ended(finding: Finding) -> str:
     error = f": {found['error']}" if found.get("error") else ""
     grown = ""
     if found.get("memory_last", 0) > 1.2 * found.get("memory_first", 0) > 0:
-        grown = f"; its memory went from {_size(found['memory_first'])} to {_size(found['memory_last'])}"
+        grown = f"; its memory grew from {_size(found['memory_first'])} to {_size(found['memory_last'])}"
     return f"{found['ended']} after step {finding.step:,} (exit {found['exit_code']}){error}{grown}"
 
 

@@ -1,4 +1,4 @@
-"""Faults that can be put into any training on purpose, and the score of what was seen and survived.
+"""Faults to inject into any training on purpose, and the score of what was detected and survived.
 
 `holdfast drill -- python train.py` runs them; `holdfast.drills.assert_survives` does the same in a test.
 """
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.drills.fault import CannotHappen, Expected, Fault
-    from holdfast.drills.injection.scene import Scene
+    from holdfast.drills.injection.context import FaultContext
     from holdfast.drills.testing import assert_survives
 
-__all__ = ["CannotHappen", "Expected", "Fault", "Scene", "assert_survives"]
+__all__ = ["CannotHappen", "Expected", "Fault", "FaultContext", "assert_survives"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,10 +21,10 @@ def __getattr__(name: str) -> Any:
         from holdfast.drills import fault
 
         return getattr(fault, name)
-    if name == "Scene":
-        from holdfast.drills.injection.scene import Scene
+    if name == "FaultContext":
+        from holdfast.drills.injection.context import FaultContext
 
-        return Scene
+        return FaultContext
     if name == "assert_survives":
         from holdfast.drills.testing import assert_survives
 

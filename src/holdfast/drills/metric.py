@@ -45,14 +45,14 @@ def metric_of(run: RunFolder | None, output: str, name: str | None = None) -> Me
         named = [one for one in (*printed, *evaluated) if wanted <= set(words_of(one.name))]
         exactly = [one for one in named if one.name == name]
         return next(reversed(exactly or named), None)
-    for found in (
+    for candidates in (
         [one for one in evaluated if one.higher and _held_out(one)],
         [one for one in printed if one.higher],
         [one for one in evaluated if one.higher],
         [one for one in (*printed, *evaluated) if _held_out(one)],
     ):
-        if found:
-            return found[-1]
+        if candidates:
+            return candidates[-1]
     return _last_losses(recording) if recording is not None else next(iter(printed[::-1]), None)
 
 
@@ -96,9 +96,9 @@ def _printed(output: str) -> Iterator[Measured]:
 def _last_losses(recording: Recording) -> Measured | None:
     """The mean of the last losses that were learned from."""
     losses = Follower(recording.path, "steps", ("loss",)).new_rows(_ALL)["loss"]
-    known = losses[measured(losses)].astype(np.float64)
-    if not len(known):
+    recorded = losses[measured(losses)].astype(np.float64)
+    if not len(recorded):
         return None
-    last = known[-max(_LAST, len(known) // 20) :]
+    last = recorded[-max(_LAST, len(recorded) // 20) :]
     with np.errstate(invalid="ignore", over="ignore"):
         return Measured(name=LAST_LOSSES, value=float(last.mean()), higher=False, noise=float(last.std() / np.sqrt(len(last))))

@@ -1,4 +1,4 @@
-"""Which faults come when: what the command line decides and the training process reads from its environment."""
+"""Which faults are injected when: decided by the command line, read by the training process from its environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VARIABLE = "HOLDFAST_DRILL"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One fault at one step. `source` is the file of a fault that is not the house's."""
+    """One fault at one step. `source` is the file of a user-defined fault."""
 
     code: str
     step: int
@@ -22,14 +22,14 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All faults of one run, and the folder for what happened; without faults it is a control."""
+    """All faults of one run, and the folder for its notes; without faults it is a control."""
 
     faults: tuple[Planned, ...]
     folder: Path
     seed: int = 0
 
     def as_environment(self) -> dict[str, str]:
-        """What the training process is given."""
+        """The plan as environment variables for the training process."""
         faults = [asdict(fault) for fault in self.faults]
         return {VARIABLE: json.dumps({"faults": faults, "folder": str(self.folder), "seed": self.seed})}
 

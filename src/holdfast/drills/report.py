@@ -1,4 +1,4 @@
-"""What a course came to, in words: a line as each run ends, a table of at most 100 columns, and the totals."""
+"""The results of a drill suite as text: a line as each run ends, a table of at most 100 columns, and the totals."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.drills.course import CourseResult, LeftOut, Result
 from holdfast.drills.score import ControlScore, Score
+from holdfast.drills.suite import Result, SkippedFault, SuiteResult
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,7 +18,7 @@ _GOOD, _BAD, _NONE = "✓", "✗", "–"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """The course in a few numbers; each is a count of how many out of those where it could be."""
+    """The suite in a few numbers; each count has the number of cases in which it was possible."""
 
     controls: int
     false_alarms: int
@@ -42,12 +42,12 @@ class Totals:
         lines = [f"seen {self.seen} of {self.to_see}, first cause right {self.cause_right} of {self.to_explain}"]
         if self.to_survive:
             lines[0] += f", survived {self.survived} of {self.to_survive}"
-        lines.append(f"lost {self.lost_steps:,} steps and {seconds_in_words(self.lost_seconds)} in all")
-        alarms = f"{self.false_alarms} of them raised something" if self.false_alarms else "nothing was raised"
+        lines.append(f"lost {self.lost_steps:,} steps and {seconds_in_words(self.lost_seconds)} in total")
+        alarms = f"{self.false_alarms} with a false alarm" if self.false_alarms else "no false alarm"
         return [*lines, f"{self.controls} run{'s' if self.controls != 1 else ''} without a fault: {alarms}"]
 
 
-def totals(result: CourseResult) -> Totals:
+def totals(result: SuiteResult) -> Totals:
     """Count."""
     there = [one for one in result.scores if one.put_in]
     seen = [one for one in there if one.to_see and one.seen is not None]
@@ -73,8 +73,8 @@ def line(result: Result) -> str:
     """One line as a run ends."""
     if isinstance(result, ControlScore):
         return _control_line(result)
-    if isinstance(result, LeftOut):
-        return f"{result.fault}: left out, {result.why}"
+    if isinstance(result, SkippedFault):
+        return f"{result.fault}: skipped, {result.why}"
     return _score_line(result)
 
 
@@ -83,13 +83,13 @@ def _control_line(control: ControlScore) -> str:
     who = f"no fault, {control.policy or 'no Holdfast'}, seed {control.seed}"
     made = f"{who}: {control.steps:,} steps in {seconds_in_words(control.seconds)}{metric}"
     if not control.false_alarms:
-        return f"{made}; nothing raised"
+        return f"{made}; no findings"
     return f"{made}; FALSE ALARM: {', '.join(control.false_alarms)}"
 
 
 def _score_line(score: Score) -> str:
     if not score.put_in:
-        return f"{score.fault}: could not be put in: {score.why_not}"
+        return f"{score.fault}: could not be injected: {score.why_not}"
     parts = [_seen_words(score)]
     if score.actions:
         parts.append(", ".join(score.actions))
@@ -104,7 +104,7 @@ def _seen_words(score: Score) -> str:
             return "cannot be seen"
         if score.to_see:
             return "NOT SEEN" + (f" (but {', '.join(score.unexpected)})" if score.unexpected else "")
-        return f"FALSE ALARM: {', '.join(score.unexpected)}" if score.alarmed else "nothing raised, as it should be"
+        return f"FALSE ALARM: {', '.join(score.unexpected)}" if score.alarmed else "no findings, as expected"
     cause = f", cause {score.cause}" if score.cause else ", no cause named" if score.to_explain else ""
     return f"{score.seen} {when(score)}{cause}{' (WRONG)' if score.to_explain and not score.cause_right else ''}"
 
@@ -128,7 +128,7 @@ def when(score: Score) -> str:
 
 
 def table(scores: Sequence[Score]) -> Table:
-    """Two lines for each fault; what is wrong stands out."""
+    """Two lines per fault; failures stand out."""
     from rich.table import Table
 
     shown = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
@@ -146,7 +146,7 @@ def _cells(score: Score, scores: Sequence[Score]) -> list[Text]:
 
     name = Text(score.fault, "bold" if score.good else "bold red").append(_which(score, scores), "dim")
     if not score.put_in:
-        return [name, Text(_NONE), Text(f"not put in: {score.why_not}", "yellow")]
+        return [name, Text(_NONE), Text(f"not injected: {score.why_not}", "yellow")]
     return [
         name,
         Text(f"{score.at:,}"),
@@ -173,7 +173,7 @@ def _seen(score: Score) -> Text:
         return Text(score.seen).append(f" {when(score)}", "dim")
     if score.missed or score.alarmed:
         return Text("NOT SEEN" if score.missed else "FALSE ALARM", "bold red").append("".join(f"\n{x}" for x in score.unexpected))
-    return Text("cannot be seen" if score.unseen else "nothing, rightly" if score.policy else _NONE, "dim")
+    return Text("cannot be seen" if score.unseen else "none, as expected" if score.policy else _NONE, "dim")
 
 
 def _cause(score: Score) -> Text:

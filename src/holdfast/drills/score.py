@@ -1,4 +1,4 @@
-"""What a trial came to, beside its control: seen or not, the right cause or not, survived or not, and what it cost. Pure."""
+"""Score a trial against its control: detected, cause right, survived, and what it cost. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from holdfast.detectors.finding import plain
 from holdfast.drills.fault import Expected
 from holdfast.drills.faults import find
+from holdfast.drills.outcome import Raised
 from holdfast.drills.plan import Planned
-from holdfast.drills.told import Raised
 from holdfast.drills.trial import Trial
 
-_WORSE = 0.02  # of the control's metric, which a survivor may be: of a share such as an accuracy, two points
+_WORSE = 0.02  # of the control's metric, which a survivor may be: of a fraction such as an accuracy, two points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +34,16 @@ class Score:
     cause: str | None = None  # the first that was named
     cause_right: bool = False
     actions: tuple[str, ...] = ()
-    survived: bool | None = None  # None: it was not put in
+    survived: bool | None = None  # None: it was not injected
     why_not_survived: str = ""
     metric_name: str = ""
     metric: float | None = None
     control_metric: float | None = None
     lost_steps: int | None = None
     lost_seconds: float | None = None
-    unexpected: tuple[str, ...] = ()  # findings above a remark that this fault does not explain
+    unexpected: tuple[str, ...] = ()  # findings above info that this fault does not explain
     to_see: bool = True  # whether a watcher can see it
-    to_explain: bool = False  # whether a cause was to be named: not for a remark
+    to_explain: bool = False  # whether a cause was to be named: not for info
     to_survive: bool = False  # whether this policy can survive it
     unseen: str = ""  # why nobody can see it
     run: str | None = None  # the folder of the run, where it was kept
@@ -100,7 +100,7 @@ def score_control(trial: Trial) -> ControlScore:
         training=trial.training.name,
         policy=trial.policy,
         seed=trial.seed,
-        false_alarms=_codes(one for one in trial.told.raised if one.severity != "info"),
+        false_alarms=_codes(one for one in trial.outcome.raised if one.severity != "info"),
         actions=_actions(trial, 0.0),
         steps=trial.steps,
         seconds=round(trial.seconds, 2),
@@ -140,8 +140,8 @@ def _score(number: int, trial: Trial, control: Trial, every: list[Expected], noi
     if note is None:
         return Score(at=planned.step, put_in=False, why_not=why_not, **same)
     until = _until(trial, number, every)
-    raised = [one for one in trial.told.raised if _after(one, note) and not (one.time is not None and one.time >= until)]
-    counting = [one for one in raised if one.severity != "info" or expected.remark]
+    raised = [one for one in trial.outcome.raised if _after(one, note) and not (one.time is not None and one.time >= until)]
+    counting = [one for one in raised if one.severity != "info" or expected.info_is_enough]
     seen = next((one for one in counting if one.code in expected.findings), None)
     trouble = why_not_survived(trial, control, noise)
     return Score(
@@ -162,31 +162,31 @@ def _score(number: int, trial: Trial, control: Trial, every: list[Expected], noi
 
 
 def _put_in(trial: Trial, number: int, planned: Planned) -> tuple[dict[str, Any] | None, str]:
-    """The note that says when it was put in; or why it was not."""
+    """The note of its injection; or why it was not injected."""
     mine = [note for note in trial.notes if note.get("number") == number]
     for note in mine:
         if note["event"] == "cannot-happen":
-            return None, str(note.get("why") or "nothing to get hold of")
-    found = next((note for note in mine if note["event"] == "put-in"), None)
-    if found is not None:
-        return found, ""
+            return None, str(note.get("why") or "nothing to inject into")
+    injected = next((note for note in mine if note["event"] == "put-in"), None)
+    if injected is not None:
+        return injected, ""
     if trial.ended:
         return None, f"the run {trial.ended}"
     if trial.steps >= planned.step and trial.exit_code == 0:
-        return None, "the run never came by its place"
+        return None, "the run never reached its hook"
     code = f" with exit code {trial.exit_code}" if trial.exit_code else ""
     return None, f"the run ended{code} after {trial.steps:,} steps"
 
 
 def _until(trial: Trial, number: int, every: list[Expected]) -> float:
-    """When the next fault of the same run is put in that would raise the same."""
+    """When the next fault of the same run is injected that would raise the same."""
     later = [note for note in trial.notes if note.get("event") == "put-in" and int(note["number"]) > number]
     alike = [note for note in later if set(every[int(note["number"])].findings) & set(every[number].findings)]
     return min((float(note["time"]) for note in alike), default=math.inf)
 
 
 def _after(one: Raised, note: dict[str, Any]) -> bool:
-    """Whether it was raised after the fault was put in. A restart counts its steps from where it goes on."""
+    """Whether it was raised after the fault was injected. A restart counts its steps from where it resumed."""
     if one.time is not None:
         return one.time >= float(note["time"]) - 0.01
     return one.step is None or one.step >= int(note["step"]) - 1
@@ -244,12 +244,12 @@ def spread(controls: Iterable[Trial]) -> float:
 
 def _lost_steps(trial: Trial, control: Trial) -> int:
     """Updates skipped or undone, steps made twice, and steps that were never made."""
-    twice = max(0, trial.told.made - control.told.made)
-    return trial.told.undone + twice + max(0, control.steps - trial.steps)
+    twice = max(0, trial.outcome.made - control.outcome.made)
+    return trial.outcome.undone + twice + max(0, control.steps - trial.steps)
 
 
 def _next(trial: Trial, number: int) -> float:
-    """When the next fault of the same run is put in."""
+    """When the next fault of the same run is injected."""
     later = [note for note in trial.notes if note.get("event") == "put-in" and int(note["number"]) > number]
     return min((float(note["time"]) for note in later), default=math.inf)
 
@@ -257,7 +257,7 @@ def _next(trial: Trial, number: int) -> float:
 def _actions(trial: Trial, since: float, until: float = math.inf) -> tuple[str, ...]:
     """What Holdfast did, in the order of its first times."""
     counts: dict[str, int] = {}
-    for one in trial.told.done:
+    for one in trial.outcome.done:
         if since - 0.01 <= (one.event.time or 0.0) < until:
             words = one.event.code if one.event.state == "done" else f"{one.event.code} {one.event.state}".strip()
             counts[words] = counts.get(words, 0) + one.times

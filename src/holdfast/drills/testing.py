@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.drills.calling import name_of, words_for
-from holdfast.drills.choosing import At, lacking, own_faults, planned
-from holdfast.drills.course import check_control, check_step, measured_alike, time_limit
+from holdfast.drills.command import command_for, name_of
 from holdfast.drills.faults import find
 from holdfast.drills.report import in_sentences
 from holdfast.drills.score import Score, score
+from holdfast.drills.selection import At, load_faults, missing_requirements, plan_fault
+from holdfast.drills.suite import check_control, check_step, time_limit, with_metric_of
 from holdfast.drills.trial import Training, Trial, run_trial
 from holdfast.errors import UsageError
 
@@ -42,7 +42,7 @@ def assert_survives(
     of a fault that nobody can survive, it need only be seen. Returns the score.
     """
     training = Training(
-        words=words_for(train),
+        words=command_for(train),
         name=name_of(train),
         metric=metric,
         environment=environment or {},
@@ -50,23 +50,23 @@ def assert_survives(
         hang_after=hang_after,
         directory=Path.cwd(),
     )
-    source = own_faults(Path(fault_file)).get(fault, "") if fault_file is not None else ""
-    find(fault, source)  # an unknown one is told before anything runs
+    source = load_faults(Path(fault_file)).get(fault, "") if fault_file is not None else ""
+    find(fault, source)  # an unknown fault is an error before anything runs
     control = _control(training, policy, seed)
-    missing = lacking(fault, source, control.facts.get("have", ()))
+    missing = missing_requirements(fault, source, control.facts.get("have", ()))
     if missing:
         raise UsageError(f"the training cannot have the fault {fault!r}: {missing}.", fix="drill it with another fault")
-    (plan,) = planned(fault, source, seed, control.length, At(() if at is None else (at,)))
+    (plan,) = plan_fault(fault, source, seed, control.length, At(() if at is None else (at,)))
     check_step(plan.step, control.length)
     place = Path(tempfile.mkdtemp(prefix="holdfast-drill-"))
     tried = (replace(plan, strength=strength),)
-    alike = measured_alike(training, control)
+    alike = with_metric_of(training, control)
     trial = run_trial(alike, tried, policy=policy, seed=seed, folder=place / fault, seconds=time_limit(control))
-    found = score(trial, control)
-    if not found.put_in or not found.good:
-        raise AssertionError(in_sentences(found))  # its run is kept, and named
+    result = score(trial, control)
+    if not result.put_in or not result.good:
+        raise AssertionError(in_sentences(result))  # its run is kept, and named
     shutil.rmtree(place, ignore_errors=True)
-    return replace(found, run=None)
+    return replace(result, run=None)
 
 
 def _control(training: Training, policy: str, seed: int) -> Trial:

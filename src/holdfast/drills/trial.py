@@ -1,8 +1,8 @@
-"""One run of a training with some faults put in, or with none: a process of its own, started as a user starts it.
+"""One run of a training with some faults injected, or with none: a separate process, started as a user starts it.
 
 folder/
   run/         the run folder of `holdfast run`
-  drill/       when which fault was put in
+  drill/       which fault was injected when
   work/        where the training runs, unless it has a place of its own
   output.txt   what was printed
 """
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.drills.ending import end_all
-from holdfast.drills.hanging import Hanging, counted
+from holdfast.drills.hang_watch import HangWatch, counted
 from holdfast.drills.injection.notes import Notes
 from holdfast.drills.metric import metric_of
+from holdfast.drills.outcome import RunOutcome, read_outcome
 from holdfast.drills.plan import Plan, Planned
-from holdfast.drills.told import Told, read_told
+from holdfast.drills.teardown import kill_all
 from holdfast.environment.scratch import offline_trackers
 from holdfast.errors import HoldfastError
 from holdfast.signals.run_folder import RunFolder
@@ -44,7 +44,7 @@ class Training:
     words: tuple[str, ...]
     name: str
     environment: Mapping[str, str] = field(default_factory=dict)
-    metric: str | None = None  # its name; found if nobody says
+    metric: str | None = None  # its name; detected by default
     resume_args: str | None = None
     hang_after: str | None = None
     directory: Path | None = None  # where it runs; without one, in an empty folder of each run's own
@@ -52,7 +52,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What one run came to."""
+    """The result of one run."""
 
     training: Training
     faults: tuple[Planned, ...]
@@ -68,7 +68,7 @@ class Trial:
     metric_name: str = ""
     metric_is_higher: bool = False  # when it is better
     metric_noise: float = 0.0
-    told: Told = field(default_factory=Told)
+    outcome: RunOutcome = field(default_factory=RunOutcome)
     ended: str = ""  # why it had to be ended: `hung`, `took too long`
     folder: Path | None = None
 
@@ -79,7 +79,7 @@ class Trial:
 
     @property
     def length(self) -> int:
-        """Steps that a fault can be put in at: of the main optimizer, in all trainings of the process together."""
+        """Steps at which a fault can be injected: of the main optimizer, in all trainings of the process together."""
         return int(self.facts.get("steps") or self.steps)
 
 
@@ -110,10 +110,10 @@ def run_trial(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        hanging = Hanging(folder / "run", plan.folder, by_itself=policy != "heal")
+        hanging = HangWatch(folder / "run", plan.folder, unattended=policy != "heal")
         ended = _wait(process, begun + seconds, stop, hanging)
         if ended:
-            end_all(process, plan.folder)
+            kill_all(process, plan.folder)
     return _read(training, faults, policy, seed, folder, process.returncode, time.monotonic() - begun, ended)
 
 
@@ -146,14 +146,14 @@ def _environment(training: Training, policy: str | None, plan: Plan) -> dict[str
     }
 
 
-def _wait(process: subprocess.Popen[bytes], until: float, stop: threading.Event | None, hanging: Hanging) -> str:
+def _wait(process: subprocess.Popen[bytes], until: float, stop: threading.Event | None, hanging: HangWatch) -> str:
     """Wait for its end. If it has to be ended, why; nothing if it ended by itself."""
     while process.poll() is None:
         if stop is not None and stop.is_set():
             return "was interrupted"
         if time.monotonic() > until:
             return "took too long"
-        if hanging.for_good():
+        if hanging.is_permanent():
             return "hung"
         time.sleep(_LOOK)
     return ""
@@ -171,7 +171,7 @@ def _read(
 ) -> Trial:
     """What it left behind."""
     run = _opened(folder / "run") if policy is not None else None
-    told = read_told(run) if run is not None else Told(reached=(steps := counted(folder / "drill")), made=steps)
+    outcome = read_outcome(run) if run is not None else RunOutcome(reached=(steps := counted(folder / "drill")), made=steps)
     printed = _end_of(folder / "output.txt")
     measured = metric_of(run, _end_of(run.path / "train.log") if run is not None else printed, training.metric)
     return Trial(
@@ -183,13 +183,13 @@ def _read(
         seconds=seconds,
         run=run,
         notes=list(Notes(folder / "drill").read()),
-        steps=told.reached,
+        steps=outcome.reached,
         metric=None if measured is None else measured.value,
         metric_name="" if measured is None else measured.name,
         metric_is_higher=measured is not None and measured.higher,
         metric_noise=0.0 if measured is None else measured.noise,
         output=printed,
-        told=told,
+        outcome=outcome,
         ended=ended,
         folder=folder,
     )

@@ -74,10 +74,10 @@ class Column:
 
     def counted(self) -> Column:
         """The same points, one step apart."""
-        found = Column()
+        column = Column()
         for step, value in enumerate(self._values):
-            found.add(step, value)
-        return found
+            column.add(step, value)
+        return column
 
     def set_epochs(self, steps: npt.NDArray[np.int64], epochs: npt.NDArray[np.float64]) -> None:
         """Say at which steps (in order) which epoch was: a point has the epoch of the newest step before it."""
@@ -93,8 +93,10 @@ class Column:
         steps, values, epochs = steps[measured], values[measured], epochs[measured]
         single, from_the_end = np.unique(steps[::-1], return_index=True)
         order = len(steps) - 1 - from_the_end
-        known = epochs[order] if np.isfinite(epochs[order]).any() else None
-        return Curve(name.strip(), single, values[order], role=role.role, split=role.split, better=role.better, epochs=known)
+        known_epochs = epochs[order] if np.isfinite(epochs[order]).any() else None
+        return Curve(
+            name.strip(), single, values[order], role=role.role, split=role.split, better=role.better, epochs=known_epochs
+        )
 
 
 def kept_points(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:

@@ -7,7 +7,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-from holdfast.logs.numbers import number
+from holdfast.logs.parse_number import parse_number
 from holdfast.logs.roles import EPOCH_NAMES, STEP_NAMES
 from holdfast.logs.rows import Row
 from holdfast.logs.summary_rows import without_summary
@@ -29,18 +29,18 @@ def looks_like_table(lines: list[str]) -> bool:
     delimiter = _delimiter(lines)
     cells = list(_cells(lines, delimiter))
     header, rows = cells[0], cells[1:]
-    names = [cell for cell in header if cell.strip() and number(cell) is None]
-    numbers = [cell for row in rows for cell in row if number(cell) is not None]
+    names = [cell for cell in header if cell.strip() and parse_number(cell) is None]
+    numeric = [cell for row in rows for cell in row if parse_number(cell) is not None]
     filled = [cell for row in rows for cell in row if cell.strip()]
     if delimiter == _BLANKS and (any(len(row) != len(header) for row in rows) or not all(map(_number_or_time, filled))):
         return False  # a text
-    return len(header) > 1 and len(names) >= len(header) - 1 and len(numbers) * 2 >= max(1, len(filled))
+    return len(header) > 1 and len(names) >= len(header) - 1 and len(numeric) * 2 >= max(1, len(filled))
 
 
-def looks_like_numbers(lines: list[str]) -> bool:
+def looks_like_number_list(lines: list[str]) -> bool:
     """Whether each line is a number and nothing else, as `numpy.savetxt` writes a list of losses."""
     lines = [line for line in lines if line.strip()][:_LOOK]
-    return len(lines) > 1 and all(number(line) is not None for line in lines)
+    return len(lines) > 1 and all(parse_number(line) is not None for line in lines)
 
 
 def header_of(lines: list[str]) -> list[str]:
@@ -49,15 +49,15 @@ def header_of(lines: list[str]) -> list[str]:
     return _names(next(_cells(lines, _delimiter(lines)))) if lines else []
 
 
-def read_numbers(lines: Iterable[str], name: str) -> Iterator[Row]:
+def read_number_list(lines: Iterable[str], name: str) -> Iterator[Row]:
     """A row for each line, under one name."""
     for line in lines:
-        if (value := number(line)) is not None:
+        if (value := parse_number(line)) is not None:
             yield {name: value}
 
 
 def read_table(lines: Iterable[str]) -> Iterator[Row]:
-    """One row for each line: the numbers in it, under the header's names. A header that comes again is passed over.
+    """One row for each line: the numbers in it, under the header's names. A header that comes again is skipped.
 
     Rows that sum the others up are left out.
     """
@@ -77,9 +77,9 @@ def _rows(first: list[str], rest: Iterator[str]) -> Iterator[Row]:
         if any(_sums_up(cell) for place, cell in enumerate(cells) if place == 0 or place in positions):
             continue
         pairs = zip(header, cells, strict=False)
-        found = {name: value for name, cell in pairs if cell and (value := number(cell, decimal=decimal)) is not None}
-        if found:
-            yield found
+        row = {name: value for name, cell in pairs if cell and (value := parse_number(cell, decimal=decimal)) is not None}
+        if row:
+            yield row
 
 
 def _without_half_a_cell(rows: Iterator[list[str]], width: int) -> Iterator[list[str]]:
@@ -112,7 +112,7 @@ def _cells(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
 
 
 def _number_or_time(cell: str) -> bool:
-    return number(cell) is not None or bool(_TIME.fullmatch(cell))
+    return parse_number(cell) is not None or bool(_TIME.fullmatch(cell))
 
 
 def _sums_up(cell: str) -> bool:

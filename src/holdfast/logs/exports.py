@@ -27,5 +27,5 @@ def tag_of_export(path: Path, header: list[str]) -> str | None:
     if {name.lower() for name in header} != _TENSORBOARD:
         return None
     stem = path.name.partition(".csv")[0]
-    found = re.search(r"tag-(.+)", stem)
-    return found[1] if found is not None else stem
+    match = re.search(r"tag-(.+)", stem)
+    return match[1] if match is not None else stem

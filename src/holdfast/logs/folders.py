@@ -43,7 +43,7 @@ def read_folder(folder: Path, *, name: str) -> list[Curves] | Path:
         return tensorboard_files.read_events(event_files(folder), name=name, below=folder)
     if kind == "trainer" and (state := newest_state(folder)) is not None:
         return state
-    raise LogUnreadable(f"{folder} is no run that can be read as a whole.", fix="name a log in it")
+    raise LogUnreadable(f"{folder} is not a run folder that can be read.", fix="name a log file in it")
 
 
 def newest_state(folder: Path) -> Path | None:
@@ -89,10 +89,10 @@ def _entries(folder: Path, *, folders: bool) -> list[Path]:
     """What lies in a folder, in order, without a look at each file: it may hold very many."""
     try:
         with os.scandir(folder) as entries:
-            found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False) == folders]
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False) == folders]
     except OSError:
         return []
-    return [folder / name for name in sorted(found)]
+    return [folder / name for name in sorted(names)]
 
 
 def _has_table(folder: Path) -> bool:

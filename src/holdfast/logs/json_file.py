@@ -16,11 +16,11 @@ def read_trainer_state(state: Mapping[str, Any]) -> Iterator[Row]:
     """The rows of a Trainer's history; the one that sums the run up is left out."""
     for entry in state.get("log_history") or ():
         if isinstance(entry, Mapping) and _SUMMARY not in entry:
-            yield numbers_in(entry)
+            yield numeric_fields(entry)
 
 
 def read_lines(lines: Iterable[str]) -> Iterator[Row]:
-    """One JSON object a line; lines that are none are passed over."""
+    """One JSON object a line; lines that are none are skipped."""
     for line in lines:
         if line.lstrip()[:1] == "{":
             try:
@@ -28,7 +28,7 @@ def read_lines(lines: Iterable[str]) -> Iterator[Row]:
             except ValueError:
                 continue
             if isinstance(row, dict):
-                yield numbers_in(row)
+                yield numeric_fields(row)
 
 
 def read_list(rows: Iterable[Any]) -> Iterator[Row]:
@@ -36,21 +36,21 @@ def read_list(rows: Iterable[Any]) -> Iterator[Row]:
     if isinstance(rows, Mapping):
         columns = {name: values for name, values in rows.items() if isinstance(values, list)}
         for place in range(max(map(len, columns.values()), default=0)):
-            yield numbers_in({name: values[place] for name, values in columns.items() if place < len(values)})
+            yield numeric_fields({name: values[place] for name, values in columns.items() if place < len(values)})
     else:
         for row in rows:
             if isinstance(row, Mapping):
-                yield numbers_in(row)
+                yield numeric_fields(row)
 
 
-def numbers_in(row: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+def numeric_fields(row: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """The numbers of an object, those inside others under their path."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name, value in row.items():
         if isinstance(value, bool):
             continue
         if isinstance(value, (int, float)) or (isinstance(value, str) and value.lower().lstrip("+-") in _NOT_FINITE):
-            found[f"{prefix}{name}"] = float(value)
+            values[f"{prefix}{name}"] = float(value)
         elif isinstance(value, Mapping) and len(prefix) < 60:
-            found |= numbers_in(value, f"{prefix}{name}/")
-    return found
+            values |= numeric_fields(value, f"{prefix}{name}/")
+    return values

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from holdfast.logs.numbers import number, size
+from holdfast.logs.parse_number import parse_number, parse_size
 from holdfast.logs.roles import role_of, words_of
 
 _NUMBER = r"(?<![\w.])[-+]?(?:\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?|\.\d+|nan|inf(?:inity)?)(?![\w.]*\w)%?"
@@ -75,8 +75,8 @@ def filled(slot: Slot, parts: list[str]) -> str:
 def value_of(name: str, text: str) -> float | None:
     """A number; one with a unit of memory only under such a name."""
     if text[-1] in _UNITS:
-        return size(text) if role_of(name).role == "memory" else None
-    return number(text)
+        return parse_size(text) if role_of(name).role == "memory" else None
+    return parse_number(text)
 
 
 @lru_cache(maxsize=2048)
@@ -97,21 +97,21 @@ def _shape(line: str) -> Shape:
 
 def _slot(line: str, start: int, stop: int) -> Slot:
     """A stretch of the shape as text and places of parts."""
-    found: list[str | int] = []
+    pieces: list[str | int] = []
     begin = 0
     for place, part in enumerate(_DIGITS.split(line)):
         end = begin + len(part)
         if place % 2 and start <= begin and end <= stop:
-            found.append(place)
+            pieces.append(place)
         elif place % 2 == 0 and (text := line[max(begin, start) : min(end, stop)]) and begin < stop and end > start:
-            found.append(text)
+            pieces.append(text)
         begin = end
-    return tuple(found)
+    return tuple(pieces)
 
 
 def _named_at(line: str) -> re.Match[str] | None:
-    found = _AT.search(line)
-    return found if found is not None and role_of(found["name"]).role in ("loss", "metric") else None
+    match = _AT.search(line)
+    return match if match is not None and role_of(match["name"]).role in ("loss", "metric") else None
 
 
 def _bare_pair(line: str, bare: re.Match[str]) -> list[tuple[Slot, Slot]]:
@@ -122,7 +122,7 @@ def _bare_pair(line: str, bare: re.Match[str]) -> list[tuple[Slot, Slot]]:
 
 def _pairs(line: str, begin: int) -> list[tuple[Slot, Slot]]:
     """What a line says about losses, metrics and settings; nothing for a line of another kind."""
-    found: list[tuple[Slot, Slot]] = []
+    pairs: list[tuple[Slot, Slot]] = []
     end = begin
     for pair in _VALUE.finditer(line, begin):
         before, end = line[max(end, pair.start() - _LONGEST_NAME) : pair.start()], pair.end()
@@ -131,14 +131,14 @@ def _pairs(line: str, begin: int) -> list[tuple[Slot, Slot]]:
         if name and value_of(name, pair["value"]) is not None:
             stop = pair.start() - len(before) + len(before.rstrip(_QUOTES))
             heading = _heading(line[: stop - len(name)], name)
-            found.append(((*heading, *_slot(line, stop - len(name), stop)), _slot(line, *pair.span("value"))))
-    return found
+            pairs.append(((*heading, *_slot(line, stop - len(name), stop)), _slot(line, *pair.span("value"))))
+    return pairs
 
 
 def _heading(before: str, name: str) -> Slot:
     """The split under whose heading a loss or a metric stands, if its own name tells none."""
-    said = _HEADING.findall(before)
-    split = _SPLITS[said[-1].lower()] if said else "train"
+    headings = _HEADING.findall(before)
+    split = _SPLITS[headings[-1].lower()] if headings else "train"
     role = role_of(name)
     return (
         (f"{split} ",)

@@ -33,8 +33,10 @@ def head_of(path: Path) -> bytes:
         with _opened(path) as file:
             return file.read(HEAD)
     except _BROKEN as error:
-        said = getattr(error, "strerror", None) or str(error)
-        raise LogUnreadable(f"{path} cannot be read: {said}.", fix="see who may read it, and whether it is whole") from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise LogUnreadable(
+            f"{path} cannot be read: {reason}.", fix="check its permissions, and whether it is complete"
+        ) from error
 
 
 def encoding_of(head: bytes) -> str | None:

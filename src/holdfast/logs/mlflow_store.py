@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.errors import LogUnreadable
 from holdfast.logs.columns import Column
-from holdfast.logs.numbers import number
+from holdfast.logs.parse_number import parse_number
 from holdfast.logs.rows import run_of
 from holdfast.signals.curves import Curves
 
@@ -41,14 +41,14 @@ def is_database(path: Path) -> bool:
 def read_database(path: Path, *, name: str) -> list[Curves]:
     """The runs of a database, oldest first. It is opened for reading only; one that is locked is read as it lies there."""
     try:
-        found = _read(path, "mode=ro")
+        runs = _read(path, "mode=ro")
     except sqlite3.OperationalError as error:
         if "no such" in str(error):
-            raise LogUnreadable(f"{path} is a database, but not one of MLflow.", fix="name a log") from error
-        found = _read_unlocked(path)
+            raise LogUnreadable(f"{path} is a database, but not MLflow's.", fix="name a log file") from error
+        runs = _read_unlocked(path)
     return [
         run_of(_counted(columns), name=f"{name} · {title}", source="mlflow")
-        for title, columns in found
+        for title, columns in runs
         if any(len(column) > 1 for column in columns.values())
     ]
 
@@ -58,7 +58,7 @@ def _read_unlocked(path: Path) -> list[tuple[str, _Columns]]:
     try:
         return _read(path, "immutable=1")
     except sqlite3.OperationalError as error:
-        raise LogUnreadable(f"{path} cannot be read: {error}.", fix="copy it, and name the copy") from error
+        raise LogUnreadable(f"{path} cannot be read: {error}.", fix="copy it, and diagnose the copy") from error
 
 
 def _read(path: Path, mode: str) -> list[tuple[str, _Columns]]:
@@ -72,7 +72,7 @@ def _read(path: Path, mode: str) -> list[tuple[str, _Columns]]:
     except sqlite3.OperationalError:
         raise
     except (sqlite3.DatabaseError, UnicodeError, TypeError) as error:
-        raise LogUnreadable(f"{path} is a broken database: {error}.", fix="copy it again, or restore a backup") from error
+        raise LogUnreadable(f"{path} is a damaged database: {error}.", fix="copy it again, or restore a backup") from error
     return [(title, runs[run]) for run, title in names.items() if run in runs]
 
 
@@ -83,31 +83,31 @@ def is_run_folder(folder: Path) -> bool:
 
 def read_store(folder: Path, *, name: str) -> list[Curves]:
     """The runs below a folder (`mlruns`, an experiment, or a run)."""
-    found = []
+    runs = []
     for run in _run_folders(folder):
         columns = {key: column for key, column in _of_files(run / "metrics") if len(column)}
         if any(len(column) > 1 for column in columns.values()):
             title = name if run == folder else f"{name} · {_name_of(run)}"
-            found.append(run_of(_counted(columns), name=title, source="mlflow"))
-    return found
+            runs.append(run_of(_counted(columns), name=title, source="mlflow"))
+    return runs
 
 
 def _run_folders(folder: Path) -> Iterator[Path]:
     if is_run_folder(folder):
         yield folder
         return
-    found = [metrics.parent for pattern in ("*/metrics", "*/*/metrics") for metrics in folder.glob(pattern)]
-    yield from sorted((run for run in found if is_run_folder(run)), key=lambda run: (_begun(run), run.name))
+    folders = [metrics.parent for pattern in ("*/metrics", "*/*/metrics") for metrics in folder.glob(pattern)]
+    yield from sorted((run for run in folders if is_run_folder(run)), key=lambda run: (_start_time(run), run.name))
 
 
-def _begun(run: Path) -> int:
-    said = re.search(r"^start_time: (\d+)", (run / "meta.yaml").read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-    return int(said[1]) if said is not None else 0
+def _start_time(run: Path) -> int:
+    match = re.search(r"^start_time: (\d+)", (run / "meta.yaml").read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    return int(match[1]) if match is not None else 0
 
 
 def _name_of(run: Path) -> str:
-    given = run / "tags" / "mlflow.runName"
-    return given.read_text(encoding="utf-8", errors="replace").strip() if given.is_file() else run.name
+    name_file = run / "tags" / "mlflow.runName"
+    return name_file.read_text(encoding="utf-8", errors="replace").strip() if name_file.is_file() else run.name
 
 
 def _of_files(metrics: Path) -> Iterator[tuple[str, Column]]:
@@ -117,7 +117,7 @@ def _of_files(metrics: Path) -> Iterator[tuple[str, Column]]:
         with file.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 words = line.split()
-                value = number(words[1]) if len(words) >= 2 and line.endswith("\n") else None
+                value = parse_number(words[1]) if len(words) >= 2 and line.endswith("\n") else None
                 if value is not None:
                     column.add(int(words[2]) if len(words) > 2 and words[2].isdigit() else 0, value)
         yield file.relative_to(metrics).as_posix(), column

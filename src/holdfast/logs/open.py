@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.errors import LogUnreadable
 from holdfast.logs import mlflow_store, not_logs, tensorboard_files, wandb_run
-from holdfast.logs.csv_file import header_of, looks_like_numbers, looks_like_table, read_numbers, read_table
+from holdfast.logs.csv_file import header_of, looks_like_number_list, looks_like_table, read_number_list, read_table
 from holdfast.logs.exports import runs_in_export, tag_of_export
 from holdfast.logs.folders import read_folder
 from holdfast.logs.json_file import read_lines, read_list, read_trainer_state
@@ -38,13 +38,13 @@ def open_log(path: Path, *, name: str | None = None, anything: bool = False) -> 
         inside = read_folder(path, name=name)
         if isinstance(inside, Path):
             return open_log(inside, name=name, anything=anything)
-        found = inside
+        runs = inside
     else:
-        found = _read_file(path, name)
-    telling = [curves for curves in found if curves.points or (anything and curves.curves)]
-    if not telling:
-        raise _says_nothing(path, found)
-    return telling
+        runs = _read_file(path, name)
+    usable = [curves for curves in runs if curves.points or (anything and curves.curves)]
+    if not usable:
+        raise _no_known_series(path, runs)
+    return usable
 
 
 def _read_file(path: Path, name: str) -> list[Curves]:
@@ -63,8 +63,8 @@ def _read_file(path: Path, name: str) -> list[Curves]:
         raise not_logs.binary(path)
     text = head.decode(encoding, "replace").lstrip("\ufeff")
     start = text.lstrip()[:1]
-    found = _from_json(path, name, start) if start in ("{", "[") and _may_be_json(text) else []
-    return found if any(curves.points for curves in found) else _from_text(path, name, text) or found
+    runs = _from_json(path, name, start) if start in ("{", "[") and _may_be_json(text) else []
+    return runs if any(curves.points for curves in runs) else _from_text(path, name, text) or runs
 
 
 def _from_text(path: Path, name: str, text: str) -> list[Curves]:
@@ -73,12 +73,12 @@ def _from_text(path: Path, name: str, text: str) -> list[Curves]:
         lines.pop()  # it may have been cut
     if looks_like_table(lines):
         return _from_table(path, name, header_of(lines))
-    if looks_like_numbers(lines):
-        return curves_of(read_numbers(lines_of(path), path.name.partition(".")[0]), name=name, source="numbers")
-    found = curves_of(read_text(lines_of(path)), name=name, source="text")
-    if not any(curves.points for curves in found):  # only progress bars then
-        found = curves_of(read_text(lines_of(path), bars=True), name=name, source="text")
-    return found
+    if looks_like_number_list(lines):
+        return curves_of(read_number_list(lines_of(path), path.name.partition(".")[0]), name=name, source="numbers")
+    runs = curves_of(read_text(lines_of(path)), name=name, source="text")
+    if not any(curves.points for curves in runs):  # only progress bars then
+        runs = curves_of(read_text(lines_of(path), bars=True), name=name, source="text")
+    return runs
 
 
 def _from_table(path: Path, name: str, header: list[str]) -> list[Curves]:
@@ -95,7 +95,7 @@ def _from_table(path: Path, name: str, header: list[str]) -> list[Curves]:
             return list(itertools.chain.from_iterable(exported))
         return curves_of(_table(path), name=name, source="csv")
     except csv.Error as error:
-        raise LogUnreadable(f"{path} is no table: {error}.", fix="see whether it is a CSV file") from error
+        raise LogUnreadable(f"{path} is not a table: {error}.", fix="check that it is a CSV file") from error
 
 
 def _table(path: Path) -> Any:
@@ -116,15 +116,15 @@ def _from_json(path: Path, name: str, start: str) -> list[Curves]:
 
 
 def _from_notebook(whole: Mapping[str, Any], path: Path, name: str) -> list[Curves]:
-    found: list[Curves] = []
+    runs: list[Curves] = []
     for kind, lines in cells_of(whole):
         rows = read_table(lines) if kind == "table" else read_text(lines)
-        found += [curves for curves in curves_of(rows, name=name, source="notebook") if curves.points > 1]
-    if not found:
-        raise LogUnreadable(f"{path} is a notebook without a loss in its outputs.", fix="save it after its training was run")
-    if len(found) == 1:
-        return found
-    return [Curves(f"{name} #{n}", one.curves, source=one.source, notes=one.notes) for n, one in enumerate(found, 1)]
+        runs += [curves for curves in curves_of(rows, name=name, source="notebook") if curves.points > 1]
+    if not runs:
+        raise LogUnreadable(f"{path} is a notebook without a loss in its outputs.", fix="run the training in it, then save it")
+    if len(runs) == 1:
+        return runs
+    return [Curves(f"{name} #{n}", one.curves, source=one.source, notes=one.notes) for n, one in enumerate(runs, 1)]
 
 
 def _may_be_json(head: str) -> bool:
@@ -147,12 +147,12 @@ def _whole_json(path: Path) -> Any:
         return None
 
 
-def _says_nothing(path: Path, found: list[Curves]) -> LogUnreadable:
-    names = list(dict.fromkeys(curve.name for curves in found for curve in curves.curves))
+def _no_known_series(path: Path, runs: list[Curves]) -> LogUnreadable:
+    names = list(dict.fromkeys(curve.name for curves in runs for curve in curves.curves))
     if names:
         some = ", ".join(names[:6]) + (" …" if len(names) > 6 else "")
-        fix = f"say which is which, for example: --train-loss '{names[0]}'"
-        return LogUnreadable(f"{path} holds no loss or metric that is known by its name, only {some}.", fix=fix)
+        fix = f"say which series is the loss: --train-loss '{names[0]}'"
+        return LogUnreadable(f"{path} has no series that is known as a loss or metric, only {some}.", fix=fix)
     if re.search(r"requirements|readme|licen[cs]e", path.name.lower()):
-        return LogUnreadable(f"{path} is no log: it holds no loss or metric.", fix="name the log of a training")
-    return LogUnreadable(f"{path} holds no loss or metric.", fix="a loss reads `loss: 0.12`, or is a column named so")
+        return LogUnreadable(f"{path} is not a log: it has no loss or metric.", fix="name a training log")
+    return LogUnreadable(f"{path} has no loss or metric.", fix="a loss looks like `loss: 0.12`, or is a column named loss")

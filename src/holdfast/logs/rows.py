@@ -1,4 +1,4 @@
-"""Rows of a log, as readers give them, become curves: runs told apart, steps put in order, losses of several parts added up."""
+"""From rows of a log to curves: runs separated, steps ordered, partial losses summed."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def run_of(
     """One run of columns: what each stands for, and which speak first."""
     curves = [column.curve(title, (roles or {}).get(title) or role_of(title)) for title, column in columns.items()]
     thinned = max((column.thinned for column in columns.values()), default=1)
-    said = (*notes, f"long columns were thinned: about one point of {thinned}") if thinned > 1 else notes
-    told = _in_order(_measured(curves))
-    return Curves(name, tuple(told), source=source, planned_steps=planned_steps, notes=said)
+    all_notes = (*notes, f"long columns are downsampled: about one point in {thinned}") if thinned > 1 else notes
+    ordered = _in_order(_measured(curves))
+    return Curves(name, tuple(ordered), source=source, planned_steps=planned_steps, notes=all_notes)
 
 
 def _runs(head: Sequence[Row], rest: Iterator[Row]) -> Iterator[dict[str, Column]]:

@@ -25,24 +25,24 @@ _Point = tuple[str, int, float]  # tag, step, value
 
 
 def read_events(files: Sequence[Path], *, name: str, below: Path | None = None) -> list[Curves]:
-    """The runs in event files: a later file that begins again where an earlier one began is another run, else it goes on.
+    """The runs in event files: a later file that begins where an earlier one began is a new run, else it continues that run.
 
     `below`: the folder whose subfolders' names (`train`, `validation`) belong to the names of the series.
     """
     runs: list[_Run] = []
     for file in sorted(files, key=lambda file: (_time_of(file), file.name)):
         prefix = "" if below is None or file.parent == below else f"{file.parent.relative_to(below).as_posix()}/"
-        found = _Run()
+        new_run = _Run()
         for tag, step, value in _points(file):
-            found.add(f"{prefix}{tag}", step, value)
-        if found.columns:
-            again = next((run for run in runs[::-1] if run.goes_on_with(found)), None)
+            new_run.add(f"{prefix}{tag}", step, value)
+        if new_run.columns:
+            again = next((run for run in runs[::-1] if run.continues_in(new_run)), None)
             if again is None:
-                runs.append(found)
+                runs.append(new_run)
             else:
-                again.take(found)
+                again.merge(new_run)
     titles = [name] if len(runs) == 1 else [f"{name} #{number}" for number in range(1, len(runs) + 1)]
-    return [run_of(run.told(), name=title, source="tensorboard") for title, run in zip(titles, runs, strict=True)]
+    return [run_of(run.with_epochs(), name=title, source="tensorboard") for title, run in zip(titles, runs, strict=True)]
 
 
 class _Run:
@@ -57,23 +57,23 @@ class _Run:
             self.columns[tag], self.first[tag] = Column(), step
         self.columns[tag].add(step, value)
 
-    def goes_on_with(self, other: _Run) -> bool:
+    def continues_in(self, other: _Run) -> bool:
         """Whether a later file adds to this run: other series, or the same from further on."""
         both = self.columns.keys() & other.columns.keys()
         return all(other.first[tag] > self.first[tag] for tag in both)
 
-    def take(self, other: _Run) -> None:
+    def merge(self, other: _Run) -> None:
         for tag, column in other.columns.items():
             for step, value in column.points():
                 self.add(tag, step, value)
 
-    def told(self) -> dict[str, Column]:
-        """The columns, those of the epoch put beside the others."""
+    def with_epochs(self) -> dict[str, Column]:
+        """The columns; where an epoch was logged, each point has its epoch."""
         named = [tag for tag in self.columns if tag.lower().rpartition("/")[2] in EPOCH_NAMES]
         if not named or len(named) == len(self.columns):
             return self.columns
-        known = sorted(point for tag in named for point in self.columns[tag].points())
-        steps, epochs = np.array([step for step, _ in known]), np.array([epoch for _, epoch in known])
+        epoch_points = sorted(point for tag in named for point in self.columns[tag].points())
+        steps, epochs = np.array([step for step, _ in epoch_points]), np.array([epoch for _, epoch in epoch_points])
         rest = {tag: column for tag, column in self.columns.items() if tag not in named}
         for column in rest.values():
             column.set_epochs(steps, epochs)
@@ -106,7 +106,7 @@ def _records(file: Path) -> Iterator[bytes]:
                     continue
                 yield _one(events, length)
     except OSError as error:
-        raise LogUnreadable(f"{file} cannot be read: {error.strerror}.", fix="see who may read it") from error
+        raise LogUnreadable(f"{file} cannot be read: {error.strerror}.", fix="check its permissions") from error
 
 
 def _one(events: BinaryIO, length: int) -> bytes:
@@ -124,10 +124,10 @@ def _scalar(value: Any) -> float | None:
     tensor = value.tensor
     if math.prod(size.size for size in tensor.tensor_shape.dim) != 1 or tensor.dtype not in (_FLOAT, _DOUBLE):
         return None
-    numbers: Iterable[float] = tensor.float_val or tensor.double_val
+    values: Iterable[float] = tensor.float_val or tensor.double_val
     if tensor.tensor_content:
-        numbers = np.frombuffer(tensor.tensor_content, "<f4" if tensor.dtype == _FLOAT else "<f8")
-    return next((float(number) for number in numbers), None)
+        values = np.frombuffer(tensor.tensor_content, "<f4" if tensor.dtype == _FLOAT else "<f8")
+    return next((float(number) for number in values), None)
 
 
 def _time_of(file: Path) -> int:

@@ -21,24 +21,24 @@ def read_text(lines: Iterable[str], *, bars: bool = False) -> Iterator[Row]:
     Progress bars count when they are at their end; with `bars`, at each of their steps. Of several ranks the first speaks.
     """
     epoch: float | None = None
-    held: dict[str, float] = {}
+    row: dict[str, float] = {}
     for shape, parts in _of_one_rank(lines):
         if shape.epoch is not None:
-            said = float(filled(shape.epoch, parts))
-            if epoch != said and held:
-                yield held
-                held = {}
-            epoch = said
-        found = _pairs(shape, parts) if bars or not _under_way(shape, parts) else {}
-        if not found:
+            line_epoch = float(filled(shape.epoch, parts))
+            if epoch != line_epoch and row:
+                yield row
+                row = {}
+            epoch = line_epoch
+        pairs = _pairs(shape, parts) if bars or not _under_way(shape, parts) else {}
+        if not pairs:
             continue
         here = _positions(shape, parts, epoch, bars=bars)
-        if held and (found.keys() & held.keys() or here.get("step") != held.get("step")):
-            yield held
-            held = {}
-        held |= here | found
-    if held:
-        yield held
+        if row and (pairs.keys() & row.keys() or here.get("step") != row.get("step")):
+            yield row
+            row = {}
+        row |= here | pairs
+    if row:
+        yield row
 
 
 def _of_one_rank(lines: Iterable[str]) -> Iterator[tuple[Shape, list[str]]]:
@@ -60,12 +60,12 @@ def _of_one_rank(lines: Iterable[str]) -> Iterator[tuple[Shape, list[str]]]:
 
 
 def _pairs(shape: Shape, parts: list[str]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    pairs: dict[str, float] = {}
     for named, slot in shape.pairs:
         name = filled(named, parts)
-        if name not in found and (value := value_of(name, filled(slot, parts))) is not None:
-            found[name] = value
-    return found
+        if name not in pairs and (value := value_of(name, filled(slot, parts))) is not None:
+            pairs[name] = value
+    return pairs
 
 
 def _under_way(shape: Shape, parts: list[str]) -> bool:

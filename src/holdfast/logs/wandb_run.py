@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 from holdfast.errors import LogUnreadable
-from holdfast.logs.json_file import numbers_in, read_lines
+from holdfast.logs.json_file import numeric_fields, read_lines
 from holdfast.logs.lines import lines_of
+from holdfast.logs.protobuf import Field, fields, signed
 from holdfast.logs.rows import Row, curves_of
 from holdfast.logs.text_file import read_text
-from holdfast.logs.wire import Field, fields, signed
 from holdfast.signals.curves import Curves
 
 MARK = b":W&B"
 _BLOCK = 32 << 10
 _HEAD = struct.Struct("<IHB")  # checksum, length, kind
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
-_LARGEST = 8 << 20  # a record of numbers is small; the rest of a larger one is passed over
+_LARGEST = 8 << 20  # a record of numbers is small; the rest of a larger one is skipped
 _HISTORY, _ITEM, _STEP = 2, 1, 2
 _KEY, _NESTED, _TRUTH, _INTEGER, _NUMBER, _JSON, _VALUE_JSON = 1, 2, 4, 5, 6, 8, 16
 
@@ -42,13 +42,13 @@ def read_wandb(path: Path, *, name: str) -> list[Curves]:
     if history is not None and history.is_file():
         return curves_of(read_lines(lines_of(history)), name=name, source="wandb")
     file = path if folder is None else _file_in(folder)
-    found = curves_of(_history(file), name=name, source="wandb") if file is not None else []
-    if any(curves.points for curves in found) or folder is None:
-        return found
+    runs = curves_of(_history(file), name=name, source="wandb") if file is not None else []
+    if any(curves.points for curves in runs) or folder is None:
+        return runs
     written = folder / "files" / "output.log"
     if not written.is_file():
-        raise LogUnreadable(f"{path} holds no history.", fix="wandb writes it to a run-*.wandb file in this folder")
-    note = "there is no history: read from what the run wrote to its terminal"
+        raise LogUnreadable(f"{path} has no history.", fix="wandb writes it to a run-*.wandb file in this folder")
+    note = "no history found: read from the run's terminal output"
     return curves_of(read_text(lines_of(written)), name=name, source="wandb", notes=(note,))
 
 
@@ -89,7 +89,7 @@ def _item(parts: list[Field]) -> dict[str, float]:
         if field == _INTEGER and isinstance(value, int):
             return {name: float(signed(value))}
         if field in (_JSON, _VALUE_JSON) and isinstance(value, bytes):
-            return numbers_in({name: json.loads(value)})
+            return numeric_fields({name: json.loads(value)})
     return {}
 
 
@@ -98,10 +98,10 @@ def _records(file: Path) -> Iterator[bytes]:
     try:
         with file.open("rb") as blocks:
             if not blocks.read(7).startswith(MARK):
-                raise LogUnreadable(f"{file} is no file of W&B.", fix="name the run-*.wandb file or the folder of the run")
+                raise LogUnreadable(f"{file} is not a W&B file.", fix="name the run-*.wandb file or the run's folder")
             yield from _joined(blocks)
     except OSError as error:
-        raise LogUnreadable(f"{file} cannot be read: {error.strerror}.", fix="see who may read it") from error
+        raise LogUnreadable(f"{file} cannot be read: {error.strerror}.", fix="check its permissions") from error
 
 
 def _joined(blocks: BinaryIO) -> Iterator[bytes]:

@@ -196,13 +196,13 @@ NEW = (
     ("message", "says"),
     [
         (NEW.format(asked=2, free=1, own=12, used=11, idle=0.5), "Other processes hold 11"),
-        (NEW.format(asked=2, free=1, own=23, used=16, idle=6), "in pieces"),
-        (NEW.format(asked=80, free=20, own=4, used=3, idle=0.5), "more than the whole card"),
+        (NEW.format(asked=2, free=1, own=23, used=16, idle=6), "fragmented"),
+        (NEW.format(asked=80, free=20, own=4, used=3, idle=0.5), "more than the whole GPU"),
         (NEW.format(asked=2, free=1, own=23, used=22, idle=0.5), None),
         (
             "CUDA out of memory. Tried to allocate 1.00 GiB (GPU 0; 8.00 GiB total capacity; 4.00 GiB already allocated; 500 MiB "
             "free; 7.00 GiB reserved in total by PyTorch)",
-            "in pieces",
+            "fragmented",
         ),
         ("CUDA error: out of memory", None),
     ],

@@ -177,6 +177,6 @@ def test_the_weights_of_one_rank_become_others(drilled: Drilled, python: WarmPyt
 
 
 def test_memory_of_a_card_does_not_run_out_where_there_is_none() -> None:
-    scene: Any = SimpleNamespace(model=torch.nn.Linear(1, 1))
+    context: Any = SimpleNamespace(model=torch.nn.Linear(1, 1))
     with pytest.raises(CannotHappen, match="on a GPU"):
-        find("gpu-oom")().update(scene)
+        find("gpu-oom")().update(context)

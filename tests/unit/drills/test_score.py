@@ -7,8 +7,8 @@ import pytest
 from every_case import every_case
 from made_trial import made_trial, raised
 
+from holdfast.drills.outcome import RunOutcome
 from holdfast.drills.score import score, score_control, score_each, spread
-from holdfast.drills.told import Told
 
 CONTROL = made_trial()
 SEEN = raised("non-finite-loss", cause="data-non-finite")
@@ -117,10 +117,10 @@ def test_in_a_sequence_each_fault_needs_a_finding_of_its_own() -> None:
 
 
 def test_lost_steps_are_those_undone_made_twice_and_never_made() -> None:
-    told = Told(raised=(SEEN,), reached=500, made=530, undone=7)
-    assert score(made_trial("nan-batch", told=told), CONTROL).lost_steps == 37
-    stopped = Told(raised=(SEEN,), reached=300, made=300)
-    assert score(made_trial("nan-batch", told=stopped, steps=300), CONTROL).lost_steps == 200
+    told = RunOutcome(raised=(SEEN,), reached=500, made=530, undone=7)
+    assert score(made_trial("nan-batch", outcome=told), CONTROL).lost_steps == 37
+    stopped = RunOutcome(raised=(SEEN,), reached=300, made=300)
+    assert score(made_trial("nan-batch", outcome=stopped, steps=300), CONTROL).lost_steps == 200
 
 
 def test_what_a_control_raises_above_a_remark_is_a_false_alarm() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import LogUnreadable
-from holdfast.logs.chosen import Chosen
 from holdfast.logs.open import open_log
 from holdfast.logs.search import find_logs
+from holdfast.logs.series_choice import SeriesChoice
 
 
 def state(folder: Path, steps: int) -> None:
@@ -80,14 +80,14 @@ def test_a_series_that_no_name_tells_can_be_chosen(tmp_path: Path) -> None:
     with pytest.raises(LogUnreadable, match="alpha, beta, gamma"):
         open_log(path)
     (curves,) = open_log(path, anything=True)
-    chosen = Chosen(train_loss="alpha", val_loss="beta", metric="gamma", better="higher").of(curves)
+    chosen = SeriesChoice(train_loss="alpha", val_loss="beta", metric="gamma", better="higher").of(curves)
     assert chosen.train_loss is not None and chosen.val_loss is not None
     assert (chosen.train_loss.name, chosen.val_loss.name, chosen.metrics[0].better) == ("alpha", "beta", "higher")
     with pytest.raises(LogUnreadable, match="no series named alfa") as caught:
-        Chosen(train_loss="alfa").of(curves)
+        SeriesChoice(train_loss="alfa").of(curves)
     assert "alpha" in caught.value.fix
-    with pytest.raises(LogUnreadable, match="high or low"):
-        Chosen(metric="gamma").of(curves)
+    with pytest.raises(LogUnreadable, match="higher or lower"):
+        SeriesChoice(metric="gamma").of(curves)
 
 
 def test_a_chosen_loss_speaks_before_the_one_that_names_would_choose(tmp_path: Path) -> None:
@@ -95,5 +95,5 @@ def test_a_chosen_loss_speaks_before_the_one_that_names_would_choose(tmp_path: P
     path.write_text("step,loss,aux_loss\n" + "".join(f"{n},1.0,{n}\n" for n in range(6)))
     (curves,) = open_log(path)
     assert curves.train_loss is not None and curves.train_loss.name == "loss"
-    chosen = Chosen(train_loss="aux_loss").of(curves)
+    chosen = SeriesChoice(train_loss="aux_loss").of(curves)
     assert chosen.train_loss is not None and chosen.train_loss.name == "aux_loss" and len(chosen.curves) == 2

@@ -104,7 +104,7 @@ def test_a_long_column_is_thinned_and_keeps_what_stands_out() -> None:
         ("history.pkl", b"\x80\x04\x95\x10\x00", "pickle"),
         ("history", b"\x80\x03}q\x00", "pickle"),
         ("model.pt", b"PK\x03\x04\x00\x00", "checkpoint"),
-        ("plot.png", b"\x89PNG\r\n\x1a\n\x00", "picture"),
+        ("plot.png", b"\x89PNG\r\n\x1a\n\x00", "image"),
         ("weights.h5", b"\x89HDF\r\n\x1a\n", "HDF5"),
         ("log.parquet", b"PAR1\x15\x04", "Parquet"),
         ("losses.npy", b"\x93NUMPY\x01\x00", "numpy"),

@@ -11,8 +11,8 @@ import pytest
 from every_case import every_case
 
 from holdfast.errors import LogUnreadable
-from holdfast.logs.numbers import number
 from holdfast.logs.open import open_log
+from holdfast.logs.parse_number import parse_number
 from holdfast.logs.roles import role_of
 from holdfast.signals.curves import Curves
 
@@ -136,8 +136,8 @@ def test_bytes_that_are_not_text_do_not_stop_the_reading(tmp_path: Path) -> None
     ],
 )
 def test_a_number_is_read_however_it_is_written(text: str, value: float) -> None:
-    assert number(text) == value
-    assert number("abc") is None and math.isnan(number("nan") or 0.0) and number("-inf") == -math.inf
+    assert parse_number(text) == value
+    assert parse_number("abc") is None and math.isnan(parse_number("nan") or 0.0) and parse_number("-inf") == -math.inf
 
 
 @every_case(

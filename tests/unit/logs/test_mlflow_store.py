@@ -70,7 +70,7 @@ def test_another_database_is_refused_in_words(tmp_path: Path) -> None:
     connection.execute("CREATE TABLE songs (name TEXT)")
     connection.commit()
     connection.close()
-    with pytest.raises(LogUnreadable, match="not one of MLflow"):
+    with pytest.raises(LogUnreadable, match="not MLflow's"):
         open_log(path)
 
 

@@ -8,7 +8,7 @@ NOT_SHUFFLED = Cause(
     code="not-shuffled",
     seen_by=("unshuffled-data", "loss-oscillation"),
     signs=("period-of-an-epoch", "labels-in-order"),
-    because="Samples come in the order in which they were stored, class after class.",
+    because="Samples come in stored order, class after class.",
     likely=0.15,
     fixes=(
         Fix("shuffle in every epoch", setting="shuffle", op="set", value=True),
@@ -21,21 +21,21 @@ DUPLICATES = Cause(
     signs=("same-samples",),
     because="The same samples, or copies of them, are in training and in validation.",
     likely=0.4,
-    fixes=(Fix("remove duplicates before splitting, also scaled and cropped ones"),),
+    fixes=(Fix("remove duplicates before splitting, including scaled and cropped copies"),),
 )
 SPLIT_BY_SAMPLE = Cause(
     code="split-by-sample",
     seen_by=("split-leak", "too-good"),
     because="Samples that belong together (one patient, one video, one day) are on both sides of the split.",
     likely=0.3,
-    fixes=(Fix("split by group, not by sample; series in time by a date"),),
+    fixes=(Fix("split by group, not by sample; split time series by date"),),
 )
 ANSWER_IN_INPUT = Cause(
     code="answer-in-the-input",
     seen_by=("too-good",),
-    because="A field gives the label away: an id, a file name, something that was measured afterwards.",
+    because="A field leaks the label: an id, a file name, a value measured afterwards.",
     likely=0.25,
-    fixes=(Fix("train on single fields: one that is enough alone is the leak"),),
+    fixes=(Fix("train on single fields: one that suffices alone is the leak"),),
 )
 METRIC_WRONG = Cause(
     code="metric-wrong",
@@ -48,31 +48,29 @@ NORMALISATION_MISMATCH = Cause(
     code="normalisation-mismatch",
     seen_by=("preprocessing-mismatch", "overfitting", "underfitting", "metric-collapse", "metric-decline"),
     signs=("statistics-differ",),
-    because="Inputs are scaled in another way than those that the weights were trained on.",
+    because="Inputs are normalised differently from those that the weights were trained on.",
     likely=0.1,
     fixes=(
-        Fix("use one function for preprocessing in training, validation and use; keep its numbers with the checkpoint"),
-        Fix("with pretrained weights: their mean and deviation, their order of channels, their range (0 to 1 or 0 to 255)"),
+        Fix("use one preprocessing function for training, validation and inference; save its constants with the checkpoint"),
+        Fix("with pretrained weights: use their mean and deviation, channel order and range (0 to 1 or 0 to 255)"),
     ),
 )
 AUGMENTED_VALIDATION = Cause(
     code="augmentation-in-validation",
     seen_by=("preprocessing-mismatch", "loss-oscillation"),
-    because="Validation goes through the random changes that are meant for training.",
+    because="Validation data goes through the random augmentation of training.",
     likely=0.1,
-    fixes=(Fix("give validation its own transform: resize and normalise only; model.eval() switches off dropout"),),
+    fixes=(Fix("give validation its own transform: resize and normalise only; call model.eval() to disable dropout"),),
 )
 TOKENIZER = Cause(
     code="tokenizer-mismatch",
     seen_by=("token-out-of-range",),
     against=("labels-beyond",),
-    because="The tokenizer and the model come from different places, or tokens were added to one of them.",
+    because="The tokenizer does not belong to the model, or tokens were added to one of them.",
     likely=0.4,
     fixes=(
         Fix("load both from the same name; after adding tokens: model.resize_token_embeddings(len(tokenizer))"),
-        Fix(
-            "share of unknown tokens: count ids that equal tokenizer.unk_token_id; above some per cent it is the wrong tokenizer"
-        ),
+        Fix("count ids that equal tokenizer.unk_token_id: more than a few per cent mean the wrong tokenizer"),
     ),
 )
 TOO_LONG = Cause(
@@ -81,13 +79,13 @@ TOO_LONG = Cause(
     against=("labels-beyond",),
     because="A text has more tokens than the model has positions.",
     likely=0.25,
-    fixes=(Fix("cut to the model's length", setting="max_length", op="set", value=512),),
+    fixes=(Fix("truncate to the model's maximum length", setting="max_length", op="set", value=512),),
 )
 LABELS_OUT_OF_RANGE = Cause(
     code="labels-out-of-range",
     seen_by=("token-out-of-range", "non-finite-loss", "loss-spike"),
     signs=("labels-beyond",),
-    because="A label is negative, counts from 1, or is a mark for 'ignore' that the loss does not know.",
+    because="A label is negative, counts from 1, or is an ignore index that the loss does not know.",
     likely=0.14,  # hardly, unless such a label was seen
     fixes=(
         Fix(
@@ -102,17 +100,17 @@ RARE_CLASSES = Cause(
     code="rare-classes",
     seen_by=("class-imbalance", "constant-predictions"),
     signs=("one-class-most",),
-    because="One class has most of the samples, so that always naming it costs little.",
+    because="One class has most of the samples, so always predicting it costs little.",
     likely=0.3,
     fixes=(
-        Fix("draw rare classes more often (WeightedRandomSampler), or weight the loss by 1 / count"),
-        Fix("judge by balanced accuracy, F1 or AP, not by accuracy"),
+        Fix("oversample rare classes (WeightedRandomSampler), or weight the loss by 1 / count"),
+        Fix("evaluate balanced accuracy, F1 or AP, not accuracy"),
     ),
 )
 ONE_CLASS = Cause(
     code="one-class-only",
     seen_by=("class-imbalance", "constant-predictions", "too-good"),
-    because="Only one class is there: labels were read from the wrong field, or the rest was filtered away.",
+    because="Only one class is present: labels come from the wrong field, or the others were filtered out.",
     likely=0.2,
     fixes=(Fix("count the labels of a few batches"),),
 )
@@ -121,9 +119,9 @@ CONSTANT_INPUT = Cause(
     seen_by=("constant-predictions", "not-learning"),
     needs=("input-constant",),
     signs=("input-constant",),
-    because="Every sample reaches the model as the same numbers: one file read again and again, a field that was zeroed.",
+    because="Every sample reaches the model with the same values: one file read repeatedly, or a zeroed field.",
     likely=0.6,
-    fixes=(Fix("print the mean and the deviation of the inputs over a batch, just before the model"),),
+    fixes=(Fix("print the mean and deviation of the inputs over a batch, just before the model"),),
 )
 
 OF_DATA = (

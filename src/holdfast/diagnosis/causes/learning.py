@@ -22,23 +22,23 @@ LEARNING_RATE_ZERO = Cause(
     needs=("lr-zero",),
     because="Nothing can change.",
     likely=0.9,
-    fixes=(Fix("look at the schedule: it has no learning rate left", setting="lr", op="set", value=1e-3),),
+    fixes=(Fix("check the schedule: the learning rate is zero", setting="lr", op="set", value=1e-3),),
 )
 SCHEDULE_ENDED = Cause(
     code="schedule-ended",
     seen_by=("loss-plateau",),
     needs=("lr-decayed",),
     signs=("was-falling",),
-    because="The loss stands still because the schedule is at its end, not because the model is.",
+    because="The loss stopped falling because the schedule ended, not because the model converged.",
     likely=0.5,
-    fixes=(Fix("give the schedule as many steps as the run has, or restart it warm"),),
+    fixes=(Fix("make the schedule as long as the run, or use a warm restart"),),
 )
 BATCH_TOO_SMALL = Cause(
     code="batch-too-small",
     seen_by=("loss-oscillation",),
     signs=("batch-below-good",),
     against=("lr-huge",),
-    because="A few samples at a time pull the weights in different directions.",
+    because="Small batches pull the weights in different directions.",
     likely=0.25,
     fixes=(Fix("use larger batches, or accumulate gradients", setting="batch_size", op="multiply", value=4),),
 )
@@ -55,7 +55,7 @@ TOO_LITTLE_DATA = Cause(
     seen_by=("overfitting",),
     signs=("memorised",),
     ruled_out_by=("statistics-differ",),
-    because="The model gets better on what it has seen and worse on what it has not.",
+    because="The model improves on the training data and gets worse on the validation data.",
     likely=0.4,
     fixes=(
         Fix("augment the data more, or get more of it"),
@@ -69,11 +69,11 @@ TRAINED_TOO_LONG = Cause(
     seen_by=("overfitting",),
     signs=("trained-on",),
     ruled_out_by=("statistics-differ",),
-    because="The best model was there long before the end.",
+    because="The best model came long before the end.",
     likely=0.3,
     fixes=(
         Fix(
-            "stop when the validation stops getting better, and keep the best checkpoint",
+            "stop when validation stops improving, and keep the best checkpoint",
             setting="patience",
             op="set",
             value=20,
@@ -86,7 +86,7 @@ CAPACITY_TOO_LARGE = Cause(
     seen_by=("overfitting",),
     signs=("memorised",),
     ruled_out_by=("statistics-differ",),
-    because="The model can hold the whole training set.",
+    because="The model is large enough to memorise the training set.",
     likely=0.15,
     fixes=(Fix("use a smaller model, or freeze part of it"),),
 )
@@ -114,9 +114,9 @@ LABELS_UNRELATED = Cause(
     needs=("never-better",),
     signs=("never-better",),
     ruled_out_by=("statistics-differ",),
-    because="What is learned on the training samples says nothing about the others: labels and inputs do not belong together.",
+    because="What the model learns does not carry over to validation: labels and inputs do not belong together.",
     likely=0.5,
-    fixes=(Fix("look at samples with their labels, in both splits: are both shuffled together, are classes numbered alike?"),),
+    fixes=(Fix("look at samples with their labels in both splits: shuffled together, with the same class numbers?"),),
 )
 NO_GRADIENTS = Cause(
     code="parameters-without-gradients",
@@ -127,14 +127,14 @@ NO_GRADIENTS = Cause(
     likely=0.25,
     fixes=(
         Fix("look at which parameters have gradients", command='holdfast query -t {run} "SELECT * FROM parameters"'),
-        Fix("make the optimizer after the model is on its device and has its last layer"),
+        Fix("create the optimizer after the model is on its device and has its last layer"),
     ),
 )
 SATURATED = Cause(
     code="bad-initialisation",
     seen_by=("not-learning", "constant-predictions", "gradient-vanishing", "gradient-explosion", "dead-units", "saturated-units"),
     signs=("metric-constant", "norms-tiny", "dead-from-the-start"),
-    because="The first weights or the inputs have the wrong scale: signals die, saturate or grow from layer to layer.",
+    because="Initial weights or inputs have the wrong scale: activations vanish, saturate or grow from layer to layer.",
     likely=0.2,
     fixes=(Fix("check the scale of the inputs and the initialisation; use normalisation layers and residuals"),),
 )
@@ -143,7 +143,7 @@ TO_SETTLE = Cause(
     seen_by=("loss-plateau",),
     signs=("lr-constant", "norms-grew", "lr-huge"),
     against=("lr-decayed", "norms-tiny"),
-    because="The steps are too large for the fine part: the loss moves about a level instead of falling below it.",
+    because="Updates are too large to converge: the loss fluctuates around a level instead of falling below it.",
     likely=0.1,
     fixes=(_LOWER, Fix("let the learning rate decay (cosine)", setting="scheduler", op="set", value="cosine")),
 )
@@ -151,16 +151,16 @@ LOCAL_MINIMUM = Cause(
     code="local-minimum",
     seen_by=("loss-plateau", "underfitting"),
     signs=("norms-tiny",),
-    because="The weights sit in a flat place from which gradients do not lead away.",
+    because="The weights are in a flat region where gradients are tiny.",
     likely=0.1,
-    fixes=(Fix("restart the schedule warm"), Fix("try another seed", setting="seed", op="set", value=1)),
+    fixes=(Fix("use a warm restart"), Fix("try another seed", setting="seed", op="set", value=1)),
 )
 DATA_EXHAUSTED = Cause(
     code="data-exhausted",
     seen_by=("loss-plateau",),
-    because="All that this data can teach this model is learned.",
+    because="The model has learned what it can from this data.",
     likely=0.15,
-    fixes=(Fix("stop here and keep the best checkpoint; more comes from more data or stronger augmentation"),),
+    fixes=(Fix("stop and keep the best checkpoint; improve with more data or stronger augmentation"),),
 )
 TOO_SHORT = Cause(
     code="trained-too-short",
@@ -174,7 +174,7 @@ TOO_LITTLE_AUGMENTATION = Cause(
     code="too-little-augmentation",
     seen_by=("overfitting",),
     ruled_out_by=("statistics-differ",),
-    because="Every epoch shows the very same samples.",
+    because="Every epoch shows exactly the same samples.",
     likely=0.2,
     fixes=(Fix("flip, crop, scale and shift colours; for detectors hsv 0.015 / 0.7 / 0.4, scale 0.5, flips 0.5, mosaic 1.0"),),
 )
@@ -182,9 +182,9 @@ OTHER_PARAMETERS = Cause(
     code="optimizer-holds-other-parameters",
     seen_by=("not-learning", "parameters-not-trained"),
     signs=("optimizer-misses-some", "left-out-behind", "no-update"),
-    because="The optimizer was made from another copy of the model, or before its last layer was put in.",
+    because="The optimizer was created from another copy of the model, or before its last layer was added.",
     likely=0.15,
-    fixes=(Fix("make the optimizer last: after the model is on its device, wrapped, and has its head"),),
+    fixes=(Fix("create the optimizer last: after the model is on its device, wrapped, and has its head"),),
 )
 FROZEN = Cause(
     code="frozen-by-mistake",
@@ -198,14 +198,14 @@ NO_RESIDUALS = Cause(
     code="no-residuals",
     seen_by=("gradient-vanishing",),
     signs=("gradients-vanish",),
-    because="Many layers in a row without a way past them: each one makes the gradient smaller.",
+    because="Many layers without residual connections: each one shrinks the gradient.",
     likely=0.25,
     fixes=(Fix("add residual connections, or use fewer layers"),),
 )
 NO_NORMALISATION = Cause(
     code="no-normalisation",
     seen_by=("gradient-vanishing", "gradient-explosion", "dead-units", "saturated-units"),
-    because="Nothing keeps the scale of activations from layer to layer: normalisation is missing, or in the wrong place.",
+    because="Normalisation is missing or in the wrong place, so activations change scale from layer to layer.",
     likely=0.15,
     fixes=(Fix("normalise before each block (pre-norm), or after each convolution"),),
 )
@@ -213,7 +213,7 @@ SATURATING = Cause(
     code="saturating-activation",
     seen_by=("gradient-vanishing", "saturated-units"),
     signs=("gradients-vanish",),
-    because="Sigmoid and tanh pass no gradient where their inputs are large.",
+    because="Sigmoid and tanh pass almost no gradient for large inputs.",
     likely=0.25,
     fixes=(Fix("use ReLU, GELU or SiLU inside the network, and sigmoid only at its end"),),
 )
@@ -221,7 +221,7 @@ DYING_RELU = Cause(
     code="dying-relu",
     seen_by=("dead-units", "gradient-vanishing", "constant-predictions"),
     signs=("units-dead",),
-    because="A large step pushed units to where ReLU gives zero for every input, and from there no gradient leads back.",
+    because="A large update pushed units to where ReLU outputs zero for every input, and no gradient brings them back.",
     likely=0.2,
     fixes=(_LOWER, Fix("use LeakyReLU, GELU or SiLU")),
 )
@@ -235,9 +235,11 @@ ZERO_GRAD_MISSING = Cause(
 LOSS_SCALE = Cause(
     code="loss-scale-mismatch",
     seen_by=("loss-plateau", "underfitting"),
-    because="The loss does not fit the size of the error: smooth L1 with beta 1.0 on errors of 0.005 is quadratic throughout.",
+    because="The loss does not match the scale of the error: smooth L1 with beta 1.0 on errors of 0.005 is quadratic throughout.",
     likely=0.05,
-    fixes=(Fix("set beta near the usual error (energy 0.01, timing 0.1, angle 1.0), or use L1", setting="loss_beta", op="set"),),
+    fixes=(
+        Fix("set beta near the typical error (energy 0.01, timing 0.1, angle 1.0), or use L1", setting="loss_beta", op="set"),
+    ),
 )
 
 OF_LEARNING = (

@@ -8,7 +8,7 @@ MICRO_BATCH_TOO_LARGE = Cause(
     code="micro-batch-too-large",
     seen_by=("gpu-out-of-memory",),
     signs=("batch-above-good",),
-    because="The step did not fit into the GPU's memory.",
+    because="The step does not fit in GPU memory.",
     likely=0.6,
     fixes=(
         Fix("halve the micro-batch and double the accumulation", setting="batch_size", op="multiply", value=0.5),
@@ -19,10 +19,10 @@ MODEL_TOO_LARGE = Cause(
     code="model-too-large",
     seen_by=("gpu-out-of-memory",),
     signs=("fixed-part-fills-it",),
-    because="Weights, gradients and moments (16 bytes a parameter with Adam) fill the card before the first sample.",
+    because="Weights, gradients and moments (16 bytes per parameter with Adam) fill the GPU before the first sample.",
     likely=0.15,
     fixes=(
-        Fix("shard them over several cards (FSDP), train a part of them (LoRA), or keep the moments in 8 bits"),
+        Fix("shard over several GPUs (FSDP), train a part of the weights (LoRA), or use 8-bit moments"),
         Fix("train in bfloat16", setting="dtype", op="set", value="bfloat16"),
     ),
 )
@@ -41,20 +41,20 @@ MEMORY_FRAGMENTED = Cause(
     code="memory-fragmented",
     seen_by=("gpu-out-of-memory",),
     signs=("reserved-but-unused",),
-    because="Enough memory is free in total, but in pieces: much is reserved and little of it is used.",
+    because="Enough memory is free in total, but fragmented: much is reserved and little of it is used.",
     likely=0.1,
     fixes=(
-        Fix("let the pieces grow together: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
-        Fix("pad batches to few lengths"),
+        Fix("reduce fragmentation: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        Fix("pad batches to a few lengths"),
     ),
 )
 CARD_SHARED = Cause(
     code="card-shared",
     seen_by=("gpu-out-of-memory", "low-gpu-utilisation", "straggler"),
     signs=("other-processes",),
-    because="Another process uses the card, or one of an earlier run that was never ended.",
+    because="Another process uses the GPU, perhaps left over from an earlier run.",
     likely=0.1,
-    fixes=(Fix("look who is on it (nvidia-smi), and end what is left of earlier runs"),),
+    fixes=(Fix("check nvidia-smi, and kill what is left of earlier runs"),),
 )
 GRAPH_KEPT_ALIVE = Cause(
     code="graph-kept-alive",
@@ -64,8 +64,8 @@ GRAPH_KEPT_ALIVE = Cause(
     because="Memory grows from step to step: tensors of earlier steps are still held.",
     likely=0.3,
     fixes=(
-        Fix("keep `loss.item()`, not the loss itself; look for lists and hooks that hold on to outputs"),
-        Fix("clear gradients to None", setting="set_to_none", op="set", value=True),
+        Fix("keep `loss.item()`, not the loss itself; look for lists and hooks that keep outputs"),
+        Fix("set gradients to None", setting="set_to_none", op="set", value=True),
         Fix("once, in the live process: gc.collect(), torch.cuda.empty_cache()"),
     ),
 )
@@ -75,7 +75,7 @@ TOO_MANY_WORKERS = Cause(
     signs=("workers-hold-most", "workers-above-good"),
     ruled_out_by=("no-loader-workers",),
     against=("memory-was-even",),
-    because="Each loader worker needs host memory of its own.",
+    because="Each loader worker needs its own host memory.",
     likely=0.2,
     fixes=(Fix("use fewer loader workers", setting="num_workers", op="multiply", value=0.5),),
 )
@@ -84,9 +84,9 @@ CACHE_IN_MEMORY = Cause(
     seen_by=("host-memory-growth", "host-out-of-memory"),
     signs=("grows-with-epoch-one",),
     against=("memory-was-even",),
-    because="Memory grows during the first pass over the data and then stays.",
+    because="Memory grows during the first epoch and then stays constant.",
     likely=0.2,
-    fixes=(Fix("keep the cache on disk, or none", setting="cache", op="set", value="disk"),),
+    fixes=(Fix("keep the cache on disk, or disable it", setting="cache", op="set", value="disk"),),
 )
 RESULTS_IN_MEMORY = Cause(
     code="results-in-memory",
@@ -102,19 +102,19 @@ PART_OF_CARD = Cause(
     seen_by=("gpu-out-of-memory",),
     needs=("part-of-the-card-allowed",),
     signs=("part-of-the-card-allowed",),
-    because="The process may use a part of the card only: set_per_process_memory_fraction, or a limit of the allocator.",
+    because="The process may use only part of the GPU: set_per_process_memory_fraction, or an allocator limit.",
     likely=0.5,
-    fixes=(Fix("allow more: torch.cuda.set_per_process_memory_fraction(1.0); look into PYTORCH_CUDA_ALLOC_CONF"),),
+    fixes=(Fix("allow more: torch.cuda.set_per_process_memory_fraction(1.0); check PYTORCH_CUDA_ALLOC_CONF"),),
 )
 LIMIT_ON_PROCESS = Cause(
     code="limit-on-the-process",
     seen_by=("host-out-of-memory",),
     needs=("machine-had-room",),
     signs=("machine-had-room",),
-    because="The machine had room that the process did not get: a limit of the shell or the batch system, or one huge request.",
+    because="The machine had free memory that the process could not get: a shell or job limit, or one huge request.",
     likely=0.25,
     fixes=(
-        Fix("look at the limits where it runs: ulimit -a; cat /sys/fs/cgroup/memory.max; the job's --mem"),
+        Fix("check the limits where it runs: ulimit -a; cat /sys/fs/cgroup/memory.max; the job's --mem"),
         Fix("a request of many GB in the message is one tensor: smaller batches, or a shape that is wrong"),
     ),
 )
@@ -123,11 +123,11 @@ HOST_LEAK = Cause(
     seen_by=("host-memory-growth", "host-out-of-memory"),
     signs=("memory-grows",),
     against=("grows-in-evaluation",),
-    because="Something is kept for every step or sample: a list of losses with their graphs, a cache without end, open files.",
+    because="Something is kept for every step or sample: losses with their graphs, an unbounded cache, open files.",
     likely=0.15,
     fixes=(
         Fix("keep numbers, not tensors: loss.item()"),
-        Fix("use arrays instead of lists of Python objects in the data set: workers copy those page by page as they touch them"),
+        Fix("use arrays instead of lists of Python objects in the data set: workers copy the lists page by page"),
     ),
 )
 

@@ -15,18 +15,18 @@ SETTING_CHANGED = Cause(
         *("host-out-of-memory",),
     ),
     signs=("lr-jumped", "lr-dropped", "change-before", "changed-since-good", "only-that-changed"),
-    because="A setting changed before it began.",
+    because="A setting changed shortly before.",
     likely=0.0,
     fixes=(
-        Fix("go back to the setting as it was, or change it in smaller steps"),
+        Fix("revert the setting, or change it in smaller steps"),
         Fix(
             "deep supervision adds 40 to 100 % to the gradients: lower the learning rate by 25 %",
             setting="lr",
             op="multiply",
             value=0.75,
         ),
-        Fix("deep supervision with an averaged model: by 30 %", setting="lr", op="multiply", value=0.7),
-        Fix("more augmentation: by 10 to 15 %", setting="lr", op="multiply", value=0.88),
+        Fix("deep supervision with an averaged model: lower the learning rate by 30 %", setting="lr", op="multiply", value=0.7),
+        Fix("more augmentation: lower the learning rate by 10 to 15 %", setting="lr", op="multiply", value=0.88),
     ),
 )
 LEARNING_RATE_TOO_HIGH = Cause(
@@ -43,18 +43,18 @@ LEARNING_RATE_TOO_HIGH = Cause(
     ruled_out_by=("input-non-finite", "lr-zero", "before-any-update"),
     because="Updates are too large; the inputs were finite.",
     likely=0.5,
-    fixes=(_LOWER, Fix("warm the learning rate up over the first epochs", setting="warmup_epochs", op="set", value=5)),
+    fixes=(_LOWER, Fix("warm up the learning rate over the first epochs", setting="warmup_epochs", op="set", value=5)),
 )
 NO_CLIPPING = Cause(
     code="no-clipping",
     seen_by=("gradient-explosion", "loss-divergence"),
     signs=("norm-exploded", "not-clipped", "clip-gone"),
     against=("one-update-only", "weights-unsound", "lr-jumped", "jumped-at-once"),
-    because="Gradients grew far beyond their usual size and nothing held them.",
+    because="Gradients grew far beyond their normal size, and nothing clipped them.",
     likely=0.1,
     fixes=(
         Fix(
-            "clip gradients at 2 to 5 times their usual norm: 0.1 → 0.3 to 0.5, 0.5 → 1 to 2",
+            "clip gradients at 2 to 5 times their typical norm: 0.1 → 0.3 to 0.5, 0.5 → 1 to 2",
             setting="clip_norm",
             op="set",
             value=None,
@@ -66,7 +66,7 @@ BAD_BATCH = Cause(
     seen_by=("loss-spike", "non-finite-loss", "non-finite-gradient", "gradient-explosion"),
     signs=("recovered", "one-update-only"),
     against=("input-non-finite", "labels-beyond", "stays-bad", "weights-unsound"),
-    because="One batch is unlike the others: a bad sample, a wrong label, a value far out of range.",
+    because="One batch differs from the others: a bad sample, a wrong label, a value far out of range.",
     likely=0.4,
     fixes=(Fix("look at the batch of that step"),),
 )
@@ -77,7 +77,7 @@ DATA_NON_FINITE = Cause(
     signs=("input-non-finite",),
     because="The input already held NaN or Inf.",
     likely=0.55,
-    fixes=(Fix("look at the samples that the finding names, and at what makes them: a file, a division in the normalisation"),),
+    fixes=(Fix("look at the samples that the finding names and at their source: a file, a division in the normalisation"),),
 )
 OVERFLOW = Cause(
     code="overflow",
@@ -85,11 +85,11 @@ OVERFLOW = Cause(
     signs=("scaler", "half-precision", "beyond-half"),
     needs_one=("scaler", "half-precision", "beyond-half"),
     against=("input-non-finite", "labels-beyond", "weights-unsound", "only-the-gradient"),
-    because="Numbers grew beyond what half precision holds.",
+    because="Values exceeded the range of half precision.",
     likely=0.3,
     fixes=(
         Fix("train in bfloat16, which needs no scaler", setting="dtype", op="set", value="bfloat16"),
-        Fix("in half precision give the optimizer a larger eps, for 1e-8 is zero there", setting="eps", op="set", value=1e-6),
+        Fix("in half precision give the optimizer a larger eps: 1e-8 is zero there", setting="eps", op="set", value=1e-6),
     ),
 )
 OVERFLOW_IN_FORWARD = Cause(
@@ -99,11 +99,11 @@ OVERFLOW_IN_FORWARD = Cause(
     signs=("weights-sound",),
     against=("weights-unsound", "labels-beyond"),
     ruled_out_by=("input-non-finite",),
-    because="It was not finite at the first step, before any update: the forward pass or the loss overflows or divides by zero.",
+    because="Non-finite at the first step, before any update: the forward pass or the loss overflows or divides by zero.",
     likely=0.6,
     fixes=(
         Fix("find the operation", command="holdfast replay {run}"),
-        Fix("scale the inputs to about unit size, and look at how the weights are initialised"),
+        Fix("scale the inputs to about unit size, and check the initialisation of the weights"),
     ),
 )
 WEIGHTS_DAMAGED = Cause(
@@ -112,12 +112,12 @@ WEIGHTS_DAMAGED = Cause(
     ruled_out_by=("input-non-finite", "weights-sound", "training-goes-on", "recovered"),
     signs=("was-as-usual", "weights-unsound", "stays-bad"),
     against=("lr-jumped", "before-any-update"),
-    because="No step gives finite numbers any more, whatever the batch: the weights themselves are spoiled.",
+    because="No step gives finite numbers any more, whatever the batch: the weights are corrupted.",
     likely=0.35,
     fixes=(
-        Fix("go back to the last clean state", command="holdfast checkpoints choose {run}"),
-        Fix("look for code that writes into weights past the optimizer (.data, copy_, an average that took in NaN)"),
-        Fix("when it comes back at another place, test the memory: nvidia-smi -q -d ECC, or a memory test of the machine"),
+        Fix("resume from the last clean checkpoint", command="holdfast checkpoints choose {run}"),
+        Fix("look for code that writes to weights outside the optimizer (.data, copy_, an average that took in NaN)"),
+        Fix("if it comes back in another place, test the memory: nvidia-smi -q -d ECC, or a memory test of the machine"),
     ),
 )
 WEIGHTS_OVERWRITTEN = Cause(
@@ -130,21 +130,21 @@ WEIGHTS_OVERWRITTEN = Cause(
     signs=("weights-jumped", "jumped-at-once"),
     against=("norm-exploded",),
     ruled_out_by=("lr-jumped", "input-non-finite"),
-    because="The weights changed by more than updates of that size can: something else wrote into them.",
+    because="The weights changed by more than such updates can: something else wrote to them.",
     likely=0.5,
     fixes=(
-        Fix("go back to the last clean state", command="holdfast checkpoints choose {run}"),
-        Fix("look for code that writes into weights past the optimizer: .data, copy_, an average, load_state_dict"),
+        Fix("resume from the last clean checkpoint", command="holdfast checkpoints choose {run}"),
+        Fix("look for code that writes to weights outside the optimizer: .data, copy_, an average, load_state_dict"),
     ),
 )
 LOG_OF_ZERO = Cause(
     code="log-of-zero",
     seen_by=("non-finite-loss",),
     signs=("from-the-start",),
-    because="A logarithm of zero or of a negative number in the loss itself.",
+    because="The loss takes the logarithm of zero or of a negative number.",
     likely=0.15,
     fixes=(
-        Fix("use the loss that takes logits (cross_entropy, binary_cross_entropy_with_logits)"),
+        Fix("use a loss that takes logits (cross_entropy, binary_cross_entropy_with_logits)"),
         Fix("add an eps inside logarithms and roots", setting="eps", op="set", value=1e-6),
     ),
 )
@@ -164,21 +164,21 @@ NO_WARMUP = Cause(
     seen_by=("loss-spike", "loss-divergence", "gradient-explosion", "non-finite-loss"),
     signs=("from-the-start",),
     ruled_out_by=("before-any-update",),
-    because="The first updates were made at full learning rate, while the optimizer's averages were still empty.",
+    because="The first updates used the full learning rate, while the optimizer's moments were still empty.",
     likely=0.1,
-    fixes=(Fix("warm up over the first 5 epochs, or some hundred steps", setting="warmup_epochs", op="set", value=5),),
+    fixes=(Fix("warm up over the first 5 epochs, or a few hundred steps", setting="warmup_epochs", op="set", value=5),),
 )
 OUTLIERS = Cause(
     code="outliers-in-data",
     seen_by=("gradient-explosion", "loss-spike"),
-    because="A few samples are far outside of the range of the others.",
+    because="A few samples are far outside the range of the others.",
     likely=0.1,
     fixes=(Fix("look at the samples of those steps; clip or scale the field, or use a loss that grows slowly (L1, Huber)"),),
 )
 ATTENTION_UNSCALED = Cause(
     code="attention-unscaled",
     seen_by=("gradient-explosion", "saturated-units"),
-    because="Scores of attention grow with its width unless they are divided by √d, and the softmax then saturates.",
+    because="Attention scores grow with the width unless divided by √d, and the softmax saturates.",
     likely=0.05,
     fixes=(Fix("divide by √d, or use scaled_dot_product_attention"),),
 )
@@ -195,18 +195,18 @@ NO_LOSS_SCALING = Cause(
 CLIP_TOO_LOW = Cause(
     code="clip-too-low",
     seen_by=("clipping-every-step",),
-    because="The limit is far below the usual norm, so every update is cut to the same length, whatever the gradient says.",
+    because="The limit is far below the typical norm, so every update has the same length, whatever the gradient.",
     likely=0.6,
     fixes=(
-        Fix("set the limit to 2 to 5 times the usual norm, and lower the learning rate with it", setting="clip_norm", op="set"),
+        Fix("set the limit to 2 to 5 times the typical norm, and lower the learning rate with it", setting="clip_norm", op="set"),
     ),
 )
 CLIP_TOO_HIGH = Cause(
     code="clip-too-high",
     seen_by=("clipping-never",),
-    because="The limit is many times the largest norm, so that it would act only long after an explosion began.",
+    because="The limit is many times the largest norm, so it would act long after an explosion began.",
     likely=0.6,
-    fixes=(Fix("set the limit to 2 to 5 times the usual norm", setting="clip_norm", op="set"),),
+    fixes=(Fix("set the limit to 2 to 5 times the typical norm", setting="clip_norm", op="set"),),
 )
 
 OF_NUMBERS = (

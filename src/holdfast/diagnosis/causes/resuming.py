@@ -21,31 +21,31 @@ def _not_restored(state: str, because: str, *fixes: str) -> Cause:
 
 WEIGHTS = _not_restored(
     "weights",
-    "The model began with other weights than those that were saved: they were not loaded, or under names it does not have.",
+    "The model started with different weights: the saved ones were not loaded, or have names it does not have.",
     "load the weights before the first step; `load_state_dict(..., strict=False)` returns what was missing: print it",
     "compare the checkpoint with the model: holdfast checkpoints compare",
 )
 LEARNING_RATE = _not_restored(
     "learning-rate",
-    "The learning rate is not the one at which the run before was saved.",
+    "The learning rate differs from that at the save.",
     "save `scheduler.state_dict()` too, and load it after the optimizer's",
-    "where the rate is computed from a step number, save that number and resume from it",
+    "if the learning rate is computed from a step number, save that number and resume from it",
 )
 MOMENTS = _not_restored(
     "moments",
-    "The optimizer began without its moments: its first updates are much longer than those before the save.",
+    "The optimizer started without its moments: its first updates are much larger than those before the save.",
     "save `optimizer.state_dict()` too, and load it before the first step",
-    "where the moments are lost for good, warm the learning rate up over some hundred steps",
+    "if the moments are lost, warm up the learning rate over a few hundred steps",
 )
 NORMALISATION = _not_restored(
     "normalisation",
-    "The same weights see other inputs: running statistics were not loaded, or the data is another one or scaled in another way.",
+    "The same weights see other inputs: running statistics were not loaded, or the data or its scaling changed.",
     "load the whole `model.state_dict()`, with its buffers, not only the parameters",
-    "compare a batch with one of the run before: its samples, their mean and deviation",
+    "compare a batch with one of the previous run: its samples, their mean and deviation",
 )
 DATA_POSITION = _not_restored(
     "data-position",
-    "The pass over the data began anew: some samples came twice, others come later.",
+    "The epoch restarted: some samples were repeated, others come later.",
     "save at the end of an epoch, or let `run.save` and `run.restore` keep the position",
 )
 

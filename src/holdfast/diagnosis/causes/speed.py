@@ -9,11 +9,11 @@ WORKER_DIED = Cause(
     seen_by=("loader-stall", "hang"),
     signs=("workers-fewer",),
     ruled_out_by=("worker-stands", "locks-wait", "computes-on", "waits-in-script"),
-    because="A loader worker is gone, killed for memory or crashed, and the loader waits for its batch.",
+    because="A loader worker died (out of memory, or a crash), and the loader waits for its batch.",
     likely=0.3,
     fixes=(
-        Fix("run once with num_workers = 0: the error then shows itself", setting="num_workers", op="set", value=0),
-        Fix("give the loader a time-out, so that it says so", setting="timeout", op="set", value=120),
+        Fix("run once with num_workers = 0 to see the error", setting="num_workers", op="set", value=0),
+        Fix("give the loader a timeout, so that it raises an error", setting="timeout", op="set", value=120),
     ),
 )
 SHARED_MEMORY_FULL = Cause(
@@ -21,11 +21,11 @@ SHARED_MEMORY_FULL = Cause(
     seen_by=("loader-stall",),
     signs=("shared-memory-short",),
     ruled_out_by=("worker-waits", "waits-for-disk", "waits-for-network", "computes-on"),
-    because="Workers hand batches over through /dev/shm, and it is full (64 MB in a container that was not told otherwise).",
+    because="Workers pass batches through /dev/shm, and it is full (64 MB by default in a container).",
     likely=0.2,
     fixes=(
         Fix("docker run --shm-size=8g, or --ipc=host"),
-        Fix("fewer batches ahead", setting="prefetch_factor", op="set", value=2),
+        Fix("prefetch fewer batches", setting="prefetch_factor", op="set", value=2),
     ),
 )
 SLOW_STORAGE = Cause(
@@ -33,7 +33,7 @@ SLOW_STORAGE = Cause(
     seen_by=("loader-stall", "slow-loading", "hang", "straggler"),
     signs=("waits-for-disk",),
     ruled_out_by=("locks-wait", "computes-on", "workers-fewer", "worker-waits", "waits-for-network"),
-    because="Reading takes the time: a network file system, a spinning disk, or millions of small files.",
+    because="Reading is slow: a network file system, a spinning disk, or millions of small files.",
     likely=0.2,
     fixes=(
         Fix("copy the data to a local disk first, or cache it", setting="cache", op="set", value="disk"),
@@ -46,12 +46,12 @@ WORKER_STUCK = Cause(
     needs=("worker-stands",),
     signs=("worker-waits", "computes-on"),
     ruled_out_by=("waits-for-disk", "waits-for-network", "locks-wait"),
-    because="A loader worker stands in the data set's own code: a sleep, a retry or a loop without end, another process.",
+    because="A loader worker is stuck in the data set's own code: a sleep, a retry, an endless loop, another process.",
     likely=0.3,
     fixes=(
-        Fix("look at the line and the sample that are named, and give what it waits for a limit"),
-        Fix("read that sample alone: dataset[i] in a Python of its own"),
-        Fix("give the loader a time-out, so that it says so", setting="timeout", op="set", value=120),
+        Fix("look at the line and sample in the finding, and add a timeout there"),
+        Fix("read that sample alone: dataset[i] in a separate Python"),
+        Fix("give the loader a timeout, so that it raises an error", setting="timeout", op="set", value=120),
     ),
 )
 DATA_NOT_SENT = Cause(
@@ -59,10 +59,10 @@ DATA_NOT_SENT = Cause(
     seen_by=("loader-stall",),
     needs=("waits-for-network",),
     signs=("waits-for-network",),
-    because="A loader worker waits for data over the network, and the other side does not answer: a store, a proxy, a full pool.",
+    because="A loader worker waits for data over the network, and the server, proxy or connection pool does not answer.",
     likely=0.4,
     fixes=(
-        Fix("give the request a time-out and a few tries: by default most clients wait for ever"),
+        Fix("give the request a timeout and retries: by default most clients wait forever"),
         Fix("copy the data to a local disk first, or cache it", setting="cache", op="set", value="disk"),
     ),
 )
@@ -71,10 +71,10 @@ DEADLOCK = Cause(
     seen_by=("hang", "loader-stall", "collective-stall"),
     signs=("locks-wait",),
     ruled_out_by=("computes-on", "workers-fewer", "worker-waits", "waits-for-disk", "waits-for-network"),
-    because="Two wait for each other: a worker was forked while a thread held a lock, or a queue is full and nobody reads.",
+    because="Deadlock: a worker was forked while a thread held a lock, or a queue is full and nobody reads it.",
     likely=0.2,
     fixes=(
-        Fix("start workers anew", setting="multiprocessing_context", op="set", value="forkserver"),
+        Fix("start workers in fresh processes", setting="multiprocessing_context", op="set", value="forkserver"),
         Fix("cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false, OMP_NUM_THREADS=1 in workers"),
     ),
 )
@@ -83,7 +83,7 @@ STUCK_COMPUTE = Cause(
     seen_by=("hang", "slow-step", "collective-stall"),
     signs=("computes-on",),
     ruled_out_by=("locks-wait", "waits-in-script", "workers-fewer"),
-    because="A kernel or a Python loop does not come to an end: a while without exit, an autotuner, a card in trouble.",
+    because="A kernel or a Python loop does not end: a while without exit, an autotuner, a faulty GPU.",
     likely=0.1,
     fixes=(Fix("look at the stacks (py-spy dump --native --pid PID), and at nvidia-smi and dmesg"),),
 )
@@ -92,19 +92,19 @@ WAITS_IN_SCRIPT = Cause(
     seen_by=("hang",),
     needs=("waits-in-script",),
     signs=("waits-in-script",),
-    because="The script waits for something that does not come: an answer, a file, a queue, a process, a sleep that is too long.",
+    because="The script waits for something that does not come: a response, a file, a queue, a process, a long sleep.",
     likely=0.3,
-    fixes=(Fix("look at the line that is named, and give what it waits for a time-out"),),
+    fixes=(Fix("look at the line in the finding, and add a timeout there"),),
 )
 COLLECTIVE_MISMATCH = Cause(
     code="collective-mismatch",
     seen_by=("collective-stall", "hang"),
     signs=("collectives-differ",),
     ruled_out_by=("worker-stands", "locks-wait", "computes-on", "waits-in-script", "workers-fewer"),
-    because="Ranks call different collectives: one has a batch more, takes another branch, or saves alone.",
+    because="Ranks call different collectives: one has an extra batch, takes another branch, or saves alone.",
     likely=0.3,
     fixes=(
-        Fix("the same number of batches on all ranks", setting="drop_last", op="set", value=True),
+        Fix("give all ranks the same number of batches", setting="drop_last", op="set", value=True),
         Fix("no all_reduce, barrier, state_dict or forward inside `if rank == 0:`; TORCH_DISTRIBUTED_DEBUG=DETAIL"),
     ),
 )
@@ -113,31 +113,33 @@ DEAD_RANK = Cause(
     seen_by=("collective-stall", "hang"),
     signs=("rank-is-gone",),
     ruled_out_by=("worker-stands", "locks-wait", "computes-on", "waits-in-script", "workers-fewer"),
-    because="One rank died or ran out of memory, and the others wait for it until their time-out.",
+    because="One rank died or ran out of memory, and the others wait for it until their timeout.",
     likely=0.3,
-    fixes=(Fix("read the log of the rank that has no time-out message; keep logs apart: torchrun --redirects 3 --log-dir logs"),),
+    fixes=(
+        Fix("read the log of the rank without a timeout message; write one log per rank: torchrun --redirects 3 --log-dir logs"),
+    ),
 )
 NETWORK = Cause(
     code="network-trouble",
     seen_by=("collective-stall", "straggler", "tracker-unreachable"),
     ruled_out_by=("database-is-locked", "key-refused"),
-    because="Packets do not arrive: the wrong network card, a firewall, a link that fails under load.",
+    because="Packets do not arrive: the wrong network interface, a firewall, a link that fails under load.",
     likely=0.15,
-    fixes=(Fix("NCCL_DEBUG=INFO shows the way taken; NCCL_SOCKET_IFNAME names the card; test with a small all-reduce"),),
+    fixes=(Fix("NCCL_DEBUG=INFO shows the route; NCCL_SOCKET_IFNAME sets the interface; test with a small all-reduce"),),
 )
 UNSHARED_UPDATES = Cause(
     code="updates-not-shared",
     seen_by=("rank-divergence",),
     signs=("gradients-differ",),
-    because="Some parameters are outside of DDP, updates were made under no_sync, or one rank skipped an update.",
+    because="Some parameters are outside DDP, updates were made under no_sync, or one rank skipped an update.",
     likely=0.4,
-    fixes=(Fix("wrap the whole model, and call the wrapped one; decide on skipping from a number that all ranks have reduced"),),
+    fixes=(Fix("wrap the whole model, and call the wrapped one; decide about skipping from a number reduced over all ranks"),),
 )
 DIFFERENT_START = Cause(
     code="different-start",
     seen_by=("rank-divergence",),
     signs=("from-the-start",),
-    because="Ranks began with different weights: another seed, or a checkpoint that only rank 0 loaded after wrapping.",
+    because="Ranks started with different weights: another seed, or a checkpoint that only rank 0 loaded after wrapping.",
     likely=0.3,
     fixes=(Fix("load on every rank, before DDP; set the same seed for the weights", setting="seed", op="set", value=0),),
 )
@@ -155,14 +157,14 @@ ONE_SLOW_WORKER = Cause(
     seen_by=("slow-loading",),
     needs=("one-worker-slow",),
     signs=("one-worker-slow",),
-    because="Workers take turns, so all wait for the slowest: one reads from a slower place, or has the large samples.",
+    because="Workers take turns, so all wait for the slowest: one reads from slower storage, or has the large samples.",
     likely=0.5,
     fixes=(
         Fix(
             "look what it does: py-spy dump with its process id, which the table says",
             command='holdfast query -t {run} "SELECT * FROM loader"',
         ),
-        Fix("hand batches over in the order in which they are ready", setting="in_order", op="set", value=False),
+        Fix("use batches in the order in which they are ready", setting="in_order", op="set", value=False),
     ),
 )
 TOO_FEW_WORKERS = Cause(
@@ -170,7 +172,7 @@ TOO_FEW_WORKERS = Cause(
     seen_by=("slow-loading", "low-gpu-utilisation"),
     signs=("waits-for-data", "no-loader-workers"),
     ruled_out_by=("worker-on-every-core",),
-    because="The loader does not make batches as fast as the model uses them.",
+    because="The loader is slower than the model.",
     likely=0.35,
     fixes=(
         Fix("load in worker processes", setting="num_workers", op="set", value=2, needs=("no-loader-workers",)),
@@ -200,7 +202,7 @@ TOO_FEW_WORKERS = Cause(
 HEAVY_DECODING = Cause(
     code="images-decoded-large",
     seen_by=("slow-loading",),
-    because="Making a sample may take too long, for example decoding images far larger than the training uses.",
+    because="Preparing a sample may take too long, for example decoding images far larger than the training uses.",
     likely=0.25,
     fixes=(
         Fix("resize all of them once to training size, and keep them in a fast format"),
@@ -218,10 +220,10 @@ HEAVY_TRANSFORMS = Cause(
 WORK_TOO_SMALL = Cause(
     code="work-too-small-for-the-gpu",
     seen_by=("low-gpu-utilisation",),
-    because="Each step is so small that the GPU is done before the next one is launched.",
+    because="Each step is so small that the GPU finishes before the next one is launched.",
     likely=0.3,
     fixes=(
-        Fix("larger batches, with the learning rate to match", setting="batch_size", op="multiply", value=2),
+        Fix("use larger batches, and adjust the learning rate", setting="batch_size", op="multiply", value=2),
         Fix("fewer launches: torch.compile, fused optimizers", setting="compile", op="set", value="reduce-overhead"),
     ),
 )
@@ -229,7 +231,7 @@ WAITS_FOR_GPU = Cause(
     code="waits-for-the-gpu",
     seen_by=("low-gpu-utilisation", "slow-step"),
     ruled_out_by=("no-gpu-in-use",),
-    because="Every step asks the GPU for numbers (.item(), print, a branch on a tensor), and stands still meanwhile.",
+    because="Every step reads values from the GPU (.item(), print, a branch on a tensor) and waits for them.",
     likely=0.2,
     fixes=(Fix("read losses every 50 steps; keep running sums on the GPU"),),
 )
@@ -237,7 +239,7 @@ FULL_PRECISION = Cause(
     code="full-precision",
     seen_by=("slow-step", "low-gpu-utilisation"),
     ruled_out_by=("no-gpu-in-use",),
-    because="The step computes in float32, at a fraction of the card's speed.",
+    because="The step runs in float32, at a fraction of the GPU's speed.",
     likely=0.1,
     fixes=(
         Fix("train in bfloat16", setting="dtype", op="set", value="bfloat16"),
@@ -248,41 +250,41 @@ THROTTLED = Cause(
     code="card-throttled",
     seen_by=("slow-step", "straggler"),
     ruled_out_by=("no-gpu-in-use",),
-    because="The card is hot or short of power and has lowered its clock.",
+    because="The GPU throttles its clock because of heat or a power limit.",
     likely=0.15,
-    fixes=(Fix("nvidia-smi -q -d PERFORMANCE,TEMPERATURE says why; cooling, or fewer jobs on the machine"),),
+    fixes=(Fix("nvidia-smi -q -d PERFORMANCE,TEMPERATURE shows why; improve cooling, or run fewer jobs"),),
 )
 MEMORY_ALMOST_FULL = Cause(
     code="memory-almost-full",
     seen_by=("slow-step",),
     signs=("allocator-retries",),
-    because="The GPU's memory is so full that the allocator has to free and ask again within steps.",
+    because="GPU memory is so full that the allocator frees and reallocates within steps.",
     likely=0.15,
-    fixes=(Fix("a somewhat smaller batch is then faster", setting="batch_size", op="multiply", value=0.75),),
+    fixes=(Fix("use a slightly smaller batch; it is faster then", setting="batch_size", op="multiply", value=0.75),),
 )
 MACHINE_SHARED = Cause(
     code="machine-shared",
     seen_by=("slow-step", "straggler"),
     signs=("no-gpu-in-use",),
-    because="Others came to the machine: processes that use the same cores, memory or disk.",
+    because="Other processes use the same cores, memory or disk.",
     likely=0.15,
-    fixes=(Fix("look who is there: top, uptime; fewer threads and workers than cores, or another machine"),),
+    fixes=(Fix("check top and uptime; use fewer threads and workers than cores, or another machine"),),
 )
 MORE_EACH_STEP = Cause(
     code="more-work-each-step",
     seen_by=("slow-step",),
-    because="Each step does more than the one before: a graph that is never cut, a list that is gone through, a log that grows.",
+    because="Each step does more than the one before: a graph that is never detached, a list that is scanned, a growing log.",
     likely=0.2,
-    fixes=(Fix("detach what is carried from step to step; look which module got slower: holdfast query on `modules`"),),
+    fixes=(Fix("detach what is carried from step to step; find the slower module: holdfast query on `modules`"),),
 )
 SHAPES_CHANGE = Cause(
     code="shapes-change",
     seen_by=("recompilation",),
     signs=("last-batch-smaller",),
-    because="Inputs come in ever new shapes: the last batch of an epoch is smaller, sequences have their own lengths.",
+    because="Input shapes keep changing: the last batch of an epoch is smaller, sequences vary in length.",
     likely=0.4,
     fixes=(
-        Fix("leave out the last batch", setting="drop_last", op="set", value=True),
+        Fix("drop the last batch", setting="drop_last", op="set", value=True),
         Fix("pad to a few fixed lengths, or torch.compile(model, dynamic=True)"),
     ),
 )
@@ -306,7 +308,7 @@ CARD_HIDDEN = Cause(
     code="card-hidden",
     seen_by=("computing-on-cpu",),
     against=("built-for-cpu",),
-    because="The process does not see the card: CUDA_VISIBLE_DEVICES, a container without GPUs, a driver that does not fit.",
+    because="The process does not see the GPU: CUDA_VISIBLE_DEVICES, a container without GPUs, a wrong driver.",
     likely=0.25,
     fixes=(Fix("unset CUDA_VISIBLE_DEVICES; docker run --gpus all; compare nvidia-smi with torch.cuda.is_available()"),),
 )

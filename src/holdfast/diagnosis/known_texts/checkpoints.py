@@ -9,8 +9,8 @@ OF_CHECKPOINTS = (
         "not-a-checkpoint",
         ("invalid load key, 'v'", "invalid load key, '<'", "invalid load key, '{'"),
         "checkpoint-torn",
-        "The file is no checkpoint: 'v' is a Git LFS pointer, '<' a web page that was saved in its place, '{' a JSON file.",
-        "Fetch the real file: `git lfs pull`, or download it again; `ls -l` shows a size of some hundred bytes.",
+        "The file is not a checkpoint: 'v' is a Git LFS pointer, '<' a saved web page, '{' a JSON file.",
+        "Get the real file: `git lfs pull`, or download it again; `ls -l` shows a size of a few hundred bytes.",
     ),
     KnownText(
         "checkpoint-torn",
@@ -28,8 +28,8 @@ OF_CHECKPOINTS = (
             "storage has wrong byte size",
         ),
         "checkpoint-torn",
-        "The file is not whole: the save was interrupted, the disk was full, or a copy was not finished.",
-        "`holdfast checkpoints verify FOLDER` says which ones are whole; `holdfast checkpoints choose FOLDER` which to go on"
+        "The file is incomplete: the save was interrupted, the disk was full, or a copy did not finish.",
+        "`holdfast checkpoints verify FOLDER` shows which are complete; `holdfast checkpoints choose FOLDER` which to resume"
         " from.",
     ),
     KnownText(
@@ -42,8 +42,8 @@ OF_CHECKPOINTS = (
             "HeaderTooLarge",
         ),
         "checkpoint-torn",
-        "The safetensors file is not whole, or is another kind of file (a Git LFS pointer of some hundred bytes).",
-        "`holdfast checkpoints verify FILE` says which; fetch it again (`git lfs pull`), or take an earlier one.",
+        "The safetensors file is incomplete, or another kind of file (a Git LFS pointer of a few hundred bytes).",
+        "`holdfast checkpoints verify FILE` says which; download it again (`git lfs pull`), or use an earlier one.",
     ),
     KnownText(
         "weights-only",
@@ -57,9 +57,9 @@ OF_CHECKPOINTS = (
         "size-mismatch",
         ("size mismatch for *: copying a param with shape", "size mismatch for *: copying *shape"),
         "checkpoint-incompatible",
-        "The checkpoint has a tensor of another shape than the model: another architecture, or another number of classes.",
-        "Build the model with the checkpoint's settings, or drop that layer's weights and train it anew. `holdfast checkpoints"
-        " compare FILE --model …` names every difference.",
+        "A tensor's shape differs between checkpoint and model: another architecture, or another number of classes.",
+        "Build the model with the checkpoint's settings, or drop that layer's weights and train it from scratch. `holdfast"
+        " checkpoints compare FILE package.module:factory` names every difference.",
     ),
     KnownText(
         "keys-differ",
@@ -76,9 +76,9 @@ OF_CHECKPOINTS = (
             "contains a parameter group that doesn't match the size of optimizer's group",
         ),
         "checkpoint-incompatible",
-        "The optimizer has other parameters or groups than the one that was saved.",
-        "Make the optimizer exactly as before (same freezing, same groups) before loading, or go on without its state and warm"
-        " up.",
+        "The optimizer's parameters or groups differ from the saved ones.",
+        "Create the optimizer exactly as before (same freezing, same groups) before loading, or resume without its state and"
+        " warm up.",
     ),
     KnownText(
         "not-in-the-checkpoint",
@@ -91,13 +91,13 @@ OF_CHECKPOINTS = (
         ),
         "checkpoint-incompatible",
         "The file has no such entry: it holds weights only, or another program saved it under another name.",
-        "`holdfast checkpoints inspect FILE` shows the names that it has.",
+        "`holdfast checkpoints inspect FILE` lists its entries.",
     ),
     KnownText(
         "checkpoint-of-a-gpu",
         ("Attempting to deserialize object on a CUDA device", "Attempting to deserialize object on CUDA device"),
         "checkpoint-incompatible",
-        "The checkpoint was saved on a GPU that is not there now.",
+        "The checkpoint was saved on a GPU that this machine does not have.",
         "torch.load(path, map_location='cpu'), then move the model.",
     ),
     KnownText(
@@ -111,7 +111,7 @@ OF_CHECKPOINTS = (
         ),
         "checkpoint-incompatible",
         "There is no checkpoint at that path.",
-        "`holdfast checkpoints list` finds what there is, from the folder that the run was started in.",
+        "`holdfast checkpoints list` finds what exists; run it in the folder that the training was started in.",
     ),
     KnownText(
         "new-layers",
@@ -122,7 +122,7 @@ OF_CHECKPOINTS = (
             "were not used when initializing",
         ),
         "checkpoint-incompatible",
-        "Some layers have no weights in the checkpoint and start at random. Right for a new head, wrong for anything else.",
+        "Some layers have no weights in the checkpoint and start at random: right for a new head, wrong for anything else.",
         "Read the list of names: if more than the head is on it, the architecture or the prefix differs.",
         WARNING,
     ),
@@ -135,7 +135,7 @@ OF_CHECKPOINTS = (
             "Parent directory * does not exist",
         ),
         "checkpoint-not-saved",
-        "A checkpoint could not be written: the disk is full, a quota is reached, or the folder is not there.",
+        "A checkpoint could not be written: the disk is full, a quota is reached, or the folder does not exist.",
         "`df -h .` and `quota -s`; keep fewer checkpoints; save under another name and rename, so that the last good one"
         " survives.",
     ),
@@ -157,7 +157,7 @@ OF_CHECKPOINTS = (
         "cannot-write-there",
         ("Read-only file system", "[Errno 30]", "PermissionError: [Errno 13] Permission denied"),
         "checkpoint-not-saved",
-        "The process may not write (or read) at that path.",
-        "Write somewhere else (HF_HOME, TMPDIR, the output folder), or correct the owner: `ls -ld FOLDER`.",
+        "The process has no permission for that path.",
+        "Write somewhere else (HF_HOME, TMPDIR, the output folder), or fix the owner: `ls -ld FOLDER`.",
     ),
 )

@@ -15,7 +15,7 @@ OF_COMPILING = (
             "FailOnRecompileLimitHit",
         ),
         "recompilation",
-        "A function was compiled so often that torch.compile gave up on it: it runs uncompiled from here on.",
+        "A function was compiled so often that torch.compile gave up on it: it runs uncompiled from now on.",
         "Make the shapes constant (drop_last=True, padding), or torch.compile(model, dynamic=True). TORCH_LOGS=recompiles says"
         " what changed.",
         WARNING,
@@ -34,8 +34,7 @@ OF_COMPILING = (
         "pthread-join",
         ("pthread_join failed",),
         "compile-trouble",
-        "The compiler's own worker processes and those of the loader came into each other's way, mostly at the end of the"
-        " process.",
+        "The compiler's worker processes and the loader's interfered with each other, usually at the end of the process.",
         "TORCHINDUCTOR_COMPILE_THREADS=1, or start loader workers with multiprocessing_context='forkserver'.",
     ),
     KnownText(
@@ -55,23 +54,23 @@ OF_COMPILING = (
         "graph-break",
         ("torch._dynamo.exc.Unsupported", "Graph break in user code", "Graph break from"),
         "compile-trouble",
-        "torch.compile met code that it cannot take into a graph. An error only with fullgraph=True; else the rest is compiled"
+        "torch.compile met code that it cannot capture in a graph. An error only with fullgraph=True; else the rest is compiled"
         " in pieces.",
-        "Take fullgraph=True away, or move the line that is named (a print, .item(), a branch on data) out of the compiled part.",
+        "Remove fullgraph=True, or move the named line (a print, .item(), a branch on data) out of the compiled part.",
         WARNING,
     ),
     KnownText(
         "cudagraph-overwritten",
         ("output of CUDAGraphs that has been overwritten",),
         "compile-trouble",
-        "With CUDA graphs the outputs of one call are overwritten by the next, and an old one is still used.",
+        "With CUDA graphs the outputs of one call are overwritten by the next, and an old output is still in use.",
         "Call torch.compiler.cudagraph_mark_step_begin() at the start of each step, or .clone() what is kept; or mode='default'.",
     ),
     KnownText(
         "too-few-multiprocessors",
         ("Not enough SMs to use max_autotune_gemm mode",),
         "compile-trouble",
-        "The card is too small for one of the compiler's searches, which is left out.",
+        "The GPU is too small for one of the compiler's searches, which is skipped.",
         "No action needed.",
         NOTE,
     ),

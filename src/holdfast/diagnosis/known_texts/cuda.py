@@ -14,8 +14,8 @@ OF_CUDA = (
             "HIP error: invalid device function",
         ),
         "cuda-build-mismatch",
-        "This PyTorch was not built for this card: it is newer, or much older, than the build knows.",
-        "Install the PyTorch build for a CUDA version that knows the card (the selector on pytorch.org/get-started). Compare"
+        "This PyTorch build does not support this GPU: the GPU is newer, or much older.",
+        "Install a PyTorch build for a CUDA version that supports the GPU (the selector on pytorch.org/get-started). Compare"
         " torch.cuda.get_arch_list() with torch.cuda.get_device_capability().",
     ),
     KnownText(
@@ -29,7 +29,7 @@ OF_CUDA = (
         ),
         "cuda-build-mismatch",
         "The NVIDIA driver is older than the CUDA version that this PyTorch was built with.",
-        "Update the driver (nvidia-smi shows the newest CUDA version that it can serve), or install a PyTorch built for an"
+        "Update the driver (nvidia-smi shows the newest CUDA version that it supports), or install a PyTorch built for an"
         " older CUDA.",
     ),
     KnownText(
@@ -51,7 +51,7 @@ OF_CUDA = (
             "CUDA initialization: *",
         ),
         "computing-on-cpu",
-        "PyTorch sees no GPU: it is a CPU build, there is no driver, or the cards are hidden from this process.",
+        "PyTorch sees no GPU: it is a CPU build, there is no driver, or the GPUs are hidden from this process.",
         'Check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and `python -c "import torch; print(torch.version.cuda)"` (None is a CPU'
         " build). In a container, start it with --gpus all.",
     ),
@@ -59,15 +59,15 @@ OF_CUDA = (
         "no-such-device",
         ("CUDA error: invalid device ordinal", "Invalid device id", "invalid device ordinal"),
         "computing-on-cpu",
-        "The script asks for a card number that does not exist here.",
-        "Numbers start at 0 and count only the cards in CUDA_VISIBLE_DEVICES. With torchrun use the LOCAL_RANK, not the RANK.",
+        "The script uses a GPU number that does not exist here.",
+        "Numbers start at 0 and count only the GPUs in CUDA_VISIBLE_DEVICES. With torchrun use the LOCAL_RANK, not the RANK.",
     ),
     KnownText(
         "device-is-busy",
         ("all CUDA-capable devices are busy or unavailable",),
         "computing-on-cpu",
-        "Another process holds the card, which is set to serve one process only.",
-        "End that process (nvidia-smi lists it), or set the compute mode to default: `nvidia-smi -c 0`.",
+        "Another process uses the GPU, which is in exclusive mode.",
+        "Stop that process (nvidia-smi lists it), or set the compute mode to default: `nvidia-smi -c 0`.",
     ),
     KnownText(
         "embedding-index-assert",
@@ -78,29 +78,29 @@ OF_CUDA = (
             "ind >= 0 && ind < ind_dim_size",
         ),
         "token-out-of-range",
-        "An index is larger than the tensor that it points into: mostly a token id beyond the rows of the embedding.",
+        "An index is out of range: usually a token id beyond the rows of the embedding.",
         "Compare the largest id with num_embeddings: `batch.max()`; call model.resize_token_embeddings(len(tokenizer)).",
     ),
     KnownText(
         "label-assert",
         ("t >= 0 && t < n_classes", "cur_target >= 0 && cur_target < n_classes", "cur_target < n_classes"),
         "token-out-of-range",
-        "A label is negative or not smaller than the number of classes that the model gives out.",
-        "Labels must be 0 … classes − 1: check `labels.min()` and `labels.max()`, and ignore_index for those that do not count.",
+        "A label is negative or not smaller than the number of classes of the model.",
+        "Labels must be 0 … classes − 1: check `labels.min()` and `labels.max()`, and set ignore_index for ignored ones.",
     ),
     KnownText(
         "probability-assert",
         ("input_val >= zero && input_val <= one", "all elements of input should be between 0 and 1"),
         "non-finite-loss",
-        "Binary cross entropy was given something that is no probability: NaN, or logits without a sigmoid.",
-        "Use binary_cross_entropy_with_logits on the raw outputs; if they are NaN, look for where that began: `holdfast run"
+        "The input of binary cross entropy is not a probability: NaN, or logits without a sigmoid.",
+        "Use binary_cross_entropy_with_logits on the raw outputs; if they are NaN, find the origin: `holdfast run"
         " --policy guard`.",
     ),
     KnownText(
         "device-side-assert",
         ("device-side assert triggered",),
         "device-side-assert",
-        "A check inside a GPU kernel failed, mostly an index or a label out of range. The line that is shown is not the one"
+        "A check inside a GPU kernel failed, usually an index or a label out of range. The line in the traceback is not the one"
         " that did it.",
         "Look for an `Assertion … failed` above, run one batch on the CPU (the error is clear there), or with"
         " CUDA_LAUNCH_BLOCKING=1.",
@@ -116,7 +116,7 @@ OF_CUDA = (
             "Memory access fault by GPU",
         ),
         "device-side-assert",
-        "A GPU kernel read or wrote outside of its memory: an index out of range, or a kernel (own, flash attention, compiled)"
+        "A GPU kernel accessed memory out of bounds: an index out of range, or a kernel (own, flash attention, compiled)"
         " with a bug.",
         "Run with CUDA_LAUNCH_BLOCKING=1 to see the real line; try without torch.compile and without custom kernels; then"
         " compute-sanitizer.",
@@ -125,8 +125,8 @@ OF_CUDA = (
         "cublas-not-initialised",
         ("CUBLAS_STATUS_NOT_INITIALIZED",),
         "device-side-assert",
-        "cuBLAS could not start: the card's memory is full, or an earlier kernel failed (labels or indices out of range).",
-        "Run one batch on the CPU: wrong labels and ids show there. If it runs, free memory on the card or lower the batch.",
+        "cuBLAS could not start: GPU memory is full, or an earlier kernel failed (labels or indices out of range).",
+        "Run one batch on the CPU: wrong labels and ids show there. If it runs, free GPU memory or use a smaller batch.",
     ),
     KnownText(
         "cublas-failed",
@@ -137,7 +137,7 @@ OF_CUDA = (
             "CUBLAS_STATUS_NOT_SUPPORTED",
         ),
         "device-side-assert",
-        "A matrix product failed on the GPU: shapes or indices that do not fit, or a CUDA library of another version that was"
+        "A matrix product failed on the GPU: wrong shapes, indices out of range, or a CUDA library of another version that was"
         " loaded first.",
         "Run one batch on the CPU for a clear message. If it is fine there: unset LD_LIBRARY_PATH, and reinstall PyTorch.",
     ),
@@ -154,7 +154,7 @@ OF_CUDA = (
         ),
         "device-side-assert",
         "cuDNN failed: too little memory left, another cuDNN on the library path, or an earlier kernel that failed.",
-        "Lower the batch once to rule memory out; unset LD_LIBRARY_PATH so that PyTorch's own cuDNN is used;"
+        "Try a smaller batch to rule memory out; unset LD_LIBRARY_PATH so that PyTorch's own cuDNN is used;"
         " CUDA_LAUNCH_BLOCKING=1.",
     ),
     KnownText(
@@ -167,8 +167,8 @@ OF_CUDA = (
             "CUDA_ERROR_ECC_UNCORRECTABLE",
         ),
         "device-side-assert",
-        "The card itself reports a fault.",
-        "`nvidia-smi -q -d ECC` and the kernel log say more. Move the job to another card, and resume from the last clean"
+        "The GPU reports a hardware fault.",
+        "`nvidia-smi -q -d ECC` and the kernel log say more. Move the job to another GPU, and resume from the last clean"
         " checkpoint.",
     ),
     KnownText(
@@ -197,7 +197,7 @@ OF_CUDA = (
         ("mismatches the version that was used to compile",),
         "cuda-build-mismatch",
         "The CUDA toolkit on this machine and the one that PyTorch was built with have different versions.",
-        "Point CUDA_HOME to a toolkit of the version that torch.version.cuda names.",
+        "Point CUDA_HOME to a toolkit of version torch.version.cuda.",
     ),
     KnownText(
         "cuda-library-missing",
@@ -212,22 +212,22 @@ OF_CUDA = (
             "Could not load dynamic library 'libcud",
         ),
         "cuda-build-mismatch",
-        "A CUDA library is missing or is another version than the one that this package was built with.",
-        "Install PyTorch and the package for the same CUDA version, into a fresh environment; take old CUDA folders out of"
+        "A CUDA library is missing, or its version differs from the one that this package was built with.",
+        "Install PyTorch and the package for the same CUDA version, into a fresh environment; remove old CUDA folders from"
         " LD_LIBRARY_PATH.",
     ),
     KnownText(
         "old-card-for-attention",
         ("FlashAttention only supports Ampere GPUs or newer", "No available kernel. Aborting execution"),
         "cuda-build-mismatch",
-        "This attention kernel does not run on this card, or not with this dtype and shape.",
+        "This attention kernel does not run on this GPU, or not with this dtype and shape.",
         "Use attn_implementation='sdpa' (or the math backend), and float16 or bfloat16 inputs.",
     ),
     KnownText(
         "computes-in-full-precision",
         ("TensorFloat32 tensor cores for float32 matrix multiplication available but not enabled",),
         "slow-step",
-        "Matrix products in float32 leave the fast units of the card unused.",
+        "Matrix products in float32 do not use the GPU's tensor cores.",
         "torch.set_float32_matmul_precision('high'), or train in bfloat16.",
         WARNING,
     ),

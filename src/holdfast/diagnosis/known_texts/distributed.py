@@ -14,7 +14,7 @@ OF_RANKS = (
             "op.preamble.length <= op.nbytes",
         ),
         "collective-stall",
-        "Ranks called different collectives, or in another order.",
+        "Ranks called different collectives, or in a different order.",
         "All ranks must do the same calls: no `if rank == 0:` around an all_reduce, barrier, backward or a model's forward.",
     ),
     KnownText(
@@ -30,8 +30,8 @@ OF_RANKS = (
         ),
         "collective-stall",
         "A rank waited for the others in a collective until the time limit: one of them died, hangs, or does something else.",
-        "Look at the other ranks first: the one without this message, or with an earlier error, is the culprit."
-        " TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_DISTRIBUTED_DEBUG=DETAIL say who is where.",
+        "Look at the other ranks first: the one without this message, or with an earlier error, is the cause."
+        " TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_DISTRIBUTED_DEBUG=DETAIL show where each rank is.",
         FOLLOWS,
     ),
     KnownText(
@@ -45,8 +45,8 @@ OF_RANKS = (
             "Socket closed by remote peer",
         ),
         "collective-stall",
-        "Another rank went away: this message is what is left of an error over there.",
-        "Look for the first error in the logs of the other ranks (torchrun --redirects 3 --log-dir logs keeps them apart).",
+        "Another rank died: this message only follows from its error.",
+        "Look for the first error in the logs of the other ranks (torchrun --redirects 3 --log-dir logs keeps one log each).",
         FOLLOWS,
     ),
     KnownText(
@@ -54,23 +54,23 @@ OF_RANKS = (
         ("NCCL * unhandled system error", "ncclSystemError", "Call to connect returned Connection refused", "No route to host"),
         "distributed-setup",
         "NCCL could not reach another rank, or could not make shared memory.",
-        "NCCL_DEBUG=INFO names the step. Several network cards: NCCL_SOCKET_IFNAME=eth0. In a container: --shm-size=8g, or"
+        "NCCL_DEBUG=INFO names the step. Several network interfaces: NCCL_SOCKET_IFNAME=eth0. In a container: --shm-size=8g, or"
         " --ipc=host.",
     ),
     KnownText(
         "two-ranks-one-gpu",
         ("Duplicate GPU detected", "ncclInvalidUsage"),
         "distributed-setup",
-        "Two ranks use the same card.",
+        "Two ranks use the same GPU.",
         "Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else, and start no more ranks than there"
-        " are cards.",
+        " are GPUs.",
     ),
     KnownText(
         "nccl-cuda-error",
         ("NCCL * unhandled cuda error", "ncclUnhandledCudaError", "ncclInternalError"),
         "distributed-setup",
-        "CUDA failed inside NCCL: a card without memory, cards that cannot reach each other, or a driver that does not fit.",
-        "NCCL_DEBUG=INFO shows the call. Try NCCL_P2P_DISABLE=1 once: if that helps, it is the connection between the cards.",
+        "CUDA failed inside NCCL: a GPU out of memory, GPUs that cannot reach each other, or a wrong driver.",
+        "NCCL_DEBUG=INFO shows the call. Try NCCL_P2P_DISABLE=1 once: if that helps, the link between the GPUs is bad.",
     ),
     KnownText(
         "address-in-use",
@@ -81,8 +81,8 @@ OF_RANKS = (
             "The server socket has failed to listen on any local network address",
         ),
         "distributed-setup",
-        "The port for the ranks to meet is taken, mostly by an earlier run that still lives.",
-        "End that run (`ss -ltnp | grep 29500` names it), or choose another port: torchrun --master-port 29501, or --standalone.",
+        "The rendezvous port is in use, usually by an earlier run that is still alive.",
+        "Stop that run (`ss -ltnp | grep 29500` names it), or use another port: torchrun --master-port 29501, or --standalone.",
     ),
     KnownText(
         "no-rendezvous",
@@ -98,7 +98,7 @@ OF_RANKS = (
             "wait timeout after *, keys:",
         ),
         "distributed-setup",
-        "Not all ranks came to the meeting point in time: one never started, died while starting, or cannot reach the address.",
+        "Not all ranks reached the rendezvous in time: one never started, died while starting, or cannot reach the address.",
         "Start the same command on every node with the same --nnodes, --rdzv-id and --rdzv-endpoint; check that the port is"
         " open between them.",
     ),
@@ -113,7 +113,7 @@ OF_RANKS = (
         ),
         "distributed-setup",
         "Gloo found no network address under which the ranks reach each other.",
-        "GLOO_SOCKET_IFNAME=eth0 (or lo on one machine) names the network card; /etc/hosts must know the machine's own name.",
+        "GLOO_SOCKET_IFNAME=eth0 (or lo on one machine) sets the interface; /etc/hosts must contain the machine's own name.",
     ),
     KnownText(
         "not-started-by-torchrun",
@@ -124,22 +124,22 @@ OF_RANKS = (
             "environment variable WORLD_SIZE expected",
         ),
         "distributed-setup",
-        "The script expects to be one of several ranks and was not started as one.",
+        "The script expects to run under a distributed launcher.",
         "Start it with `torchrun --nproc-per-node N train.py`, and call init_process_group() first.",
     ),
     KnownText(
         "backend-without-device",
         ("No backend type associated with device type", "Tensors must be CUDA and dense"),
         "distributed-setup",
-        "A collective was called on a tensor of a device that the backend does not serve: NCCL takes GPU tensors only.",
+        "A collective was called on a tensor whose device the backend does not support: NCCL takes GPU tensors only.",
         "Move the tensor to the GPU first, or init_process_group('cpu:gloo,cuda:nccl').",
     ),
     KnownText(
         "ddp-unused-parameters",
         ("Expected to have finished reduction in the prior iteration before starting a new one",),
         "parameters-not-trained",
-        "Under DDP some parameters took no part in the loss, so their gradients never came.",
-        "Take them out of the model or into the loss; find_unused_parameters=True allows it at a cost."
+        "Under DDP some parameters took no part in the loss, so they got no gradients.",
+        "Remove them from the model or use them in the loss; find_unused_parameters=True allows it at a cost."
         " TORCH_DISTRIBUTED_DEBUG=DETAIL names them.",
     ),
     KnownText(
@@ -155,7 +155,7 @@ OF_RANKS = (
         ("did not find any unused parameters in the forward pass",),
         "slow-step",
         "find_unused_parameters=True costs a walk over the graph in every step, and there is nothing to find.",
-        "Leave find_unused_parameters out.",
+        "Remove find_unused_parameters.",
         WARNING,
     ),
     KnownText(
@@ -173,7 +173,7 @@ OF_RANKS = (
         "fsdp-mixed-parameters",
         ("Must flatten tensors with uniform", "FSDP expects uniform", "FSDP reduce-scatter expects uniform"),
         "distributed-setup",
-        "FSDP puts parameters together that differ in dtype, or of which only some are trained.",
+        "FSDP flattens parameters together that differ in dtype, or of which only some are trained.",
         "Cast the model to one dtype before wrapping, use use_orig_params=True for frozen parts, or fully_shard (FSDP2).",
     ),
     KnownText(
@@ -186,16 +186,16 @@ OF_RANKS = (
             "failed (exitcode: *) local_rank",
         ),
         "process-died",
-        "One rank failed, and the launcher ended the others.",
+        "One rank failed, and the launcher stopped the others.",
         "The first traceback further up, of the rank that is named as root cause, is the one to read. `@record` from"
-        " torch.distributed.elastic.multiprocessing.errors on main() brings it into this message.",
+        " torch.distributed.elastic.multiprocessing.errors on main() includes it in this message.",
         FOLLOWS,
     ),
     KnownText(
         "broken-pipe",
         ("BrokenPipeError", "[Errno 32] Broken pipe", "Broken pipe"),
         "process-died",
-        "The process at the other end of a pipe or a connection is gone.",
+        "The process at the other end of a pipe or connection has exited.",
         "Look for the error of the other process: a loader worker, another rank, or a `| head` that ended.",
         FOLLOWS,
     ),

@@ -15,7 +15,7 @@ OF_INSTALL = (
         ),
         "broken-install",
         "torchvision (or torchaudio) was built for another version of PyTorch.",
-        "Install both together from the same place, with matching versions: `pip install --force-reinstall torch torchvision`.",
+        "Install both together from the same source, with matching versions: `pip install --force-reinstall torch torchvision`.",
     ),
     KnownText(
         "numpy-2",
@@ -51,15 +51,15 @@ OF_INSTALL = (
         "library-missing",
         ("libGL.so.1: cannot open shared object file", "cannot open shared object file: No such file or directory"),
         "broken-install",
-        "A library of the system is missing.",
+        "A system library is missing.",
         "libGL (OpenCV): install opencv-python-headless instead. Others: the package of the system that holds the named file.",
     ),
     KnownText(
         "two-openmps",
         ("OMP: Error #15", "is incompatible with libgomp", "Initializing libiomp5"),
         "broken-install",
-        "Two copies of the OpenMP library were loaded, by packages from different places.",
-        "Install NumPy and PyTorch from one source (pip or conda, not both); MKL_THREADING_LAYER=GNU gets a run going meanwhile.",
+        "Two copies of the OpenMP library were loaded, by packages from different sources.",
+        "Install NumPy and PyTorch from one source (pip or conda, not both); MKL_THREADING_LAYER=GNU is a workaround.",
     ),
     KnownText(
         "no-triton",
@@ -86,21 +86,20 @@ OF_INSTALL = (
         ("ModuleNotFoundError: No module named", "ImportError: No module named"),
         "broken-install",
         "A package is not installed in the Python that runs the script.",
-        "`python -m pip install PACKAGE` with the very python that starts the training (`which python`).",
+        "`python -m pip install PACKAGE` with the python that runs the training (`which python`).",
     ),
     KnownText(
         "cannot-import-name",
         ("ImportError: cannot import name", "has no attribute '*' (most likely due to a circular import)"),
         "broken-install",
-        "Two packages have versions that do not fit, or a file of yours has the name of a package.",
-        "Look at the file that the message names: if it is yours (random.py, token.py), rename it; else bring both packages up"
-        " to date.",
+        "Two packages have incompatible versions, or one of your files has the name of a package.",
+        "Look at the file that the message names: if it is yours (random.py, token.py), rename it; else update both packages.",
     ),
     KnownText(
         "half-on-the-cpu",
         ("not implemented for 'Half'", "not implemented for 'BFloat16'"),
         "shape-mismatch",
-        "This operation does not exist in half precision on this device, mostly because the model is on the CPU.",
+        "This operation does not exist in half precision on this device, usually because the model is on the CPU.",
         "Move the model to the GPU before it becomes half, or compute in float32 on the CPU.",
     ),
     KnownText(
@@ -108,7 +107,7 @@ OF_INSTALL = (
         ("CUDA Setup failed despite GPU being available", "compiled without GPU support"),
         "broken-install",
         "bitsandbytes does not find the CUDA version that it was built for.",
-        "Update it (`pip install -U bitsandbytes`), and take other CUDA folders out of LD_LIBRARY_PATH.",
+        "Update it (`pip install -U bitsandbytes`), and remove other CUDA folders from LD_LIBRARY_PATH.",
     ),
     KnownText(
         "segmentation-fault",
@@ -122,7 +121,7 @@ OF_INSTALL = (
             "died with <Signals.SIGSEGV",
         ),
         "process-died",
-        "Compiled code crashed: a library that does not fit, a GPU kernel, or too small a stack.",
+        "Compiled code crashed: an incompatible library, a GPU kernel, or too small a stack.",
         "`python -X faulthandler train.py` shows the Python line. Then: update the library it is in, num_workers=0 to see"
         " whether a worker does it.",
         FOLLOWS,

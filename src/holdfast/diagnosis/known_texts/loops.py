@@ -9,7 +9,7 @@ OF_LOOPS = (
         "no-graph-to-the-loss",
         ("does not require grad and does not have a grad_fn",),
         "parameters-not-trained",
-        "The loss does not depend on any trained parameter: all are frozen, or the graph was cut on the way.",
+        "The loss does not depend on any trained parameter: all are frozen, or the graph was detached.",
         "Look for torch.no_grad(), .detach(), .item(), .data or argmax between model and loss, and for requires_grad = False"
         " everywhere. With LoRA and gradient checkpointing: model.enable_input_require_grads().",
     ),

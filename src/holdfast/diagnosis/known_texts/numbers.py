@@ -35,7 +35,7 @@ OF_NUMBERS = (
         ),
         "non-finite-loss",
         "The loss became NaN or Inf, and the trainer noticed.",
-        "`holdfast run --policy guard -- …` leaves such updates out and names the sample and the layer; then: lower LR,"
+        "`holdfast run --policy guard -- …` skips such updates and names the sample and the layer; then: lower LR,"
         " clipping, warm-up.",
     ),
     KnownText(
@@ -47,14 +47,14 @@ OF_NUMBERS = (
         ),
         "non-finite-loss",
         "The log shows a loss of NaN or Inf.",
-        "Everything after that step is lost unless the update was skipped. `holdfast run --policy guard -- …` leaves such"
-        " updates out and names the sample and the layer; then: lower LR, clipping, warm-up.",
+        "Everything after that step is lost unless the update was skipped. `holdfast run --policy guard -- …` skips such"
+        " updates and names the sample and the layer; then: lower LR, clipping, warm-up.",
     ),
     KnownText(
         "gradient-not-finite-in-the-log",
         (Pattern(_NORM + _NAN, ("nan",)), Pattern(_NORM + _INF, ("inf", "infinity"))),
         "non-finite-gradient",
-        "The log shows gradients of NaN or Inf. A few are a gradient scaler that looks for its scale; many, with a loss of 0.0"
+        "The log shows gradients of NaN or Inf. A few are a gradient scaler that searches its scale; many, with a loss of 0.0"
         " beside them (Hugging Face's trainer), are a dead model.",
         "Train in bf16 instead of fp16, lower the learning rate, check for fully masked rows. `holdfast run --policy guard --"
         " …` names the layer.",
@@ -65,7 +65,7 @@ OF_NUMBERS = (
         ("for gradients from 'parameters' is non-finite",),
         "non-finite-gradient",
         "clip_grad_norm_(error_if_nonfinite=True) met gradients that are NaN or Inf.",
-        "Leave the update out (`holdfast run --policy guard -- …`), and look at the batch of that step.",
+        "Skip the update (`holdfast run --policy guard -- …`), and look at the batch of that step.",
     ),
     KnownText(
         "distribution-of-nan",
@@ -80,15 +80,15 @@ OF_NUMBERS = (
             "cannot convert float infinity to integer",
         ),
         "non-finite-weights",
-        "A function was given NaN or Inf: mostly the outputs of a model whose weights are no longer finite.",
-        "Find the first step that was not finite: `holdfast run --policy guard -- …`; go back to a checkpoint from before it.",
+        "A function received NaN or Inf: usually the outputs of a model whose weights are no longer finite.",
+        "Find the first step that was not finite: `holdfast run --policy guard -- …`; resume from a checkpoint before it.",
     ),
     KnownText(
         "nan-in-tensorboard",
         ("NaN or Inf found in input tensor",),
         "non-finite-loss",
-        "A number that was logged to TensorBoard is NaN or Inf.",
-        "Look which one: if it is the loss, `holdfast run --policy guard -- …` leaves such updates out and names the sample.",
+        "A value logged to TensorBoard is NaN or Inf.",
+        "If it is the loss, `holdfast run --policy guard -- …` skips such updates and names the sample.",
         WARNING,
     ),
     KnownText(
@@ -100,7 +100,7 @@ OF_NUMBERS = (
             "RuntimeWarning: Mean of empty slice",
         ),
         "non-finite-input",
-        "NumPy made NaN or Inf, mostly in preprocessing or a metric: a division by zero, a log of zero, an empty list.",
+        "NumPy produced NaN or Inf, usually in preprocessing or a metric: a division by zero, a log of zero, an empty list.",
         "Guard the division ((x − mean) / max(std, 1e-6)); np.seterr(all='raise') shows the line.",
         WARNING,
     ),
@@ -118,8 +118,8 @@ OF_NUMBERS = (
         "scaler-skips",
         ("Gradient overflow. Skipping step", "OVERFLOW! Rank * Skipping step", "OVERFLOW! * Attempted loss scale"),
         "scaler-collapse",
-        "The scaler left an update out because it overflowed. A few at the start, then one in thousands, are normal.",
-        "If it goes on: train in bf16, or lower the learning rate.",
+        "The scaler skipped an update because it overflowed. A few at the start, then one in thousands, are normal.",
+        "If it continues: train in bf16, or lower the learning rate.",
         WARNING,
     ),
     KnownText(
@@ -133,7 +133,7 @@ OF_NUMBERS = (
         "unscale-half-gradients",
         ("Attempting to unscale FP16 gradients",),
         "loop-mistake",
-        "The weights themselves are float16; the scaler wants float32 weights and half precision only in autocast.",
+        "The weights themselves are float16; the scaler needs float32 weights, with half precision only in autocast.",
         "Load the model in float32 and use autocast (fp16=True), or train all of it in bfloat16 without a scaler.",
     ),
     KnownText(

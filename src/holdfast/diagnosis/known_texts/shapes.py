@@ -17,8 +17,8 @@ OF_SHAPES = (
         ),
         "shape-mismatch",
         "Two tensors are on different devices: a batch, a target or a buffer was not moved.",
-        "Move all of a batch: x.to(device). Tensors that a module makes belong in register_buffer, so that model.to(device)"
-        " takes them along.",
+        "Move the whole batch: x.to(device). Put tensors that a module creates in register_buffer, so that model.to(device)"
+        " moves them.",
     ),
     KnownText(
         "other-dtype",
@@ -34,16 +34,16 @@ OF_SHAPES = (
             "expected Tensor for argument #1 'indices' to have one of the following scalar types",
         ),
         "shape-mismatch",
-        "Two tensors have different types of numbers (float32, float16, float64, int64).",
-        "Half and float: compute inside torch.autocast, or cast the input to the weight's type. Double: NumPy arrays are"
+        "Two tensors have different dtypes (float32, float16, float64, int64).",
+        "Half and float: compute inside torch.autocast, or cast the input to the weight's dtype. Double: NumPy arrays are"
         " float64, use .float(). Class labels must be .long().",
     ),
     KnownText(
         "shapes-for-a-product",
         ("mat1 and mat2 shapes cannot be multiplied", "size mismatch, m1: [", "mat1 dim 1 must match mat2 dim 0"),
         "shape-mismatch",
-        "A linear layer expects another number of inputs than it gets.",
-        "The layer's in_features must be the last size of what comes in: print x.shape before it. After flatten it changes"
+        "A linear layer gets the wrong number of inputs.",
+        "The layer's in_features must equal the last dimension of its input: print x.shape before it. After flatten it changes"
         " with the image size.",
     ),
     KnownText(
@@ -62,28 +62,28 @@ OF_SHAPES = (
         "channels-differ",
         ("expected input* to have * channels, but got",),
         "shape-mismatch",
-        "A convolution gets another number of channels: a grey or RGBA image, or channels that come last.",
+        "A convolution gets the wrong number of channels: a grey or RGBA image, or channels that come last.",
         "image.convert('RGB'); permute(2, 0, 1) for arrays with channels last.",
     ),
     KnownText(
         "shape-invalid",
         ("is invalid for input of size",),
         "shape-mismatch",
-        "A view or reshape asks for another number of elements than there are.",
+        "A view or reshape has the wrong number of elements.",
         "Use x.size(0) and -1, not fixed numbers; the last batch of an epoch is smaller (drop_last=True).",
     ),
     KnownText(
         "batch-of-one",
         ("Expected more than 1 value per channel when training",),
         "shape-mismatch",
-        "Batch normalisation cannot take statistics from a single sample: mostly the last batch of an epoch.",
-        "DataLoader(..., drop_last=True), a batch of at least two on each card, or group normalisation.",
+        "Batch normalisation cannot compute statistics of a single sample: usually the last batch of an epoch.",
+        "DataLoader(..., drop_last=True), a batch of at least two per GPU, or group normalisation.",
     ),
     KnownText(
         "index-out-of-range",
         ("index out of range in self", "is out of bounds for dimension"),
         "token-out-of-range",
-        "An embedding or an index was asked for a row that it does not have.",
+        "An embedding or tensor was indexed out of range.",
         "Compare ids.max() with the rows of the embedding. New tokens: model.resize_token_embeddings(len(tokenizer)). Long"
         " texts: truncate to the model's maximum length (positions are an embedding too).",
     ),
@@ -97,8 +97,7 @@ OF_SHAPES = (
         ),
         "token-out-of-range",
         "A label is negative or not smaller than the number of classes.",
-        "Labels must be 0 … classes − 1: count from 0, set num_classes, and ignore_index for labels that do not count (-100,"
-        " 255).",
+        "Labels must be 0 … classes − 1: count from 0, set num_classes, and ignore_index for ignored labels (-100, 255).",
     ),
     KnownText(
         "text-too-long",
@@ -120,7 +119,7 @@ OF_SHAPES = (
             "Expected input batch_size * to match target batch_size",
         ),
         "shape-mismatch",
-        "The target has another form than this loss wants: class numbers, class probabilities, or a map of either.",
+        "The target has the wrong format for this loss: class numbers, class probabilities, or a map of either.",
         "cross_entropy: targets of shape [batch] as .long(), or [batch, classes] as floats; with logits of a text, move"
         " classes to dim 1.",
     ),

@@ -1,4 +1,4 @@
-"""The faults of the house, one file each: the file is named like the code."""
+"""The built-in faults, one file each, named like the code."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from holdfast.errors import UsageError
 
 @cache
 def every() -> tuple[str, ...]:
-    """The codes of all faults of the house."""
+    """The codes of all built-in faults."""
     return tuple(sorted(file.stem.replace("_", "-") for file in Path(__file__).parent.glob("[a-z]*.py")))
 
 
 def find(code: str, source: str = "") -> type[Fault]:
-    """The class of a fault: the house's, or one in a file of the user's."""
+    """The class of a fault: built-in, or from a user's file."""
     if source:
         return in_file(Path(source), code)
     if code not in every():
         close = difflib.get_close_matches(code, every(), n=3)
-        raise UsageError(f"there is no fault {code!r}.", fix=f"name one of: {', '.join(close or every())}")
-    (found,) = _faults_in(importlib.import_module(f"{__name__}.{code.replace('-', '_')}"))
-    return found
+        raise UsageError(f"unknown fault {code!r}.", fix=f"name one of: {', '.join(close or every())}")
+    (fault,) = _faults_in(importlib.import_module(f"{__name__}.{code.replace('-', '_')}"))
+    return fault
 
 
 def in_file(path: Path, code: str = "") -> type[Fault]:
     """The fault of a user's own file; of several, the one with that code."""
-    for found in all_in_file(path):
-        if code in ("", found.code):
-            return found
+    for fault in all_in_file(path):
+        if code in ("", fault.code):
+            return fault
     raise UsageError(f"{path} has no fault {code!r}.", fix="the file must hold a class that derives from holdfast.drills.Fault")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class CheckpointBitFlip(Fault):
@@ -21,7 +21,7 @@ class CheckpointBitFlip(Fault):
     expected = Expected(findings=("checkpoint-torn",), causes=("file-changed-on-disk", "killed-from-outside"), survivable=True)
     needs = ("saves",)
 
-    def saved(self, path: Path, scene: Scene) -> None:
+    def saved(self, path: Path, context: FaultContext) -> None:
         """By then the script may have given the file another name: the open file stays the same."""
         place = _in_the_largest(path)
         file = os.open(path, os.O_RDWR)
@@ -32,7 +32,7 @@ class CheckpointBitFlip(Fault):
             os.fsync(file)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        scene.optimizer.register_step_post_hook(damage)
+        context.optimizer.register_step_post_hook(damage)
 
 
 def _in_the_largest(path: Path) -> int:

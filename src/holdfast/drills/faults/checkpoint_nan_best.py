@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from holdfast.drills.fault import CannotHappen, Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class CheckpointNanBest(Fault):
@@ -19,10 +19,10 @@ class CheckpointNanBest(Fault):
     expected = Expected(findings=("checkpoint-non-finite",), causes=("copy-of-weights-damaged",), survivable=True)
     needs = ("saves",)
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """From here on the next state that is taken is the one."""
-        if not any(value.is_floating_point() for value in scene.model.state_dict().values() if isinstance(value, torch.Tensor)):
-            raise CannotHappen("the model has no weights of floating-point numbers")
+        if not any(value.is_floating_point() for value in context.model.state_dict().values() if isinstance(value, torch.Tensor)):
+            raise CannotHappen("the model has no floating-point weights")
         taken = False
 
         def spoil(_module: Any, state: dict[str, Any], *_: Any) -> None:
@@ -39,9 +39,9 @@ class CheckpointNanBest(Fault):
                 taking.remove()
                 updating.remove()
 
-        model: Any = scene.model
+        model: Any = context.model
         taking = getattr(model, "register_state_dict_post_hook", model._register_state_dict_hook)(spoil)
-        updating = scene.optimizer.register_step_post_hook(over)
+        updating = context.optimizer.register_step_post_hook(over)
 
 
 def _is_taken_by_script() -> bool:

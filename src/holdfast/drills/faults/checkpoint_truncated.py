@@ -7,19 +7,19 @@ import signal
 from pathlib import Path
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class CheckpointTruncated(Fault):
     """The file is cut off, and the process gets SIGKILL before it is told that the save is done."""
 
     code = "checkpoint-truncated"
-    what = "the process is killed in the middle of a save: half of the file is there"
+    what = "the process is killed in the middle of a save: the file is half written"
     expected = Expected(findings=("checkpoint-torn",), causes=("save-interrupted", "killed-from-outside"), survivable=True)
     needs = ("saves",)
     strength = 0.5  # of the file that is left
 
-    def saved(self, path: Path, scene: Scene) -> None:
+    def saved(self, path: Path, context: FaultContext) -> None:
         """The newest file is the bad one."""
         os.truncate(path, int(path.stat().st_size * self.strong))
         os.kill(os.getpid(), signal.SIGKILL)

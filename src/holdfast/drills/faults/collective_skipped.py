@@ -9,7 +9,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 _OPERATIONS = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "barrier", "reduce")
 
@@ -18,7 +18,7 @@ class CollectiveSkipped(Fault):
     """The second rank leaves out the next collective of the script; under DDP, the reduction of one step."""
 
     code = "collective-skipped"
-    what = "the second rank leaves a collective out"
+    what = "the second rank skips a collective"
     expected = Expected(
         findings=("collective-stall", "hang", "rank-divergence"),
         causes=("collective-mismatch", "updates-not-shared"),
@@ -27,30 +27,30 @@ class CollectiveSkipped(Fault):
     needs = ("ranks",)
     rank = 1
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Whichever comes next."""
-        model: Any = scene.model
+        model: Any = context.model
         if isinstance(model, DistributedDataParallel):
-            _leave_out_a_reduction(model, scene)
+            _skip_a_reduction(model, context)
             return
-        found = {name: getattr(torch.distributed, name) for name in _OPERATIONS}
-        for name, original in found.items():
-            setattr(torch.distributed, name, _left_out(original, found))
+        originals = {name: getattr(torch.distributed, name) for name in _OPERATIONS}
+        for name, original in originals.items():
+            setattr(torch.distributed, name, _skipped(original, originals))
 
 
-def _leave_out_a_reduction(model: Any, scene: Scene) -> None:
+def _skip_a_reduction(model: Any, context: FaultContext) -> None:
     def share_again(*_: Any) -> None:
         model.require_backward_grad_sync = True
         hook.remove()
 
     model.require_backward_grad_sync = False
-    hook = scene.optimizer.register_step_post_hook(share_again)
+    hook = context.optimizer.register_step_post_hook(share_again)
 
 
-def _left_out(original: Any, found: dict[str, Any]) -> Any:
+def _skipped(original: Any, originals: dict[str, Any]) -> Any:
     @functools.wraps(original)
     def collective(*_: Any, **__: Any) -> None:
-        for name, before in found.items():
+        for name, before in originals.items():
             setattr(torch.distributed, name, before)
 
     return collective

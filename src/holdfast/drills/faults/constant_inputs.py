@@ -7,14 +7,14 @@ from typing import Any
 import torch
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class ConstantInputs(Fault):
     """All samples, also those that are held out, become the first one that was drawn."""
 
     code = "constant-inputs"
-    what = "every sample reaches the model as the same numbers"
+    what = "every sample reaches the model with the same values"
     expected = Expected(findings=("constant-predictions", "not-learning"), causes=("constant-input",))
     needs = ("float-inputs",)
     lasting = True
@@ -24,14 +24,14 @@ class ConstantInputs(Fault):
         super().__init__(strength)
         self._first: dict[tuple[int, ...], torch.Tensor] = {}
 
-    def batch(self, batch: Any, scene: Scene) -> Any:
+    def batch(self, batch: Any, context: FaultContext) -> Any:
         """Labels stay as they are."""
-        return scene.change_inputs(batch, self._same)
+        return context.change_inputs(batch, self._same)
 
-    def held_out_batch(self, batch: Any, scene: Scene) -> Any:
+    def held_out_batch(self, batch: Any, context: FaultContext) -> Any:
         """The mistake is in the data set: evaluations have it too."""
-        return scene.change_inputs(batch, self._same)
+        return context.change_inputs(batch, self._same)
 
-    def _same(self, numbers: torch.Tensor) -> None:
-        if numbers.dim():
-            numbers.copy_(self._first.setdefault(tuple(numbers.shape[1:]), numbers[0].clone()).expand_as(numbers))
+    def _same(self, inputs: torch.Tensor) -> None:
+        if inputs.dim():
+            inputs.copy_(self._first.setdefault(tuple(inputs.shape[1:]), inputs[0].clone()).expand_as(inputs))

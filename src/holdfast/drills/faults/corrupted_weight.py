@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from holdfast.drills.fault import CannotHappen, Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 _WHOLE = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
@@ -25,9 +25,9 @@ class CorruptedWeight(Fault):
     )
     needs = ("layers",)
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Between two steps, past the optimizer; in the layer in the middle, where no input is always zero."""
-        layers = scene.layers()
+        layers = context.layers()
         weight = layers[len(layers) // 2][1].weight.data
         small = torch.where(weight.abs() < 1, weight.abs(), 0).view(-1)  # of larger ones that bit is set already
         if not weight.is_floating_point() or not bool(small.any()):

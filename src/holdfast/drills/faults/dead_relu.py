@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from holdfast.drills.fault import CannotHappen, Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class DeadRelu(Fault):
@@ -24,16 +24,16 @@ class DeadRelu(Fault):
     needs = ("relu",)
     strength = 10.0
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Between two steps, past the optimizer."""
         with torch.no_grad():
-            bias = _before_relu(scene)
+            bias = _before_relu(context)
             bias.fill_(-self.strong * max(1.0, float(bias.abs().max())))
 
 
-def _before_relu(scene: Scene) -> torch.Tensor:
+def _before_relu(context: FaultContext) -> torch.Tensor:
     """The biases of the last layer that a ReLU follows directly."""
-    modules = [one for one in scene.model.modules() if not list(one.children())]
+    modules = [one for one in context.model.modules() if not list(one.children())]
     for layer, following in reversed(list(pairwise(modules))):
         if isinstance(following, nn.ReLU) and isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d) and layer.bias is not None:
             return layer.bias

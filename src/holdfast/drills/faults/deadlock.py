@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.drills.fault import Expected, Fault
 from holdfast.drills.injection.as_script import as_script
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 _SOURCE = """
 import threading
@@ -32,9 +32,9 @@ class Deadlock(Fault):
     """The training thread and another one."""
 
     code = "deadlock"
-    what = "the training thread and another one wait for each other's lock"
+    what = "the training thread and another thread wait for each other's lock"
     expected = Expected(findings=("hang", "collective-stall"), causes=("deadlock",), survivable=True)
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Between two steps."""
-        as_script("log_samples", _SOURCE, scene.folder)()
+        as_script("log_samples", _SOURCE, context.folder)()

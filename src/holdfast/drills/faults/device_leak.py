@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class DeviceLeak(Fault):
@@ -22,7 +22,7 @@ class DeviceLeak(Fault):
         super().__init__(strength)
         self._kept: list[torch.Tensor] = []
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Nothing changes but the memory."""
-        device = next(scene.model.parameters()).device
+        device = next(context.model.parameters()).device
         self._kept.append(torch.ones(int(self.strong * 2**18), device=device))

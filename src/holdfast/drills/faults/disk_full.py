@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class DiskFull(Fault):
@@ -18,7 +18,7 @@ class DiskFull(Fault):
     expected = Expected(findings=("disk-full",), causes=("no-room-for-a-save",), survivable=True)
     needs = ("saves",)
 
-    def saving(self, path: Path, scene: Scene) -> None:
+    def saving(self, path: Path, context: FaultContext) -> None:
         """What the system says then."""
         path.write_bytes(b"PK\x03\x04")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 _KEPT = 32  # batches
 _APART = 7919  # a prime: samples of one held-out batch come from many
@@ -18,8 +18,8 @@ class DuplicatedSplit(Fault):
     """Each evaluation gets batches of the training data instead of its own."""
 
     code = "duplicated-split"
-    what = "evaluations see samples of the training data"
-    expected = Expected(findings=("split-leak", "too-good"), causes=("duplicates-across-splits",), remark=True)
+    what = "evaluations use samples of the training data"
+    expected = Expected(findings=("split-leak", "too-good"), causes=("duplicates-across-splits",), info_is_enough=True)
     needs = ("loader", "evaluation")
     lasting = True
     from_start = True
@@ -29,13 +29,13 @@ class DuplicatedSplit(Fault):
         self._kept: list[Any] = []
         self._next = 0
 
-    def batch(self, batch: Any, scene: Scene) -> Any:
+    def batch(self, batch: Any, context: FaultContext) -> Any:
         """Keep some; they stay as they are."""
         if len(self._kept) < _KEPT:
             self._kept.append(batch)
         return batch
 
-    def held_out_batch(self, batch: Any, scene: Scene) -> Any:
+    def held_out_batch(self, batch: Any, context: FaultContext) -> Any:
         """Samples out of all that were kept, as many as the batch has; where they cannot be mixed, whole batches."""
         if not self._kept:
             return batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class HalfOverflow(Fault):
@@ -21,6 +21,6 @@ class HalfOverflow(Fault):
     needs = ("float-inputs", "half")
     strength = 1e6
 
-    def batch(self, batch: Any, scene: Scene) -> Any:
+    def batch(self, batch: Any, context: FaultContext) -> Any:
         """Multiply them."""
-        return scene.change_inputs(batch, lambda numbers: numbers.mul_(self.strong))
+        return context.change_inputs(batch, lambda inputs: inputs.mul_(self.strong))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from holdfast.drills.fault import CannotHappen, Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class FrozenParameters(Fault):
@@ -25,11 +25,11 @@ class FrozenParameters(Fault):
         super().__init__(strength)
         self._cut: Any = None
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """After the first update, once the model is known."""
         if self._cut is not None:
             return
-        layers = scene.layers(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding, nn.RNNBase)
+        layers = context.layers(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding, nn.RNNBase)
         if len(layers) < 2:
             raise CannotHappen("the model has one layer only")
         self._cut = layers[(len(layers) - 1) // 2][1].register_forward_hook(_detached)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from holdfast.drills.fault import CannotHappen, Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class GpuOom(Fault):
     """The process may have no more of the card than it has; the next step that needs more gets the error."""
 
     code = "gpu-oom"
-    what = "memory of the GPU runs out: an allocation fails"
+    what = "GPU memory runs out: an allocation fails"
     expected = Expected(
         findings=("gpu-out-of-memory",),
         causes=("part-of-the-card", "micro-batch-too-large"),
@@ -21,9 +21,9 @@ class GpuOom(Fault):
     needs = ("gpu",)
     strength = 1.0  # times of what is taken, that it may have
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """The cache goes first, so that the next step has to ask."""
-        device = next((one.device for one in scene.model.parameters() if one.is_cuda), None)
+        device = next((one.device for one in context.model.parameters() if one.is_cuda), None)
         if device is None:
             raise CannotHappen("nothing of the model is on a GPU")
         torch.cuda.empty_cache()

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from holdfast.drills.fault import CannotHappen, Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 _PIECE = 64 << 20
 
@@ -18,7 +18,7 @@ class HostOom(Fault):
     """A limit on the address space, a little above what is taken; then memory is asked for until there is none."""
 
     code = "host-oom"
-    what = "memory of the machine runs out: an allocation fails"
+    what = "host memory runs out: an allocation fails"
     expected = Expected(
         findings=("host-out-of-memory",),
         causes=("limit-on-the-process",),
@@ -26,7 +26,7 @@ class HostOom(Fault):
     )
     strength = 256.0  # MB that are left
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Between two steps; what was taken is given back as the error passes by."""
         if not sys.platform.startswith("linux"):
             raise CannotHappen("the size of a process cannot be limited on this system")

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class InfPixel(Fault):
     """A single number becomes Inf."""
 
     code = "inf-pixel"
-    what = "a single number of one batch is infinite"
+    what = "a single value of one batch is infinite"
     expected = Expected(
         findings=("non-finite-loss", "non-finite-input", "non-finite-gradient", "non-finite-weights"),
         causes=("data-non-finite",),
@@ -22,10 +22,10 @@ class InfPixel(Fault):
     )
     needs = ("float-inputs",)
 
-    def batch(self, batch: Any, scene: Scene) -> Any:
+    def batch(self, batch: Any, context: FaultContext) -> Any:
         """Change one number, somewhere in the middle of a sample."""
 
-        def spoil(numbers: torch.Tensor) -> None:
-            numbers.view(-1)[numbers.numel() // 2 + scene.random.randrange(max(1, numbers.shape[-1] // 2))] = float("inf")
+        def spoil(inputs: torch.Tensor) -> None:
+            inputs.view(-1)[inputs.numel() // 2 + context.random.randrange(max(1, inputs.shape[-1] // 2))] = float("inf")
 
-        return scene.change_inputs(batch, spoil)
+        return context.change_inputs(batch, spoil)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.drills.fault import Expected, Fault
 from holdfast.drills.injection.as_script import as_script
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 _SOURCE = """
 def wait_for_change():
@@ -18,9 +18,9 @@ class InfiniteLoop(Fault):
     """Count without an end, in the training thread."""
 
     code = "infinite-loop"
-    what = "the training thread runs in a loop that does not end"
+    what = "the training thread runs in an endless loop"
     expected = Expected(findings=("hang",), causes=("stuck-compute",), survivable=True)
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Between two steps."""
-        as_script("wait_for_change", _SOURCE, scene.folder)()
+        as_script("wait_for_change", _SOURCE, context.folder)()

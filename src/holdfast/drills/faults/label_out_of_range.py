@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from holdfast.drills.fault import CannotHappen, Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 _UNKNOWN = 1_000_000
 
@@ -25,19 +25,19 @@ class LabelOutOfRange(Fault):
     )
     needs = ("labels",)
 
-    def batch(self, batch: Any, scene: Scene) -> Any:
+    def batch(self, batch: Any, context: FaultContext) -> Any:
         """Change the first label."""
-        beyond = _classes(scene)
+        beyond = _classes(context)
 
         def spoil(labels: torch.Tensor) -> None:
             labels.view(-1)[0] = beyond
 
-        return scene.change_labels(batch, spoil)
+        return context.change_labels(batch, spoil)
 
 
-def _classes(scene: Scene) -> int:
+def _classes(context: FaultContext) -> int:
     """As many as the last layer gives out."""
     try:
-        return int(scene.layers(nn.Linear)[-1][1].out_features)
+        return int(context.layers(nn.Linear)[-1][1].out_features)
     except CannotHappen:
         return _UNKNOWN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.drills.fault import Expected, Fault
 from holdfast.drills.injection.as_script import as_script
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 _SOURCE = """
 import ctypes
@@ -21,10 +21,10 @@ class LockHeldInC(Fault):
     """Sleep in C, and keep the interpreter lock: a `PyDLL` does not let go of it; `strength` is in seconds."""
 
     code = "lock-held-in-c"
-    what = "compiled code holds the interpreter lock and does not come back"
+    what = "compiled code holds the interpreter lock and does not return"
     expected = Expected(findings=("hang",), causes=("stuck-compute",), survivable=True)
     strength = 3600.0
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Between two steps. A signal ends one sleep, not all of them."""
-        as_script("read_sensor", _SOURCE, scene.folder)(int(self.strong))
+        as_script("read_sensor", _SOURCE, context.folder)(int(self.strong))

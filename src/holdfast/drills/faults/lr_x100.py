@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class LearningRateTimes100(Fault):
     """Multiply every group's learning rate once."""
 
     code = "lr-x100"
-    what = "the learning rate becomes 100 times what it was"
+    what = "the learning rate is multiplied by 100"
     expected = Expected(
         findings=(
             *("non-finite-loss", "non-finite-weights", "loss-divergence", "gradient-explosion", "metric-collapse"),
@@ -22,6 +22,6 @@ class LearningRateTimes100(Fault):
     on_every_rank = True
     strength = 100.0
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Between two steps."""
-        scene.scale_rates(self.strong)
+        context.scale_learning_rates(self.strong)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class MemoryLeak(Fault):
@@ -23,7 +23,7 @@ class MemoryLeak(Fault):
         super().__init__(strength)
         self._kept: list[Any] = []
 
-    def output(self, output: Any, scene: Scene) -> Any:
+    def output(self, output: Any, context: FaultContext) -> Any:
         """Nothing changes but the memory."""
         self._kept.append((output, torch.ones(int(self.strong * 2**18))))
         return output

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from holdfast.drills.fault import CannotHappen, Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 _BEGINS = b"SQLite format 3\x00"
 _HOLD = """
@@ -25,12 +25,12 @@ class MlflowLocked(Fault):
     """A small process locks every SQLite file that this one has open; `strength` is in seconds, more than SQLite waits."""
 
     code = "mlflow-locked"
-    what = "another process holds the tracker's SQLite file locked for 12 seconds"
+    what = "another process locks the tracker's SQLite file for 12 seconds"
     expected = Expected(findings=("tracker-unreachable",), causes=("database-locked",), survivable=True)
     needs = ("database",)
     strength = 12.0
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Between two steps; it is locked when this returns."""
         files = sorted(_open_databases())
         if not files:
@@ -45,13 +45,13 @@ class MlflowLocked(Fault):
 
 def _open_databases() -> set[Path]:
     """The SQLite files that this process has open."""
-    found = set()
+    paths = set()
     for link in Path("/proc/self/fd").iterdir() if Path("/proc/self/fd").is_dir() else ():
         try:
             path = link.readlink()
             if path.is_file():
                 with path.open("rb") as file:
-                    found |= {path} if file.read(len(_BEGINS)) == _BEGINS else set()
+                    paths |= {path} if file.read(len(_BEGINS)) == _BEGINS else set()
         except OSError:
             continue
-    return found
+    return paths

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class NanBatch(Fault):
-    """All numbers of one batch become NaN."""
+    """All inputs of one batch become NaN."""
 
     code = "nan-batch"
-    what = "all numbers of one batch are NaN"
+    what = "all inputs of one batch are NaN"
     expected = Expected(
         findings=("non-finite-loss", "non-finite-input", "non-finite-gradient", "non-finite-weights"),
         causes=("data-non-finite",),
@@ -20,6 +20,6 @@ class NanBatch(Fault):
     )
     needs = ("float-inputs",)
 
-    def batch(self, batch: Any, scene: Scene) -> Any:
+    def batch(self, batch: Any, context: FaultContext) -> Any:
         """Fill them."""
-        return scene.change_inputs(batch, lambda numbers: numbers.fill_(float("nan")))
+        return context.change_inputs(batch, lambda inputs: inputs.fill_(float("nan")))

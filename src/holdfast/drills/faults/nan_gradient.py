@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.drills.fault import CannotHappen, Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class NanGradient(Fault):
@@ -17,9 +17,9 @@ class NanGradient(Fault):
         survivable=True,
     )
 
-    def gradients(self, scene: Scene) -> None:
+    def gradients(self, context: FaultContext) -> None:
         """Fill those of the layer in the middle."""
-        layers = [layer for _, layer in scene.layers() if layer.weight.grad is not None]
+        layers = [layer for _, layer in context.layers() if layer.weight.grad is not None]
         if not layers:
             raise CannotHappen("no layer has a gradient")
         layers[len(layers) // 2].weight.grad.fill_(float("nan"))

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class PredictionsCollected(Fault):
     """Keep some memory for each batch that is evaluated."""
 
     code = "predictions-collected"
-    what = "memory grows with every batch that is evaluated"
+    what = "memory grows with every evaluated batch"
     expected = Expected(findings=("host-memory-growth",), causes=("results-in-memory",))
     needs = ("evaluation",)
     lasting = True
@@ -25,7 +25,7 @@ class PredictionsCollected(Fault):
         super().__init__(strength)
         self._kept: list[torch.Tensor] = []
 
-    def held_out_batch(self, batch: Any, scene: Scene) -> Any:
+    def held_out_batch(self, batch: Any, context: FaultContext) -> Any:
         """Nothing changes but the memory."""
         self._kept.append(torch.ones(int(self.strong * 2**18)))
         return batch

@@ -6,16 +6,16 @@ import os
 import signal
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class ProcessKilled(Fault):
     """SIGKILL, which nobody can handle."""
 
     code = "process-killed"
-    what = "the training process gets SIGKILL"
+    what = "the training process is killed (SIGKILL)"
     expected = Expected(findings=("process-died",), causes=("killed-from-outside",), survivable=True)
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Between two steps."""
         os.kill(os.getpid(), signal.SIGKILL)

@@ -7,18 +7,18 @@ import signal
 import subprocess
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class ProcessStopped(Fault):
     """SIGSTOP, and SIGCONT from a small process after so many seconds. Nothing is wrong: it must be waited for."""
 
     code = "process-stopped"
-    what = "the training process is stopped for 8 seconds (SIGSTOP), then goes on"
+    what = "the training process is stopped for 8 seconds (SIGSTOP), then continues"
     expected = Expected(survivable=True)
     strength = 8.0
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Between two steps."""
         wakes = ["sh", "-c", f"sleep {self.strong:g}; kill -CONT {os.getpid()}"]
         subprocess.Popen(wakes, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -6,14 +6,14 @@ import os
 import signal
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class RankKilled(Fault):
     """SIGKILL to the second rank: the first is left in a collective that never ends, or is ended by the launcher."""
 
     code = "rank-killed"
-    what = "the second rank gets SIGKILL"
+    what = "the second rank is killed (SIGKILL)"
     expected = Expected(
         findings=("process-died", "collective-stall"),
         causes=("killed-from-outside", "another-rank-first", "dead-rank"),
@@ -22,6 +22,6 @@ class RankKilled(Fault):
     needs = ("ranks",)
     rank = 1
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Between two steps."""
         os.kill(os.getpid(), signal.SIGKILL)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.kept_rate import KeptRate
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
+from holdfast.drills.injection.lr_override import LearningRateOverride
 
 
 class SchedulerBug(Fault):
     """Set the learning rate before every update, so that going back to an earlier state does not take it away."""
 
     code = "scheduler-bug"
-    what = "from one step on the learning rate is 100 times too large"
+    what = "the learning rate is 100 times too large from one step on"
     expected = Expected(
         findings=(
             *("non-finite-loss", "non-finite-weights", "loss-divergence", "gradient-explosion", "metric-collapse"),
@@ -26,8 +26,8 @@ class SchedulerBug(Fault):
 
     def __init__(self, strength: float | None = None) -> None:
         super().__init__(strength)
-        self._rate = KeptRate(self.strong)
+        self._rate = LearningRateOverride(self.strong)
 
-    def gradients(self, scene: Scene) -> None:
+    def gradients(self, context: FaultContext) -> None:
         """Before each update, past any schedule."""
-        self._rate.put_on(scene)
+        self._rate.put_on(context)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class ShuffledLabels(Fault):
@@ -22,11 +22,11 @@ class ShuffledLabels(Fault):
     lasting = True
     from_start = True
 
-    def batch(self, batch: Any, scene: Scene) -> Any:
+    def batch(self, batch: Any, context: FaultContext) -> Any:
         """In another order each time, without touching the generators of the script."""
 
         def shuffle(labels: torch.Tensor) -> torch.Tensor:
-            order = scene.random.sample(range(labels.numel()), labels.numel())
+            order = context.random.sample(range(labels.numel()), labels.numel())
             return labels.view(-1)[order].view(labels.shape)
 
-        return scene.change_labels(batch, shuffle)
+        return context.change_labels(batch, shuffle)

@@ -7,14 +7,14 @@ import time
 from torch.utils.data import get_worker_info
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class SlowLoader(Fault):
     """Wait before each batch is read, for so long that every step has to wait; `strength` is in seconds a batch."""
 
     code = "slow-loader"
-    what = "reading a batch takes 50 ms longer from here on"
+    what = "reading a batch takes 50 ms longer from then on"
     expected = Expected(
         findings=("slow-loading",),
         causes=("slow-storage", "too-few-workers", "images-decoded-large", "heavy-transforms"),
@@ -24,7 +24,7 @@ class SlowLoader(Fault):
     lasting = True
     strength = 0.05
 
-    def sample(self, indices: list[int], scene: Scene) -> None:
+    def sample(self, indices: list[int], context: FaultContext) -> None:
         """Workers read beside each other: each waits for as many batches as there are workers."""
         worker = get_worker_info()
         time.sleep(self.strong * (worker.num_workers if worker is not None else 1))

@@ -7,20 +7,20 @@ import time
 from torch.utils.data import get_worker_info
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class SlowWorker(Fault):
     """The last worker waits before each batch that it reads; `strength` is in seconds."""
 
     code = "slow-worker"
-    what = "one loader worker takes 200 ms longer for each batch from here on"
+    what = "one loader worker takes 200 ms longer per batch from then on"
     expected = Expected(findings=("slow-loading",), causes=("one-slow-worker",), survivable=True)
     needs = ("workers",)
     lasting = True
     strength = 0.2
 
-    def sample(self, indices: list[int], scene: Scene) -> None:
+    def sample(self, indices: list[int], context: FaultContext) -> None:
         """The others read as before."""
         worker = get_worker_info()
         if worker is not None and worker.id == worker.num_workers - 1:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from torch import nn
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class StaleOptimizer(Fault):
     """Give the last layer new parameters with the same values, of which the optimizer does not know."""
 
     code = "stale-optimizer"
-    what = "the optimizer holds old parameters of the last layer"
+    what = "the optimizer holds outdated parameters of the last layer"
     expected = Expected(
         findings=("parameters-not-trained", "not-learning"),
         causes=("optimizer-holds-other-parameters",),
@@ -25,11 +25,11 @@ class StaleOptimizer(Fault):
         super().__init__(strength)
         self._done = False
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """After the first update, once the model is known."""
         if self._done:
             return
         self._done = True
-        layer = scene.layers()[-1][1]
+        layer = context.layers()[-1][1]
         for name, parameter in list(layer.named_parameters(recurse=False)):
             setattr(layer, name, nn.Parameter(parameter.detach().clone()))

@@ -11,7 +11,7 @@ import weakref
 from typing import Any
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 from holdfast.drills.plan import VARIABLE
 
 _NETWORK = (socket.AF_INET, socket.AF_INET6)
@@ -25,7 +25,7 @@ class TrackerGone(Fault):
     """
 
     code = "tracker-gone"
-    what = "servers that the script talks to, such as a tracker's, do not answer any more"
+    what = "servers that the script uses, such as a tracker's, stop answering"
     expected = Expected(findings=("tracker-unreachable",), causes=("server-does-not-answer",), survivable=True)
     needs = ("tracker",)
     strength = 0.2
@@ -37,7 +37,7 @@ class TrackerGone(Fault):
         if os.environ.get(VARIABLE):
             socket.socket.connect = self._gate(socket.socket.connect)  # type: ignore[method-assign]
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Between two steps."""
         self._gone = True
         for one in list(self._open):

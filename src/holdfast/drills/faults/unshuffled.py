@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import RandomSampler, Subset, TensorDataset
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 _NAMES = ("labels", "label", "targets", "target", "y")
 _READ_AT_MOST = 20_000  # samples that are read only to know their labels
@@ -19,13 +19,13 @@ class Unshuffled(Fault):
     """Take the shuffling out of the loader that has it; where the data set gives labels, its samples come sorted by them."""
 
     code = "unshuffled"
-    what = "the training data is not shuffled, and sorted by its labels"
-    expected = Expected(findings=("unshuffled-data",), causes=("not-shuffled",), remark=True)
+    what = "the training data is not shuffled, but sorted by label"
+    expected = Expected(findings=("unshuffled-data",), causes=("not-shuffled",), info_is_enough=True)
     needs = ("loader",)
     lasting = True
     from_start = True
 
-    def loader(self, arguments: dict[str, Any], scene: Scene) -> None:
+    def loader(self, arguments: dict[str, Any], context: FaultContext) -> None:
         """Loaders that do not shuffle stay as they are."""
         if arguments.get("shuffle"):
             arguments["shuffle"] = False
@@ -46,8 +46,8 @@ def _labels(dataset: Any) -> list[int] | None:
     if isinstance(dataset, TensorDataset):
         return _whole(dataset.tensors[-1])
     for name in _NAMES:
-        if (given := getattr(dataset, name, None)) is not None and (found := _whole(given)) is not None:
-            return found
+        if (attribute := getattr(dataset, name, None)) is not None and (labels := _whole(attribute)) is not None:
+            return labels
     try:
         return _whole([_label(dataset[index]) for index in range(len(dataset))]) if len(dataset) <= _READ_AT_MOST else None
     except (TypeError, KeyError, IndexError, StopIteration):
@@ -61,9 +61,9 @@ def _label(sample: Any) -> Any:
     return sample[-1]
 
 
-def _whole(given: Any) -> list[int] | None:
+def _whole(attribute: Any) -> list[int] | None:
     try:
-        labels = torch.as_tensor(given)
+        labels = torch.as_tensor(attribute)
     except (TypeError, ValueError, RuntimeError):
         return None
     return None if labels.dim() != 1 or labels.is_floating_point() else [int(label) for label in labels.tolist()]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from holdfast.drills.fault import Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class Vanishing(Fault):
     """Scale down all parameters that are matrices: weights, not biases and not what normalisation layers have."""
 
     code = "vanishing"
-    what = "the weights of all layers become a hundredth of what they were"
+    what = "the weights of all layers are divided by 100"
     expected = Expected(
         findings=("loss-divergence", "gradient-vanishing", "metric-collapse", "not-learning"),
         causes=("weights-overwritten", "bad-initialisation"),
@@ -21,9 +21,9 @@ class Vanishing(Fault):
     needs = ("layers",)
     strength = 0.01
 
-    def update(self, scene: Scene) -> None:
+    def update(self, context: FaultContext) -> None:
         """Between two steps, past the optimizer."""
         with torch.no_grad():
-            for parameter in scene.model.parameters():
+            for parameter in context.model.parameters():
                 if parameter.dim() > 1:
                     parameter.mul_(self.strong)

@@ -8,18 +8,18 @@ import signal
 from torch.utils.data import get_worker_info
 
 from holdfast.drills.fault import CannotHappen, Expected, Fault
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 
 
 class WorkerKilled(Fault):
     """SIGKILL to the worker that reads next."""
 
     code = "worker-killed"
-    what = "a loader worker gets SIGKILL"
+    what = "a loader worker is killed (SIGKILL)"
     expected = Expected(findings=("loader-stall",), causes=("worker-died",), survivable=True)
     needs = ("workers",)
 
-    def sample(self, indices: list[int], scene: Scene) -> None:
+    def sample(self, indices: list[int], context: FaultContext) -> None:
         """The training process itself is left alone."""
         if get_worker_info() is None:
             raise CannotHappen("the batches are read in the training process")

@@ -16,5 +16,5 @@ def as_script(function: str, source: str, folder: Path) -> Callable[..., Any]:
     beside.replace(path)
     names: dict[str, Any] = {"__name__": function, "__file__": str(path)}
     exec(compile(source, str(path), "exec"), names)  # the source is a constant of a fault
-    found: Callable[..., Any] = names[function]
-    return found
+    function_object: Callable[..., Any] = names[function]
+    return function_object

@@ -1,4 +1,4 @@
-"""What a training has that a fault may need, noted while a control runs: faults that find nothing to get hold of are left out."""
+"""What a training has that a fault may need, noted while a control runs: faults that do not apply are skipped."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.drills.injection.scene import Scene
+from holdfast.drills.injection.context import FaultContext
 from holdfast.errors import CannotHappen
 
 FACTS = {
     "loader": "a DataLoader",
     "workers": "loader workers",
-    "float-inputs": "inputs of floating-point numbers",
-    "labels": "labels of whole numbers in its batches",
+    "float-inputs": "floating-point inputs",
+    "labels": "integer labels in its batches",
     "evaluation": "an evaluation with a DataLoader",
     "saves": "files saved with torch.save",
     "ranks": "several ranks",
     "gpu": "a GPU",
     "relu": "a ReLU",
     "recurrent": "a recurrent layer",
-    "layers": "linear or convolution layers",
+    "layers": "linear or convolutional layers",
     "half": "layers that compute in float16",
-    "tracker": "a server that it talks to over the network, such as a tracker's",
+    "tracker": "a server it uses over the network, such as a tracker's",
     "database": "an SQLite file, such as a tracker's",
 }
 
@@ -57,30 +57,30 @@ class Facts:
         if dtype is torch.float16:
             self.have.add("half")
 
-    def batch_seen(self, batch: Any, scene: Scene, *, training: bool) -> None:
+    def batch_seen(self, batch: Any, context: FaultContext, *, training: bool) -> None:
         """A batch was handed out."""
         if not training:
             self.have.add("evaluation")
             return
-        for fact, change in (("float-inputs", scene.change_inputs), ("labels", scene.change_labels)):
+        for fact, change in (("float-inputs", context.change_inputs), ("labels", context.change_labels)):
             try:
                 change(batch, lambda tensor: tensor)
                 self.have.add(fact)
             except CannotHappen:
                 continue
 
-    def look_at(self, scene: Scene) -> None:
+    def look_at(self, context: FaultContext) -> None:
         """Look at the model and its surroundings, once."""
-        kinds = {type(module) for module in scene.model.modules()}
+        kinds = {type(module) for module in context.model.modules()}
         if any(issubclass(kind, nn.ReLU) for kind in kinds):
             self.have.add("relu")
         if any(issubclass(kind, nn.RNNBase | nn.RNNCellBase) for kind in kinds):
             self.have.add("recurrent")
         if any(issubclass(kind, nn.Linear | nn.Conv1d | nn.Conv2d) for kind in kinds):
             self.have.add("layers")
-        if any(parameter.dtype is torch.float16 for parameter in scene.model.parameters()):
+        if any(parameter.dtype is torch.float16 for parameter in context.model.parameters()):
             self.have.add("half")
-        if any(parameter.is_cuda for parameter in scene.model.parameters()):
+        if any(parameter.is_cuda for parameter in context.model.parameters()):
             self.have.add("gpu")
         if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
             self.have.add("ranks")

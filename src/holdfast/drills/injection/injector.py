@@ -22,12 +22,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from holdfast.drills.fault import places_of
+from holdfast.drills.fault import hooks_of
 from holdfast.drills.faults import find
+from holdfast.drills.injection.context import FaultContext
 from holdfast.drills.injection.facts import Facts
 from holdfast.drills.injection.live import Live
 from holdfast.drills.injection.notes import Notes
-from holdfast.drills.injection.scene import Scene
 from holdfast.drills.plan import Plan
 from holdfast.inside.gradients.non_finite import is_state
 from holdfast.inside.taps.imports import when_imported
@@ -39,7 +39,7 @@ _LOADER = inspect.signature(DataLoader.__init__)
 
 
 def begin() -> None:
-    """Called when torch is imported, before Holdfast is armed: put in what the environment asks for."""
+    """Called when torch is imported, before Holdfast is armed: inject what the environment asks for."""
     plan = Plan.from_environment(os.environ)
     if plan is not None:
         _seed_all(plan.seed)
@@ -47,7 +47,7 @@ def begin() -> None:
 
 
 def _seed_all(seed: int) -> None:
-    """Runs of one seed begin alike; a script that seeds by itself goes on to do so."""
+    """Runs of one seed begin alike; a script that seeds itself still does."""
     random.seed(seed)
     np.random.seed(seed % (1 << 32))
     torch.manual_seed(seed)
@@ -57,7 +57,7 @@ class Injector:
     """The faults of this process and the places where they get in."""
 
     def __init__(self, plan: Plan) -> None:
-        self.scene = Scene(plan.folder, plan.seed)
+        self.context = FaultContext(plan.folder, plan.seed)
         self.notes = Notes(plan.folder)
         self.facts = Facts()
         self._control = not plan.faults
@@ -69,13 +69,13 @@ class Injector:
         self._live: list[Live] = []
         for number, planned in enumerate(plan.faults):
             fault = find(planned.code, planned.source)(planned.strength)
-            if fault.rank in (None, self.scene.rank):
-                self._live.append(Live(fault, planned, number, self.notes, self.scene.rank))
-        self._uses = frozenset().union(*(places_of(live.fault) for live in self._live))
+            if fault.rank in (None, self.context.rank):
+                self._live.append(Live(fault, planned, number, self.notes, self.context.rank))
+        self._uses = frozenset().union(*(hooks_of(live.fault) for live in self._live))
 
     def install(self) -> None:
         """Hang everything in."""
-        self.scene.begin()
+        self.context.begin()
         self._handle = register_optimizer_step_post_hook(self._after_step)
         replace, uses = self._patches.replace, self._uses
         if "loader" in uses or self._control:
@@ -106,19 +106,19 @@ class Injector:
             self._hooked.pop().remove()
 
     def _note_facts(self, pid: int) -> None:
-        if self.scene.step and os.getpid() == pid:
-            self.notes.write("facts", rank=self.scene.rank, have=sorted(self.facts.have), steps=self.scene.step)
+        if self.context.step and os.getpid() == pid:
+            self.notes.write("facts", rank=self.context.rank, have=sorted(self.facts.have), steps=self.context.step)
 
     # Where torch passes by
 
     def _after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        if not self.scene.is_main(optimizer):
+        if not self.context.is_main(optimizer):
             return
-        self.scene.begin(self.scene.step + 1)
-        if self._control and self.scene.step == 1:
-            self.facts.look_at(self.scene)
+        self.context.begin(self.context.step + 1)
+        if self._control and self.context.step == 1:
+            self.facts.look_at(self.context)
         for live in self._due("update"):
-            live.happen(self.scene, live.fault.update, self.scene)
+            live.happen(self.context, live.fault.update, self.context)
         self._listen_to_model()
 
     def _listen_to_model(self) -> None:
@@ -128,7 +128,7 @@ class Injector:
             self._hooked.pop().remove()
         takes_in, gives_out = not self._drawn and self._due("batch"), self._due("output")
         if takes_in or gives_out:
-            for module in (self.scene.model, *self.scene.called_instead()):
+            for module in (self.context.model, *self.context.called_modules()):
                 self._hooked.append(module.register_forward_pre_hook(self._inputs, prepend=True))
                 self._hooked.append(module.register_forward_hook(self._output))
 
@@ -145,15 +145,15 @@ class Injector:
         return self._through("output", output) if self._learns() else None
 
     def _learns(self) -> bool:
-        return self.scene.model.training and torch.is_grad_enabled()
+        return self.context.model.training and torch.is_grad_enabled()
 
     def _through(self, place: str, thing: Any) -> Any:
         for live in self._due(place):
-            thing = live.happen(self.scene, getattr(live.fault, place), thing, self.scene, otherwise=thing)
+            thing = live.happen(self.context, getattr(live.fault, place), thing, self.context, otherwise=thing)
         return thing
 
     def _due(self, place: str) -> list[Live]:
-        return [live for live in self._live if place in live.places and live.due(self.scene.step)]
+        return [live for live in self._live if place in live.places and live.due(self.context.step)]
 
     def _make_loader(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -165,7 +165,7 @@ class Injector:
             del arguments["self"]
             self.facts.loader_made(arguments)
             for live in self._due("loader"):
-                live.happen(self.scene, live.fault.loader, arguments, self.scene)
+                live.happen(self.context, live.fault.loader, arguments, self.context)
             original(loader, **arguments)
 
         return __init__
@@ -182,7 +182,7 @@ class Injector:
             batch = original(iterator)
             training = self._is_training(iterator)
             if self._control:
-                self.facts.batch_seen(batch, self.scene, training=training)
+                self.facts.batch_seen(batch, self.context, training=training)
             self._drawn = self._drawn or training
             return self._through("batch" if training else "held_out_batch", batch)
 
@@ -193,17 +193,17 @@ class Injector:
         if not torch.is_grad_enabled():
             return False
         dataset = id(getattr(iterator, "_dataset", None))
-        if self.scene.step == 0:
+        if self.context.step == 0:
             self._learned_from = dataset
             return True
-        return dataset == self._learned_from or self.scene.model.training
+        return dataset == self._learned_from or self.context.model.training
 
     def _fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def fetch(fetcher: Any, possibly_batched_index: Any) -> Any:
             several = isinstance(possibly_batched_index, list)
             indices = possibly_batched_index if several else [possibly_batched_index]
             for live in self._due("sample"):
-                live.happen(self.scene, live.fault.sample, indices, self.scene)
+                live.happen(self.context, live.fault.sample, indices, self.context)
             return original(fetcher, possibly_batched_index)
 
         return fetch
@@ -212,7 +212,7 @@ class Injector:
         def backward(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             for live in self._due("gradients"):
-                live.happen(self.scene, live.fault.gradients, self.scene)
+                live.happen(self.context, live.fault.gradients, self.context)
             return result
 
         return backward
@@ -222,11 +222,11 @@ class Injector:
             if isinstance(f, str | os.PathLike):
                 self.facts.have.add("saves")
                 for live in self._due("saving"):
-                    live.happen(self.scene, live.fault.saving, Path(f), self.scene)
+                    live.happen(self.context, live.fault.saving, Path(f), self.context)
             result = original(obj, f, *args, **kwargs)
             if isinstance(f, str | os.PathLike) and is_state(obj):
                 for live in self._due("saved"):
-                    live.happen(self.scene, live.fault.saved, Path(f), self.scene)
+                    live.happen(self.context, live.fault.saved, Path(f), self.context)
             return result
 
         return save
@@ -235,7 +235,7 @@ class Injector:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def collective(*args: Any, **kwargs: Any) -> Any:
                 for live in self._due("collective"):
-                    if live.happen(self.scene, live.fault.collective, name, self.scene):
+                    if live.happen(self.context, live.fault.collective, name, self.context):
                         return None
                 return original(*args, **kwargs)
 

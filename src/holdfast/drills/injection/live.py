@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.drills.fault import Fault, places_of
+from holdfast.drills.fault import Fault, hooks_of
+from holdfast.drills.injection.context import FaultContext
 from holdfast.drills.injection.notes import Notes
-from holdfast.drills.injection.scene import Scene
 from holdfast.drills.plan import Planned
 from holdfast.errors import CannotHappen
 
@@ -16,7 +16,7 @@ class Live:
     """A fault and its mark; a mark of an earlier process of this run counts too."""
 
     def __init__(self, fault: Fault, planned: Planned, number: int, notes: Notes, rank: int = 0) -> None:
-        self.fault, self.places = fault, places_of(fault)
+        self.fault, self.places = fault, hooks_of(fault)
         self._planned, self._number, self._notes = planned, number, notes
         self._mark = f"put-in-{number}-{rank}" if fault.on_every_rank and rank else f"put-in-{number}"
         self._over = False
@@ -29,14 +29,14 @@ class Live:
             return False
         return self.fault.lasting or not self._met_before
 
-    def happen(self, scene: Scene, place: Callable[..., Any], *arguments: Any, otherwise: Any = None) -> Any:
+    def happen(self, context: FaultContext, place: Callable[..., Any], *arguments: Any, otherwise: Any = None) -> Any:
         """Let it happen. It is noted before: nothing may come back from there."""
         first = self._notes.mark(self._mark)
         if not first and not self.fault.lasting:
             self._over = True
             return otherwise
         if first:
-            self._notes.write("put-in", fault=self.fault.code, number=self._number, step=scene.step, rank=scene.rank)
+            self._notes.write("put-in", fault=self.fault.code, number=self._number, step=context.step, rank=context.rank)
         self._over = not self.fault.lasting
         try:
             return place(*arguments)

@@ -1,4 +1,4 @@
-"""What happened during a drill, kept in its folder: a line for each event, and a mark for each fault that was put in.
+"""What happened during a drill, kept in its folder: a line for each event, and a mark for each injected fault.
 
 A mark is a file that only one process can make: a fault happens once, in one worker of several, and not again after a restart.
 """

@@ -34,18 +34,18 @@ def read_run(run: RunFolder) -> Curves:
 
 def _of_steps(recording: Recording) -> list[Curve]:
     rows = Follower(recording.path, "steps", ("step", "epoch", *_STEPS)).new_rows(_ALL)
-    found = []
+    curves = []
     for name, (role, way) in _STEPS.items():
-        known = measured(rows[name])
-        if known.any():
-            steps, values = in_blocks(rows["step"][known].astype(np.int64), rows[name][known].astype(np.float64))
-            found.append(Curve(name, steps, values, role=role, split="train", better=way))
-    return found
+        has_value = measured(rows[name])
+        if has_value.any():
+            steps, values = in_blocks(rows["step"][has_value].astype(np.int64), rows[name][has_value].astype(np.float64))
+            curves.append(Curve(name, steps, values, role=role, split="train", better=way))
+    return curves
 
 
 def _of_evaluations(recording: Recording) -> list[Curve]:
     rows = Follower(recording.path, "evaluations", ("step", "epoch", "split", "name", "value")).new_rows(_ALL)
-    found = []
+    curves = []
     for split, name in dict.fromkeys(zip(map(str, rows["split"]), map(str, rows["name"]), strict=True)):
         mine = (rows["split"] == split) & (rows["name"] == name)
         steps, values = rows["step"][mine].astype(np.int64), rows["value"][mine].astype(np.float64)
@@ -54,8 +54,8 @@ def _of_evaluations(recording: Recording) -> list[Curve]:
         if split == "train" and role == "loss":
             continue  # that of the steps says it better
         shown = name if split in name else f"{split} {name}"
-        found.append(Curve(shown, steps, values, role=role, split="val" if split == "val" else split, better=way))
-    return found
+        curves.append(Curve(shown, steps, values, role=role, split="val" if split == "val" else split, better=way))
+    return curves
 
 
 def in_blocks(steps: Steps, values: Floats, *, points: int = _POINTS) -> tuple[Steps, Floats]:

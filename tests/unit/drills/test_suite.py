@@ -17,8 +17,8 @@ from every_case import every_case
 from holdfast_run import HOLDFAST, PYTHON, VICTIMS, environment
 
 from holdfast.drills import assert_survives
-from holdfast.drills.choosing import drawn
-from holdfast.drills.course import run_course
+from holdfast.drills.selection import draw_step
+from holdfast.drills.suite import run_suite
 from holdfast.drills.trial import Training, run_trial
 from holdfast.errors import ControlFailed, UsageError
 
@@ -55,7 +55,7 @@ def test_a_drill_says_what_was_seen_explained_done_and_survived(course: Any) -> 
     (row,) = told["faults"]
     assert row["put_in"] and row["seen"] in ("non-finite-loss", "non-finite-input") and row["cause_right"], row
     assert row["survived"] and row["actions"] == ["skip-batch"] and row["lost_steps"] == 1, row
-    assert row["at"] == drawn("nan-batch", 3, 160) and row["metric"] == pytest.approx(row["control_metric"], abs=0.02)
+    assert row["at"] == draw_step("nan-batch", 3, 160) and row["metric"] == pytest.approx(row["control_metric"], abs=0.02)
     assert told["totals"]["survived"] == 1
 
 
@@ -105,7 +105,7 @@ def test_a_function_in_a_test_survives_a_fault_of_the_users_own(train: Any, apar
         assert_survives(train, "slow-worker")
     with pytest.raises(UsageError, match="beyond the end of the run, which has 160 steps"):
         assert_survives(train, "nan-batch", at=5000)
-    with pytest.raises(UsageError, match="no fault 'nan-bach'"):
+    with pytest.raises(UsageError, match="unknown fault 'nan-bach'"):
         assert_survives(train, "nan-bach")
 
 
@@ -116,7 +116,7 @@ def test_a_fault_that_is_not_seen_and_not_survived_fails_the_test_in_words_and_k
         "class Deaf(Fault):\n"
         "    code, what = 'deaf', 'the process ends, and nobody can see why'\n"
         "    expected = Expected(findings=('hang',), survivable=True)\n"
-        "    def update(self, scene): raise SystemExit(0)\n"
+        "    def update(self, context): raise SystemExit(0)\n"
     )
     with pytest.raises(AssertionError, match=r"deaf at step 80, heal: NOT SEEN.*not survived \(\d+ of 160 steps\)") as told:
         assert_survives(train, "deaf", at=80, fault_file=apart / "deaf.py")
@@ -127,14 +127,14 @@ def test_a_fault_that_is_not_seen_and_not_survived_fails_the_test_in_words_and_k
 @every_case(
     ("words", "said"),
     [
-        (["-c", "raise ValueError('no data')"], "ends with exit code 1:\n  | Traceback"),
+        (["-c", "raise ValueError('no data')"], "exits with code 1:\n  | Traceback"),
         (["-c", "print('trained')"], "makes no step of a torch optimizer"),
     ],
 )
 def test_a_command_that_fails_or_does_not_train_is_told_with_its_last_lines(words: list[str], said: str, tmp_path: Path) -> None:
     training = Training(words=(sys.executable, *words), name="bad")
     with pytest.raises(ControlFailed) as told:
-        run_course([training], ["nan-batch"], policies=["observe"], seeds=[0], folder=tmp_path)
+        run_suite([training], ["nan-batch"], policies=["observe"], seeds=[0], folder=tmp_path)
     assert said in told.value.problem and ("no data" in told.value.problem or "| trained" in told.value.problem)
 
 

@@ -1,4 +1,4 @@
-"""A training that a test names: a script, the words of a command, or a function, which a process of its own can call."""
+"""The command for a training that a test names: a script, the words of a command, or a function to call in a separate process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ module()
 _MAIN = "holdfast_drilled"  # what the main program is called where another one is
 
 
-def words_for(train: Train) -> tuple[str, ...]:
+def command_for(train: Train) -> tuple[str, ...]:
     """The command that runs it."""
     if isinstance(train, (str, Path)):
         if not Path(train).is_file():
@@ -57,7 +57,7 @@ def _call(train: Callable[[], Any]) -> tuple[str, ...]:
     why = _why_not(train, name, module)
     if why:
         raise UsageError(
-            f"{name or train!r} cannot be called in a process of its own: {why}.",
+            f"{name or train!r} cannot be called in a separate process: {why}.",
             fix="define a function without parameters at the top of a module, or name a script",
         )
     assert module is not None

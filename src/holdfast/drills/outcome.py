@@ -1,4 +1,4 @@
-"""What a run told of itself, while it lived and in its check-up: findings with their first cause, actions, how far it came."""
+"""What a run reported, live and in its check-up: findings with their first cause, actions, how far it got."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """Everything that a score needs of a run."""
+class RunOutcome:
+    """Everything about a run that the score needs."""
 
-    raised: tuple[Raised, ...] = ()  # in the order in which they were told
+    raised: tuple[Raised, ...] = ()  # in the order in which they were raised
     done: tuple[Done, ...] = ()
     reached: int = 0  # steps of the training, as if nothing had been made twice
     made: int = 0  # steps in all attempts together
@@ -39,14 +39,14 @@ class Told:
     saved: tuple[str, ...] = ()  # files
 
 
-def read_told(run: RunFolder) -> Told:
+def read_outcome(run: RunFolder) -> RunOutcome:
     """Read it from a run folder, whatever state it was left in."""
     rows = list(run.journal)
     recordings = run.recordings()
     first = [one for one in recordings if one.rank == recordings[0].rank]
     made = [_steps_of(one) for one in first]
     done = tuple(all_done(rows))
-    return Told(
+    return RunOutcome(
         raised=tuple(_with_causes(run, rows)),
         done=done,
         reached=_reached(first, made, rows),
@@ -61,13 +61,13 @@ def _with_causes(run: RunFolder, rows: Iterable[Mapping[str, Any]]) -> list[Rais
     live = [_raised(row) for row in rows if row.get("kind") == "finding" and row.get("code")]
     causes: dict[str, str] = {}
     later: list[Raised] = []
-    known = {one.code for one in live}
+    live_codes = {one.code for one in live}
     with contextlib.suppress(HoldfastError, OSError):
         for episode in check_up_run(run).episodes:
             for finding in episode.findings:
                 if episode.diagnoses:
                     causes[finding.code] = episode.diagnoses[0].cause.code
-                if finding.code not in known:
+                if finding.code not in live_codes:
                     later.append(Raised(code=finding.code, severity=finding.severity, step=finding.step))
     return [replace(one, cause=causes.get(one.code)) for one in (*live, *later)]
 

@@ -7,16 +7,16 @@ import pytest
 from every_case import every_case
 
 from holdfast.drills import faults
-from holdfast.drills.choosing import (
+from holdfast.drills.selection import (
     At,
-    drawn,
-    lacking,
-    one_after_the_other,
-    own_faults,
-    planned,
+    draw_step,
+    load_faults,
+    missing_requirements,
+    plan_fault,
+    plan_sequence,
     read_at,
     read_codes,
-    unfit_for_sequence,
+    why_not_in_sequence,
 )
 from holdfast.errors import UsageError
 
@@ -38,56 +38,56 @@ def test_a_fault_that_there_is_not_is_told_with_the_nearest(text: str, fix: str)
 def test_steps_are_for_all_faults_or_for_one() -> None:
     at = read_at(["step=200", "300", "nan-batch=7"], ["nan-batch", "lr-x100"])
     assert at.of("lr-x100") == (200, 300) and at.of("nan-batch") == (7,) and at.latest == 300
-    assert [one.step for one in planned("lr-x100", "", 0, 1000, at)] == [200, 300]
+    assert [one.step for one in plan_fault("lr-x100", "", 0, 1000, at)] == [200, 300]
 
 
 @every_case("text", ["step=x", "epoch=3", "-5", "", "inf-pixel=3"])
 def test_what_is_no_step_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no step"):
+    with pytest.raises(UsageError, match="is not a step"):
         read_at([text], ["nan-batch"])
 
 
 @every_case("seed", range(20))
 def test_the_same_seed_draws_the_same_step_in_the_middle_of_the_run(seed: int) -> None:
-    step = drawn("nan-batch", seed, 1000)
-    assert 300 <= step <= 600 and step == drawn("nan-batch", seed, 1000)
-    assert 1 <= drawn("nan-batch", seed, 3) <= 2
+    step = draw_step("nan-batch", seed, 1000)
+    assert 300 <= step <= 600 and step == draw_step("nan-batch", seed, 1000)
+    assert 1 <= draw_step("nan-batch", seed, 3) <= 2
 
 
 def test_seeds_and_faults_draw_different_steps() -> None:
-    assert len({drawn("nan-batch", seed, 10_000) for seed in range(10)}) > 8
-    assert drawn("nan-batch", 0, 10_000) != drawn("lr-x100", 0, 10_000)
+    assert len({draw_step("nan-batch", seed, 10_000) for seed in range(10)}) > 8
+    assert draw_step("nan-batch", 0, 10_000) != draw_step("lr-x100", 0, 10_000)
 
 
 def test_a_mistake_of_the_script_is_there_from_the_first_step_whatever_was_asked() -> None:
-    assert [one.step for one in planned("unshuffled", "", 0, 1000, At((200,)))] == [0]
+    assert [one.step for one in plan_fault("unshuffled", "", 0, 1000, At((200,)))] == [0]
 
 
 def test_faults_in_a_sequence_come_in_order_and_apart() -> None:
-    steps = [one.step for one in one_after_the_other(["nan-batch", "lr-x100", "process-killed"], {}, 1000, At())]
+    steps = [one.step for one in plan_sequence(["nan-batch", "lr-x100", "process-killed"], {}, 1000, At())]
     assert steps == sorted(steps) and min(b - a for a, b in itertools.pairwise(steps)) >= 300 and steps[-1] < 1000
-    asked = one_after_the_other(["nan-batch", "lr-x100"], {}, 1000, At((5, 9)))
+    asked = plan_sequence(["nan-batch", "lr-x100"], {}, 1000, At((5, 9)))
     assert [one.step for one in asked] == [5, 9]
     with pytest.raises(UsageError, match="1 steps for 2 faults"):
-        one_after_the_other(["nan-batch", "lr-x100"], {}, 1000, At((5,)))
+        plan_sequence(["nan-batch", "lr-x100"], {}, 1000, At((5,)))
 
 
 def test_what_ends_or_fills_a_run_is_not_put_into_a_sequence() -> None:
-    assert "first step" in unfit_for_sequence("unshuffled", "")
-    assert "no run goes on" in unfit_for_sequence("memory-leak", "")
-    assert not unfit_for_sequence("nan-batch", "")
+    assert "first step" in why_not_in_sequence("unshuffled", "")
+    assert "no run survives" in why_not_in_sequence("memory-leak", "")
+    assert not why_not_in_sequence("nan-batch", "")
 
 
 def test_what_a_training_lacks_is_said_in_words() -> None:
-    assert lacking("slow-worker", "", {"loader"}) == "no loader workers"
-    assert lacking("rank-killed", "", set()) == "not several ranks"
-    assert lacking("slow-worker", "", {"loader", "workers"}) == ""
+    assert missing_requirements("slow-worker", "", {"loader"}) == "no loader workers"
+    assert missing_requirements("rank-killed", "", set()) == "not several ranks"
+    assert missing_requirements("slow-worker", "", {"loader", "workers"}) == ""
 
 
 @every_case(
     ("text", "said"),
     [
-        ("x = 1\n", "holds no fault"),
+        ("x = 1\n", "contains no fault"),
         ("from holdfast.drills import Fault\nclass F(Fault):\n    code = 'nan-batch'\n", "already"),
         ("from holdfast.drills import Fault\nclass F(Fault):\n    code = 'mine'\n", "no `what`"),
         ("def broken(:\n", "cannot be loaded: SyntaxError"),
@@ -97,13 +97,13 @@ def test_what_a_training_lacks_is_said_in_words() -> None:
 def test_a_file_that_holds_no_whole_fault_is_refused_in_words(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(UsageError) as told:
-        own_faults(tmp_path / "mine.py")
+        load_faults(tmp_path / "mine.py")
     assert said in told.value.problem
 
 
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(UsageError, match="no Python file"):
-        own_faults(Path("nowhere.py"))
+        load_faults(Path("nowhere.py"))
 
 
 def test_the_fault_in_the_documentation_is_the_one_in_the_examples() -> None:
@@ -112,4 +112,4 @@ def test_the_fault_in_the_documentation_is_the_one_in_the_examples() -> None:
     example = (root / "examples" / "faults" / "sensor_off.py").read_text(encoding="utf-8")
     shown = page.partition("## A fault of your own")[2].partition("```python\n")[2].partition("```")[0]
     assert example.endswith(shown), "docs/drills.md shows another class than the one that is drilled with"
-    assert list(own_faults(root / "examples" / "faults" / "sensor_off.py")) == ["sensor-off"]
+    assert list(load_faults(root / "examples" / "faults" / "sensor_off.py")) == ["sensor-off"]

@@ -1,4 +1,4 @@
-"""What a fault can get hold of: the training as it is at this moment."""
+"""What a fault can reach: the training at this moment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COUNT = struct.Struct("<q")
 _TARGETS = ("labels", "label", "targets", "target", "y")
 
 
-class Scene:
+class FaultContext:
     """The training's parts, found when they are asked for; and the number of updates so far, also in loader workers."""
 
     def __init__(self, folder: Path, seed: int) -> None:
@@ -44,10 +44,10 @@ class Scene:
 
     def is_main(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether this is the optimizer whose updates are the steps: the one with most parameters."""
-        known = self._optimizer
-        if known is optimizer:
+        current = self._optimizer
+        if current is optimizer:
             return True
-        if known is None or _size(optimizer) > _size(known):
+        if current is None or _size(optimizer) > _size(current):
             self._optimizer, self._model = optimizer, None
             return True
         return False
@@ -70,26 +70,26 @@ class Scene:
             self._model = roots[0]
         return self._model
 
-    def called_instead(self) -> list[nn.Module]:
+    def called_modules(self) -> list[nn.Module]:
         """Its parts, as far as they are called: Lightning calls methods of the outermost module, never the module itself."""
-        parts, found = list(self.model.children()), []
+        parts, called = list(self.model.children()), []
         while parts:
             part = parts.pop(0)
             if isinstance(part, nn.ModuleList | nn.ModuleDict):
                 parts = [*part.children(), *parts]
             else:
-                found.append(part)
-        return found
+                called.append(part)
+        return called
 
     def layers(self, *kinds: type[nn.Module]) -> list[tuple[str, Any]]:
         """The model's modules of these kinds that have a weight, in the order they are named."""
         wanted = kinds or (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
-        found = [(name, one) for name, one in self.model.named_modules() if isinstance(one, wanted)]
-        if not found:
+        layers = [(name, one) for name, one in self.model.named_modules() if isinstance(one, wanted)]
+        if not layers:
             raise CannotHappen(f"the model has no {' or '.join(kind.__name__ for kind in wanted)}")
-        return found
+        return layers
 
-    def scale_rates(self, factor: float) -> None:
+    def scale_learning_rates(self, factor: float) -> None:
         """Multiply the learning rate of every group, and what its schedulers reckon with."""
         for group in self.optimizer.param_groups:
             for name in ("lr", "initial_lr", "max_lr", "min_lr"):
@@ -119,7 +119,7 @@ class Scene:
             last = batch[-1]
             if isinstance(last, torch.Tensor) and not last.is_floating_point():
                 return type(batch)([*batch[:-1], _changed(last, change)])
-        raise CannotHappen("the batches hold no labels")
+        raise CannotHappen("the batches have no labels")
 
 
 def _change_floats(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -140,7 +140,7 @@ def _change_floats(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
     result = visit(batch)
     if not done:
-        raise CannotHappen("the batches hold no floating-point numbers")
+        raise CannotHappen("the batches have no floating-point values")
     return result
 
 

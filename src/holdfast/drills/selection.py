@@ -1,4 +1,4 @@
-"""Which faults a training can have, and at which steps they come."""
+"""Which faults to inject into a training, and at which steps."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class At:
 
 def read_codes(text: str, own: Sequence[str] = ()) -> list[str]:
     """`all`, or codes and numbers of the list apart by commas; `own` are codes of the user's file. Unknown ones are named."""
-    known = [*faults.every(), *own]
+    all_codes = [*faults.every(), *own]
     chosen: list[str] = []
     for word in (word.strip() for word in text.split(",")):
         if word == "all":
-            chosen += known
+            chosen += all_codes
         elif word.isdigit():
-            if not 1 <= int(word) <= len(known):
-                raise UsageError(f"there is no fault number {word}.", fix=f"name 1 to {len(known)}: holdfast drill --list")
-            chosen.append(known[int(word) - 1])
+            if not 1 <= int(word) <= len(all_codes):
+                raise UsageError(f"there is no fault number {word}.", fix=f"name 1 to {len(all_codes)}: holdfast drill --list")
+            chosen.append(all_codes[int(word) - 1])
         elif word in own:
             chosen.append(word)
         elif word:
@@ -60,7 +60,7 @@ def read_at(texts: Iterable[str], codes: Sequence[str]) -> At:
     for text in texts:
         name, _, number = text.rpartition("=")
         if not number.isdigit() or (name not in ("", "step") and name not in codes):
-            raise UsageError(f"{text!r} is no step.", fix="--at step=200, or for one fault --at nan-batch=200")
+            raise UsageError(f"{text!r} is not a step.", fix="--at step=200, or for one fault --at nan-batch=200")
         if name in ("", "step"):
             every.append(int(number))
         else:
@@ -68,33 +68,33 @@ def read_at(texts: Iterable[str], codes: Sequence[str]) -> At:
     return At(tuple(every), of_fault)
 
 
-def own_faults(path: Path | None) -> dict[str, str]:
+def load_faults(path: Path | None) -> dict[str, str]:
     """The codes in a file of the user's own, each with that file."""
     if path is None:
         return {}
     try:
-        found = faults.all_in_file(path)
+        own = faults.all_in_file(path)
     except UsageError:
         raise
     except Exception as error:  # whatever the file does
         raise UsageError(
             f"{path} cannot be loaded: {type(error).__name__}: {error}", fix=f"make this work: python {path}"
         ) from error
-    if not found:
+    if not own:
         raise UsageError(
-            f"{path} holds no fault.", fix="it must hold a class that derives from holdfast.drills.Fault and has a `code`"
+            f"{path} contains no fault.", fix="define a class that derives from holdfast.drills.Fault and has a `code`"
         )
-    for one in found:
+    for one in own:
         if one.code in faults.every():
-            raise UsageError(f"{path}: there is a fault {one.code!r} already.", fix="give yours another code")
+            raise UsageError(f"{path}: the fault {one.code!r} already exists.", fix="give yours another code")
         for name in ("what", "expected"):
             if not hasattr(one, name):
-                raise UsageError(f"{path}: the fault {one.code!r} has no `{name}`.", fix="docs/drills.md shows a whole one")
-    return {one.code: str(path.absolute()) for one in found}
+                raise UsageError(f"{path}: the fault {one.code!r} has no `{name}`.", fix="docs/drills.md shows a complete one")
+    return {one.code: str(path.absolute()) for one in own}
 
 
-def lacking(code: str, source: str, have: Iterable[str]) -> str:
-    """What a training lacks for a fault, in words; nothing if it has all."""
+def missing_requirements(code: str, source: str, have: Iterable[str]) -> str:
+    """What a training lacks for a fault, as text; empty if it has everything."""
     from holdfast.drills.injection.facts import FACTS
 
     there = set(have)
@@ -109,21 +109,21 @@ def _without(fact: str) -> str:
     return f"no {fact.removeprefix('a ').removeprefix('an ')}"
 
 
-def planned(code: str, source: str, seed: int, steps: int, at: At) -> list[Planned]:
+def plan_fault(code: str, source: str, seed: int, steps: int, at: At) -> list[Planned]:
     """One fault, at each of the steps that were asked for; else at one drawn from the seed."""
     if faults.find(code, source).from_start:
         return [Planned(code=code, step=0, source=source)]
-    asked = at.of(code) or (drawn(code, seed, steps),)
+    asked = at.of(code) or (draw_step(code, seed, steps),)
     return [Planned(code=code, step=step, source=source) for step in asked]
 
 
-def drawn(code: str, seed: int, steps: int) -> int:
+def draw_step(code: str, seed: int, steps: int) -> int:
     """A step in the middle of the run: the same for the same seed."""
     share = random.Random(f"{seed} {code}").uniform(_EARLIEST, _LATEST)
     return max(1, min(int(share * steps), steps - 1))
 
 
-def one_after_the_other(codes: Sequence[str], sources: Mapping[str, str], steps: int, at: At) -> tuple[Planned, ...]:
+def plan_sequence(codes: Sequence[str], sources: Mapping[str, str], steps: int, at: At) -> tuple[Planned, ...]:
     """All faults in one run: at the steps that were asked for in that order, else as far apart as there is room."""
     if at.steps and len(at.steps) != len(codes):
         raise UsageError(
@@ -135,9 +135,9 @@ def one_after_the_other(codes: Sequence[str], sources: Mapping[str, str], steps:
     return tuple(Planned(code=code, step=step, source=sources.get(code, "")) for code, step in zip(codes, chosen, strict=True))
 
 
-def unfit_for_sequence(code: str, source: str) -> str:
+def why_not_in_sequence(code: str, source: str) -> str:
     """Why a fault cannot be one of several in a run, in words; nothing if it can."""
     fault = faults.find(code, source)
     if fault.from_start:
-        return "it lasts from the first step to the last"
-    return "" if fault.expected.survivable else "no run goes on after it"
+        return "it is active from the first step to the last"
+    return "" if fault.expected.survivable else "no run survives it"

@@ -1,4 +1,4 @@
-"""Whether a run hangs and nobody will end it: then a drill need not wait until its time is over."""
+"""Whether a run hangs for good: then a drill need not wait for its time limit."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from holdfast.probe.journal import JournalReader
 
 _FINDINGS = ("hang", "loader-stall", "collective-stall")
-_STILL = 20.0  # seconds without a step after it was told: a stall can pass
+_STILL = 20.0  # seconds without a step after the report: a stall can recover
 _LOOK = 1.0
 
 
-class Hanging:
-    """Watches for a hang that was told, after which no step came. `by_itself`: nobody will end it and start it again."""
+class HangWatch:
+    """Watches for a reported hang after which no step came. `unattended`: nobody will end it and start it again."""
 
-    def __init__(self, run: Path, drill: Path, *, by_itself: bool) -> None:
-        self._journal, self._drill, self._by_itself = JournalReader(run / "journal.jsonl"), drill, by_itself
-        self._told, self._looked = False, 0.0
+    def __init__(self, run: Path, drill: Path, *, unattended: bool) -> None:
+        self._journal, self._drill, self._by_itself = JournalReader(run / "journal.jsonl"), drill, unattended
+        self._reported, self._looked = False, 0.0
         self._steps, self._since = 0, time.monotonic()
 
-    def for_good(self) -> bool:
+    def is_permanent(self) -> bool:
         """Whether it hangs, and will. Looks at most once a second."""
         now = time.monotonic()
         if not self._by_itself or now - self._looked < _LOOK:
@@ -31,9 +31,9 @@ class Hanging:
         if (steps := counted(self._drill)) != self._steps:
             self._steps, self._since = steps, now
         for row in self._journal.new_rows():
-            if row.get("code") in _FINDINGS and row.get("severity") != "info" and not self._told:
-                self._told, self._since = True, max(self._since, now)
-        return self._told and now - self._since > _STILL
+            if row.get("code") in _FINDINGS and row.get("severity") != "info" and not self._reported:
+                self._reported, self._since = True, max(self._since, now)
+        return self._reported and now - self._since > _STILL
 
 
 def counted(drill: Path) -> int:

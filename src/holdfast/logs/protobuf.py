@@ -40,11 +40,11 @@ def signed(number: int) -> int:
 
 
 def _varint(message: bytes, place: int) -> tuple[int, int]:
-    found = shift = 0
+    value = shift = 0
     while place < len(message) and shift < 70:
         byte = message[place]
-        found |= (byte & 0x7F) << shift
+        value |= (byte & 0x7F) << shift
         place, shift = place + 1, shift + 7
         if byte < 0x80:
-            return found, place
+            return value, place
     raise ValueError("a number without an end")

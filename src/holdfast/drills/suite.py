@@ -1,4 +1,4 @@
-"""A course: controls first, then each fault that the training can have, in a run of its own or one after the other."""
+"""A drill suite: controls first, then each fault that applies to the training, one per run or all in sequence."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.drills.choosing import At, lacking, one_after_the_other, planned, unfit_for_sequence
 from holdfast.drills.plan import Planned
 from holdfast.drills.score import ControlScore, Score, score_control, score_each, spread
+from holdfast.drills.selection import At, missing_requirements, plan_fault, plan_sequence, why_not_in_sequence
 from holdfast.drills.trial import Training, Trial, run_trial
 from holdfast.errors import ControlFailed, UsageError
 
@@ -23,8 +23,8 @@ _LINES = 12  # of a control that fails
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A fault that a training cannot have."""
+class SkippedFault:
+    """A fault that does not apply to a training."""
 
     training: str
     fault: str
@@ -32,28 +32,28 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
-    """What is to be run after the controls: how many runs, about how many seconds, and files that all of them save alike."""
+class RemainingRuns:
+    """What remains after the controls: number of runs, approximate seconds, and files that every run saves to."""
 
     runs: int
     seconds: float
     shared: tuple[str, ...]
 
 
-Result = ControlScore | Score | LeftOut
+Result = ControlScore | Score | SkippedFault
 
 
 @dataclass(slots=True)
-class CourseResult:
-    """All scores, and the faults that were left out with the reason."""
+class SuiteResult:
+    """All scores, and the skipped faults with the reason."""
 
     controls: list[ControlScore] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
+    left_out: list[SkippedFault] = field(default_factory=list)
     interrupted: bool = False
 
 
-def run_course(
+def run_suite(
     trainings: Sequence[Training],
     codes: Sequence[str],
     *,
@@ -63,18 +63,18 @@ def run_course(
     jobs: int = 1,
     folder: Path,
     on_result: Callable[[Result], None] | None = None,
-    on_plan: Callable[[Ahead], None] | None = None,
+    on_plan: Callable[[RemainingRuns], None] | None = None,
     controls: int = 0,
     sources: Mapping[str, str] | None = None,
     sequence: bool = False,
     keep: bool = True,
-) -> CourseResult:
+) -> SuiteResult:
     """Run all faults over all trainings.
 
-    `controls`: seeds of runs without a fault at least. `sources`: the files of faults that are not the house's. `keep`: all
+    `controls`: seeds of runs without a fault at least. `sources`: the files of user-defined faults. `keep`: all
     runs, else only those that went wrong. Ctrl-C ends what runs, and gives what there is.
     """
-    course = _Course(policies, seeds, jobs, folder, on_result or (lambda _: None), keep=keep)
+    course = _Suite(policies, seeds, jobs, folder, on_result or (lambda _: None), keep=keep)
     try:
         course.run_controls(trainings, [*seeds, *range(max(seeds) + 1, max(seeds) + 1 + controls - len(seeds))])
         ahead = list(course.plan(trainings, codes, sources or {}, at or At(), sequence=sequence))
@@ -103,7 +103,7 @@ class _Job:
         return f"{self.training.name}-{what}{step}-{self.policy or 'without'}-{self.seed}"
 
 
-class _Course:
+class _Suite:
     def __init__(
         self,
         policies: Sequence[str | None],
@@ -114,7 +114,7 @@ class _Course:
         *,
         keep: bool,
     ) -> None:
-        self.result, self.stop = CourseResult(), threading.Event()
+        self.result, self.stop = SuiteResult(), threading.Event()
         self._policies, self._seeds, self._jobs, self._folder = policies, seeds, jobs, folder
         self._on_result, self._keep = on_result, keep
         self._controls: dict[tuple[str, str | None, int], Trial] = {}
@@ -122,15 +122,15 @@ class _Course:
     # Controls
 
     def run_controls(self, trainings: Sequence[Training], seeds: Sequence[int]) -> None:
-        """Each training without a fault. One that fails by itself ends the course."""
+        """Each training without a fault. One that fails by itself ends the suite."""
         jobs = [_Job(training, (), policy, seed) for training in trainings for policy in self._policies for seed in seeds]
         with closing(self._run(jobs)) as trials:  # what still runs is ended when one fails
             for job, trial in trials:
                 check_control(trial)
                 self._controls[job.training.name, job.policy, job.seed] = trial
-                found = score_control(trial)
-                self._tidy(trial, bad=bool(found.false_alarms))
-                self.result.controls.append(found if found.false_alarms or self._keep else replace(found, run=None))
+                control = score_control(trial)
+                self._tidy(trial, bad=bool(control.false_alarms))
+                self.result.controls.append(control if control.false_alarms or self._keep else replace(control, run=None))
                 self._on_result(self.result.controls[-1])
 
     def _of_training(self, training: Training) -> list[Trial]:
@@ -141,7 +141,7 @@ class _Course:
     def plan(
         self, trainings: Sequence[Training], codes: Sequence[str], sources: Mapping[str, str], at: At, *, sequence: bool
     ) -> Iterator[_Job]:
-        """What is to be run; faults that a training cannot have are left out with a word."""
+        """The runs to make; faults that do not apply to a training are skipped and reported."""
         for training in trainings:
             have, steps = self._facts(training)
             check_step(at.latest, steps)
@@ -149,10 +149,10 @@ class _Course:
             for policy in self._policies:
                 for seed in self._seeds if fitting else ():
                     if sequence:
-                        yield _Job(training, one_after_the_other(fitting, sources, steps, at), policy, seed)
+                        yield _Job(training, plan_sequence(fitting, sources, steps, at), policy, seed)
                         continue
                     for code in fitting:
-                        for one in planned(code, sources.get(code, ""), seed, steps, at):
+                        for one in plan_fault(code, sources.get(code, ""), seed, steps, at):
                             yield _Job(training, (one,), policy, seed)
 
     def _facts(self, training: Training) -> tuple[set[str], int]:
@@ -162,18 +162,18 @@ class _Course:
         return have, min(trial.length for trial in controls)
 
     def _fits(self, training: Training, code: str, source: str, have: set[str], *, sequence: bool) -> bool:
-        why = lacking(code, source, have) or (unfit_for_sequence(code, source) if sequence else "")
+        why = missing_requirements(code, source, have) or (why_not_in_sequence(code, source) if sequence else "")
         if why:
-            self.result.left_out.append(LeftOut(training.name, code, why))
+            self.result.left_out.append(SkippedFault(training.name, code, why))
             self._on_result(self.result.left_out[-1])
         return not why
 
-    def ahead(self, jobs: list[_Job]) -> Ahead:
-        """What the user should know before it goes on."""
+    def ahead(self, jobs: list[_Job]) -> RemainingRuns:
+        """What the user should know before the fault runs start."""
         seconds = sum(self._control_of(job).seconds for job in jobs) / self._jobs
         apart = [str(trial.folder) for trial in self._controls.values()]
-        shared = (path for trial in self._controls.values() for path in trial.told.saved if not path.startswith(tuple(apart)))
-        return Ahead(len(jobs), seconds, tuple(dict.fromkeys(shared)))
+        shared = (path for trial in self._controls.values() for path in trial.outcome.saved if not path.startswith(tuple(apart)))
+        return RemainingRuns(len(jobs), seconds, tuple(dict.fromkeys(shared)))
 
     def _control_of(self, job: _Job) -> Trial:
         return self._controls[job.training.name, job.policy, job.seed]
@@ -183,10 +183,10 @@ class _Course:
         for job, trial in self._run(jobs):
             control = self._control_of(job)
             alike = [trial for trial in self._of_training(job.training) if trial.policy == job.policy]
-            found = score_each(trial, control, noise=spread(alike))
-            bad = not all(one.good for one in found)
+            scores = score_each(trial, control, noise=spread(alike))
+            bad = not all(one.good for one in scores)
             self._tidy(trial, bad=bad)
-            for one in found:
+            for one in scores:
                 self.result.scores.append(one if bad or self._keep else replace(one, run=None))
                 self._on_result(self.result.scores[-1])
 
@@ -209,7 +209,7 @@ class _Course:
             raise CancelledError
         control = self._control_of(job) if job.faults else None
         trial = run_trial(
-            job.training if control is None else measured_alike(job.training, control),
+            job.training if control is None else with_metric_of(job.training, control),
             job.faults,
             policy=job.policy,
             seed=job.seed,
@@ -231,14 +231,14 @@ def check_control(trial: Trial) -> None:
     """A control must train, and end well."""
     command = " ".join(trial.training.words)
     lines = [line for line in trial.output.strip().splitlines() if not line.startswith("holdfast: run ")][-_LINES:]
-    said = "".join(f"\n  | {line}" for line in lines)
+    log_tail = "".join(f"\n  | {line}" for line in lines)
     if trial.exit_code != 0:
         raise ControlFailed(
-            f"without any fault, the training ends with exit code {trial.exit_code}:{said}", fix=f"make this work: {command}"
+            f"without any fault, the training exits with code {trial.exit_code}:{log_tail}", fix=f"make this work: {command}"
         )
     if not trial.steps:
         raise ControlFailed(
-            f"the command makes no step of a torch optimizer, so that there is nothing to break.{said}",
+            f"the command makes no step of a torch optimizer, so there is nothing to break.{log_tail}",
             fix=f"name the command that trains; `holdfast run -- {command}` and `holdfast tail` show what is seen of it",
         )
 
@@ -252,7 +252,7 @@ def check_step(step: int, steps: int) -> None:
         )
 
 
-def measured_alike(training: Training, control: Trial) -> Training:
+def with_metric_of(training: Training, control: Trial) -> Training:
     """The training, to be judged by the metric that was found in its control."""
     return replace(training, metric=training.metric or control.metric_name or None)
 
@@ -262,7 +262,7 @@ def time_limit(control: Trial) -> float:
     return _TIMES * control.seconds + _SECONDS_MORE
 
 
-def as_rows(result: CourseResult) -> dict[str, Any]:
+def as_rows(result: SuiteResult) -> dict[str, Any]:
     """The whole course as `--json` gives it."""
     return {
         "controls": [one.as_row() for one in result.controls],

@@ -1,4 +1,4 @@
-"""Which series is which, said by the user where names do not say it: the training's loss, the held-out loss, the metric."""
+"""Which series is the training loss, the held-out loss and the metric, set by the user where names do not tell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.signals.curves import HELD_OUT, Curve, Curves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class SeriesChoice:
     """Names of series, as `--series` lists them."""
 
     train_loss: str | None = None
@@ -40,7 +40,8 @@ class Chosen:
         way = self.better or curve.better
         if way is None:
             raise LogUnreadable(
-                f"Nobody can tell whether {curve.name} is better high or low.", fix="add --higher-is-better or --lower-is-better"
+                f"It is not known whether higher or lower {curve.name} is better.",
+                fix="add --higher-is-better or --lower-is-better",
             )
         return _as(curve, "metric", curve.split if curve.split in HELD_OUT else "val", way)
 
@@ -51,10 +52,10 @@ def _as(curve: Curve, role: str, split: str, better: str) -> Curve:
 
 def _named(curves: Curves, name: str) -> Curve:
     names = [curve.name for curve in curves.curves]
-    found = next((curve for curve in curves.curves if curve.name == name), None)
-    if found is None:
+    match = next((curve for curve in curves.curves if curve.name == name), None)
+    if match is None:
         raise LogUnreadable(f"{curves.name} has no series named {name}.", fix=f"it has {_some(names, name)}")
-    return found
+    return match
 
 
 def _some(names: Sequence[str], wanted: str) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drills import hanging
-from holdfast.drills.hanging import Hanging, counted
+from holdfast.drills import hang_watch
+from holdfast.drills.hang_watch import HangWatch, counted
 from holdfast.signals.run_folder import RunFolder
 
 STILL = 0.3
@@ -17,8 +17,8 @@ STILL = 0.3
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    monkeypatch.setattr(hanging, "_STILL", STILL)
-    monkeypatch.setattr(hanging, "_LOOK", 0.0)
+    monkeypatch.setattr(hang_watch, "_STILL", STILL)
+    monkeypatch.setattr(hang_watch, "_LOOK", 0.0)
     step_to(tmp_path, 5)
     return RunFolder.create(tmp_path, "run")
 
@@ -27,10 +27,10 @@ def step_to(drill: Path, number: int) -> None:
     (drill / "step-0").write_bytes(struct.pack("<q", number))
 
 
-def ends_within(watched: Hanging, seconds: float) -> bool:
+def ends_within(watched: HangWatch, seconds: float) -> bool:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        if watched.for_good():
+        if watched.is_permanent():
             return True
         time.sleep(0.02)
     return False
@@ -41,27 +41,27 @@ def tell(run: RunFolder, severity: str = "critical") -> None:
 
 
 def test_a_hang_that_was_told_and_after_which_no_step_came_is_for_good(run: RunFolder, tmp_path: Path) -> None:
-    watched = Hanging(run.path, tmp_path, by_itself=True)
+    watched = HangWatch(run.path, tmp_path, unattended=True)
     assert not ends_within(watched, 2 * STILL), "nothing was told"
     tell(run)
-    assert not watched.for_good(), "it was told just now"
+    assert not watched.is_permanent(), "it was told just now"
     assert ends_within(watched, 20 * STILL)
 
 
 def test_a_stall_that_passes_is_waited_out(run: RunFolder, tmp_path: Path) -> None:
-    watched = Hanging(run.path, tmp_path, by_itself=True)
+    watched = HangWatch(run.path, tmp_path, unattended=True)
     tell(run)
     for number in range(6, 46):
         step_to(tmp_path, number)
-        assert not watched.for_good()
+        assert not watched.is_permanent()
         time.sleep(STILL / 20)
 
 
-@pytest.mark.parametrize(("by_itself", "severity"), [(False, "critical"), (True, "info")])
+@pytest.mark.parametrize(("unattended", "severity"), [(False, "critical"), (True, "info")])
 def test_what_somebody_else_ends_and_a_mere_remark_are_left_alone(
-    run: RunFolder, tmp_path: Path, by_itself: bool, severity: str
+    run: RunFolder, tmp_path: Path, unattended: bool, severity: str
 ) -> None:
-    watched = Hanging(run.path, tmp_path, by_itself=by_itself)
+    watched = HangWatch(run.path, tmp_path, unattended=unattended)
     tell(run, severity)
     assert not ends_within(watched, 2 * STILL)
 

@@ -1,4 +1,4 @@
-"""End a trial that takes too long: the command, all that it has started, and what has left its group."""
+"""Stop a trial that takes too long: the command, all its children, and processes that left its group."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import psutil
 _ASK_SECONDS, _KILL_SECONDS = 10.0, 10.0
 
 
-def end_all(process: subprocess.Popen[bytes], drill: Path) -> None:
-    """TERM to the command, which is `holdfast run` and passes it on; then KILL to everybody who is left."""
+def kill_all(process: subprocess.Popen[bytes], drill: Path) -> None:
+    """TERM to the command, which is `holdfast run` and passes it on; then KILL to all that remain."""
     with contextlib.suppress(OSError):
         process.send_signal(signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -33,16 +33,16 @@ def end_all(process: subprocess.Popen[bytes], drill: Path) -> None:
 
 
 def _members(pid: int, drill: Path) -> list[psutil.Process]:
-    """The command, its descendants, and whoever carries the drill's folder in his environment."""
-    found: dict[int, psutil.Process] = {}
+    """The command, its descendants, and processes with the drill's folder in their environment."""
+    members: dict[int, psutil.Process] = {}
     with contextlib.suppress(psutil.Error):
         top = psutil.Process(pid)
-        found |= {one.pid: one for one in (top, *top.children(recursive=True))}
+        members |= {one.pid: one for one in (top, *top.children(recursive=True))}
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if one.pid not in found and str(drill) in one.environ().get("HOLDFAST_DRILL", ""):
-                found[one.pid] = one
-    return [one for one in found.values() if _lives(one)]
+            if one.pid not in members and str(drill) in one.environ().get("HOLDFAST_DRILL", ""):
+                members[one.pid] = one
+    return [one for one in members.values() if _lives(one)]
 
 
 def _lives(one: psutil.Process) -> bool:

@@ -11,7 +11,7 @@ _UNITS = {"b": 1.0, "k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40}
 _SIZE = re.compile(r"([-+]?[\d.,]+)\s*([kmgt]?)(?:i?b)?$")
 
 
-def number(text: str, *, decimal: str | None = None) -> float | None:
+def parse_number(text: str, *, decimal: str | None = None) -> float | None:
     """A number, or None: also `nan`, `-inf`, `62.5%`, `1,234.5`, `0,0312` and `tensor(0.5)`.
 
     With `decimal=","` a comma never parts thousands: `1,312` is a little more than one.
@@ -36,11 +36,11 @@ def number(text: str, *, decimal: str | None = None) -> float | None:
         return None
 
 
-def size(text: str) -> float | None:
+def parse_size(text: str) -> float | None:
     """Bytes: `7.1G`, `512 MiB`; a number without a unit as it is."""
-    found = _SIZE.match(text.strip().lower())
-    value = number(found[1]) if found is not None else None
-    return None if found is None or value is None else value * _UNITS[found[2] or "b"]
+    match = _SIZE.match(text.strip().lower())
+    value = parse_number(match[1]) if match is not None else None
+    return None if match is None or value is None else value * _UNITS[match[2] or "b"]
 
 
 def _without_thousands(bare: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.drills.calling import name_of, words_for
+from holdfast.drills.command import command_for, name_of
 from holdfast.errors import UsageError
 
 
@@ -28,15 +28,15 @@ def needs_more(folder: Path) -> None: ...
 
 def test_a_function_at_the_top_of_a_module_is_called_in_another_process() -> None:
     for function, said in ((says_hello, "hello"), (Trainer.alone, "alone")):
-        answer = subprocess.run(words_for(function), capture_output=True, text=True, timeout=600, check=False)
+        answer = subprocess.run(command_for(function), capture_output=True, text=True, timeout=600, check=False)
         assert answer.stdout.strip() == said, answer.stderr
     assert name_of(says_hello) == "says_hello"
 
 
 def test_a_script_runs_with_this_python_and_a_command_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    assert words_for(tmp_path / "train.py") == (sys.executable, str(tmp_path / "train.py"))
-    assert words_for(["torchrun", "train.py"]) == ("torchrun", "train.py") and name_of(["torchrun", "train.py"]) == "train"
+    assert command_for(tmp_path / "train.py") == (sys.executable, str(tmp_path / "train.py"))
+    assert command_for(["torchrun", "train.py"]) == ("torchrun", "train.py") and name_of(["torchrun", "train.py"]) == "train"
 
 
 def test_what_no_other_process_can_find_is_refused_in_words() -> None:
@@ -52,5 +52,5 @@ def test_what_no_other_process_can_find_is_refused_in_words() -> None:
         ([], "no words"),
     ):
         with pytest.raises(UsageError) as told:
-            words_for(train)
+            command_for(train)
         assert why in told.value.problem and told.value.fix
