@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import AsJson
+from holdfast.cli.options import AsJson, Targets, all_of
 from holdfast.errors import HoldfastError, LogUnreadable, NoSuchRun, StorageError
 
 if TYPE_CHECKING:
@@ -43,10 +43,11 @@ def register(app: typer.Typer) -> None:
 
 
 def diagnose(
-    targets: Annotated[
+    runs: Annotated[
         list[str] | None,
         typer.Argument(metavar="TARGET…", help="Runs (name, folder, process id, HOST:PORT), logs, folders.", show_default=False),
     ] = None,
+    target: Targets = None,
     everything: Annotated[bool, typer.Option("--all", help="All findings and causes, not the first three.")] = False,
     as_json: AsJson = False,
     page_file: Annotated[
@@ -73,6 +74,7 @@ def diagnose(
     """
     from holdfast.logs.chosen import Chosen
 
+    targets = all_of(runs, target)
     way = None if higher is None else "higher" if higher else "lower"
     chosen = Chosen(train_loss=train_loss, val_loss=val_loss, metric=metric, better=way)
     if series:

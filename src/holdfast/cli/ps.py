@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AsJson, Targets
+from holdfast.cli.options import AsJson, RunNames, Targets, all_of
 
 if TYPE_CHECKING:
     from holdfast.probe.state import RankState, RunState
@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ps(
+    runs: RunNames = None,
     target: Targets = None,
     everything: Annotated[bool, typer.Option("--all", help="Also the finished runs under ./runs.")] = False,
     as_json: AsJson = False,
@@ -31,11 +32,11 @@ def ps(
     """List the live runs of this machine: step, speed and health of each rank.
 
     `data` is the share of the step spent waiting for data, `cost` what Holdfast itself takes of it. What the journal tells of the
-    last 1000 steps or ten minutes shows in the health; `holdfast journal` has all of it. With -t only what is named, also on
+    last 1000 steps or ten minutes shows in the health; `holdfast journal` has all of it. With a name only that run, also on
     other machines; ends with 1 if one of them did not answer.
     """
-    if target:
-        _ps_of(target, as_json=as_json)
+    if named := all_of(runs, target):
+        _ps_of(named, as_json=as_json)
         return
     states = find_states(everything=everything)
     if as_json:

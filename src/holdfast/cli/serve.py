@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.options import RunName, one_of
 from holdfast.errors import UsageError
 
 
@@ -20,6 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
+    run: RunName = None,
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.", show_default=False)
     ] = None,
@@ -48,7 +50,8 @@ def serve(
     from holdfast.probe.serve.start import Settings, serving, shown
     from holdfast.probe.target import registered_runs, resolve
 
-    one = resolve(target) if target else None
+    named = one_of(run, target)
+    one = resolve(named) if named else None
     be_nice()
     settings = Settings(listen=listen, token_file=token_file, read_only=read_only, cert=cert, key=key)
     stop = threading.Event()

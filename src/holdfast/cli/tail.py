@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AsJson, Target
+from holdfast.cli.options import AsJson, RunName, Target, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def tail(
+    run: RunName = None,
     target: Target = None,
     as_json: AsJson = False,
     once: Annotated[bool, typer.Option("--once", help="Show it once, as it is now.")] = False,
@@ -42,11 +43,12 @@ def tail(
     """
     from holdfast.probe.address import is_server
 
-    run = _far(target) if target is not None and is_server(target) else _here(target)
+    named = one_of(run, target)
+    followed = _far(named) if named is not None and is_server(named) else _here(named)
     if as_json or not sys.stdout.isatty():
-        _lines(run, as_json=as_json, once=once)
+        _lines(followed, as_json=as_json, once=once)
     else:
-        _screen(run, once=once)
+        _screen(followed, once=once)
 
 
 def _far(address: str) -> FarRun:

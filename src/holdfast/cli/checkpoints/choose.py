@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import AsJson
+from holdfast.cli.options import AsJson, Target, one_of
 from holdfast.errors import NoCheckpoint, UsageError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def choose(
             show_default=False,
         ),
     ] = None,
+    target: Target = None,
     as_json: AsJson = False,
     metric: Annotated[
         str | None, typer.Option(metavar="NAME", help="The metric that says which one is the best.", show_default=False)
@@ -52,7 +53,8 @@ def choose(
     from holdfast.cli.checkpoints.choice import show
     from holdfast.cli.show import for_json
 
-    choice, run = decide(folder, metric, lower_is_better)
+    named = one_of(None if folder is None else str(folder), target)
+    choice, run = decide(None if named is None else Path(named), metric, lower_is_better)
     if as_json:
         print(json.dumps(for_json(choice.as_row()), ensure_ascii=False))
     else:
