@@ -74,7 +74,7 @@ def _number(word: str) -> int:
     """A process by its number. One on another machine is entered there."""
     if not word.isascii() or not word.isdigit():
         raise UsageError(
-            f"{word!r} is no number of a process of this machine.",
+            f"{word!r} is not the id of a process on this machine.",
             fix="holdfast attach $(pgrep -n -f train.py); for a process on another machine, type it there",
         )
     return int(word)

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: is this machine ready to train? What is wrong with it, by what evidence, and what would mend it."""
+"""`holdfast doctor`: is this machine ready to train? What is wrong with it, by what evidence, and what would fix it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    fix: Annotated[bool, typer.Option("--fix", help="Print the commands that would mend it; nothing is run.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Print the commands that would fix it; nothing is run.")] = False,
     report: Annotated[bool, typer.Option("--report", help="A plain text to paste, without your keys and names.")] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this check; may be given several times.", show_default=False)

@@ -1,4 +1,4 @@
-"""What `holdfast doctor` shows: a line for each check, and under a bad one its evidence and what would mend it."""
+"""What `holdfast doctor` shows: a line for each check, and under a bad one its evidence and what would fix it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def commands(answers: Sequence[Answer]) -> None:
             for command in fix.commands:
                 print(command, flush=True)
     if not wrong:
-        print("nothing to mend", file=sys.stderr)
+        print("nothing to fix", file=sys.stderr)
 
 
 def _console() -> Console:

@@ -16,7 +16,7 @@ from holdfast.errors import DoorClosed
 if TYPE_CHECKING:
     from holdfast.signals.run_folder import Recording
 
-_HELLO = "Each line runs between two steps{now}. `exit` or Ctrl-D leaves; the training goes on."
+_HELLO = "Each line runs between two steps{now}. `exit` or Ctrl-D leaves; the training continues."
 
 
 def register(app: typer.Typer) -> None:

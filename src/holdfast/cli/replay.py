@@ -102,7 +102,7 @@ def show(name: str, saved: SavedStep, facts: dict[str, Any], answer: dict[str, A
         console.print(Text("what to change:", style="bold"))
         for fix in meaning.fixes:
             console.print(Padding(Text(f"- {fix}"), (0, 0, 0, 2), expand=False))
-    for note in (*answer.get("notes", ()), *(f"left out of the saved file: {one}" for one in facts.get("left_out") or ())):
+    for note in (*answer.get("notes", ()), *(f"not in the saved file: {one}" for one in facts.get("left_out") or ())):
         print(f"note: {note}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""A choice as it is told in a terminal: what to do first, then the other ways, then what was passed over."""
+"""A choice as it is told in a terminal: what to do first, then the other ways, then what was rejected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def show(choice: Choice, run: RunFolder | None) -> None:
 
     console, option = page(), choice.option
     console.print(Text(headline(option, choice.history), style="bold green" if option.candidate else "bold red"), soft_wrap=True)
-    console.print(Text(f"{option.letter}: {option.title}"))
+    console.print(Text(option.title))
     _table(console, facts(option, choice.history))
     _what_to_type(console, option, run)
     if choice.others:
@@ -40,7 +40,7 @@ def show(choice: Choice, run: RunFolder | None) -> None:
         for other in choice.others:
             _two_lines(console, other, choice.history)
     if choice.passed_over:
-        console.print(Text("\npassed over", style="bold"))
+        console.print(Text("\nrejected", style="bold"))
         for line in passed_over_lines(choice.passed_over, console.width):
             console.print(line, soft_wrap=True)
 
@@ -129,9 +129,9 @@ def _two_lines(console: Console, option: Option, history: History) -> None:
     where = "" if option.position is None else f", {history.unit} {option.position:,}"
     if option.candidate is not None:
         where += f", {shortened(option.candidate.path.name, 40)}"
-    console.print(Text(f"  {option.letter}  {option.title}{where}"), soft_wrap=True)
+    console.print(Text(f"  {option.title}{where}"), soft_wrap=True)
     settings = in_short(option) or "settings as they were"
-    for line in folded(f"{settings}; not now: {option.why_not}", console.width, "     "):
+    for line in folded(f"{settings}; not now: {option.why_not}", console.width, "    "):
         console.print(Text(line, style="dim"), soft_wrap=True)
 
 

@@ -45,8 +45,8 @@ def choose(
 ) -> None:
     """Say which checkpoint to resume from, with which settings, and why not the others.
 
-    Every byte is verified first. A run that was well resumes from its newest clean one, with nothing changed (N). After trouble
-    it is the best clean one with a lower learning rate (A), one from before a setting was changed (B), or a fresh start (C).
+    Every byte is verified first. A run that was well resumes from its newest clean one, with nothing changed. After trouble
+    it is the best clean one with a lower learning rate, one from before a setting was changed, or a fresh start.
     What happened is read from the run's tables and journal, or from logs beside it (Lightning, Hugging Face, Ultralytics).
     Exit 0: a clean one was found; 1: none is clean; 2: there is none.
     """
