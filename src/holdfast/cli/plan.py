@@ -125,7 +125,7 @@ def _show_fits(console: Console, facts: Facts, effective: int | None) -> None:
 
 def rounded_down(batch: int) -> int:
     """Two digits that matter: more are not known, and it must still fit."""
-    unit = 10 ** max(0, len(str(batch)) - 2)
+    unit = int("1" + "0" * max(0, len(str(batch)) - 2))
     return batch // unit * unit
 
 
