@@ -12,7 +12,7 @@ from holdfast_run import typed
         (("tai",), "no such command 'tai'. Did you mean 'tail'?", "holdfast -h"),
         (("tail", "--nope"), "no such option: --nope", "holdfast tail -h"),
         (("--nope",), "no such option: --nope", "holdfast -h"),
-        (("query",), "missing argument 'SQL'.", "holdfast query -h"),
+        (("query",), "missing argument '[RUN]... SQL'.", "holdfast query -h"),
         (("tail", "--once=x"), "does not take a value.", "-h shows what it takes"),
         (("run", "--polcy", "heal", "--", "x"), "no such option: --polcy.", "did you mean --policy?"),
         (("run", "--patience", "0", "--", "x"), "'0' is not a whole number of 1 or more.", "holdfast run -h"),
