@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from holdfast_run import HOLDFAST, PYTHON, VICTIMS, environment, run, typed
+from holdfast_run import HOLDFAST, PYTHON, VICTIMS, environment, run, start, typed, wait_until
+
+from holdfast.signals.pulse import read_file
 
 FALTERS = str(VICTIMS / "falters.py")
 GROUP = Path("/sys/fs/cgroup/memory") / f"holdfast-test-{os.getpid()}"
@@ -70,3 +72,21 @@ def test_the_kernels_kill_for_memory_is_told_as_such(tmp_path: Path, group: Path
     found = json.loads((tmp_path / "runs/a/post-mortem.json").read_text())
     assert found["finding"]["code"] == "host-out-of-memory" and found["finding"]["evidence"]["killed_for_memory"] >= 1
     assert sys.platform == "linux"
+
+
+def test_a_failure_before_the_first_step_names_the_error_and_the_python_and_diagnose_exits_1(tmp_path: Path) -> None:
+    done = run(tmp_path, "--name", "first", PYTHON, "-c", "import no_such_module_here")
+    said = f"failed before the first step: ModuleNotFoundError: No module named 'no_such_module_here' (python = {PYTHON})"
+    assert done.returncode == 1 and f"holdfast: {said}" in done.stderr
+    assert "holdfast diagnose first; runs/first/post-mortem.txt" in done.stderr
+    shown = typed("diagnose", "first", folder=tmp_path)
+    assert shown.returncode == 1 and " ".join(shown.stdout.split()) == f"first: {said}"
+
+
+def test_a_run_that_somebody_ended_says_so_in_diagnose_and_nothing_is_wrong_with_it(tmp_path: Path) -> None:
+    process = start(tmp_path, "--name", "a", PYTHON, FALTERS, "none", "0", "--steps", "20000")
+    wait_until(lambda: (pulse := read_file(tmp_path / "runs/a/rank-0/pulse")) is not None and pulse.steps > 5)
+    process.terminate()
+    assert process.wait(60) == 143
+    shown = typed("diagnose", "a", folder=tmp_path)
+    assert shown.returncode == 0 and "ended by SIGTERM after step" in shown.stdout

@@ -26,9 +26,11 @@ def change_all(
     """Have a change made in every rank of what is named, here and on other machines, or only in the rank of that number."""
     from holdfast.probe.changing import change, change_ranks
     from holdfast.probe.cluster import find
-    from holdfast.probe.cluster_ranks import crews_of, jobs_in, ranks_in, refuse_part
+    from holdfast.probe.cluster_ranks import crews_of, jobs_in, ranks_in, refuse_part, refuse_several
 
-    cluster = find(target or [], everything=everything)
+    cluster = find(target or [], everything=everything, live=True)
+    if not everything:
+        refuse_several(cluster)
     if cluster.is_one_run_here:
         return change(cluster.here[0], request, seconds=seconds, rank=rank)
     crews = crews_of(cluster, rank)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AsJson
+from holdfast.cli.options import AsJson, all_of
 from holdfast.errors import CannotAttach, NoSuchRun, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,12 @@ def register(app: typer.Typer) -> None:
 
 
 def attach(
-    given: Annotated[list[str], typer.Argument(metavar="PID...", help="The process that trains; of several ranks, all of them.")],
+    given: Annotated[
+        list[str] | None, typer.Argument(metavar="PID...", help="The process that trains; of several ranks, all of them.")
+    ] = None,
+    target: Annotated[
+        list[str] | None, typer.Option("-t", "--target", metavar="PID", help="The same as PID.", show_default=False)
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run; attached-PID without it.", show_default=False)] = None,
     folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
     policy: Annotated[str, typer.Option(help="What Holdfast may do: observe, guard or heal.")] = "observe",
@@ -43,7 +48,9 @@ def attach(
     from holdfast.probe.attach.checks import check
     from holdfast.probe.attach.enter import enter
 
-    policy, pids = read_policy(policy), [_number(word) for word in given]
+    policy, pids = read_policy(policy), [_number(word) for word in all_of(given, target)]
+    if not pids:
+        raise UsageError("which process?", fix="holdfast attach $(pgrep -n -f train.py)")
     processes = [check(pid) for pid in pids]
     for process in processes:
         _refuse_known(process.pid)
@@ -67,7 +74,7 @@ def _number(word: str) -> int:
     """A process by its number. One on another machine is entered there."""
     if not word.isascii() or not word.isdigit():
         raise UsageError(
-            f"{word!r} is no number of a process of this machine.",
+            f"{word!r} is not the id of a process on this machine.",
             fix="holdfast attach $(pgrep -n -f train.py); for a process on another machine, type it there",
         )
     return int(word)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AllRuns, AsJson, Targets
+from holdfast.cli.options import AllRuns, AsJson, RunNames, Targets, all_of
 
 if TYPE_CHECKING:
     from holdfast.probe.stacks.report import Report
@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def backtrace(
+    runs: RunNames = None,
     target: Targets = None,
     everything: AllRuns = False,
     locals_: Annotated[bool, typer.Option("--locals", help="Also the names and values in your own functions.")] = False,
@@ -35,7 +36,7 @@ def backtrace(
     Nothing inside the process has to answer: it works while it hangs, holds the interpreter lock, or is stopped. TARGET may
     also be the id of any Python process. Several targets are told as one job. Exits with 1 if the run is stuck.
     """
-    targets = target or []
+    targets = all_of(runs, target)
     if everything or len(targets) > 1 or any(":" in one for one in targets):
         _of_several(targets, everything, native=native, locals_=locals_, all_threads=all_threads, as_json=as_json)
         return

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from holdfast.cli.asking import Rank, Seconds
-from holdfast.cli.options import AsJson, Targets
+from holdfast.cli.options import AsJson, RunNames, Targets, all_of
 
 _WHAT = {"host": "host memory", "gpu_allocated": "GPU memory in use", "gpu_reserved": "GPU memory that torch kept"}
 
@@ -17,14 +17,16 @@ def register(app: typer.Typer) -> None:
     app.command("cleanup")(cleanup)
 
 
-def cleanup(target: Targets = None, seconds: Seconds = 30.0, rank: Rank = None, as_json: AsJson = False) -> None:
+def cleanup(
+    runs: RunNames = None, target: Targets = None, seconds: Seconds = 30.0, rank: Rank = None, as_json: AsJson = False
+) -> None:
     """Drop the gradients of the step that is over, collect garbage, and give the GPU memory that torch keeps back.
 
     The update that the gradients were for is made. A script that reads them between `step()` and `zero_grad()` finds none once.
     """
     from holdfast.cli.asking import change_all, finish
 
-    told = change_all(target, {"do": "cleanup"}, seconds=seconds, rank=rank)
+    told = change_all(all_of(runs, target), {"do": "cleanup"}, seconds=seconds, rank=rank)
     finish(told, as_json=as_json, words=_words)
 
 

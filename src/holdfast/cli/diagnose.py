@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import AsJson
+from holdfast.cli.options import AsJson, Targets, all_of
 from holdfast.errors import HoldfastError, LogUnreadable, NoSuchRun, StorageError
 
 if TYPE_CHECKING:
@@ -43,10 +43,11 @@ def register(app: typer.Typer) -> None:
 
 
 def diagnose(
-    targets: Annotated[
+    runs: Annotated[
         list[str] | None,
         typer.Argument(metavar="TARGET…", help="Runs (name, folder, process id, HOST:PORT), logs, folders.", show_default=False),
     ] = None,
+    target: Targets = None,
     everything: Annotated[bool, typer.Option("--all", help="All findings and causes, not the first three.")] = False,
     as_json: AsJson = False,
     page_file: Annotated[
@@ -73,6 +74,7 @@ def diagnose(
     """
     from holdfast.logs.series_choice import SeriesChoice
 
+    targets = all_of(runs, target)
     way = None if higher is None else "higher" if higher else "lower"
     chosen = SeriesChoice(train_loss=train_loss, val_loss=val_loss, metric=metric, better=way)
     if series:
@@ -234,11 +236,16 @@ def _tell(console: Console, checkup: Checkup, *, everything: bool) -> None:
     """The verdict, then what happened, each thing with its evidence, its likely cause and what to do."""
     from rich.text import Text
 
+    from holdfast.supervisor.post_mortem import says_all
+
     curves = checkup.curves
     length = f"{curves.points} points" if curves.steps < curves.points else f"{curves.steps:,} steps"
-    verdict = _REPAIRED if checkup.repaired else (_VERDICTS[checkup.verdict], _STYLES[checkup.verdict])
+    failed = _failed_early(checkup)
+    verdict = _REPAIRED if checkup.repaired else (failed or _VERDICTS[checkup.verdict], _STYLES[checkup.verdict])
     head = Text.assemble((curves.name, "bold"), ": ", verdict)
-    console.print(head.append(f"   {curves.source} · {length}", "dim"))
+    console.print(head if failed else head.append(f"   {curves.source} · {length}", "dim"))
+    if failed and says_all(checkup.findings[0]):
+        return
     shown = checkup.episodes if everything else checkup.episodes[:_THINGS]
     for episode in shown:
         console.print()
@@ -249,6 +256,15 @@ def _tell(console: Console, checkup: Checkup, *, everything: bool) -> None:
     left = len(checkup.episodes) - len(shown)
     if left:
         console.print(f"\n  and {left} more: --all", style="dim")
+
+
+def _failed_early(checkup: Checkup) -> str | None:
+    """Why a run ended before its first step, if that is what happened."""
+    from holdfast.supervisor.post_mortem import failed_early
+
+    worst = next(iter(checkup.findings), None)
+    never = worst is not None and worst.severity == "critical" and worst.evidence.get("steps") == 0 and "ended" in worst.evidence
+    return failed_early(worst) if worst is not None and never else None
 
 
 def _tell_findings(console: Console, findings: Sequence[Finding], curves: Curves) -> None:
@@ -263,7 +279,9 @@ def _tell_findings(console: Console, findings: Sequence[Finding], curves: Curves
         words = FINDINGS.get(finding.code, finding.code)
         code = "" if words.replace(" ", "-") == finding.code else f" [{finding.code}]"
         console.print(Padding(Text.assemble((words, style), (code, "dim")), (0, 0, 0, 2), expand=False))
-        console.print(Padding(Text(sentence(finding, curves)), (0, 0, 0, 4), expand=False))
+        never = finding.evidence.get("steps") == 0 and "ended" in finding.evidence
+        said = f"{finding.evidence['ended']} before the first step" if never else sentence(finding, curves)
+        console.print(Padding(Text(said), (0, 0, 0, 4), expand=False))
 
 
 def _tell_done(console: Console, done: Sequence[Done]) -> None:

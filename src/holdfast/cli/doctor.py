@@ -1,4 +1,4 @@
-"""`holdfast doctor`: is this machine ready to train? What is wrong with it, by what evidence, and what would mend it."""
+"""`holdfast doctor`: is this machine ready to train? What is wrong with it, by what evidence, and what would fix it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
-    fix: Annotated[bool, typer.Option("--fix", help="Print the commands that would mend it; nothing is run.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Print the commands that would fix it; nothing is run.")] = False,
     report: Annotated[bool, typer.Option("--report", help="A plain text to paste, without your keys and names.")] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this check; may be given several times.", show_default=False)
     ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Also what takes longer: a real compile, two processes together.")] = False,
     compile_of: Annotated[
         str | None,
         typer.Option(
@@ -44,7 +45,7 @@ def doctor(
     batch_mb: Annotated[float | None, typer.Option(min=0, help="MB of a batch that you plan.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine: driver, torch, cards, memory, disk, limits, compiling, trackers.
+    """Check this machine: driver, torch, cards, memory, disk, limits, trackers; with --full also compiling.
 
     Every check has a time limit, and what could crash or hang runs in a process of its own. Exit 1: a problem was found.
     """
@@ -59,12 +60,12 @@ def doctor(
     from holdfast.environment.report import count
 
     batch = int(batch_mb * (1 << 20)) if batch_mb is not None else None
-    machine, checks = Machine(Plans(folder=folder, workers=workers, batch=batch)), _chosen(only)
+    machine, checks = Machine(Plans(folder=folder, workers=workers, batch=batch)), _chosen(only, full=full)
     if as_json or fix or report:
         answers = show.gathered(machine, checks)
         _hand_over(answers, as_json=as_json, fix=fix)
     else:
-        answers = show.told(machine, checks)
+        answers = show.told(machine, checks, left_out=not (full or only))
     sys.stdout.flush()
     raise typer.Exit(1 if count(answers, PROBLEM) else 0)
 
@@ -84,7 +85,7 @@ def _hand_over(answers: list[Answer], *, as_json: bool, fix: bool) -> None:
         print(text_report(answers), end="")
 
 
-def _chosen(only: list[str] | None) -> list[Check]:
+def _chosen(only: list[str] | None, *, full: bool) -> list[Check]:
     from holdfast.environment.checks import BY_NAME, CHECKS
 
     for name in only or ():
@@ -92,4 +93,4 @@ def _chosen(only: list[str] | None) -> list[Check]:
             near = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.4)
             fix = f"holdfast doctor --only {near[0]}" if near else f"one of: {', '.join(BY_NAME)}"
             raise UsageError(f"There is no check {name!r}.", fix=fix)
-    return [check for check in CHECKS if not only or check.name in only]
+    return [check for check in CHECKS if (check.name in only if only else full or not check.long)]

@@ -1,4 +1,4 @@
-"""What `holdfast doctor` shows: a line for each check, and under a bad one its evidence and what would mend it."""
+"""What `holdfast doctor` shows: a line for each check, and under a bad one its evidence and what would fix it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _INDENT = _NAME + _LEVEL + 2
 _BYTES = ("free", "used", "total", "size", "memory", "available", "limit", "peak", "needed", "batch", "left", "bytes")
 
 
-def told(machine: Machine, checks: Sequence[Check]) -> list[Answer]:
-    """Print each answer as it comes, then a line with the sum of it."""
+def told(machine: Machine, checks: Sequence[Check], *, left_out: bool = False) -> list[Answer]:
+    """Print each answer as it comes, then a line with the sum of it. `left_out`: there are checks that take longer."""
     console = _console()
     answers = []
     for answer in _waited_for(machine, checks, console):
@@ -31,7 +31,7 @@ def told(machine: Machine, checks: Sequence[Check]) -> list[Answer]:
         if answer.verdict.level in (PROBLEM, WARNING, NOTE):
             _print_below(console, answer.verdict)
         answers.append(answer)
-    _sum_up(answers)
+    _sum_up(answers, left_out=left_out)
     return answers
 
 
@@ -51,7 +51,7 @@ def commands(answers: Sequence[Answer]) -> None:
             for command in fix.commands:
                 print(command, flush=True)
     if not wrong:
-        print("nothing to mend", file=sys.stderr)
+        print("nothing to fix", file=sys.stderr)
 
 
 def _console() -> Console:
@@ -111,9 +111,10 @@ def _value(name: str, value: Any) -> str:
     return str(value)
 
 
-def _sum_up(answers: Sequence[Answer]) -> None:
+def _sum_up(answers: Sequence[Answer], *, left_out: bool) -> None:
     counts = {"problem": count(answers, PROBLEM), "warning": count(answers, WARNING)}
     said = [f"{number} {word}{'' if number == 1 else 's'}" for word, number in counts.items() if number]
     more = "; `holdfast doctor --fix` prints the commands, --report a text to paste" if said else ""
+    more += "; `holdfast doctor --full` also compiles and runs two processes together" if left_out else ""
     sys.stdout.flush()
     print(f"\n{' and '.join(said) or 'nothing is wrong'}{more}", file=sys.stderr)

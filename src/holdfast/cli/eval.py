@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.asking import Rank, Seconds
-from holdfast.cli.options import AsJson, Targets
+from holdfast.cli.options import AsJson, Targets, all_of
 
 
 def register(app: typer.Typer) -> None:
@@ -17,7 +17,10 @@ def register(app: typer.Typer) -> None:
 
 
 def eval_(
-    code: Annotated[str, typer.Argument(metavar="CODE", help="Python code; - reads it from standard input.", show_default=False)],
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="[RUN]... CODE", help="Python code; - reads it from standard input.", show_default=False),
+    ],
     target: Targets = None,
     now: Annotated[bool, typer.Option("--now", help="At once, in a side thread; tensors only if it hangs or is paused.")] = False,
     seconds: Seconds = 30.0,
@@ -37,10 +40,14 @@ def eval_(
     from holdfast.cli.cluster_words import end, say_problems
     from holdfast.probe.changing import evaluate
     from holdfast.probe.cluster import find
-    from holdfast.probe.cluster_ranks import crews_of, ranks_in
+    from holdfast.probe.cluster_ranks import crews_of, ranks_in, refuse_several
 
+    *runs, code = words
+    named = all_of(runs, target)
     text = sys.stdin.read() if code == "-" else code
-    cluster = find(target or [], everything=all_ranks and not target)
+    cluster = find(named, everything=all_ranks and not named, live=True)
+    if not all_ranks:
+        refuse_several(cluster)
     crews = crews_of(cluster, rank)
     ranks = ranks_in(crews)
     told = evaluate(ranks if all_ranks or len(crews) > 1 else ranks[:1], text, now=now, seconds=seconds)

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from holdfast.cli.options import AsJson, Targets
+from holdfast.cli.options import AsJson, RunNames, Targets, all_of
 
 
 def register(app: typer.Typer) -> None:
@@ -14,12 +14,12 @@ def register(app: typer.Typer) -> None:
     app.command("continue")(go_on)
 
 
-def go_on(target: Targets = None, as_json: AsJson = False) -> None:
+def go_on(runs: RunNames = None, target: Targets = None, as_json: AsJson = False) -> None:
     """Have a training go on that waits because of `holdfast pause`."""
     from holdfast.cli.asking import change_all, finish
 
-    finish(change_all(target, {"do": "continue"}), as_json=as_json, words=_words)
+    finish(change_all(all_of(runs, target), {"do": "continue"}), as_json=as_json, words=_words)
 
 
 def _words(answer: dict[str, Any]) -> str:
-    return f"goes on with step {answer.get('step')}"
+    return f"continues with step {answer.get('step')}"

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.journal_lines import Telling, print_lines
-from holdfast.cli.options import AllRuns, AsJson, Targets
+from holdfast.cli.options import AllRuns, AsJson, RunNames, Targets, all_of
 from holdfast.errors import StorageError, UsageError
 
 _FOLLOW_SECONDS = 0.5
@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def journal(
+    runs: RunNames = None,
     target: Targets = None,
     everything: AllRuns = False,
     as_json: AsJson = False,
@@ -52,7 +53,7 @@ def journal(
     from holdfast.probe.cluster import find
     from holdfast.probe.journal import JournalReader
 
-    cluster = find(target or [], everything=everything)
+    cluster = find(all_of(runs, target), everything=everything)
     if not cluster.is_one_run_here:
         if follow:
             raise UsageError("--follow is for one run of this machine.", fix="ask again without it, or follow there")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+
+from holdfast.errors import UsageError
 
 Target = Annotated[
     str | None,
@@ -27,5 +30,19 @@ Targets = Annotated[
         show_default=False,
     ),
 ]
+RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The same as -t RUN.", show_default=False)]
+RunNames = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="The same as -t RUN.", show_default=False)]
 AllRuns = Annotated[bool, typer.Option("--all", help="All live runs of this machine together.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
+
+
+def one_of(run: str | None, target: str | None) -> str | None:
+    """The run that was named, by its place or with -t."""
+    if run and target and run != target:
+        raise UsageError(f"two runs are named, {run} and {target}, and this verb takes one.", fix=f"name one: -t {run}")
+    return run or target
+
+
+def all_of(runs: Sequence[str] | None, target: Sequence[str] | None) -> list[str]:
+    """The runs that were named, by their place or with -t."""
+    return list(dict.fromkeys((*(runs or ()), *(target or ()))))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.asking import Seconds
-from holdfast.cli.options import AsJson, Targets
+from holdfast.cli.options import AsJson, RunNames, Targets, all_of
 
 
 def register(app: typer.Typer) -> None:
@@ -16,6 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def pause(
+    runs: RunNames = None,
     target: Targets = None,
     length: Annotated[
         float | None, typer.Option("--for", min=0.1, metavar="S", help="Go on by itself after so long.", show_default=False)
@@ -30,8 +31,8 @@ def pause(
     from holdfast.cli.asking import change_all, finish
 
     request = {"do": "pause", "for": length}
-    finish(change_all(target, request, seconds=seconds), as_json=as_json, words=_words)
+    finish(change_all(all_of(runs, target), request, seconds=seconds), as_json=as_json, words=_words)
 
 
 def _words(answer: dict[str, Any]) -> str:
-    return f"{answer.get('value')} before step {answer.get('step')}; go on with: holdfast continue"
+    return f"{answer.get('value')} before step {answer.get('step')}; continue with: holdfast continue"

@@ -113,7 +113,7 @@ def _show_fits(console: Console, facts: Facts, effective: int | None) -> None:
     cards: dict[str, list[str]] = {}
     for fits in what_fits(facts, effective):
         more = f" × {fits.accumulate}" if fits.accumulate and fits.accumulate > 1 else ""
-        size = min(fits.batch, effective) if effective and fits.batch else fits.batch
+        size = min(fits.batch, effective) if effective and fits.batch else rounded_down(fits.batch)
         cards.setdefault(fits.card, []).append(f"{size:,}{more}" if fits.batch else "does not fit")
     for card, cells in cards.items():
         table.add_row(card, *cells)
@@ -121,6 +121,12 @@ def _show_fits(console: Console, facts: Facts, effective: int | None) -> None:
     console.print(table)
     if effective:
         console.print(f"  for an effective batch of {effective}: batch × steps to accumulate")
+
+
+def rounded_down(batch: int) -> int:
+    """Two digits that matter: more are not known, and it must still fit."""
+    unit = int("1" + "0" * max(0, len(str(batch)) - 2))
+    return batch // unit * unit
 
 
 def _show_levers(console: Console, facts: Facts) -> None:

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AsJson, Targets
+from holdfast.cli.options import AsJson, RunNames, Targets, all_of
 
 if TYPE_CHECKING:
     from holdfast.probe.state import RankState, RunState
 
 _COLUMNS = ("run", "rank", "pid", "step", "loss", "rate", "last step", "data", "cost", "health")
-_PIPE, _OTHERS = 400, 110  # columns of a page that goes nowhere near a terminal; what all but the name take
-_LEFT = ("run", "policy", "health")
+_PIPE = 400  # columns of a page that goes nowhere near a terminal
+_DROPPED = ("cost", "data", "policy", "last step", "pid", "rate", "rank", "loss")  # in this order, where a terminal is narrow
+_NAME, _HEALTH, _GAP = 32, 24, 2  # columns that a long name and a long health may have before others are dropped for them
+_LEFT = ("host", "run", "policy", "health")
 
 
 def register(app: typer.Typer) -> None:
@@ -24,6 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ps(
+    runs: RunNames = None,
     target: Targets = None,
     everything: Annotated[bool, typer.Option("--all", help="Also the finished runs under ./runs.")] = False,
     as_json: AsJson = False,
@@ -31,11 +34,11 @@ def ps(
     """List the live runs of this machine: step, speed and health of each rank.
 
     `data` is the share of the step spent waiting for data, `cost` what Holdfast itself takes of it. What the journal tells of the
-    last 1000 steps or ten minutes shows in the health; `holdfast journal` has all of it. With -t only what is named, also on
+    last 1000 steps or ten minutes shows in the health; `holdfast journal` has all of it. With a name only that run, also on
     other machines; ends with 1 if one of them did not answer.
     """
-    if target:
-        _ps_of(target, as_json=as_json)
+    if named := all_of(runs, target):
+        _ps_of(named, as_json=as_json)
         return
     states = find_states(everything=everything)
     if as_json:
@@ -77,7 +80,7 @@ def find_states(*, everything: bool) -> list[RunState]:
 def show_states(states: list[RunState], hosts: list[str] | None = None) -> None:
     """Print one line for each rank of each run, with its machine if there are several."""
     from rich.console import Console
-    from rich.table import Column, Table
+    from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False)
@@ -85,19 +88,33 @@ def show_states(states: list[RunState], hosts: list[str] | None = None) -> None:
         console = Console(highlight=False, width=_PIPE)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     with_policy = any(state.policy != "observe" for state in states)
-    for name in (*_COLUMNS[:-1], "policy", "health") if with_policy else _COLUMNS:
-        widest = max(12, console.width - _OTHERS) if name == "run" else None  # a long name must not push the health out
-        narrowest = 12 if name == "health" else None
-        justify: Any = "left" if name in _LEFT else "right"
-        table.add_column(name, justify=justify, no_wrap=name != "health", max_width=widest, min_width=narrowest)
-    if hosts is not None:
-        table.columns.insert(0, Column("host", no_wrap=True))
+    rows: list[dict[str, Any]] = []
     for number, state in enumerate(states):
-        for *line, health in _lines(state):
-            if hosts is not None:
-                line.insert(0, Text(hosts[number]))
-            table.add_row(*line, *([_policy(state)] if with_policy else []), health)
+        beside = {"host": Text(hosts[number])} if hosts is not None else {}
+        policy = {"policy": _policy(state)} if with_policy else {}
+        rows += [
+            {**beside, **dict(zip(_COLUMNS[:-1], line, strict=False)), **policy, "health": line[-1]} for line in _lines(state)
+        ]
+    names = _that_fit(rows, console.width)
+    for name in names:
+        widest = max(_NAME, console.width // 3) if name == "run" else None  # a long name must not push the health out
+        justify: Any = "left" if name in _LEFT else "right"
+        table.add_column(name, justify=justify, no_wrap=name != "health", max_width=widest)
+    for row in rows:
+        table.add_row(*(row[name] for name in names))
     console.print(table)
+
+
+def _that_fit(rows: list[dict[str, Any]], width: int) -> list[str]:
+    """The columns that a terminal has room for; name, step and health always."""
+    room = {"run": _NAME, "health": _HEALTH}
+    names = list(rows[0]) if rows else list(_COLUMNS)
+    for dropped in (*_DROPPED, ""):
+        sizes = [min(room.get(name, width), max(len(name), *(row[name].cell_len for row in rows))) + _GAP for name in names]
+        if sum(sizes) <= width:
+            break
+        names = [name for name in names if name != dropped]
+    return names
 
 
 def _lines(state: RunState) -> list[list[Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AllRuns, AsJson, Targets
+from holdfast.cli.options import AllRuns, AsJson, Targets, all_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,7 +26,9 @@ def register(app: typer.Typer) -> None:
 
 
 def query(
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT, WITH or EXPLAIN; - reads it from stdin.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="[RUN]... SQL", help="One SELECT, WITH or EXPLAIN; - reads it from stdin.")
+    ],
     target: Targets = None,
     everything: AllRuns = False,
     as_json: AsJson = False,
@@ -42,7 +44,8 @@ def query(
     from holdfast.probe.cluster import find
     from holdfast.probe.cluster_query import query_all
 
-    cluster = find(target or [], everything=everything)
+    *runs, sql = words
+    cluster = find(all_of(runs, target), everything=everything)
     answer = query_all(cluster, sys.stdin.read() if sql == "-" else sql, limit=limit, timeout=timeout)
     show_answer(answer, as_json=as_json)
     say_notes(answer.notes)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.asking import Rank, Seconds
-from holdfast.cli.options import Target
+from holdfast.cli.options import RunName, Target, one_of
 from holdfast.errors import DoorClosed
 
 if TYPE_CHECKING:
     from holdfast.signals.run_folder import Recording
 
-_HELLO = "Each line runs between two steps{now}. `exit` or Ctrl-D leaves; the training goes on."
+_HELLO = "Each line runs between two steps{now}. `exit` or Ctrl-D leaves; the training continues."
 
 
 def register(app: typer.Typer) -> None:
@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def repl(
+    name: RunName = None,
     target: Target = None,
     now: Annotated[bool, typer.Option("--now", help="Run every line at once, in a side thread.")] = False,
     seconds: Seconds = 30.0,
@@ -34,7 +35,7 @@ def repl(
     from holdfast.probe.changing import ranks_to_ask
     from holdfast.probe.target import resolve
 
-    run = resolve(target)
+    run = resolve(one_of(name, target), live=True)
     recording = ranks_to_ask(run, rank)[0]
     history = _prepare(recording) if sys.stdin.isatty() else None
     print(f"{run.name}, rank {recording.rank}. {_HELLO.format(now=' (--now: at once)' if now else '')}", file=sys.stderr)

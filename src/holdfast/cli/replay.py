@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AsJson, Target
+from holdfast.cli.options import AsJson, RunName, Target, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def replay(
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="The same as -t RUN.", show_default=False)] = None,
+    run: RunName = None,
     step: Annotated[
         int | None, typer.Option(min=0, help="Which of the saved steps; the first without it.", show_default=False)
     ] = None,
@@ -47,7 +47,7 @@ def replay(
     from holdfast.supervisor.replaying import choose
     from holdfast.supervisor.replaying import replay as run_again
 
-    folder = resolve(run or target)
+    folder = resolve(one_of(run, target))
     for saved in choose(folder, step, rank)[:_RANKS]:
         of_rank = f" (rank {saved.rank})" if saved.rank else ""
         print(f"replaying step {saved.step} of {folder.name}{of_rank}: its command is started again …", file=sys.stderr)
@@ -102,7 +102,7 @@ def show(name: str, saved: SavedStep, facts: dict[str, Any], answer: dict[str, A
         console.print(Text("what to change:", style="bold"))
         for fix in meaning.fixes:
             console.print(Padding(Text(f"- {fix}"), (0, 0, 0, 2), expand=False))
-    for note in (*answer.get("notes", ()), *(f"left out of the saved file: {one}" for one in facts.get("left_out") or ())):
+    for note in (*answer.get("notes", ()), *(f"not in the saved file: {one}" for one in facts.get("left_out") or ())):
         print(f"note: {note}", file=sys.stderr)
 
 

@@ -44,12 +44,13 @@ def repro(
     Nothing is compared by eye: every batch, module output, loss, gradient and weight is, bit by bit. If the two runs differ, more
     pairs are run with one thing held still in each. Exit 1: they differ.
     """
+    from holdfast.environment.interpreter import with_own_python
     from holdfast.environment.repro.pair import Asked, run_pair
     from holdfast.environment.repro.reasons import find_reasons
 
     if not command:
         raise UsageError("which training?", fix="holdfast repro -- python train.py")
-    asked = Asked(words=command, steps=steps, seconds=timeout)
+    asked = Asked(words=with_own_python(command), steps=steps, seconds=timeout)
     _tell(f"running the first {steps} steps twice")
     found = find_reasons(asked, run_pair(asked), _tell)
     measured = _cost(asked) if cost else None

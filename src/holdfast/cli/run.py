@@ -99,7 +99,7 @@ def _no_such_option(name: str, known: Sequence[str]) -> UsageError:
 def _whole_number(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number of {least} or more")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
         return int(text)
 
     return read
@@ -125,7 +125,7 @@ def read_hang_after(text: str | None) -> str | None:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e7:
-        raise UsageError(f"{text!r} is no time.", fix="name seconds, such as --hang-after 60, or --hang-after off")
+        raise UsageError(f"{text!r} is not a time.", fix="name seconds, such as --hang-after 60, or --hang-after off")
     return f"{seconds:g}"
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.asking import Seconds
-from holdfast.cli.options import AsJson, Targets
+from holdfast.cli.options import AsJson, Targets, all_of
 
 
 def register(app: typer.Typer) -> None:
@@ -18,9 +18,13 @@ def register(app: typer.Typer) -> None:
 
 
 def save(
-    path: Annotated[
-        Path | None,
-        typer.Argument(help="A folder of checkpoints, or a file that ends in .pt; the run's own folder without it."),
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]... [PATH]",
+            help="A folder of checkpoints, or a file that ends in .pt; the run's own folder without it.",
+            show_default=False,
+        ),
     ] = None,
     target: Targets = None,
     seconds: Seconds = 60.0,
@@ -32,10 +36,14 @@ def save(
     file that ends in .pt gets a dictionary with `model`, `optimizer`, `scheduler`, `step` and `epoch`.
     """
     from holdfast.cli.asking import change_all, finish
+    from holdfast.cli.checkpoints.paths import run_named
     from holdfast.probe.far_rank import FarRank
 
+    *runs, last = words or [""]
+    path = None if not last or run_named(last) is not None else Path(last).expanduser()
+    runs += [last] if last and path is None else []
     request = {"do": "save", "path": str(path.absolute()) if path is not None else None}
-    told = change_all(target, request, seconds=seconds)
+    told = change_all(all_of(runs, target), request, seconds=seconds)
     for one in told:
         if one.ok and one.answer.get("writes") and not isinstance(one.recording, FarRank):
             _verify(one.answer)

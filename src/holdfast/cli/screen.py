@@ -68,6 +68,10 @@ def _summary(glance: Glance) -> Text:
     line = Text.assemble(("step ", "dim"), (f"{lead.step:,}", "bold"))
     if lead.epoch is not None:
         line.append("   epoch ", "dim").append(str(lead.epoch))
+    if (progress := glance.progress) is not None:
+        line.append(f" {share(progress.share)}").append("   ends in ", "dim").append(duration(progress.epoch_seconds))
+        if progress.run_seconds is not None:
+            line.append(f"   all {progress.epochs} epochs in ", "dim").append(duration(progress.run_seconds))
     line.append("   ").append(rate(lead.rate))
     line.append("   last step ", "dim").append(f"{duration(lead.age)} ago")
     if glance.first_step:
@@ -95,7 +99,7 @@ def _curves(glance: Glance, width: int) -> Table:
         ("data wait", share(lead.data_share), curves["data_share"], "magenta", share),
         ("GPU memory" if lead.gpu_memory is not None else "memory", memory, memory_curve, "yellow", size),
     ):
-        line = sparkline(curve, width, from_zero=said in (rate, share))
+        line = sparkline(curve, width, from_zero=said in (rate, share, size))
         grid.add_row(name, value, Text(line, style=colour), _range(curve, said))
     grid.add_row("Holdfast", share(lead.budget), Text("of the step is its own cost", style="dim"), "")
     return grid

@@ -11,7 +11,9 @@ from typing import Annotated
 
 import typer
 
-from holdfast.errors import UsageError
+from holdfast.cli.options import RunName, one_of
+
+_LOOPBACK = "127.0.0.1:8080"
 
 
 def register(app: typer.Typer) -> None:
@@ -20,8 +22,10 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
+    run: RunName = None,
     listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 takes a free one.", show_default=False)
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where to listen, port 0 takes a free one; 127.0.0.1:8080 without it."),
     ] = None,
     target: Annotated[
         str | None, typer.Option("-t", "--target", metavar="TARGET", help="Which run; all live ones of yours without it.")
@@ -42,21 +46,21 @@ def serve(
     if new_token is not None:
         _make_token(new_token, token_name, read_only=read_only)
         return
-    if listen is None:
-        raise UsageError("where to listen is not said.", fix="holdfast serve --listen 127.0.0.1:8080")
     from holdfast.probe.niceness import be_nice
     from holdfast.probe.serve.start import Settings, serving, shown
     from holdfast.probe.target import registered_runs, resolve
 
-    one = resolve(target) if target else None
+    named = one_of(run, target)
+    one = resolve(named) if named else None
     be_nice()
-    settings = Settings(listen=listen, token_file=token_file, read_only=read_only, cert=cert, key=key)
+    settings = Settings(listen=listen or _LOOPBACK, token_file=token_file, read_only=read_only, cert=cert, key=key)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
     with serving(settings, (lambda: [one]) if one else registered_runs, say=_say) as server:
         what = one.name if one else "the live runs of this user"
-        print(f"serving {what}; ask with -t {shown(server, settings)}", file=sys.stderr, flush=True)
+        only = " (from this machine only; --listen HOST:PORT opens it to others)" if listen is None else ""
+        print(f"serving {what}; ask with -t {shown(server, settings)}{only}", file=sys.stderr, flush=True)
         stop.wait()
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.asking import Rank, Seconds
-from holdfast.cli.options import AllRuns, AsJson, Targets
+from holdfast.cli.options import AllRuns, AsJson, Targets, all_of
+from holdfast.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -16,9 +17,11 @@ def register(app: typer.Typer) -> None:
 
 
 def set_(
-    settings: Annotated[
+    words: Annotated[
         list[str],
-        typer.Argument(metavar="SETTING...", help="lr=1e-4, 'lr*=0.1', 'lr[1]=1e-5', weight_decay=0, clip=1.0, clip=off"),
+        typer.Argument(
+            metavar="[RUN]... SETTING...", help="lr=1e-4, 'lr*=0.1', 'lr[1]=1e-5', weight_decay=0, clip=1.0, clip=off"
+        ),
     ],
     target: Targets = None,
     everything: AllRuns = False,
@@ -35,6 +38,10 @@ def set_(
     """
     from holdfast.cli.asking import change_all, change_words, finish
 
+    settings = [word for word in words if "=" in word]
+    runs = all_of([word for word in words if "=" not in word], target)
+    if not settings:
+        raise UsageError("there is no setting to change.", fix=f"holdfast set {' '.join(words)} lr=1e-4")
     for text in settings:
-        told = change_all(target, {"do": "set", "text": text}, everything=everything, seconds=seconds, rank=rank)
+        told = change_all(runs, {"do": "set", "text": text}, everything=everything, seconds=seconds, rank=rank)
         finish(told, as_json=as_json, words=change_words)

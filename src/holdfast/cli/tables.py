@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from holdfast.cli.options import AllRuns, AsJson, Targets
+from holdfast.cli.options import AllRuns, AsJson, RunNames, Targets, all_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,13 +21,13 @@ def register(app: typer.Typer) -> None:
     app.command("tables")(tables)
 
 
-def tables(target: Targets = None, everything: AllRuns = False, as_json: AsJson = False) -> None:
+def tables(runs: RunNames = None, target: Targets = None, everything: AllRuns = False, as_json: AsJson = False) -> None:
     """List what can be asked of a run: tables, rows, columns, and why one is empty. Several runs or servers count together."""
     from holdfast.cli.cluster_words import end
     from holdfast.probe.cluster import find
     from holdfast.probe.cluster_query import describe_cluster
 
-    cluster = find(target or [], everything=everything)
+    cluster = find(all_of(runs, target), everything=everything)
     found = describe_cluster(cluster)
     if as_json:
         print(json.dumps([asdict(one) for one in found], ensure_ascii=False))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import select
 import sys
+import termios
 import time
+import tty
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AsJson, Target
+from holdfast.cli.options import AsJson, RunName, Target, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +26,6 @@ if TYPE_CHECKING:
 
 _REDRAW_SECONDS = 0.25
 _LINE_SECONDS = 1.0
-_WIDEST = 110
 _BEFORE, _LOOK_BACK = 5, 50  # events from before it was started, for a beginning; how many are looked at for them
 
 
@@ -31,22 +35,25 @@ def register(app: typer.Typer) -> None:
 
 
 def tail(
+    run: RunName = None,
     target: Target = None,
     as_json: AsJson = False,
     once: Annotated[bool, typer.Option("--once", help="Show it once, as it is now.")] = False,
 ) -> None:
     """Watch a run on one screen: loss, norms, speed, memory, health; findings and actions as they come.
 
-    Ends by itself when the run ends. Into a pipe or file it writes a line whenever something changed, one a second at most, and
-    one for each finding (!), action (*), change (~) and checkpoint (+). TARGET may also be HOST:PORT of a server.
+    `q` leaves it; it ends by itself when the run ends. Into a pipe or file it writes a line whenever something changed, one a
+    second at most, and one for each finding (!), action (*), change (~) and checkpoint (+). TARGET may also be HOST:PORT of a
+    server.
     """
     from holdfast.probe.address import is_server
 
-    run = _far(target) if target is not None and is_server(target) else _here(target)
+    named = one_of(run, target)
+    followed = _far(named) if named is not None and is_server(named) else _here(named)
     if as_json or not sys.stdout.isatty():
-        _lines(run, as_json=as_json, once=once)
+        _lines(followed, as_json=as_json, once=once)
     else:
-        _screen(run, once=once)
+        _screen(followed, once=once)
 
 
 def _far(address: str) -> FarRun:
@@ -70,18 +77,40 @@ def _screen(run: RunFolder | FarRun, *, once: bool) -> None:
     console = Console(highlight=False)
     followed = Followed(run)
     if once:
-        console.print(screen(followed.look(), min(console.width, _WIDEST)))
+        console.print(screen(followed.look(), console.width))
         return
     glance = followed.look()
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+    with Keys() as keys, Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             for event, reflex in followed.news(glance):
                 live.console.print(event_line(glance, event, reflex, console.width))
-            live.update(screen(glance, min(console.width, _WIDEST), with_events=False), refresh=True)
-            if not glance.state.alive:
+            live.update(screen(glance, console.width, with_events=False), refresh=True)
+            if not glance.state.alive or keys.pressed(followed.pause) in ("q", "Q"):
                 return
-            time.sleep(followed.pause)
             glance = followed.look()
+
+
+class Keys:
+    """Single keys of a terminal, without their echo; where the input is no terminal, only the time passes."""
+
+    def __enter__(self) -> Keys:
+        self._before: list[Any] | None = None
+        with contextlib.suppress(OSError, ValueError, termios.error):
+            self._before = termios.tcgetattr(0)
+            tty.setcbreak(0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            termios.tcsetattr(0, termios.TCSADRAIN, self._before)
+
+    def pressed(self, seconds: float) -> str:
+        """The key that is pressed within so long; an empty text without one."""
+        if self._before is None:
+            time.sleep(seconds)
+        elif select.select([0], [], [], seconds)[0]:
+            return os.read(0, 1).decode(errors="replace")
+        return ""
 
 
 class Followed:

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.asking import Rank, Seconds
-from holdfast.cli.options import AsJson, Targets
+from holdfast.cli.options import AsJson, Targets, all_of
+from holdfast.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -16,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def undo(
-    number: Annotated[int, typer.Argument(min=1, metavar="N", help="Its number, as the journal tells it.")],
+    words: Annotated[list[str], typer.Argument(metavar="[RUN]... N", help="Its number, as the journal tells it.")],
     target: Targets = None,
     seconds: Seconds = 30.0,
     rank: Rank = None,
@@ -28,7 +29,10 @@ def undo(
     """
     from holdfast.cli.asking import change_all, finish
 
-    told = change_all(target, {"do": "undo", "change": number}, seconds=seconds, rank=rank)
+    *runs, number = words
+    if not number.isdecimal() or int(number) < 1:
+        raise UsageError(f"{number!r} is not the number of a change.", fix="holdfast journal --kind change lists them")
+    told = change_all(all_of(runs, target), {"do": "undo", "change": int(number)}, seconds=seconds, rank=rank)
     finish(told, as_json=as_json, words=_words)
 
 

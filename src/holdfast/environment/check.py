@@ -33,13 +33,17 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One question to the machine. A `heavy` one starts processes with torch in them, and they take turns."""
+    """One question to the machine. A `heavy` one starts processes with torch in them, and they take turns.
+
+    A `long` one takes more than a few seconds, and is asked by its name or with all of them.
+    """
 
     name: str
     asks: str
     ask: Callable[[Machine], Verdict]
     seconds: float = 10.0
     heavy: bool = False
+    long: bool = False
 
 
 def ok(says: str, **evidence: Any) -> Verdict:

@@ -25,7 +25,7 @@ def why_unreachable(url: str, seconds: float) -> str | None:
     try:
         port = parts.port or _PORTS.get(parts.scheme.partition("+")[0])
     except ValueError:
-        return "the port is no number"
+        return "the port is not a number"
     if not parts.hostname or port is None:
         return "the address names no server"
     try:

@@ -53,12 +53,12 @@ def parse_listen(text: str) -> tuple[str, int]:
     """Where to listen: HOST:PORT; without a host on this machine only. Port 0 takes a free one."""
     host, _, port = text.strip().rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"{text!r} is no address to listen on.", fix="give a host and a port: --listen 127.0.0.1:8080")
+        raise UsageError(f"{text!r} is not an address to listen on.", fix="give a host and a port: --listen 127.0.0.1:8080")
     host = host.strip("[]") or "127.0.0.1"
     try:
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise UsageError(f"{host} is no address of this machine: {error.strerror}.", fix="--listen 127.0.0.1:8080") from None
+        raise UsageError(f"{host} is not an address of this machine: {error.strerror}.", fix="--listen 127.0.0.1:8080") from None
     return str(found[0][4][0]), int(port)
 
 

@@ -61,8 +61,11 @@ class Cluster:
             raise next(iter(self.problems.values()))
 
 
-def find(targets: Sequence[str], *, everything: bool = False) -> Cluster:
-    """Find all that is named; without a name the newest run here. `everything` means all live runs of this machine."""
+def find(targets: Sequence[str], *, everything: bool = False, live: bool = False) -> Cluster:
+    """Find all that is named; without a name the newest run here, with `live` one that can still be asked.
+
+    `everything` means all live runs of this machine.
+    """
     addresses = {target: address for target in targets if (address := parse(target)) is not None and not _is_local(target)}
     found = Cluster()
     for target in targets:
@@ -71,7 +74,7 @@ def find(targets: Sequence[str], *, everything: bool = False) -> Cluster:
     if everything:
         _add_run(found, _all_live)
     elif not targets:
-        _add_run(found, lambda: [resolve(None)])
+        _add_run(found, lambda: [resolve(None, live=live)])
     remotes = [Remote(address) for address in dict.fromkeys(addresses.values())]
     for remote, answer in zip(remotes, at_once(_meet, remotes), strict=True):
         if isinstance(answer, HoldfastError):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import DoorClosed, HoldfastError, NoSuchRun
+from holdfast.errors import DoorClosed, HoldfastError, NoSuchRun, UsageError
 from holdfast.probe.changing import ranks_to_ask
 from holdfast.probe.cluster import Cluster
 from holdfast.probe.far_rank import FarRank, Rank
@@ -48,6 +48,14 @@ def _here(run: Any, rank: int | None) -> Crew:
     size = run.info().get("world_size")
     known = {one.rank for one in run.recordings()}
     return Crew(list(ranks_to_ask(run, rank)), known, size if isinstance(size, int) else None)
+
+
+def refuse_several(cluster: Cluster) -> None:
+    """A server of several runs was named, and not which of them: code and changes are for one run."""
+    for one in cluster.there:
+        if len(one.runs) > 1:
+            first = next(iter(one.runs))
+            raise UsageError(f"{one} serves several runs: {', '.join(one.runs)}.", fix=f"name one: -t {one}/{first}; or --all")
 
 
 def ranks_in(crews: Sequence[Crew]) -> list[Rank]:

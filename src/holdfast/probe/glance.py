@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,17 @@ from holdfast.probe.state import RankState, RunState, read_state
 from holdfast.signals.run_folder import RunFolder
 
 _HISTORY_ROWS = 4096
+_EPOCHS = re.compile(r"(?:^|[\s._-])(?:num[-_]?(?:train[-_]?)?|max[-_]?)?epochs[ =](\d+)(?!\S)")
 _CURVES = ("loss", "grad_norm", "lr", "step_seconds", "data_seconds", "host_rss", "gpu_allocated", "holdfast_seconds")
+
+
+class Progress(NamedTuple):
+    """How far an epoch is, by the length of the one before it; and the run, if its command names the epochs."""
+
+    share: float
+    epoch_seconds: float
+    epochs: int | None = None
+    run_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +39,16 @@ class Glance:
     curves: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     events: Sequence[Event] = ()
+    progress: Progress | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Everything but the events as plain values, for the wire: who asks has the journal."""
         shown = {"lead": None if self.lead is None else self.state.ranks.index(self.lead), "first_step": self.first_step}
         curves = {name: values.tolist() for name, values in self.curves.items()}
-        return {"state": self.state.as_dict(), **shown, "curves": curves, "evaluations": self.evaluations}
+        progress = None if self.progress is None else list(self.progress)
+        return {
+            "state": self.state.as_dict(), **shown, "curves": curves, "evaluations": self.evaluations, "progress": progress,
+        }  # fmt: skip
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], events: Sequence[Event]) -> Glance:
@@ -41,7 +56,8 @@ class Glance:
         state = RunState.from_dict(content["state"])
         lead = None if content["lead"] is None else state.ranks[content["lead"]]
         curves = {name: np.asarray(values, dtype=np.float64) for name, values in content["curves"].items()}
-        return cls(state, lead, content["first_step"], curves, list(content["evaluations"]), events)
+        progress = None if content.get("progress") is None else Progress(*content["progress"])
+        return cls(state, lead, content["first_step"], curves, list(content["evaluations"]), events, progress)
 
 
 def look(
@@ -62,13 +78,28 @@ def look(
     if lead is None:
         return Glance(state, None, events=events)
     folder = run.path / (f"rank-{lead.rank}" if lead.part == 0 else f"rank-{lead.rank}.{lead.part}")
-    columns = last_rows(folder, "steps", ("step", *_CURVES), rows)
+    columns = last_rows(folder, "steps", ("step", "epoch", *_CURVES), rows)
     curves = {name: _known(columns[name]) for name in _CURVES}
     curves["rate"] = _inverse(curves["step_seconds"])
     curves["data_share"] = _ratio(columns["data_seconds"], columns["step_seconds"])
     first = int(columns["step"][0]) if len(columns["step"]) else None
     evaluations = _evaluations(last_rows(folder, "evaluations", _EVALUATION, 200))
-    return Glance(state, lead, first, curves, evaluations, events)
+    progress = _progress(columns, lead.rate, run.info().get("command") or ()) if state.alive else None
+    return Glance(state, lead, first, curves, evaluations, events, progress)
+
+
+def _progress(columns: dict[str, Column], rate: float | None, command: Sequence[str]) -> Progress | None:
+    """None in the first epoch of the rows: how long one is shows at its end."""
+    steps, epochs = columns["step"], columns["epoch"]
+    starts = steps[1:][epochs[1:] > epochs[:-1]]
+    if len(starts) < 2 or not rate or epochs[-1] < 0:
+        return None
+    length, done = int(starts[-1] - starts[-2]), int(steps[-1] - starts[-1]) + 1
+    left = max(0, length - done) / rate
+    named = _EPOCHS.search(" ".join(map(str, command)))
+    total = int(named[1]) if named is not None else None
+    beyond = None if total is None else (total - 1 - int(epochs[-1])) * length / rate
+    return Progress(min(1.0, done / length), left, total, left + beyond if beyond is not None and beyond >= 0 else None)
 
 
 _EVALUATION = ("step", "epoch", "split", "name", "value", "time")

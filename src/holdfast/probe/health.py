@@ -49,7 +49,7 @@ def rank_health(
     if not alive:
         return "process gone", "it ended without closing its tables"
     if degraded is not None:
-        return f"degraded: {degraded}", "Holdfast stepped back; the training goes on"
+        return f"degraded: {degraded}", "Holdfast stepped back; the training continues"
     if step is None:
         return "starting", "no step yet"
     if age is not None and age > max(QUIET_SECONDS, QUIET_STEPS * (usual or 0.0)):

@@ -9,7 +9,7 @@ from typing import Any
 _LIMITS = {"float16": "65,504", "bfloat16": "3.4e38", "float32": "3.4e38", "float64": "1.8e308"}
 _FULL_PRECISION = "compute this part in float32: with torch.autocast(device_type=…, enabled=False), and .float() on its inputs"
 _WHERE = (
-    "torch.where does not stop a gradient: mend the argument of the dangerous function, not its result "
+    "torch.where does not stop a gradient: fix the argument of the dangerous function, not its result "
     "(torch.where(ok, x, 1.0).log())"
 )
 

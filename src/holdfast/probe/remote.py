@@ -88,9 +88,9 @@ class Remote:
         if not self.address.tls and _speaks_tls(self.address):
             return Unreachable(f"{self} speaks TLS.", fix=f"write it so: -t https://{self}")
         if isinstance(error, http.client.RemoteDisconnected):
-            words = "it has too many clients, it just ended, or it is no server of Holdfast"
+            words = "it has too many clients, it just ended, or it is not a Holdfast server"
             return Unreachable(f"{self} closed the connection without an answer: {words}.", fix=_NOT_OURS)
-        return Unreachable(f"{self} does not answer as it should: it is no server of Holdfast.", fix=_NOT_OURS)
+        return Unreachable(f"{self} does not answer as it should: it is not a Holdfast server.", fix=_NOT_OURS)
 
     def _connection(self) -> http.client.HTTPConnection:
         host, port = self.address.host, self.address.port

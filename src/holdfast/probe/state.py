@@ -167,7 +167,7 @@ def _rank_state(one: Recording, window: int, now: float, over: str | None, event
         journal=journal_health(own, step=figures["step"], now=now),
     )
     if alive and growing and (figures["age"] or 0.0) > _PAUSE_SHOWS and (pulse := read_pulse(one)) and pulse.phase == "paused":
-        health, reason = "paused", "holdfast continue lets it go on"
+        health, reason = "paused", "holdfast continue resumes it"
     return RankState(
         rank=one.rank,
         part=one.part,

@@ -17,11 +17,14 @@ from holdfast.signals.run_folder import RunFolder
 _START_ONE = "start one: holdfast run -- python train.py"
 
 
-def resolve(target: str | None = None, *, here: Path | None = None) -> RunFolder:
-    """Find the run that a target names; `here` is where `runs/` is looked for, the current folder by default."""
+def resolve(target: str | None = None, *, here: Path | None = None, live: bool = False) -> RunFolder:
+    """Find the run that a target names; `here` is where `runs/` is looked for, the current folder by default.
+
+    Without a target, `live` takes the newest live run, if there is one, before a newer one that is over.
+    """
     here = Path.cwd() if here is None else here
     if not target:
-        return _newest(here)
+        return _newest(here, live=live)
     path = here / Path(target).expanduser()
     if (path / "run.json").exists():
         return RunFolder.open(path)
@@ -69,13 +72,19 @@ def _started(run: RunFolder) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
-def _newest(here: Path) -> RunFolder:
+def _newest(here: Path, *, live: bool) -> RunFolder:
+    """What `latest` points to, or the newest run; one that ended before its first step only where no run is alive."""
     latest = here / "runs" / "latest"
-    if (latest / "run.json").exists():
-        return RunFolder.open(latest)
-    for run in (*runs_here(here), *registered_runs()):
-        return run
-    raise NoSuchRun("there is no run here, and none is alive on this machine.", fix=_START_ONE)
+    found = RunFolder.open(latest) if (latest / "run.json").exists() else next(iter(runs_here(here)), None)
+    never_began = found is None or not (found.recordings() or found.info().get("ended") is None)
+    if found is not None and not (live or never_began):
+        return found
+    alive = registered_runs()
+    near = [run for run in alive if run.path.parent == (here / "runs").resolve()]
+    chosen = found if found in near else next(iter(near or (alive if never_began else ())), found)
+    if chosen is None:
+        raise NoSuchRun("there is no run here, and none is alive on this machine.", fix=_START_ONE)
+    return chosen
 
 
 def _named(target: str, path: Path, here: Path) -> RunFolder:

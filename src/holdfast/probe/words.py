@@ -55,6 +55,8 @@ FINDINGS = {
     "resume-mismatch": "the resume does not fit the run before",
     "tracker-unreachable": "the tracker cannot be reached",
     "disk-full": "the disk is full",
+    "process-died": "the process ended early",
+    "script-error": "the script failed",
     "holdfast-degraded": "Holdfast stepped back",
 }
 

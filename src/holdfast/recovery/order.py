@@ -54,6 +54,6 @@ def _from_file(path: Path) -> tuple[Policy, ...]:
     for one in found:
         if isinstance(one, type) or not isinstance(one, Policy):
             raise UsageError(
-                f"{one!r} in {path} is no policy.", fix="an object with `decide(diagnosis, past)` that gives an Action or None"
+                f"{one!r} in {path} is not a policy.", fix="an object with `decide(diagnosis, past)` that gives an Action or None"
             )
     return tuple(found)

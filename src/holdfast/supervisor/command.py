@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import difflib
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.environment.interpreter import find_program, with_own_python
 from holdfast.errors import CommandNotFound, UsageError
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The words as the process will see them, and the file that is executed."""
+    """The words as the process will see them, and the file that is executed. `note` tells of a Python other than PATH's."""
 
     words: tuple[str, ...]
     path: str
+    note: str = ""
 
     def through_an_interpreter(self) -> Command:
         """The same file, run by Python or the shell: what a shell does with a script that has no `#!` line."""
@@ -31,9 +32,10 @@ def find_command(words: Sequence[str]) -> Command:
     if not words or not words[0]:
         raise UsageError("there is no command after `run`.", fix="name what to start: holdfast run -- python train.py")
     first = words[0]
-    path = shutil.which(first)
+    path = find_program(first)
     if path is not None:
-        return Command(tuple(words), path)
+        meant = tuple(with_own_python(words))
+        return Command(meant, path, note="" if meant[0] == first else f" ({first} = {path})")
     if first.endswith(".py") and Path(first).is_file():
         return Command((sys.executable, *words), sys.executable)
     raise _not_startable(first)

@@ -114,7 +114,7 @@ def prepare(command: Command, settings: Settings) -> Launch:
     except OSError as error:
         return _prepare_elsewhere(command, settings, name, facts, error)
     taken = "" if run.name == name else f" (the name {name} was taken)"
-    return Launch(command, settings, run, f"holdfast: run {run.name} in {_shown(run.path)}{taken}")
+    return Launch(command, settings, run, f"holdfast: run {run.name} in {_shown(run.path)}{taken}{command.note}")
 
 
 def _prepare_elsewhere(command: Command, settings: Settings, name: str, facts: dict[str, Any], why: OSError) -> Launch:

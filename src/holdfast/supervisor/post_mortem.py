@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +21,8 @@ _LINES, _LINE = 20, 400
 _SAMPLES = 600  # of the processes: the last minutes
 _STACK = 6000  # characters
 _SHOWN = 2
+_IMPORTS = ("ModuleNotFoundError", "ImportError")
+_PLAIN = ("process-died", "script-error")  # findings that say no more than the error itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,11 @@ class PostMortem:
     def error(self) -> str | None:
         """The class of the error that ended it."""
         return error_of(self.ended)[0]
+
+    @property
+    def is_worth_words(self) -> bool:
+        """Whether the terminal hears of it: a training, a Python error, or an error that is known. Else the command speaks."""
+        return self.trained or self.error is not None or self.finding.code not in _PLAIN
 
     def as_row(self) -> dict[str, Any]:
         """For `post-mortem.json`."""
@@ -87,7 +96,10 @@ def examine(
     more: dict[str, Any] = {"ranks": ranks} if ranks > 1 else {}
     more |= {"loss": loss, "memory_first": grown.get("first"), "memory_last": grown.get("last"), "attempt": attempt}
     more |= {"machine_memory": _machine_memory(), "workers": workers}
-    finding = hang or finding_of(ended, **(more if recordings else {"attempt": attempt}))
+    early: dict[str, Any] = {"attempt": attempt, "steps": 0}
+    if (error_of(ended)[0] or "") in _IMPORTS:
+        early["python"] = run.info().get("python")
+    finding = hang or finding_of(ended, **(more if recordings else early))
     causes = diagnose([finding], around=list(run.journal)).causes
     lines = [line[:_LINE] for line in text.splitlines()[-_LINES:]]
     return PostMortem(
@@ -113,7 +125,9 @@ def summary(run: RunFolder, found: PostMortem) -> list[str]:
     """The few lines for the terminal."""
     from holdfast.diagnosis.causes import BY_CODE
 
-    at = "" if found.ended.step is None else f" after step {found.ended.step:,}"
+    if found.ended.step is None and says_all(found.finding):
+        return [f"holdfast: {failed_early(found.finding)}", *_python_fix(run, found.finding), f"  more: {_more(run)}"]
+    at = " before the first step" if found.ended.step is None else f" after step {found.ended.step:,}"
     head = f"holdfast: {words_of(found.ended)}{at} (exit {found.ended.exit_code}) [{found.finding.code}]"
     if "limit" in found.finding.evidence:
         head = f"holdfast: {found.finding.code}{at}: {found.finding.evidence.get('say')}"
@@ -126,7 +140,35 @@ def summary(run: RunFolder, found: PostMortem) -> list[str]:
         cause = BY_CODE[code]
         lines.append(f"  {'likely cause' if code == found.causes[0] else 'or'}: {cause.because}")
         lines += [f"    fix: {fix.words}" for fix in cause.fixes[:1]]
-    return [*lines, f"  more: holdfast diagnose {run.name}; {run.path.name}/post-mortem.txt"]
+    return [*lines, f"  more: {_more(run)}"]
+
+
+def says_all(finding: Finding) -> bool:
+    """Whether the error itself says why nothing has begun: causes of a training that broke are none of it."""
+    return finding.code in _PLAIN or str(finding.evidence.get("error")).startswith(_IMPORTS[0])
+
+
+def failed_early(finding: Finding) -> str:
+    """What a run that never made a step ended with."""
+    found = finding.evidence
+    why = found.get("error") or found["ended"]
+    return f"failed before the first step: {why}" + (f" (python = {found['python']})" if found.get("python") else "")
+
+
+def _python_fix(run: RunFolder, finding: Finding) -> list[str]:
+    """A Python without torch: the one that Holdfast runs in has it."""
+    info = run.info()
+    other = info.get("python") not in (None, sys.executable)
+    if "'torch'" not in str(finding.evidence.get("error")) or not other:
+        return []
+    again = shlex.join([sys.executable, *map(str, info.get("command", [])[1:])])
+    return [f"  fix: this Python has no torch; Holdfast's has: holdfast run -- {again}"]
+
+
+def _more(run: RunFolder) -> str:
+    with contextlib.suppress(ValueError, OSError):
+        return f"holdfast diagnose {run.name}; {(run.path / 'post-mortem.txt').relative_to(Path.cwd().resolve())}"
+    return f"holdfast diagnose {run.path}; {run.path / 'post-mortem.txt'}"
 
 
 def report(run: RunFolder, found: PostMortem) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -57,10 +58,7 @@ def choose(run: RunFolder, step: int | None, rank: int | None = None) -> list[Sa
     """The saved step that is meant, the first one if none is named: one file for each rank that has kept it."""
     known = saved_steps(run)
     if not known:
-        raise UsageError(
-            f"no step of {run.name} is saved: a batch is kept when an update was stopped.",
-            fix="train with a policy that stops bad updates: holdfast run --policy guard -- python train.py",
-        )
+        raise _nothing_saved(run)
     fitting = [one for one in known if step in (None, one.step) and rank in (None, one.rank)]
     if fitting:
         return [one for one in fitting if one.step == fitting[0].step]
@@ -69,6 +67,32 @@ def choose(run: RunFolder, step: int | None, rank: int | None = None) -> list[Sa
     which += f" of {run.name}" if rank is None else f" of rank {rank} of {run.name}"
     fix = f"holdfast replay {run.name} --step {known[0].step}"
     raise UsageError(f"{which} is not saved; there are: {steps}.", fix=fix)
+
+
+def _nothing_saved(run: RunFolder) -> UsageError:
+    """Why no batch was saved, and what to do about that; never the policy that the run had."""
+    info = run.info()
+    if str(info.get("policy") or "observe") == "observe":
+        again = shlex.join(map(str, info.get("command") or ("python", "train.py")))
+        return UsageError(
+            f"no batch of {run.name} is saved: under the policy observe no update is skipped, and no batch is kept.",
+            fix=f"train with the policy guard: holdfast run --policy guard -- {again}",
+        )
+    rows = list(run.journal)
+    skipped = [row for row in rows if row.get("kind") == "action" and row.get("action") == "skip-batch"]
+    if not skipped:
+        return UsageError(
+            f"no batch of {run.name} is saved: none of its updates was skipped.",
+            fix=f"what was found: holdfast diagnose {run.name}",
+        )
+    told = [row.get("evidence") or {} for row in rows if row.get("kind") == "finding"]
+    left_out = [str(one) for evidence in told for one in (evidence.get("batch") or {}).get("left_out") or ()]
+    failed = [str(evidence["error"]) for evidence in told if "what" in evidence and "error" in evidence]
+    reason = next(iter((*left_out, *failed)), "the batch did not come from a DataLoader")
+    return UsageError(
+        f"no batch of {run.name} is saved, though the update of step {skipped[0].get('step')} was skipped: {reason}.",
+        fix=f"what is known of that step: holdfast journal {run.name}",
+    )
 
 
 def replay(run: RunFolder, saved: SavedStep, *, timeout: float) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -82,15 +83,16 @@ class Restarts:
         """Whether the attempt hung and was ended here, whatever code it then left with."""
         return self._hang is not None
 
-    def looks_at_it(self) -> bool:
-        """Whether a bad end is looked into: only a process that has torch in it is a training."""
+    @property
+    def trains(self) -> bool:
+        """Whether the attempt is a training: only a process that has torch in it is one."""
         folder = self._run.path
         return (folder / "faults").is_dir() or (folder.is_dir() and bool(self._run.recordings()))
 
     def after(self, code: int, log: TrainLog, outside: Outside) -> Launch | None:
-        """An attempt has ended with this code: the next one, or None."""
+        """An attempt has ended badly, or was asked to end: the next one, or None."""
         try:
-            return self._after(code, log, outside) if self.looks_at_it() else None
+            return self._after(code, log, outside) if self._run.path.is_dir() else None
         except Exception as error:  # noqa: BLE001 - the command's exit code must come out whatever happens here
             self._trouble.step_back("looking into how it ended", error)
             return None
@@ -99,12 +101,23 @@ class Restarts:
         log.flush(_LOG_SECONDS)
         with self._ending:
             pass  # who is being ended is waited for
+        if self._hang is None and stopped(self._run, self._since):
+            return None
         found = self._examine(code, outside)
         self._log_from = log.size
-        if self._hang is None and (self._signals.asked is not None or stopped(self._run, self._since)):
+        if self._hang is None and self._signals.asked is not None:
+            self._note_asked(found, self._signals.asked)
             return None
         self._keep(found)
-        return self._decide(found, code) if self._policy.heals_from(found.finding.code) else None
+        return self._decide(found, code) if self.trains and self._policy.heals_from(found.finding.code) else None
+
+    def _note_asked(self, found: PostMortem, asked: signal.Signals) -> None:
+        """Somebody has ended it, and the training is not to blame: that is an info."""
+        evidence = {"exit_code": found.ended.exit_code, "ended": f"ended by {asked.name}", "steps": found.steps}
+        with contextlib.suppress(OSError):
+            self._run.journal.write(
+                "finding", code="process-died", severity="info", step=found.ended.step or 0, evidence=evidence
+            )
 
     def say(self) -> None:
         """Print what there is to say, after all that the command has printed: how it ended, or what was wrong before it did."""
@@ -146,9 +159,8 @@ class Restarts:
 
         keep(self._run, found)
         damaged = self._tell_damaged(found)
-        known = found.finding.code not in ("process-died", "script-error")
         *words, more = summary(self._run, found)
-        self._words = [*words, *damaged, more] if found.trained or known else []
+        self._words = [*words, *damaged, more] if found.is_worth_words else []
 
     def _tell_damaged(self, found: PostMortem) -> list[str]:
         """Files that the end has left damaged: into the journal, and as lines for the terminal."""

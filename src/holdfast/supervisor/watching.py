@@ -60,11 +60,11 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
         while True:
             code = _wait_for(pid)
             signals.command_ended()
-            badly = code != 0 or restarts.has_ended_it
-            if not (badly and restarts.looks_at_it()):
+            early = code != 0 or restarts.has_ended_it or signals.asked is not None
+            if not (early and restarts.trains):
                 info.note(ended=time.time(), exit_code=code)
             held = streams.finish(signals.hurry)
-            again = restarts.after(code, log, outside) if badly else None
+            again = restarts.after(code, log, outside) if early else None
             if again is None:
                 break
             _let_go(held)

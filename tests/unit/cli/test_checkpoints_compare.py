@@ -145,7 +145,7 @@ def test_a_yaml_file_names_the_model_its_arguments_and_the_settings(holdfast: An
         ("lr: 3\n", "does not say which model: it has lr", "add a line"),
         ("model: my_model:Net\narguments:\n  clases: 3\n", "takes no argument clases", "did you mean classes"),
         ("model: my_model:Net\narguments: 3\n", "no table of names", "arguments"),
-        ("model: [\n", "is no YAML", "mend"),
+        ("model: [\n", "is not YAML", "correct"),
     ],
 )
 def test_a_yaml_file_that_is_off_says_what_and_what_to_write(

@@ -60,7 +60,7 @@ def test_fix_prints_the_commands_alone_on_stdout_and_runs_none(
 
 def test_nothing_to_mend_prints_no_command(holdfast: Holdfast) -> None:
     done = holdfast("doctor", "--fix", "--only", "clock")
-    assert done.out == "" and "nothing to mend" in done.err and done.code == 0
+    assert done.out == "" and "nothing to fix" in done.err and done.code == 0
 
 
 def test_json_has_verdict_evidence_fixes_and_seconds(holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,13 +12,13 @@ from holdfast_run import typed
         (("tai",), "no such command 'tai'. Did you mean 'tail'?", "holdfast -h"),
         (("tail", "--nope"), "no such option: --nope", "holdfast tail -h"),
         (("--nope",), "no such option: --nope", "holdfast -h"),
-        (("query",), "missing argument 'SQL'.", "holdfast query -h"),
+        (("query",), "missing argument '[RUN]... SQL'.", "holdfast query -h"),
         (("tail", "--once=x"), "does not take a value.", "-h shows what it takes"),
         (("run", "--polcy", "heal", "--", "x"), "no such option: --polcy.", "did you mean --policy?"),
-        (("run", "--patience", "0", "--", "x"), "'0' is no whole number of 1 or more.", "holdfast run -h"),
+        (("run", "--patience", "0", "--", "x"), "'0' is not a whole number of 1 or more.", "holdfast run -h"),
         (("run", "--name"), "argument --name: expected one argument.", "holdfast run -h"),
         (("run", "--resume-args", "--resume", "no-such-program", "--polcy"), "there is no command no-such-program.", "spelling"),
-        (("attach", "host:80"), "'host:80' is no number of a process of this machine.", "type it there"),
+        (("attach", "host:80"), "'host:80' is not the id of a process on this machine.", "type it there"),
     ],
 )
 def test_a_wrong_command_line_is_told_in_two_lines(words: tuple[str, ...], problem: str, fix: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli.plan import rounded_down
 from holdfast.environment.plan.fit import Line, Point, fit
 from holdfast.environment.plan.measuring import Facts
 from holdfast.environment.plan.options import GIB, host_need, levers, what_fits
@@ -46,6 +47,10 @@ def test_points_that_are_not_on_a_line_are_said_to_be_a_guess() -> None:
 def test_where_one_sample_fits_and_two_do_not_the_plan_is_a_cautious_guess() -> None:
     line = fit([Point(batch=1, peak=20 * GIB)])
     assert line.bent and line.largest(24 * GIB) == 1 and line.largest(80 * GIB) == 4 and line.largest(16 * GIB) == 0
+
+
+def test_a_batch_is_shown_with_the_digits_that_are_known_and_still_fits() -> None:
+    assert [rounded_down(batch) for batch in (0, 7, 64, 1234, 2_667_541)] == [0, 7, 64, 1200, 2_600_000]
 
 
 def test_the_largest_batch_fits_and_the_next_does_not() -> None:

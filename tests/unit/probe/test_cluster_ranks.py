@@ -8,10 +8,10 @@ import pytest
 from every_case import every_case
 from small_server import make_run, served
 
-from holdfast.errors import DoorClosed, HoldfastError, NoSuchRun
+from holdfast.errors import DoorClosed, HoldfastError, NoSuchRun, UsageError
 from holdfast.probe.address import Address
 from holdfast.probe.cluster import Cluster, find
-from holdfast.probe.cluster_ranks import Crew, crews_of, jobs_in, ranks_in, refuse_part
+from holdfast.probe.cluster_ranks import Crew, crews_of, jobs_in, ranks_in, refuse_part, refuse_several
 from holdfast.probe.far_rank import FarRank, asked_together, common_number, name_of, next_from, whose
 from holdfast.probe.remote import Remote
 
@@ -81,3 +81,12 @@ def test_runs_that_are_over_cannot_be_asked_and_say_so(tmp_path: Path) -> None:
         crews_of(find([f"127.0.0.1:{server.port}"]))
     with pytest.raises(HoldfastError):
         crews_of(find([str(run.path)]))
+
+
+def test_code_and_changes_for_a_server_of_several_runs_ask_which_one(tmp_path: Path) -> None:
+    with served(make_run(tmp_path, "alpha", ranks=1), make_run(tmp_path, "beta", ranks=1)) as server:
+        address = f"127.0.0.1:{server.port}"
+        with pytest.raises(UsageError, match="several runs: alpha, beta") as caught:
+            refuse_several(find([address]))
+        assert f"-t {address}/alpha" in caught.value.fix
+        refuse_several(find([f"{address}/beta"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import math
 import shutil
 import threading
@@ -108,7 +109,16 @@ def test_a_server_that_only_answers_changes_nothing_for_anybody(run: RunFolder) 
         assert status == 403 and "only answers" in answer["error"]
 
 
-@every_case("path", ["/", "/v1", "/v1/tables/..%2f..%2fetc", "/v2/runs", "/v1/tables/steps/../../runs", "/" + "a" * 9000])
+def test_the_root_is_a_page_for_anybody_that_says_how_to_ask_and_nothing_of_a_run(server: Server) -> None:
+    client = http.client.HTTPConnection("127.0.0.1", server.port)
+    client.request("GET", "/")
+    answer = client.getresponse()
+    page = answer.read().decode()
+    assert answer.status == 200 and answer.headers["Content-Type"].startswith("text/html")
+    assert f"holdfast ps -t 127.0.0.1:{server.port}" in page and "loss 0" not in page
+
+
+@every_case("path", ["/v1", "/v1/tables/..%2f..%2fetc", "/v2/runs", "/v1/tables/steps/../../runs", "/" + "a" * 9000])
 def test_a_path_that_is_none_is_404(server: Server, path: str) -> None:
     status, answer = ask(server, "GET", path)
     assert status == 404 and len(answer["error"]) < 200

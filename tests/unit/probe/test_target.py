@@ -58,6 +58,21 @@ def test_nothing_means_the_newest_live_run_where_there_are_none_here(
     assert resolve(None, here=tmp_path_factory.mktemp("elsewhere")).name == "beta"
 
 
+def test_a_run_that_ended_before_its_first_step_is_not_picked_while_another_lives(here: Path) -> None:
+    RunFolder(here / "runs" / "gamma").update_info(ended=1003.0, exit_code=1)
+    assert resolve(None, here=here).name == "gamma"
+    registry.register(RunFolder(here / "runs" / "alpha"), os.getpid())
+    assert resolve(None, here=here).name == "alpha"
+
+
+def test_who_asks_a_training_gets_the_newest_live_one_and_who_reads_the_newest(here: Path) -> None:
+    gamma = RunFolder(here / "runs" / "gamma")
+    gamma.claim(0)
+    gamma.update_info(ended=1003.0, exit_code=0)
+    registry.register(RunFolder(here / "runs" / "beta"), os.getpid())
+    assert resolve(None, here=here).name == "gamma" and resolve(None, here=here, live=True).name == "beta"
+
+
 def test_nothing_at_all_says_how_to_start_a_run(tmp_path: Path) -> None:
     with pytest.raises(NoSuchRun) as caught:
         resolve(None, here=tmp_path)

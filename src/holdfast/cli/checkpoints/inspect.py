@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.checkpoints.paths import Paths, chosen, opened
-from holdfast.cli.options import AsJson
+from holdfast.cli.options import AsJson, Targets, all_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,6 +32,7 @@ def register(group: typer.Typer) -> None:
 
 def inspect(
     paths: Paths = None,
+    target: Targets = None,
     as_json: AsJson = False,
     depth: Annotated[int | None, typer.Option(min=1, help="Levels of the tree that are shown.", show_default=False)] = None,
     everything: Annotated[
@@ -46,7 +47,7 @@ def inspect(
     from holdfast.cli.checkpoints.telling import page
 
     console, rows, states = page(), [], []
-    for contents in opened(chosen(paths)):
+    for contents in opened(chosen(all_of(paths, target))):
         summary = summarise(contents)
         states.append(contents.state)
         if as_json:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.checkpoints.paths import Paths, chosen, opened
-from holdfast.cli.options import AsJson
+from holdfast.cli.options import AsJson, Targets, all_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,6 +80,7 @@ def register(group: typer.Typer) -> None:
 
 def list_checkpoints(
     paths: Paths = None,
+    target: Targets = None,
     as_json: AsJson = False,
     quick: Annotated[bool, typer.Option("--quick", help="Read indexes only: torn is seen, NaN and damage are not.")] = False,
 ) -> None:
@@ -87,7 +88,7 @@ def list_checkpoints(
 
     Every byte is read, the newest first, up to 20 GB. Nothing that is inside is run. Exit 1 if one is not clean.
     """
-    lines = gather(chosen(paths), read=0 if quick else _READ)
+    lines = gather(chosen(all_of(paths, target)), read=0 if quick else _READ)
     if as_json:
         from holdfast.cli.show import for_json
 

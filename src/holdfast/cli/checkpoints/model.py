@@ -38,7 +38,7 @@ def side_from_yaml(path: Path) -> Side:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", fix="name a YAML file with a line `model:`") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}.", fix="mend that line") from error
+        raise UsageError(f"{path} is not YAML: {' '.join(str(error).split())}.", fix="correct that line") from error
     if not isinstance(content, dict) or not isinstance(content.get("model"), str):
         keys = [str(key) for key in content] if isinstance(content, dict) else []
         near = [key for key in difflib.get_close_matches("model", keys, 1) if key != "model"]
@@ -48,7 +48,9 @@ def side_from_yaml(path: Path) -> Side:
         )
     arguments = content.get("arguments") or {}
     if not isinstance(arguments, dict):
-        raise UsageError(f"`arguments` in {path} is no table of names.", fix="write each as `  name: value` under `arguments:`")
+        raise UsageError(
+            f"`arguments` in {path} is not a table of names.", fix="write each as `  name: value` under `arguments:`"
+        )
     settings = {str(key): value for key, value in content.items() if key not in _KEYS}
     return model_side(content["model"], arguments, {**arguments, **settings})
 

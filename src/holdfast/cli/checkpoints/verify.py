@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.checkpoints.paths import Paths, chosen
-from holdfast.cli.options import AsJson
+from holdfast.cli.options import AsJson, Targets, all_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +30,7 @@ def register(group: typer.Typer) -> None:
 
 def verify(
     paths: Paths = None,
+    target: Targets = None,
     as_json: AsJson = False,
     every: Annotated[bool, typer.Option("--all", help="List every bad tensor, not the first ten.")] = False,
 ) -> None:
@@ -43,7 +44,7 @@ def verify(
     console, started = page(), time.perf_counter()
     verdicts: list[Verdict] = []
     rows = []
-    with Bar(chosen(paths)) as bar:
+    with Bar(chosen(all_of(paths, target))) as bar:
         for contents, verdict in bar.verified():
             verdicts.append(verdict)
             rows.append(as_row(contents, verdict))

@@ -66,4 +66,4 @@ def _settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(_NAMES)}
 
 
-CHECK = Check(name="all-reduce", asks="two processes compute together", ask=ask, seconds=80.0, heavy=True)
+CHECK = Check(name="all-reduce", asks="two processes compute together", ask=ask, seconds=80.0, heavy=True, long=True)

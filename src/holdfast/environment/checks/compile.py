@@ -71,4 +71,4 @@ def _error(ended: Ended) -> str:
     return (named[-1] if named else ended.last_words)[:200]
 
 
-CHECK = Check(name="compile", asks="torch.compile, with a real tiny compile", ask=ask, seconds=260.0, heavy=True)
+CHECK = Check(name="compile", asks="torch.compile, with a real tiny compile", ask=ask, seconds=260.0, heavy=True, long=True)

@@ -46,7 +46,7 @@ def visible(value: str, cards: tuple[Card, ...]) -> tuple[list[Card], str]:
             return list(cards), ""  # parts of cards: NVML's list says nothing about them
         card = _named(name, cards)
         if card is None:
-            return shown, f"{name!r} is no card, and CUDA leaves out all from there on"
+            return shown, f"{name!r} is not a card, and CUDA leaves out all from there on"
         if card in shown:
             return [], f"card {card.index} is named twice"
         shown.append(card)

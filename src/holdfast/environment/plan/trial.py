@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.environment.interpreter import with_own_python
 from holdfast.environment.scratch import started_inside
 from holdfast.errors import UsageError
 from holdfast.memory_errors import place_of_memory_text
@@ -78,7 +79,7 @@ def words_for(command: Sequence[str]) -> list[str]:
     """A command as it is, or the program that trains what `package.module:factory` makes."""
     if len(command) == 1 and ":" in command[0] and not Path(command[0]).exists():
         return [sys.executable, "-m", "holdfast.environment.plan.factory", command[0]]
-    return list(command)
+    return with_own_python(command)
 
 
 def _run(asked: Asked, environment: dict[str, str]) -> tuple[int | None, str]:

@@ -1,8 +1,8 @@
 """Keep good checkpoints from being overwritten: with NaN, or after a restart. Imported when that first happens.
 
 A checkpoint with NaN gets another name. While a restarted script is fast-forwarded, its saves replace nothing: they would hold
-the state of a later step. The best checkpoint of the earlier attempt is set aside before its first overwrite, because the script has
-forgotten how good it was.
+the state of a later step. The best checkpoint of the earlier attempt is set aside before its first overwrite, because the
+script has forgotten how good it was.
 
 A training that saves NaN is dead, so the time to verify the old file does not matter. Still, a file over 2 GiB is checked by its
 structure only: protecting a bad file costs a second name, losing a good one costs the training.

@@ -28,7 +28,7 @@ def check(pid: int) -> psutil.Process:
     if ended or pid == os.getpid():
         raise CannotAttach(f"process {pid} has ended." if ended else "this is the process that asks.", fix=_FIX_PYTHON)
     if process.status() == psutil.STATUS_STOPPED:
-        raise CannotAttach(f"process {pid} is stopped.", fix=f"let it go on first: kill -CONT {pid}")
+        raise CannotAttach(f"process {pid} is stopped.", fix=f"continue it first: kill -CONT {pid}")
     facts = facts_about(pid)
     if facts.owner is not None:
         raise CannotAttach(f"process {pid} belongs to {facts.owner}.", fix=f"run this as {facts.owner}, or as root")

@@ -11,7 +11,7 @@ from typing import Any, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.probe.serve.reply import Denied, Json, Reply, Request, Stream
+from holdfast.probe.serve.reply import Denied, Json, Page, Reply, Request, Stream
 from holdfast.probe.serve.routes import find_route
 from holdfast.probe.serve.server import Server
 from holdfast.probe.serve.tokens import find
@@ -127,9 +127,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if isinstance(reply, Stream):
             self._send_stream(reply)
             return
-        content = json.dumps(reply.content, ensure_ascii=False, default=str).encode(errors="replace")
-        self.send_response(reply.status)
-        self.send_header("Content-Type", "application/json")
+        if isinstance(reply, Page):
+            text, status, kind = reply.html, 200, "text/html; charset=utf-8"
+        else:
+            text, status, kind = json.dumps(reply.content, ensure_ascii=False, default=str), reply.status, "application/json"
+        content = text.encode(errors="replace")
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         if self.close_connection:
             self.send_header("Connection", "close")

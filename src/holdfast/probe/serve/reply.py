@@ -31,6 +31,13 @@ class Json:
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """An answer for a browser."""
+
+    html: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
     """An answer that is written piece by piece."""
 
@@ -38,7 +45,7 @@ class Stream:
     kind: str = "application/vnd.apache.arrow.stream"
 
 
-Reply = Json | Stream
+Reply = Json | Page | Stream
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from holdfast.probe.cluster import mark_of
 from holdfast.probe.glance import look
 from holdfast.probe.serve import inside, tables
 from holdfast.probe.serve.reply import Denied, Json, Reply, Request
+from holdfast.probe.serve.root import root
 from holdfast.probe.state import read_state
 from holdfast.version import __version__
 
@@ -74,6 +75,7 @@ def _whole(request: Request, option: str, usual: int) -> int:
 
 
 ROUTES = (
+    Route("GET", r"/", root, open_to_all=True),
     Route("GET", r"/v1/hello", hello, open_to_all=True),
     Route("GET", r"/v1/runs", runs),
     Route("GET", r"/v1/states", states),

@@ -97,7 +97,7 @@ def add_to_file(path: Path, *, name: str = "", read_only: bool = False) -> Token
 
 def _check_private(path: Path, status: os.stat_result) -> None:
     if status.st_uid not in (os.getuid(), 0) or not stat.S_ISREG(status.st_mode):
-        raise UsageError(f"{path} belongs to another user, or is no file.", fix=_NEW)
+        raise UsageError(f"{path} belongs to another user, or is not a file.", fix=_NEW)
     if status.st_mode & 0o077:
         raise UsageError(f"other users can read {path}, and with it every run it opens.", fix=f"chmod 600 {path}")
 

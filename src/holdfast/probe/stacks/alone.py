@@ -79,7 +79,7 @@ def _locked(look: Look, one: ProcessStacks) -> Verdict | None:
     round_ = circle(found)
     if len(round_) > 1:
         parts = [f"{_name(w.thread)} waits for {_lock(w)} in {place(w.frame)}, {_since(w, now=False)}" for w in round_]
-        say = f"{_whose(one)}deadlock: {'; '.join(parts)}. Neither can go on.{look.silent(one)}"
+        say = f"{_whose(one)}deadlock: {'; '.join(parts)}. Neither can continue.{look.silent(one)}"
         lines = [{"thread": w.thread.name, "lock": w.lock, "file": w.frame.file, "line": w.frame.line} for w in round_]
         return _verdict("hang", say, one, round_[0].thread, round_[0].frame, {"kind": "deadlock", "waits": lines})
     mine = next((wait for wait in found if wait.thread is one.main), None)

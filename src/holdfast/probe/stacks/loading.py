@@ -76,7 +76,7 @@ def _of_workers(look: Look, one: ProcessStacks) -> Verdict:
     for worker in workers:
         if worker.state == STOPPED:
             say = f"{one.role} waits for its loader: worker {worker.worker} (process {worker.pid}) is stopped (SIGSTOP)."
-            again = f" kill -CONT {worker.pid} lets it go on."
+            again = f" kill -CONT {worker.pid} continues it."
             return _blame(one, worker, say + again, {"kind": "stopped", "worker": worker.worker})
     dead = [worker for worker in workers if worker.state == "gone"]
     if dead:

@@ -71,7 +71,7 @@ def _paused(look: Look) -> Verdict | None:
         frame = user_frame(main)
         progress = look.progress(one.rank)
         if progress is not None and progress.doing == "paused":
-            say = f"{one.role} was paused from outside{look.since(one, 'paused')}: holdfast continue -t {one.pid} lets it go on."
+            say = f"{one.role} was paused from outside{look.since(one, 'paused')}: holdfast continue -t {one.pid} continues it."
             return Verdict("paused", say, one.pid, one.rank, main.name, frame, {"kind": "paused"})
         if in_debugger(main):
             where = f" in {place(frame)}" if frame is not None else ""

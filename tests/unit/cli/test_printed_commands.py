@@ -1,0 +1,89 @@
+"""Every command that Holdfast prints can be pasted: its verb is there, and takes those options and that many words."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from holdfast_run import typed
+
+import holdfast
+from holdfast.cli.app import app
+from holdfast.cli.run import _parser
+from holdfast.signals.run_folder import RunFolder
+
+VERBS = typer.main.get_command(app)
+SOURCE = Path(holdfast.__file__).parent
+COMMAND = re.compile(r"(?<![\w./@-])holdfast ((?:checkpoints )?[a-z]+)((?: (?:-t (?!…)\S+|--?[a-z][a-z-]*|‹›))*)")
+NAMES = (  # every verb that is about a run, with what else it needs
+    *("ps", "tail --once", "journal", "diagnose", "tables", "backtrace", "replay"),
+    *("pause", "continue", "cleanup", "repl", "save"),
+    *("checkpoints list", "checkpoints verify", "checkpoints inspect", "checkpoints choose"),
+)
+WITH_WORDS = (("query", "select 1"), ("eval", "1"), ("set", "lr=1"), ("undo", "1"))
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """All texts in the source, what is filled in as ‹›."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if COMMAND.search(source) is None and "holdfast {" not in source:
+            continue
+        tree = ast.parse(source)
+        inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                parts = (str(part.value) if isinstance(part, ast.Constant) else "‹›" for part in node.values)
+                yield path.name, "".join(parts)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+                yield path.name, node.value
+
+
+@cache
+def verb_of(name: str) -> Any:
+    found: Any = VERBS
+    for word in name.split():
+        found = getattr(found, "commands", {}).get(word)
+    return found
+
+
+def printed() -> list[tuple[str, str, str]]:
+    found = [(file, match[1], match[2]) for file, text in texts() for match in COMMAND.finditer(text)]
+    return sorted({one for one in found if one[1].split()[0] not in ("is", "has", "and", "was", "can", "keeps", "in", "itself")})
+
+
+def problem_of(verb: str, rest: str) -> str | None:
+    command = verb_of(verb) or verb_of(verb.split()[0])
+    if command is None:
+        return "there is no such verb"
+    known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {"-h", "--help"}
+    known |= set(_parser()._option_string_actions) if verb == "run" else set()
+    if wrong := [option for option in re.findall(r"(?<= )--?[a-z][a-z-]*", rest) if option not in known]:
+        return f"it has no option {wrong[0]}"
+    words = "‹›" in re.sub(r"-t \S+|--[a-z-]+ ‹›", "", rest) and verb not in ("run", "checkpoints")
+    takes = any(one.param_type_name == "argument" for one in command.params)
+    return "it takes no words" if words and not takes else None
+
+
+def test_a_printed_command_is_one_that_holdfast_takes() -> None:
+    found = printed()
+    assert len(found) > 60 and ("restarts.py", "backtrace", " ‹›") in found
+    assert [(*one, problem) for one in found if (problem := problem_of(*one[1:])) is not None] == []
+
+
+@pytest.mark.parametrize("words", [*NAMES, *(" ".join(words) for words in WITH_WORDS)])
+def test_a_run_is_named_by_its_place_and_with_t_in_every_verb(words: str, tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "runs", "alpha", started=1.0, ended=2.0, exit_code=0)
+    RunFolder.create(tmp_path / "runs", "beta", started=3.0, ended=4.0, exit_code=0)
+    verb, own = next(((verb, [word]) for verb, word in WITH_WORDS if words.startswith(f"{verb} ")), (words, []))
+    by_place = typed(*verb.split(), "alpha", *own, folder=tmp_path)
+    with_t = typed(*verb.split(), *own, "-t", "alpha", folder=tmp_path)
+    assert by_place == with_t and "no such option" not in by_place.stderr and "extra argument" not in by_place.stderr
+    wrong = typed(*verb.split(), "nobody", *own, folder=tmp_path)
+    assert wrong.returncode == 2 and "nobody" in wrong.stderr
