@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.earlier import Earlier
 
 HEALTHY, WATCH, ILL, SHORT = "healthy", "watch", "ill", "too-short"
-_OF_REMARK = 0.5  # how sure the cause of a mere remark must be to be named
 _SEVERITIES = ("info", "warning", "critical")
 _LAST = 8  # points, of which most are finite in a training that goes on; a bad batch may be among them
 _TOGETHER_STEPS, _TOGETHER_SHARE = 200, 0.05  # findings that begin so close to each other are one thing
@@ -29,8 +28,13 @@ class Episode:
     """Findings that began together, and their causes, most likely first."""
 
     findings: tuple[Finding, ...]
-    diagnoses: tuple[Ranked, ...] = ()
+    considered: tuple[Ranked, ...] = ()  # all that may explain them
     done: tuple[Done, ...] = ()  # what Holdfast did about it
+
+    @property
+    def diagnoses(self) -> tuple[Ranked, ...]:
+        """The causes that are sure enough to be named; of an info, the first only."""
+        return tuple(one for one in self.considered[: None if self.severity else 1] if one.stated)
 
     @property
     def severity(self) -> int:
@@ -111,7 +115,6 @@ def check_up(
     for group in _together(findings, curves.steps):
         told = [finding for finding in group if finding.severity != "info"]
         causes = rank(told or group, curves, around=around, name=name, live=live, earlier=before)
-        causes = causes if told else [one for one in causes[:1] if one.confidence >= _OF_REMARK]
         acted = done_about({one.code for one in group}, min(one.onset for one in group), done)
         episodes.append(Episode(tuple(sorted(group, key=lambda one: -_SEVERITIES.index(one.severity))), tuple(causes), acted))
     return Checkup(curves=curves, episodes=tuple(sorted(episodes, key=lambda episode: -episode.severity)))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.diagnosis.checkup import Episode
 from holdfast.diagnosis.done import Done, all_done
 from holdfast.diagnosis.of_run import check_up_run
 from holdfast.errors import HoldfastError
@@ -18,13 +19,17 @@ _ALL = 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raised:
-    """A finding; without a time it is of the check-up after the end. `cause` is the first that the check-up names."""
+    """A finding; without a time it is of the check-up after the end.
+
+    `cause` is the first that the check-up names; `causes` are all that it considered, each with its score.
+    """
 
     code: str
     severity: str
     step: int | None
     time: float | None = None
     cause: str | None = None
+    causes: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +64,21 @@ def read_told(run: RunFolder) -> Told:
 def _with_causes(run: RunFolder, rows: Iterable[Mapping[str, Any]]) -> list[Raised]:
     """The journal's findings first, then those that only the check-up has."""
     live = [_raised(row) for row in rows if row.get("kind") == "finding" and row.get("code")]
-    causes: dict[str, str] = {}
+    episodes: dict[str, Episode] = {}
     later: list[Raised] = []
     known = {one.code for one in live}
     with contextlib.suppress(HoldfastError, OSError):
         for episode in check_up_run(run).episodes:
             for finding in episode.findings:
-                if episode.diagnoses:
-                    causes[finding.code] = episode.diagnoses[0].cause.code
+                episodes[finding.code] = episode
                 if finding.code not in known:
                     later.append(Raised(code=finding.code, severity=finding.severity, step=finding.step))
-    return [replace(one, cause=causes.get(one.code)) for one in (*live, *later)]
+    return [_explained(one, episodes[one.code]) if one.code in episodes else one for one in (*live, *later)]
+
+
+def _explained(raised: Raised, episode: Episode) -> Raised:
+    causes = tuple((one.cause.code, round(one.score, 2)) for one in episode.considered)
+    return replace(raised, cause=episode.diagnoses[0].cause.code if episode.diagnoses else None, causes=causes)
 
 
 def _raised(row: Mapping[str, Any]) -> Raised:
