@@ -41,6 +41,7 @@ class Told:
     reached: int = 0  # steps of the training, as if nothing had been made twice
     made: int = 0  # steps in all attempts together
     undone: int = 0  # updates that were skipped, or lost by going back
+    began_again: int = 0  # steps of earlier processes of which the last one kept nothing: it began from the start
     saved: tuple[str, ...] = ()  # files
 
 
@@ -50,11 +51,12 @@ def read_told(run: RunFolder) -> Told:
     recordings = run.recordings()
     first = [one for one in recordings if one.rank == recordings[0].rank]
     made = [_steps_of(one) for one in first]
-    done = tuple(all_done(rows))
+    done, start = tuple(all_done(rows)), _start(first, made, rows)
     return Told(
         raised=tuple(_with_causes(run, rows)),
         done=done,
-        reached=_reached(first, made, rows),
+        reached=start + made[-1][2] - made[-1][1] if made else 0,
+        began_again=_made_before(first, made) if start == 0 else 0,
         made=sum(count for count, _, _ in made),
         undone=len(_undone(rows)),
         saved=tuple(dict.fromkeys(str(row["path"]) for row in rows if row.get("event") == "saved" and row.get("path"))),
@@ -77,8 +79,10 @@ def _with_causes(run: RunFolder, rows: Iterable[Mapping[str, Any]]) -> list[Rais
 
 
 def _explained(raised: Raised, episode: Episode) -> Raised:
-    causes = tuple((one.cause.code, round(one.score, 2)) for one in episode.considered)
-    return replace(raised, cause=episode.diagnoses[0].cause.code if episode.diagnoses else None, causes=causes)
+    """With the causes that explain this very finding; beside it there may be others."""
+    causes = tuple((one.cause.code, round(one.score, 2)) for one in episode.considered if raised.code in one.findings)
+    named = [one.cause.code for one in episode.diagnoses if raised.code in one.findings]
+    return replace(raised, cause=named[0] if named else None, causes=causes)
 
 
 def _raised(row: Mapping[str, Any]) -> Raised:
@@ -97,16 +101,21 @@ def _steps_of(recording: Recording) -> tuple[int, int, int]:
     return (len(steps), int(steps[0]), int(steps.max()) + 1) if len(steps) else (0, 0, 0)
 
 
-def _reached(recordings: list[Recording], made: list[tuple[int, int, int]], rows: Iterable[Mapping[str, Any]]) -> int:
-    """Where the last training ended. One that went on from a checkpoint by itself counts from zero: then that is added."""
+def _start(recordings: list[Recording], made: list[tuple[int, int, int]], rows: Iterable[Mapping[str, Any]]) -> int:
+    """The step that the last training went on from. One that resumed from a checkpoint by itself counts from zero."""
     if not recordings:
         return 0
-    _, first, end = made[-1]
-    if first > 0:
-        return end
+    if (first := made[-1][1]) > 0:
+        return first
     mine = [row for row in rows if row.get("event") == "resumed" and row.get("recording") == recordings[-1].name]
     before = (mine[-1].get("before") or {}).get("step") if mine else None
-    return end + (before if isinstance(before, int) else 0)
+    return before if isinstance(before, int) else 0
+
+
+def _made_before(recordings: list[Recording], made: list[tuple[int, int, int]]) -> int:
+    """Steps of processes before the last one."""
+    pids = [one.info().get("pid") for one in recordings]
+    return sum(count for pid, (count, _, _) in zip(pids, made, strict=True) if pid != pids[-1])
 
 
 def _undone(rows: Iterable[Mapping[str, Any]]) -> set[int]:
