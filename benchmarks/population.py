@@ -51,7 +51,7 @@ CLEARLY, BAR = 0.8, {"likely": LIKELY, "possible": POSSIBLE}
 SECONDS = 150.0
 CALIBRATION, EDGES = (
     Path(confidence.__file__).with_name("calibration.py"),
-    (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.3, 9.0),
+    (0.0, 0.35, 0.75, 9.0),
 )
 
 
