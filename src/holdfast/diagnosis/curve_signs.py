@@ -67,7 +67,7 @@ def _of_rate(curves: Curves, onset: int | None, until: int | None) -> Iterable[S
         yield "lr-decayed", f"the schedule had brought the learning rate down to {last:.3g}, from {peak:.3g}"
     elif len(rate) > 3 and float(np.ptp(rate)) < 0.01 * peak:
         yield "lr-constant", f"the learning rate was {last:.3g} all the time until then"
-    if onset is not None:
+    if onset is not None and not jumped:
         before = curve.values[curve.steps <= onset]
         if len(before) > 1 and before[-1] >= 0.9 * before.max() and before[0] < 0.5 * before.max():
             yield "lr-rising", f"the learning rate had just been raised to {before[-1]:.3g}"
