@@ -141,7 +141,7 @@ def table(scores: Sequence[Score]) -> Table:
     from rich.table import Table
 
     shown = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
-    for name, width in (("fault", 22), ("at", 6), ("seen, and first cause", 34), ("done", 14), ("survived", 8)):
+    for name, width in (("fault", 22), ("at", 6), ("seen, and first cause", 34), ("done", 13), ("survived", 9)):
         shown.add_column(name, max_width=width, overflow="fold", justify="right" if name == "at" else "left")
     for name in ("metric", "lost"):
         shown.add_column(name, no_wrap=True, justify="right")
