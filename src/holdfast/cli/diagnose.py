@@ -302,7 +302,7 @@ def _tell_cause(console: Console, ranked: Ranked, *, first: bool, everything: bo
     from rich.text import Text
 
     words = ranked.cause.code.replace("-", " ")
-    head = Text.assemble("likely cause: " if first else "or: ", (words, "bold"), (f" ({100 * ranked.confidence:.0f} %)", "dim"))
+    head = Text.assemble(f"{ranked.stated} cause: " if first else f"or, {ranked.stated}: ", (words, "bold"))
     because = "; ".join((ranked.cause.because.rstrip("."), *ranked.because))
     console.print(Padding(head.append(f": {because}"), (0, 0, 0, 2), expand=False))
     for fix in ranked.fixes if everything else ranked.fixes[:2]:

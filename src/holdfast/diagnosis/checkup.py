@@ -18,9 +18,14 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.earlier import Earlier
 
 HEALTHY, WATCH, ILL, SHORT = "healthy", "watch", "ill", "too-short"
-_OF_REMARK = 0.5  # how sure the cause of a mere remark must be to be named
 _SEVERITIES = ("info", "warning", "critical")
 _LAST = 8  # points, of which most are finite in a training that goes on; a bad batch may be among them
+_OF_MACHINE = frozenset(  # what the machine does, and not what is learned
+    {
+        *("slow-loading", "slow-step", "low-gpu-utilisation", "computing-on-cpu", "recompilation", "straggler"),
+        *("host-memory-growth", "gpu-memory-growth", "tracker-unreachable"),
+    }
+)
 _TOGETHER_STEPS, _TOGETHER_SHARE = 200, 0.05  # findings that begin so close to each other are one thing
 
 
@@ -29,8 +34,13 @@ class Episode:
     """Findings that began together, and their causes, most likely first."""
 
     findings: tuple[Finding, ...]
-    diagnoses: tuple[Ranked, ...] = ()
+    considered: tuple[Ranked, ...] = ()  # all that may explain them
     done: tuple[Done, ...] = ()  # what Holdfast did about it
+
+    @property
+    def diagnoses(self) -> tuple[Ranked, ...]:
+        """The causes that are sure enough to be named; of an info, the first only."""
+        return tuple(one for one in self.considered[: None if self.severity else 1] if one.stated)
 
     @property
     def severity(self) -> int:
@@ -111,7 +121,6 @@ def check_up(
     for group in _together(findings, curves.steps):
         told = [finding for finding in group if finding.severity != "info"]
         causes = rank(told or group, curves, around=around, name=name, live=live, earlier=before)
-        causes = causes if told else [one for one in causes[:1] if one.confidence >= _OF_REMARK]
         acted = done_about({one.code for one in group}, min(one.onset for one in group), done)
         episodes.append(Episode(tuple(sorted(group, key=lambda one: -_SEVERITIES.index(one.severity))), tuple(causes), acted))
     return Checkup(curves=curves, episodes=tuple(sorted(episodes, key=lambda episode: -episode.severity)))
@@ -139,12 +148,14 @@ def _once(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _together(findings: Iterable[Finding], length: int) -> list[list[Finding]]:
-    """Findings by when they began. Remarks stay with what happened beside them."""
+    """Findings by when they began, those of the machine apart. An info stays with what happened beside it, else it is alone."""
     groups: list[list[Finding]] = []
     close = max(_TOGETHER_SHARE * length, min(_TOGETHER_STEPS, 0.25 * length))
-    for finding in sorted(findings, key=lambda one: one.onset):
-        if groups and finding.onset - groups[-1][0].onset <= close:
+    for finding in sorted(findings, key=lambda one: (one.code in _OF_MACHINE, one.onset)):
+        last = groups[-1][0] if groups else finding
+        if groups and finding.onset - last.onset <= close and (finding.code in _OF_MACHINE) == (last.code in _OF_MACHINE):
             groups[-1].append(finding)
         else:
             groups.append([finding])
-    return groups
+    alone = [[one] for group in groups for one in group if all(other.severity == "info" for other in group)]
+    return [group for group in groups if any(one.severity != "info" for one in group)] + alone

@@ -16,7 +16,9 @@ _HUGE_RATE = 0.5
 _STILL = 0.02  # of the whole fall, in the last tenth
 _SMOOTHER = 5.0
 _BETWEEN = ("metric-collapse", "metric-decline")  # they began somewhere between two evaluations
-_JUMP, _HELD, _NEAR_STEPS = 3.0, 5, 20  # times, points before it, steps
+_LASTING = ("loss-plateau", "not-learning", "underfitting", "overfitting", "loss-oscillation")  # all that came before counts
+_EARLY_STEPS, _EARLY_SHARE = 100, 0.1  # of the run
+_JUMP, _RESTART, _HELD, _NEAR_STEPS = 3.0, 1.5, 5, 20  # times, times what it was at most, points before it, steps
 _MOMENTUM = 20.0  # times one update, that it comes to with the updates after it
 _WEIGHTS = 0.3  # of a logarithm: the norm of all weights changes by a third between two samples
 _SLOW = 0.2  # share of the step that may go by in waiting for data
@@ -25,9 +27,11 @@ _SLOW = 0.2  # share of the step that may go by in waiting for data
 def signs_of(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
     """The signs that are present."""
     onset = min((finding.onset for finding in findings), default=None)
-    until = max((finding.step if finding.code in _BETWEEN else finding.onset for finding in findings), default=None)
+    late = (*_BETWEEN, *_LASTING)
+    until = max((finding.step if finding.code in late else finding.onset for finding in findings), default=None)
     found = [
         *_of_rate(curves, onset, until),
+        *_of_beginning(curves, onset),
         *_of_norm(curves, onset),
         *_of_losses(curves),
         *_of_metrics(curves),
@@ -51,30 +55,42 @@ def _of_rate(curves: Curves, onset: int | None, until: int | None) -> Iterable[S
         return
     curve = curve.finite()
     rate = curve.values
-    peak, last = float(rate.max()), float(rate[-1])
     jumped = [] if onset is None or until is None else list(_of_jump(curve, onset, until))
     yield from jumped
-    by_then = rate[: max(1, int(np.searchsorted(curve.steps, until, side="right")))] if until is not None else rate
-    if (reached := float(by_then.max())) >= _HUGE_RATE:
-        yield "lr-huge", f"the learning rate was {reached:g}"
-    if peak == 0.0:
+    rate = rate[: max(1, int(np.searchsorted(curve.steps, until, side="right")))] if until is not None else rate
+    peak, last = float(rate.max()), float(rate[-1])  # until then: what came after it caused nothing
+    if peak >= _HUGE_RATE:
+        yield "lr-huge", f"the learning rate was {peak:g}"
+    if float(curve.values.max()) == 0.0:
         yield "lr-zero", "the learning rate is 0"
     elif last < 0.05 * peak and not jumped:
-        yield "lr-decayed", f"the schedule has brought the learning rate down to {last:.3g}, from {peak:.3g}"
+        yield "lr-decayed", f"the schedule had brought the learning rate down to {last:.3g}, from {peak:.3g}"
     elif len(rate) > 3 and float(np.ptp(rate)) < 0.01 * peak:
-        yield "lr-constant", f"the learning rate is {last:.3g} all the time"
-    if onset is not None:
-        before = curve.steps <= onset
-        if before.sum() > 1 and rate[before[: len(rate)]][-1] >= 0.9 * peak and rate[0] < 0.5 * peak:
-            yield "lr-rising", f"the learning rate had just been raised to {peak:.3g}"
+        yield "lr-constant", f"the learning rate was {last:.3g} all the time until then"
+    if onset is not None and not jumped:
+        before = curve.values[curve.steps <= onset]
+        if len(before) > 1 and before[-1] >= 0.9 * before.max() and before[0] < 0.5 * before.max():
+            yield "lr-rising", f"the learning rate had just been raised to {before[-1]:.3g}"
+
+
+def _of_beginning(curves: Curves, onset: int | None) -> Iterable[Sign]:
+    """Whether it began early in the run, and whether the learning rate was warmed up until then."""
+    first = _first_step(curves)
+    if onset is None or onset - first > min(_EARLY_STEPS, _EARLY_SHARE * curves.steps):
+        return
+    yield "begins-early", ""
+    curve = next(iter(curves.of("lr")), None)
+    if curve is not None and len(curve := curve.finite()) > 1 and curve.values[0] < 0.5 * curve.values.max():
+        yield "lr-warmed-up", ""
 
 
 def _of_jump(curve: Curve, onset: int, until: int) -> Iterable[Sign]:
-    """A learning rate that was raised at once, shortly before; one that had only just begun was warmed up."""
+    """A learning rate that was raised at once, shortly before, to where it had not been: a warm restart comes back to it."""
     near = max(_NEAR_STEPS, (int(curve.steps[-1]) - int(curve.steps[0])) // 50)
     for place in range(_HELD, len(curve)):
         then, now, step = float(curve.values[place - 1]), float(curve.values[place]), int(curve.steps[place])
-        if onset - near <= step <= until + near // 4 and now > _JUMP * then > 0:
+        known = float(curve.values[:place].max())
+        if onset - near <= step <= until + near // 4 and now > _JUMP * then > 0 and now > _RESTART * known:
             yield "lr-jumped", f"the learning rate jumped from {then:.3g} to {now:.3g} at step {step:,}"
             return
 

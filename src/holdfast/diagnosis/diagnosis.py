@@ -76,6 +76,7 @@ def signs(
         "before-any-update": onset == 0 and any(code.startswith("non-finite") for code in codes) and bool(around),
         "input-non-finite": "non-finite-input" in codes,
         "stays-bad": "non-finite-weights" in codes,
+        "clipped": evidence.get("clip_norm") is not None,
         "not-clipped": "gradient-explosion" in codes and evidence.get("clip_norm") is None,
     }
     found |= dict.fromkeys(signs_of_findings(findings), True)

@@ -12,7 +12,7 @@ _KILL_TOLD = re.compile(r"SIGKILL|[Ss]ignal 9\b|exitcode\W+-9\b")
 _MISMATCH_TOLD = re.compile(r"mismatch|doesn't match expected size|preamble|monitoredBarrier")
 _PEER_TOLD = re.compile(r"closed by (?:remote )?peer|reset by peer|ncclRemoteError|remote process exited")
 _ALLOWED = re.compile(r"([\d.]+ [KMGT]iB) allowed")
-_EVEN, _ROOM = 1.1, 0.5  # times the memory at first; of the machine's memory
+_EVEN, _GREW, _ROOM = 1.1, 1.5, 0.5  # times the memory at first, twice; of the machine's memory
 _REFUSED = re.compile(r"\b40[13]\b|unauthori[sz]ed|forbidden|permission|api[_ ]?key|login", re.IGNORECASE)
 _CRASHES, _KILLED, _TERMINATED = (132, 134, 135, 136, 139), 137, 143  # exit codes: 128 and the number of a signal
 
@@ -44,7 +44,9 @@ def of_host_memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     first, last, machine = (float(evidence.get(name) or 0) for name in ("memory_first", "memory_last", "machine_memory"))
     if evidence.get("workers") == 0:
         yield "no-loader-workers", "the loader has no workers"
-    if 0 < last < _EVEN * first:
+    if last > _GREW * first > 0:
+        yield "memory-grows", f"its memory went from {size(first)} to {size(last)}"
+    elif 0 < last < _EVEN * first:
         yield "memory-was-even", f"its memory had not grown: {size(first)} at first, {size(last)} at last"
     if evidence.get("killed_for_memory") is None and 0 < last < _ROOM * machine:
         yield "machine-had-room", f"it held {size(last)} of the machine's {size(machine)}"

@@ -68,9 +68,7 @@ def _cause(ranked: Ranked) -> str:
     because = "; ".join((ranked.cause.because.rstrip("."), *ranked.because))
     fixes = "".join(f"<li>{_text(fix.words)}{_setting(fix.setting, fix.op, fix.value)}</li>" for fix in ranked.fixes)
     name = ranked.cause.code.replace("-", " ")
-    return (
-        f"<p><b>{_text(name)}</b> <span class=soft>({100 * ranked.confidence:.0f} %)</span>: {_text(because)}</p><ul>{fixes}</ul>"
-    )
+    return f"<p><b>{_text(name)}</b> <span class=soft>({ranked.stated})</span>: {_text(because)}</p><ul>{fixes}</ul>"
 
 
 def _setting(setting: str | None, op: str | None, value: object) -> str:

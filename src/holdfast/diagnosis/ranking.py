@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.causes import CAUSES, Cause, Fix
+from holdfast.diagnosis.confidence import probability, stated
 from holdfast.diagnosis.curve_signs import signs_of
 from holdfast.diagnosis.diagnosis import signs
 from holdfast.diagnosis.journal_signs import signs_of_journal
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _FOR, _AGAINST = 0.25, 0.3  # how much one sign moves the confidence
 _MORE = 0.05  # for each further finding that it explains
-_MOST, _LEAST = 0.95, 0.15
+_LEAST = 0.15
 _AT_MOST = 5
 
 
@@ -28,13 +29,24 @@ class Ranked:
     """A cause, how sure it is, and what speaks for it."""
 
     cause: Cause
-    confidence: float
+    score: float  # by which causes are ranked
+    first: bool = False  # of those that explain the same findings
     because: tuple[str, ...]
     findings: tuple[str, ...]
     name: str | None = None  # of the run, where commands can be given for it
     live: bool = False  # whether it can be asked to change something
     back: tuple[Fix, ...] = ()  # to the settings of an earlier run that was good
     present: frozenset[str] = frozenset()  # the signs of the run
+
+    @property
+    def confidence(self) -> float:
+        """How often such a cause was right where the truth is known."""
+        return probability(self.cause.code, self.score, first=self.first)
+
+    @property
+    def stated(self) -> str:
+        """The same in a word: `likely`, `possible`, or nothing, and then it is not named."""
+        return stated(self.cause.code, self.score, first=self.first)
 
     @property
     def fixes(self) -> tuple[Fix, ...]:
@@ -82,10 +94,10 @@ def rank(
     if "lr-jumped" in present:  # what came of that explains nothing, and updates were usual only before
         present = {sign: words for sign, words in present.items() if sign not in ("explained", "updates-usual")}
     ranked = [one for cause in CAUSES if (one := _judged(cause, findings, present, name)) is not None]
-    ranked = [replace(one, live=live) for one in ranked]
     if earlier is not None:
         ranked = [replace(one, back=earlier.fixes()) if set(one.cause.signs) & since_good.keys() else one for one in ranked]
-    return sorted(ranked, key=lambda one: -one.confidence)[:_AT_MOST]
+    ranked = sorted(ranked, key=lambda one: -one.score)[:_AT_MOST]
+    return [replace(one, live=live, first=place == 0) for place, one in enumerate(ranked)]
 
 
 def _judged(cause: Cause, findings: Sequence[Finding], present: Mapping[str, str], name: str | None) -> Ranked | None:
@@ -95,9 +107,8 @@ def _judged(cause: Cause, findings: Sequence[Finding], present: Mapping[str, str
         return None
     speaks_for = [sign for sign in cause.signs if sign in present]
     against = [sign for sign in cause.against if sign in present]
-    confidence = cause.likely + _FOR * len(speaks_for) - _AGAINST * len(against) + _MORE * (len(explains) - 1)
-    if confidence < _LEAST:
+    score = cause.likely + _FOR * len(speaks_for) - _AGAINST * len(against) + _MORE * (len(explains) - 1)
+    if score < _LEAST:
         return None
     because = tuple(words for sign in speaks_for if (words := present[sign]))
-    sure = min(_MOST, confidence)
-    return Ranked(cause=cause, confidence=sure, because=because, findings=explains, name=name, present=frozenset(present))
+    return Ranked(cause=cause, score=score, because=because, findings=explains, name=name, present=frozenset(present))

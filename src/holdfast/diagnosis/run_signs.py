@@ -220,7 +220,7 @@ _STANDS = {  # what the stacks of a hang showed
     "no-workers": ("workers-fewer", "the loader's workers are gone"),
     "worker": ("worker-stands", "the worker is there, and stands in its own code"),
     "loading": ("worker-stands", "the batch is made in the main process"),
-    "deadlock": ("locks-wait", "threads wait for each other's locks"),
+    "deadlock": ("locks-wait", "two threads wait for each other"),
     "lock": ("locks-wait", "a thread waits for a lock"),
     "loop": ("computes-on", "it computes, and does not come to an end"),
     "gil": ("computes-on", "compiled code holds the interpreter lock"),
@@ -232,7 +232,9 @@ _STANDS = {  # what the stacks of a hang showed
 
 def _hung(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     sign = _STANDS.get(str(evidence.get("kind")))
-    if sign is not None:
+    if evidence.get("lock_in_c"):
+        yield "locks-wait", "compiled code waits for a lock or a signal of another thread"
+    elif sign is not None:
         yield sign
     missing = _STANDS.get(str(evidence.get("missing_kind")))
     if missing is not None:

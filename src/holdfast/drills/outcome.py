@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.diagnosis.checkup import Episode
 from holdfast.diagnosis.done import Done, all_done
 from holdfast.diagnosis.of_run import check_up_run
 from holdfast.errors import HoldfastError
@@ -18,13 +19,17 @@ _ALL = 1 << 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raised:
-    """A finding; without a time it is of the check-up after the end. `cause` is the first that the check-up names."""
+    """A finding; without a time it is of the check-up after the end.
+
+    `cause` is the first that the check-up names; `causes` are all that it considered, each with its score.
+    """
 
     code: str
     severity: str
     step: int | None
     time: float | None = None
     cause: str | None = None
+    causes: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +41,7 @@ class RunOutcome:
     reached: int = 0  # steps of the training, as if nothing had been made twice
     made: int = 0  # steps in all attempts together
     undone: int = 0  # updates that were skipped, or lost by going back
+    began_again: int = 0  # steps of earlier processes of which the last one kept nothing: it began from the start
     saved: tuple[str, ...] = ()  # files
 
 
@@ -45,11 +51,12 @@ def read_outcome(run: RunFolder) -> RunOutcome:
     recordings = run.recordings()
     first = [one for one in recordings if one.rank == recordings[0].rank]
     made = [_steps_of(one) for one in first]
-    done = tuple(all_done(rows))
+    done, start = tuple(all_done(rows)), _start(first, made, rows)
     return RunOutcome(
         raised=tuple(_with_causes(run, rows)),
         done=done,
-        reached=_reached(first, made, rows),
+        reached=start + made[-1][2] - made[-1][1] if made else 0,
+        began_again=_made_before(first, made) if start == 0 else 0,
         made=sum(count for count, _, _ in made),
         undone=len(_undone(rows)),
         saved=tuple(dict.fromkeys(str(row["path"]) for row in rows if row.get("event") == "saved" and row.get("path"))),
@@ -59,17 +66,23 @@ def read_outcome(run: RunFolder) -> RunOutcome:
 def _with_causes(run: RunFolder, rows: Iterable[Mapping[str, Any]]) -> list[Raised]:
     """The journal's findings first, then those that only the check-up has."""
     live = [_raised(row) for row in rows if row.get("kind") == "finding" and row.get("code")]
-    causes: dict[str, str] = {}
+    episodes: dict[str, Episode] = {}
     later: list[Raised] = []
     live_codes = {one.code for one in live}
     with contextlib.suppress(HoldfastError, OSError):
         for episode in check_up_run(run).episodes:
             for finding in episode.findings:
-                if episode.diagnoses:
-                    causes[finding.code] = episode.diagnoses[0].cause.code
+                episodes[finding.code] = episode
                 if finding.code not in live_codes:
                     later.append(Raised(code=finding.code, severity=finding.severity, step=finding.step))
-    return [replace(one, cause=causes.get(one.code)) for one in (*live, *later)]
+    return [_explained(one, episodes[one.code]) if one.code in episodes else one for one in (*live, *later)]
+
+
+def _explained(raised: Raised, episode: Episode) -> Raised:
+    """With the causes that explain this very finding; beside it there may be others."""
+    causes = tuple((one.cause.code, round(one.score, 2)) for one in episode.considered if raised.code in one.findings)
+    named = [one.cause.code for one in episode.diagnoses if raised.code in one.findings]
+    return replace(raised, cause=named[0] if named else None, causes=causes)
 
 
 def _raised(row: Mapping[str, Any]) -> Raised:
@@ -88,16 +101,21 @@ def _steps_of(recording: Recording) -> tuple[int, int, int]:
     return (len(steps), int(steps[0]), int(steps.max()) + 1) if len(steps) else (0, 0, 0)
 
 
-def _reached(recordings: list[Recording], made: list[tuple[int, int, int]], rows: Iterable[Mapping[str, Any]]) -> int:
-    """Where the last training ended. One that went on from a checkpoint by itself counts from zero: then that is added."""
+def _start(recordings: list[Recording], made: list[tuple[int, int, int]], rows: Iterable[Mapping[str, Any]]) -> int:
+    """The step that the last training went on from. One that resumed from a checkpoint by itself counts from zero."""
     if not recordings:
         return 0
-    _, first, end = made[-1]
-    if first > 0:
-        return end
+    if (first := made[-1][1]) > 0:
+        return first
     mine = [row for row in rows if row.get("event") == "resumed" and row.get("recording") == recordings[-1].name]
     before = (mine[-1].get("before") or {}).get("step") if mine else None
-    return end + (before if isinstance(before, int) else 0)
+    return before if isinstance(before, int) else 0
+
+
+def _made_before(recordings: list[Recording], made: list[tuple[int, int, int]]) -> int:
+    """Steps of processes before the last one."""
+    pids = [one.info().get("pid") for one in recordings]
+    return sum(count for pid, (count, _, _) in zip(pids, made, strict=True) if pid != pids[-1])
 
 
 def _undone(rows: Iterable[Mapping[str, Any]]) -> set[int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.drills.score import ControlScore, Score
+from holdfast.drills.score import RESTARTED, ControlScore, Score
 from holdfast.drills.suite import Result, SkippedFault, SuiteResult
 
 if TYPE_CHECKING:
@@ -94,8 +94,17 @@ def _score_line(score: Score) -> str:
     if score.actions:
         parts.append(", ".join(score.actions))
     if score.policy == "heal" or score.survived:
-        parts.append("survived" if score.survived else f"not survived ({score.why_not_survived})")
+        parts.append(_ending(score))
     return f"{score.fault} at step {score.at:,}, {score.policy or 'no Holdfast'}: {'; '.join(parts)}"
+
+
+def _ending(score: Score) -> str:
+    """Survived, and how much of the work was lost on the way; or why not."""
+    if score.restarted:
+        return f"not survived, {score.why_not_survived}"
+    if not score.survived:
+        return f"not survived ({score.why_not_survived})"
+    return f"survived, {score.lost_steps:,} steps lost" if score.lost_steps and score.lost_steps > 1 else "survived"
 
 
 def _seen_words(score: Score) -> str:
@@ -132,7 +141,7 @@ def table(scores: Sequence[Score]) -> Table:
     from rich.table import Table
 
     shown = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
-    for name, width in (("fault", 22), ("at", 6), ("seen, and first cause", 34), ("done", 14), ("survived", 8)):
+    for name, width in (("fault", 22), ("at", 6), ("seen, and first cause", 34), ("done", 13), ("survived", 9)):
         shown.add_column(name, max_width=width, overflow="fold", justify="right" if name == "at" else "left")
     for name in ("metric", "lost"):
         shown.add_column(name, no_wrap=True, justify="right")
@@ -197,6 +206,8 @@ def _in_a_word(why: str) -> str:
     """Why it was not survived, for a narrow column."""
     if why.startswith("exit"):
         return why
+    if why.startswith(RESTARTED):
+        return RESTARTED
     return (
         "early" if why.endswith("steps") else why.removeprefix("it ").removeprefix("took ") if why.startswith("it ") else "worse"
     )

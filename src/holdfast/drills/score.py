@@ -14,6 +14,7 @@ from holdfast.drills.outcome import Raised
 from holdfast.drills.plan import Planned
 from holdfast.drills.trial import Trial
 
+RESTARTED = "restarted"  # from the first step: the run reached its end, and what it had done was lost
 _WORSE = 0.02  # of the control's metric, which a survivor may be: of a fraction such as an accuracy, two points
 
 
@@ -58,6 +59,11 @@ class Score:
     def lost(self) -> bool:
         """It could have been survived, and was not."""
         return self.put_in and self.to_survive and not self.survived
+
+    @property
+    def restarted(self) -> bool:
+        """It came to its end, but began from the start: nothing of the work before the fault was kept."""
+        return self.why_not_survived.startswith(RESTARTED)
 
     @property
     def alarmed(self) -> bool:
@@ -205,13 +211,15 @@ def _sighting(seen: Raised, note: dict[str, Any], expected: Expected) -> dict[st
 
 
 def why_not_survived(trial: Trial, control: Trial, noise: float = 0.0) -> str:
-    """In words; nothing if it ended as the control did: code 0, as many steps, and as good."""
+    """In words; nothing if it ended as the control did: code 0, as many steps, as good, and none of the work thrown away."""
     if trial.ended:
         return f"it {trial.ended}"
     if trial.exit_code != 0:
         return f"exit {trial.exit_code}"
     if trial.steps < control.steps:
         return f"{trial.steps:,} of {control.steps:,} steps"
+    if trial.outcome.began_again:
+        return f"{RESTARTED}: {trial.outcome.began_again:,} steps were done again"
     if control.metric is None or not math.isfinite(control.metric):
         return ""
     name, metric = control.metric_name, _comparable(trial, control)

@@ -94,7 +94,7 @@ def test_few_evaluations_that_rise_each_time_are_overfitting() -> None:
 def test_a_loss_that_stays_at_that_of_guessing_does_not_learn(classes: int) -> None:
     train = np.log(classes) + noise(classes, 60, 0.004)
     (finding,) = [finding for finding in look_at(run(train)) if finding.code == "not-learning"]
-    assert finding.evidence["classes"] == classes
+    assert finding.evidence["classes"] == (classes if classes < 20 else None), "118 classes are said of a loss of 100 at once"
 
 
 def test_a_long_flat_start_that_then_learns_is_no_failure() -> None:

@@ -226,3 +226,18 @@ def test_an_evaluation_that_warms_up_or_gives_back_is_no_leak(rises: tuple[float
     run = view(240, host_rss=np.asarray(sizes).astype(np.int64))
     run.evaluated.extend((60, 120, 180))
     assert host_memory_growth(run) is None
+
+
+def test_the_place_of_a_sample_in_the_data_set_is_neither_its_label_nor_an_input() -> None:
+    def indexed(field: str, *, labels: float) -> RunView:
+        run = looked_at({}, view(loss=labels), labels={"entropy": labels})
+        for one in [one for one in run.inputs if one.field == "1"]:
+            place = {"mean": 1200.0 if one.split == "train" else 128.0, "deviation": 700.0, "distinct": 32, "entropy": 6.9}
+            run.inputs.append(one._replace(field=field, **place))
+        return run
+
+    for field in ("2", "index"):
+        run = indexed(field, labels=2.3)
+        assert preprocessing_mismatch(run) is None
+        found = guessing(run)
+        assert found is not None and found.evidence["entropy"] == 2.3

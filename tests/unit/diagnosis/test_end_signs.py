@@ -52,4 +52,4 @@ def test_memory_that_grew_until_the_kernel_killed_it_is_no_limit_on_the_process(
     evidence = {"memory_first": GB, "memory_last": 11 * GB, "machine_memory": 24 * GB, "killed_for_memory": 1, "workers": 4}
     found = Finding("host-out-of-memory", step=9, severity="critical", evidence=evidence)
     assert "limit-on-the-process" not in diagnose([found]).causes
-    assert diagnose([found]).causes[0] == "too-many-workers"
+    assert diagnose([found]).causes[0] == "host-memory-leak"

@@ -15,6 +15,7 @@ from holdfast.diagnosis.causes import CAUSES
 from holdfast.diagnosis.checkup import check_up
 from holdfast.diagnosis.curve_signs import signs_of
 from holdfast.diagnosis.diagnosis import diagnose, signs
+from holdfast.diagnosis.journal_signs import signs_of_journal
 from holdfast.diagnosis.ranking import rank
 from holdfast.diagnosis.run_signs import signs_of_findings
 from holdfast.signals.curves import Curve, Curves
@@ -187,3 +188,31 @@ def test_weights_that_jumped_were_overwritten_and_the_learning_rate_comes_after_
     )
     assert diagnose([jumped]).causes[0] == "weights-overwritten"
     assert "weights-overwritten" not in diagnose([Finding("loss-divergence", step=180, evidence=evidence)]).causes
+
+
+def test_an_index_of_samples_is_not_taken_for_labels() -> None:
+    def signs(words: str) -> set[str]:
+        return set(signs_of_journal([{"kind": "finding", "step": 5, "evidence": {"labels": words}}], 5))
+
+    assert "labels-beyond" in signs("`y` in line 3 of a.py: 1 of 32 are beyond the 3 classes, such as 3")
+    assert "labels-beyond" not in signs("`index` in line 3 of a.py: 32 of 32 are beyond the 3 classes, such as 114")
+
+
+def test_compiled_code_that_waits_for_a_lock_is_a_deadlock_and_a_plain_wait_is_not() -> None:
+    def first(**evidence: object) -> str:
+        return diagnose([Finding("hang", step=9, severity="critical", evidence=evidence)]).causes[0]
+
+    assert first(kind="wait", lock_in_c=True) == "deadlock"
+    assert first(kind="wait") == "waits-for-something"
+
+
+def test_a_warm_restart_is_no_change_of_a_setting_and_a_rate_after_the_trouble_no_cause() -> None:
+    steps = np.arange(200)
+    bad = Finding("non-finite-loss", step=101, evidence={"onset": 101, "recovered": True})
+
+    def of(rate: Any) -> dict[str, str]:
+        return signs_of(Curves("run", (Curve("lr", steps, rate, role="lr"),), source="csv"), [bad])
+
+    assert "lr-jumped" not in of(0.1 * (1 - (steps % 50) / 50) + 1e-4)
+    assert "lr-huge" not in of(np.where(steps < 150, 0.01, 3.0))
+    assert {"lr-jumped", "lr-huge"} <= of(np.where(steps < 100, 0.01, 3.0)).keys()

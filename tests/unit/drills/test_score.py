@@ -131,3 +131,11 @@ def test_what_a_control_raises_above_a_remark_is_a_false_alarm() -> None:
 def test_a_score_is_json_whatever_numbers_it_holds() -> None:
     row = score(made_trial("nan-batch", raised=(SEEN,), metric=math.nan), CONTROL).as_row()
     assert json.loads(json.dumps(row, allow_nan=False))["metric"] == "nan"
+
+
+def test_a_run_that_began_from_the_start_was_restarted_and_did_not_survive() -> None:
+    again = RunOutcome(raised=(SEEN,), reached=500, made=700, began_again=200)
+    found = score(made_trial("nan-batch", outcome=again), CONTROL)
+    assert found.restarted and found.survived is False and found.lost and found.lost_steps == 200
+    resumed = score(made_trial("nan-batch", outcome=RunOutcome(raised=(SEEN,), reached=500, made=540)), CONTROL)
+    assert resumed.survived and not resumed.restarted and resumed.lost_steps == 40

@@ -13,7 +13,7 @@ from holdfast.detectors.curves.shape import Shape
 from holdfast.detectors.finding import Finding
 from holdfast.signals.curves import HELD_OUT, Curve, Curves
 
-_MOST_CLASSES = 2000
+_MOST_CLASSES = 20  # from there on the loss of some number of classes is near every loss
 _STEPS = 4  # times as many points where each is a single step
 _CHANCE = 2.0  # deviations that the mean of the last third lies below that of the first, beyond chance
 _SEEN = 0.03  # of its level: a loss so noisy that such a fall would not be seen says nothing
@@ -108,8 +108,8 @@ def _is_good_already(curves: Curves, *, good: float = 0.8) -> bool:
 
 
 def classes_of_chance(loss: float, *, close: float = 0.01) -> int | None:
-    """How many classes a loss of ln k would mean; None if it is no such number."""
+    """How many classes a loss of ln k would mean; None if it is no such number, or if k + 1 would fit about as well."""
     if not 0.5 < loss < math.log(_MOST_CLASSES):
         return None
     classes = round(math.exp(loss))
-    return classes if classes > 1 and abs(math.log(classes) - loss) < close * loss and classes <= _MOST_CLASSES else None
+    return classes if classes > 1 and abs(math.log(classes) - loss) < close * loss else None

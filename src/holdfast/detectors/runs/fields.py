@@ -7,14 +7,26 @@ from collections.abc import Iterable
 from holdfast.signals.run_view import InputSample, RunView
 
 _LABELS = ("labels", "label", "targets", "target", "y")
+_INDICES = ("index", "indices", "idx", "id", "ids")
 
 
 def fields_of(samples: Iterable[InputSample]) -> dict[str, list[InputSample]]:
-    """The samples of each field, in the order in which a batch has them."""
+    """The samples of each field, in the order in which a batch has them; a number that only tells samples apart is left out."""
     found: dict[str, list[InputSample]] = {}
     for one in samples:
         found.setdefault(one.field, []).append(one)
-    return found
+    single = {name: rows for name, rows in found.items() if all(one.known < 0 for one in rows)}
+    some_repeat = any(one.distinct < one.samples for rows in single.values() for one in rows)
+    return {name: rows for name, rows in found.items() if not (some_repeat and name in single and _is_index(name, rows))}
+
+
+def _is_index(name: str, rows: list[InputSample]) -> bool:
+    """Whether a field of single numbers is the place of each sample in the data set: called so, or no number comes twice."""
+    return _last_name(name) in _INDICES or all(one.distinct == one.samples > 1 for one in rows)
+
+
+def _last_name(field: str) -> str:
+    return field.rpartition(".")[2].strip("'")
 
 
 def of_split(run: RunView, split: str) -> list[InputSample]:
@@ -25,5 +37,5 @@ def of_split(run: RunView, split: str) -> list[InputSample]:
 def label_field(fields: Iterable[str]) -> str | None:
     """The field that holds the answers: called so, or the last of several."""
     names = list(fields)
-    called = [name for name in names if name.rpartition(".")[2].strip("'") in _LABELS]
+    called = [name for name in names if _last_name(name) in _LABELS]
     return called[0] if called else names[-1] if len(names) > 1 else None

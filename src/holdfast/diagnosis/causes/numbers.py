@@ -20,13 +20,15 @@ SETTING_CHANGED = Cause(
     fixes=(
         Fix("revert the setting, or change it in smaller steps"),
         Fix(
-            "deep supervision adds 40 to 100 % to the gradients: lower the learning rate by 25 %",
+            "if deep supervision was switched on, it adds 40 to 100 % to the gradients: lower the learning rate by 25 %",
             setting="lr",
             op="multiply",
             value=0.75,
+            needs=("change-before",),
         ),
-        Fix("deep supervision with an averaged model: lower the learning rate by 30 %", setting="lr", op="multiply", value=0.7),
-        Fix("more augmentation: lower the learning rate by 10 to 15 %", setting="lr", op="multiply", value=0.88),
+        Fix(
+            "if there is more augmentation now: by 10 to 15 %", setting="lr", op="multiply", value=0.88, needs=("change-before",)
+        ),
     ),
 )
 LEARNING_RATE_TOO_HIGH = Cause(
@@ -38,18 +40,29 @@ LEARNING_RATE_TOO_HIGH = Cause(
     signs=("lr-jumped", "norm-exploded", "lr-huge", "lr-rising", "norms-grew", "norms-jumped", "lr-above-good"),
     against=(
         *("lr-decayed", "norms-tiny", "explained", "updates-usual", "lr-tiny", "no-update", "weights-unsound"),
-        "jumped-at-once",
+        *("jumped-at-once", "recovered"),
     ),
     ruled_out_by=("input-non-finite", "lr-zero", "before-any-update"),
-    because="Updates are too large; the inputs were finite.",
+    because="Updates are too large.",
     likely=0.5,
-    fixes=(_LOWER, Fix("warm up the learning rate over the first epochs", setting="warmup_epochs", op="set", value=5)),
+    fixes=(
+        _LOWER,
+        Fix(
+            "warm up the learning rate over the first epochs",
+            setting="warmup_epochs",
+            op="set",
+            value=5,
+            needs=("begins-early",),
+            ruled_out_by=("lr-warmed-up",),
+        ),
+    ),
 )
 NO_CLIPPING = Cause(
     code="no-clipping",
     seen_by=("gradient-explosion", "loss-divergence"),
     signs=("norm-exploded", "not-clipped", "clip-gone"),
     against=("one-update-only", "weights-unsound", "lr-jumped", "jumped-at-once"),
+    ruled_out_by=("clipped",),
     because="Gradients grew far beyond their normal size, and nothing clipped them.",
     likely=0.1,
     fixes=(
@@ -110,6 +123,7 @@ WEIGHTS_DAMAGED = Cause(
     code="weights-damaged",
     seen_by=("non-finite-weights", "checkpoint-non-finite", "non-finite-loss", "non-finite-gradient"),
     ruled_out_by=("input-non-finite", "weights-sound", "training-goes-on", "recovered"),
+    needs_one=("stays-bad", "weights-unsound"),
     signs=("was-as-usual", "weights-unsound", "stays-bad"),
     against=("lr-jumped", "before-any-update"),
     because="No step gives finite numbers any more, whatever the batch: the weights are corrupted.",
@@ -162,8 +176,9 @@ DIVISION_BY_ZERO = Cause(
 NO_WARMUP = Cause(
     code="no-warmup",
     seen_by=("loss-spike", "loss-divergence", "gradient-explosion", "non-finite-loss"),
+    needs=("begins-early",),
     signs=("from-the-start",),
-    ruled_out_by=("before-any-update",),
+    ruled_out_by=("before-any-update", "lr-warmed-up"),
     because="The first updates used the full learning rate, while the optimizer's moments were still empty.",
     likely=0.1,
     fixes=(Fix("warm up over the first 5 epochs, or a few hundred steps", setting="warmup_epochs", op="set", value=5),),
@@ -185,6 +200,8 @@ ATTENTION_UNSCALED = Cause(
 NO_LOSS_SCALING = Cause(
     code="no-loss-scaling",
     seen_by=("gradient-vanishing", "scaler-collapse"),
+    needs=("half-precision",),
+    ruled_out_by=("scaler",),
     because="In float16 small gradients become zero unless the loss is scaled.",
     likely=0.1,
     fixes=(

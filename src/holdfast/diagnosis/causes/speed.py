@@ -69,18 +69,31 @@ DATA_NOT_SENT = Cause(
 DEADLOCK = Cause(
     code="deadlock",
     seen_by=("hang", "loader-stall", "collective-stall"),
+    needs=("locks-wait",),
     signs=("locks-wait",),
     ruled_out_by=("computes-on", "workers-fewer", "worker-waits", "waits-for-disk", "waits-for-network"),
-    because="Deadlock: a worker was forked while a thread held a lock, or a queue is full and nobody reads it.",
-    likely=0.2,
+    because="A lock is never released: two threads wait for each other, or its holder is gone.",
+    likely=0.4,
     fixes=(
-        Fix("start workers in fresh processes", setting="multiprocessing_context", op="set", value="forkserver"),
-        Fix("cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false, OMP_NUM_THREADS=1 in workers"),
+        Fix("take locks in the same order everywhere, and wait for nothing while holding one", ruled_out_by=("worker-stands",)),
+        Fix("give acquire, join and get a timeout, and log who waits", ruled_out_by=("worker-stands",)),
+        Fix(
+            "start workers in fresh processes: one forked while a thread holds a lock never gets it",
+            setting="multiprocessing_context",
+            op="set",
+            value="forkserver",
+            needs=("worker-stands",),
+        ),
+        Fix(
+            "cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false, OMP_NUM_THREADS=1 in workers",
+            needs=("worker-stands",),
+        ),
     ),
 )
 STUCK_COMPUTE = Cause(
     code="stuck-compute",
     seen_by=("hang", "slow-step", "collective-stall"),
+    needs=("computes-on",),
     signs=("computes-on",),
     ruled_out_by=("locks-wait", "waits-in-script", "workers-fewer"),
     because="A kernel or a Python loop does not end: a while without exit, an autotuner, a faulty GPU.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from holdfast.probe.stacks.frames import Frame, ProcessStacks, Thread
@@ -25,6 +26,8 @@ _BUSY = (  # parts of file names on the stack, and what they mean
 )
 _ANNOUNCED = ("evaluating", "saving", "loading", "compiling", "catching-up", "ending")  # phases of the pulse
 _DEBUGGERS = ("/pdb.py", "/bdb.py", "debugpy/", "pydevd", "IPython/core/debugger", "IPython/terminal/")
+_FOR_A_THREAD = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py", "/multiprocessing/pool.py")
+_FOR_AN_ITEM = re.compile(r"\.(get|put|wait|result|join|recv|select|poll)\(")  # of a queue, an event: no lock
 _NEVER_MOVES = 3.0  # times a usual step, after which a step that has not come is worth a word
 
 
@@ -82,12 +85,31 @@ def _locked(look: Look, one: ProcessStacks) -> Verdict | None:
         say = f"{_whose(one)}deadlock: {'; '.join(parts)}. Neither can continue.{look.silent(one)}"
         lines = [{"thread": w.thread.name, "lock": w.lock, "file": w.frame.file, "line": w.frame.line} for w in round_]
         return _verdict("hang", say, one, round_[0].thread, round_[0].frame, {"kind": "deadlock", "waits": lines})
+    if (held_up := _held_up(look, one, found)) is not None:
+        return held_up
     mine = next((wait for wait in found if wait.thread is one.main), None)
     if mine is None or not _stood(look, one, mine.thread):
         return None
     evidence = {"kind": "lock", "lock": mine.lock, "holder": mine.holder.name if mine.holder else None}
     say = f"{one.role} waits for {_lock(mine)} in {place(mine.frame)}, {_since(mine)}.{look.silent(one)}"
     return _verdict("hang", say, one, mine.thread, mine.frame, evidence)
+
+
+def _held_up(look: Look, one: ProcessStacks, found: list[Wait]) -> Verdict | None:
+    """The main thread waits for another thread, and holds the lock that another thread waits for."""
+    main = one.main
+    wait = next((wait for wait in found if wait.holder is main and wait.thread is not main), None)
+    if main is None or wait is None or main.active or not _stood(look, one, main):
+        return None
+    frame, inner = user_frame(main), main.python[0].file.replace("\\", "/")
+    if frame is None or not inner.endswith(_FOR_A_THREAD):
+        return None
+    say = (
+        f"{_whose(one)}deadlock: {_name(wait.thread)} waits for {_lock(wait)} in {place(wait.frame)}, {_since(wait, now=False)}, "
+        f"which waits for a thread in {place(frame)}. Neither can go on.{look.silent(one)}"
+    )
+    lines = [{"thread": wait.thread.name, "lock": wait.lock, "file": wait.frame.file, "line": wait.frame.line}]
+    return _verdict("hang", say, one, main, frame, {"kind": "deadlock", "waits": lines})
 
 
 def _lock(wait: Wait) -> str:
@@ -177,9 +199,12 @@ def _waits(look: Look, one: ProcessStacks) -> Verdict | None:
     if main is None or frame is None:
         return None
     text = source_line(frame)
-    say = f"{one.role} {whereabouts(one)}{f': `{text}`' if text else ''}.{look.silent(one)}"
+    in_c = main.call == "futex" and doing(main) is None and frame == main.python[0] and not _FOR_AN_ITEM.search(text or "")
+    lock = ", where compiled code waits for a lock or a signal of another thread" if in_c else ""
+    say = f"{one.role} {whereabouts(one)}{f': `{text}`' if text else ''}{lock}.{look.silent(one)}"
     wrong = overdue(look, one) and _stood(look, one, main)
-    return _verdict("hang" if wrong else "waiting", say, one, main, frame, {"kind": "wait", "doing": doing(main)})
+    evidence = {"kind": "wait", "doing": doing(main), **({"lock_in_c": True} if in_c else {})}
+    return _verdict("hang" if wrong else "waiting", say, one, main, frame, evidence)
 
 
 def _stood(look: Look, one: ProcessStacks, thread: Thread) -> bool:

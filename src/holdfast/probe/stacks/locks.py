@@ -127,7 +127,15 @@ def _function(frame: Frame) -> list[ast.AST]:
         return []
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     around = [node for node in ast.walk(tree) if isinstance(node, kinds) and _covers(node, frame.line)]
-    return list(ast.walk(max(around, key=lambda node: node.lineno) if around else tree))
+    return list(_own_parts(max(around, key=lambda node: node.lineno) if around else tree, kinds))
+
+
+def _own_parts(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> Iterator[ast.AST]:
+    """Everything below, without the functions that are defined there: these run at other times."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, kinds):
+            yield from _own_parts(child, kinds)
 
 
 @functools.lru_cache(maxsize=64)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from every_case import every_case
 from made_stacks import C10D, LOADER, fetching, in_all_reduce, rank, reading, thread, waiting_for_loader, worker
@@ -201,3 +202,23 @@ def test_since_when_a_rank_waits_in_a_collective_is_told() -> None:
         f"in all_reduce in average() (job/train.py:26) since {clock}, rank 1"
         in explain([in_all_reduce(0), reading(1)], state=state).say
     )
+
+
+def test_a_thread_that_is_joined_and_waits_for_the_lock_of_who_joins_it_is_a_deadlock(tmp_path: Path) -> None:
+    code = tmp_path / "code.py"
+    code.write_text(
+        "def close(self):\n    with self.lock:\n        self.writer.join()\ndef write(self):\n    with self.lock:\n        pass\n"
+    )
+    joins = thread(1000, Frame("join", "/usr/lib/python3.11/threading.py", 1119), Frame("close", str(code), 3), call="futex")
+    writes = thread(1000, Frame("write", str(code), 5), name="writer", number=1001, call="futex")
+    verdict = explain([ProcessStacks(1000, "rank 0", 0, (joins, writes))], state=late(0))
+    assert verdict.code == "hang" and verdict.evidence["kind"] == "deadlock"
+    assert "thread writer waits for lock `self.lock`" in verdict.say and "held by the main thread" in verdict.say
+
+
+def test_a_lock_in_compiled_code_is_told_from_a_queue_that_stays_empty(tmp_path: Path) -> None:
+    code = tmp_path / "code.py"
+    code.write_text("read(sensor)\nitem = items.get()\n")
+    in_c, empty = (explain([rank(0, Frame("<module>", str(code), line))], state=late(0)) for line in (1, 2))
+    assert in_c.evidence["lock_in_c"] and "lock" in in_c.say
+    assert "lock_in_c" not in empty.evidence
