@@ -36,7 +36,7 @@ class Process:
         self.gradient_calls = 0  # of `torch.autograd.grad`, by the script or by `torch.func`
         self.of_optimizer: dict[int, tuple[weakref.ref[Optimizer], Training | None]] = {}
         self.whole_models: dict[int, tuple[weakref.ref[nn.Module], Training]] = {}
-        self.asked: Callable[[Training], None] | None = None  # set while someone asks for something between two steps
+        self.on_step_boundary: Callable[[Training], None] | None = None  # set while requests are pending
         self.stopping: Callable[[Training], None] | None = None  # set when Ctrl-C was pressed
         self.when_begun: list[Callable[[Scope, Training, Optimizer], None]] = []  # called when a training has begun
         self.when_over: list[Callable[[Training], None]] = []  # and before it is closed

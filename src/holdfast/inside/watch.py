@@ -149,7 +149,7 @@ class Run:
         is told in the journal and never raised. With `wait` it is on disk when this returns, or None is returned.
         """
         if not self._owned:
-            armed().runtime.interrupt.listen(self._scope)
+            armed().runtime.interrupt.install(self._scope)
         return self._saving().save(path, metrics, wait=wait)
 
     def restore(self, path: str | os.PathLike[str] | None = None, *, data: bool = True) -> Restored | None:
