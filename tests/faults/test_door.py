@@ -59,7 +59,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AskedRun]:
         ),
         ("torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)", r"tensor\([\d.e-]+\)"),
         ("train_loader.num_workers, train_loader.prefetch_factor", r"\(1, 3\)"),
-        ("threading.enumerate()", r"\[<_MainThread\(MainThread.*holdfast-door.*\]"),
+        ("threading.enumerate()", r"\[<_MainThread\(MainThread.*holdfast-control.*\]"),
         ("model.zero_grad(set_to_none=True); gc.collect()", r"\d+"),
         ("loss", r"tensor\(.*grad_fn=.*\)"),
     ],
@@ -229,7 +229,7 @@ def test_what_cannot_be_set_is_refused_in_words_with_exit_code_2(asked: AskedRun
     done = asked.type("set", "momentumm=0.9")
     assert done.returncode == 2
     assert "no setting momentumm; it has lr, eps, weight_decay, clip" in done.stderr
-    assert "is no setting" in change(asked.run, {"do": "set", "text": "lr"})[0].answer["error"]
+    assert "is not a setting" in change(asked.run, {"do": "set", "text": "lr"})[0].answer["error"]
     assert "no group 7" in change(asked.run, {"do": "set", "text": "lr[7]=1"})[0].answer["error"]
     assert "cannot be undone" in change(asked.run, {"do": "undo", "change": 1})[0].answer["error"]
 

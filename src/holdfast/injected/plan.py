@@ -1,8 +1,7 @@
-"""Measure what the first steps of a training need: memory at its peak, what stays, what each sample adds, loader workers.
+"""Measure the memory of a training's first steps: the peak, weights and optimizer state, activations, loader workers.
 
-`holdfast plan` runs a script a few times with this inside, each time with another batch size. After the last step the process
-ends at once: nothing is trained, nothing is saved. On a GPU the allocator's own peak is read; without one, the resident memory
-of the process.
+`holdfast plan` runs a script a few times with this injected, each time with another batch size. The process exits right after
+the last step: nothing is saved. On a GPU the peak is the allocator's; on the host it is the resident memory of the process.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,60 +24,62 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from holdfast.inside.discovery import find_live_objects, find_roots
+from holdfast.inside.observers.batch_contents import leaves
 from holdfast.inside.taps.registry import Patches
 
 VARIABLE = "HOLDFAST_PLAN"
-_LOADER = inspect.signature(DataLoader.__init__)
+_LOADER_SIGNATURE = inspect.signature(DataLoader.__init__)
 
 
 def begin() -> None:
     """Called when torch is imported."""
-    asked = json.loads(os.environ[VARIABLE])
-    if asked["precision"] == "bf16":
+    request = json.loads(os.environ[VARIABLE])
+    if request["precision"] == "bf16":
         for device in ("cuda", "cpu"):
             torch.set_autocast_enabled(device, True)
             torch.set_autocast_dtype(device, torch.bfloat16)
-    Measure(asked).install()
+    Measure(request).install()
 
 
 class Measure:
-    """Counts samples and reads memory at the end of each step."""
+    """Counts samples, and reads memory after each step."""
 
-    def __init__(self, asked: dict[str, Any]) -> None:
-        self._file, self._steps = Path(asked["file"]), int(asked["steps"])
-        self._batch, self._workers = asked["batch"], asked["workers"]
-        self._saved = SavedForBackward() if asked["activations"] else None
+    def __init__(self, request: dict[str, Any]) -> None:
+        self._file, self._steps = Path(request["file"]), int(request["steps"])
+        self._batch_size, self._num_workers = request["batch"], request["workers"]
+        self._saved = SavedForBackward() if request["activations"] else None
         self._optimizer: Any = None
         self._step = self._samples = self._batch_bytes = 0
         self._shape: list[int] = []
-        self._own_batch: int | None = None  # what the script asked for
+        self._own_batch: int | None = None  # the script's own batch size
         self._own_workers = 0
+        self._others: list[torch.Tensor] = []
         self._pid = os.getpid()
 
     def install(self) -> None:
-        """Hang in."""
+        """Install the hooks."""
         patches = Patches()
-        patches.replace(DataLoader, "__init__", self._make_loader)
+        patches.replace(DataLoader, "__init__", self._wrap_init)
         patches.replace(_BaseDataLoaderIter, "__next__", self._next_batch)
         register_optimizer_step_post_hook(self._after_step)
         if self._saved is not None:
-            self._saved.listen()
-        start_peak()
+            self._saved.install()
+        reset_peak()
 
-    def _make_loader(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
-            given = dict(_LOADER.bind(loader, *args, **kwargs).arguments)
-            if given.get("batch_sampler") is None and given.get("batch_size", 1) is not None:
-                self._own_batch = self._own_batch or int(given.get("batch_size", 1))
-                if self._batch:
-                    given["batch_size"] = self._batch
-            self._own_workers = max(self._own_workers, int(given.get("num_workers", 0)))
-            if self._workers is not None:
-                given["num_workers"] = self._workers
-                if not self._workers:
+            arguments = dict(_LOADER_SIGNATURE.bind(loader, *args, **kwargs).arguments)
+            if arguments.get("batch_sampler") is None and arguments.get("batch_size", 1) is not None:
+                self._own_batch = self._own_batch or int(arguments.get("batch_size", 1))
+                if self._batch_size:
+                    arguments["batch_size"] = self._batch_size
+            self._own_workers = max(self._own_workers, int(arguments.get("num_workers", 0)))
+            if self._num_workers is not None:
+                arguments["num_workers"] = self._num_workers
+                if not self._num_workers:
                     for name in ("prefetch_factor", "persistent_workers"):
-                        given.pop(name, None)
-            original(**given)
+                        arguments.pop(name, None)
+            original(**arguments)
 
         return __init__
 
@@ -92,10 +93,10 @@ class Measure:
         return __next__
 
     def _count(self, batch: Any) -> None:
-        tensors = list(_tensors(batch))
+        tensors = [value for _, value in leaves(batch) if isinstance(value, torch.Tensor)]
         if tensors:
             self._samples += len(tensors[0]) if tensors[0].dim() else 1
-            self._batch_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            self._batch_bytes = _bytes(tensors)
             self._shape = list(tensors[0].shape[1:])
 
     def _after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
@@ -111,7 +112,7 @@ class Measure:
 
     def _row(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        state = [value for one in optimizer.state.values() for value in one.values() if isinstance(value, torch.Tensor)]
+        state = [value for values in optimizer.state.values() for value in values.values() if isinstance(value, torch.Tensor)]
         row: dict[str, Any] = {
             "step": self._step,
             "samples": self._samples,
@@ -120,7 +121,7 @@ class Measure:
             "own_batch": self._own_batch,
             "own_workers": self._own_workers,
             "parameters": _bytes(parameters),
-            "gradients": _bytes([one.grad for one in parameters if one.grad is not None]),
+            "gradients": _bytes([p.grad for p in parameters if p.grad is not None]),
             "optimizer": _bytes(state),
             "others": _bytes(self._other_weights(parameters)),
             **self._memory(parameters),
@@ -131,12 +132,12 @@ class Measure:
         return row
 
     def _other_weights(self, parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Parameters and buffers of the model that the optimizer does not hold."""
-        held = {id(parameter) for parameter in parameters}
-        roots = find_roots(find_live_objects().modules, parameters) if self._step == 0 else []
-        if roots:
-            self._rest = [one for root in roots for one in (*root.parameters(), *root.buffers()) if id(one) not in held]
-        return getattr(self, "_rest", [])
+        """Parameters and buffers of the model that the optimizer does not update."""
+        trained = {id(parameter) for parameter in parameters}
+        if self._step == 0:
+            roots = find_roots(find_live_objects().modules, parameters)
+            self._others = [t for root in roots for t in (*root.parameters(), *root.buffers()) if id(t) not in trained]
+        return self._others
 
     def _memory(self, parameters: list[torch.Tensor]) -> dict[str, Any]:
         devices = {parameter.device for parameter in parameters if parameter.is_cuda}
@@ -156,42 +157,31 @@ class Measure:
         }
 
     def _reset(self) -> None:
-        start_peak()
+        reset_peak()
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            for number in range(torch.cuda.device_count()):
-                torch.cuda.reset_peak_memory_stats(number)
+            for index in range(torch.cuda.device_count()):
+                torch.cuda.reset_peak_memory_stats(index)
 
     def _write(self, row: dict[str, Any]) -> None:
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
 
-def _tensors(batch: Any) -> Any:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for part in batch.values():
-            yield from _tensors(part)
-    elif isinstance(batch, list | tuple):
-        for part in batch:
-            yield from _tensors(part)
-
-
-def _bytes(tensors: list[torch.Tensor]) -> int:
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 _PROC = Path("/proc/self")
 
 
-def start_peak() -> None:
-    """Let the peak begin again; where the system cannot, it stays the highest so far."""
+def reset_peak() -> None:
+    """Reset the peak of the resident memory; does nothing where the system cannot."""
     with contextlib.suppress(OSError):
         (_PROC / "clear_refs").write_text("5")
 
 
 def resident_peak() -> int:
-    """Bytes that were resident at most since `start_peak`."""
+    """The peak resident memory since `reset_peak`, in bytes."""
     try:
         return _field(_PROC / "status", "VmHWM:") * 1024
     except (OSError, IndexError, ValueError):
@@ -200,17 +190,17 @@ def resident_peak() -> int:
 
 
 def host_memory() -> dict[str, Any]:
-    """Resident memory of this process, and what each of its children holds alone."""
+    """Resident memory of this process, and private memory of each child."""
     try:
         children = [int(word) for task in (_PROC / "task").iterdir() for word in (task / "children").read_text().split()]
         own = _field(_PROC / "status", "VmRSS:") * 1024
     except (OSError, IndexError, ValueError):
         return {"host": resident_peak(), "workers": []}
-    return {"host": own, "workers": [held for held in map(_held_alone, children) if held]}
+    return {"host": own, "workers": [size for size in map(_private_memory, children) if size]}
 
 
-def _held_alone(pid: int) -> int:
-    """Bytes that would be free if the process were not there."""
+def _private_memory(pid: int) -> int:
+    """Bytes that the end of the process would free."""
     try:
         file = Path(f"/proc/{pid}/smaps_rollup")
         return 1024 * (_field(file, "Private_Clean:") + _field(file, "Private_Dirty:"))
@@ -223,79 +213,69 @@ def _field(file: Path, name: str) -> int:
 
 
 class SavedForBackward:
-    """Bytes that are kept inside the model's repeated blocks, and outside of them; each storage once."""
+    """Bytes saved for backward, inside and outside the model's repeated blocks; each storage once."""
 
     def __init__(self) -> None:
-        self._blocks: dict[type, int] = {}
-        self._inside: list[nn.Module] = []
+        self._block: nn.Module | None = None  # the one being computed
+        self._blocks: set[nn.Module] | None = None
         self._clear()
 
-    def listen(self) -> None:
-        """Hear of every tensor that is kept, and of the blocks that are being computed."""
+    def install(self) -> None:
+        """Hook saved tensors and the forward passes of blocks."""
         register_module_forward_pre_hook(self._enter)
         register_module_forward_hook(self._leave, always_call=True)
-        torch.autograd.graph.saved_tensors_hooks(self._keep, _give_back).__enter__()
+        torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor).__enter__()
 
     def take(self) -> dict[str, int]:
-        """The bytes of the step that is over: all, the largest block's, and the blocks' inputs."""
-        told = {
+        """The bytes of the last step: in total, of the largest block, and of the blocks' inputs."""
+        sizes = {
             "saved": self._saved,
-            "in_blocks": sum(self._of_block.values()),
-            "largest_block": max(self._of_block.values(), default=0),
+            "in_blocks": sum(self._by_block.values()),
+            "largest_block": max(self._by_block.values(), default=0),
             "block_inputs": self._inputs,
-            "blocks": len(self._of_block),
+            "blocks": len(self._by_block),
         }
         self._clear()
-        return told
+        return sizes
 
     def _clear(self) -> None:
         self._saved = self._inputs = 0
         self._seen: set[int] = set()
-        self._of_block: dict[int, int] = {}
+        self._by_block: dict[int, int] = {}
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
-        if not self._inside and torch.is_grad_enabled() and _is_block(module):
-            self._inside.append(module)
-            self._of_block.setdefault(id(module), 0)
-            self._inputs += sum(one.numel() * one.element_size() for one in inputs if isinstance(one, torch.Tensor))
+        if self._block is None and torch.is_grad_enabled() and self._is_block(module):
+            self._block = module
+            self._by_block.setdefault(id(module), 0)
+            self._inputs += _bytes(value for value in inputs if isinstance(value, torch.Tensor))
 
     def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
-        if self._inside and self._inside[-1] is module:
-            self._inside.pop()
+        if self._block is module:
+            self._block = None
 
-    def _keep(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, nn.Parameter) or not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
             return tensor
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in self._seen and not (tensor.is_leaf and tensor.requires_grad):
             self._seen.add(storage.data_ptr())
             self._saved += storage.nbytes()
-            if self._inside:
-                self._of_block[id(self._inside[-1])] += storage.nbytes()
+            if self._block is not None:
+                self._by_block[id(self._block)] += storage.nbytes()
         return tensor
 
-
-def _give_back(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
-
-
-def _is_block(module: nn.Module) -> bool:
-    """A part that is worth computing again: one of several children, with children and parameters of its own."""
-    return any(True for _ in module.children()) and any(True for _ in module.parameters()) and module in _repeated()
+    def _is_block(self, module: nn.Module) -> bool:
+        """Whether a module is worth recomputing: one of several of its type, with children and parameters."""
+        if self._blocks is None:
+            self._blocks = _repeated_modules()
+        return module in self._blocks and any(True for _ in module.children()) and any(True for _ in module.parameters())
 
 
-_KNOWN: list[set[nn.Module]] = []
-
-
-def _repeated() -> set[nn.Module]:
-    """The modules of lists and sequences of at least two alike, found once."""
-    if not _KNOWN:
-        from holdfast.inside.discovery import find_live_objects
-
-        found: set[nn.Module] = set()
-        for parent in find_live_objects().modules:
-            if isinstance(parent, nn.ModuleList | nn.Sequential) and len(parent) > 1:
-                kinds = [type(child) for child in parent]
-                found |= {child for child in parent if kinds.count(type(child)) > 1}
-        _KNOWN.append(found)
-    return _KNOWN[0]
+def _repeated_modules() -> set[nn.Module]:
+    """Members of a ModuleList or Sequential that holds at least two of their type."""
+    repeated: set[nn.Module] = set()
+    for parent in find_live_objects().modules:
+        if isinstance(parent, nn.ModuleList | nn.Sequential) and len(parent) > 1:
+            types = [type(child) for child in parent]
+            repeated |= {child for child in parent if types.count(type(child)) > 1}
+    return repeated

@@ -1,14 +1,15 @@
-"""`holdfast replay` in the process: the script runs as ever, up to the step that went wrong.
+"""`holdfast replay` inside the process: run the script normally, up to the step that failed.
 
-the first training batches   -> the saved ones
-the model's first call       -> the saved weights; the random numbers are those of the saved batch
-from then on                 -> every operation is watched, the backward pass too
-before the optimizer steps   -> the answer is written, and the process ends: nothing of the script's is changed
+the first training batches   -> replaced by the saved ones, with their random generators
+the model's first call       -> loads the saved weights
+from then on                 -> every operation is watched, in the backward pass too
+before the optimizer steps   -> the result is written and the process exits: the script's files stay unchanged
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import math
 import multiprocessing
@@ -38,13 +39,13 @@ RESULT = "HOLDFAST_REPLAY_RESULT"
 
 
 def begin() -> None:
-    """Have this process replay what HOLDFAST_REPLAY names; the answer goes to the file that HOLDFAST_REPLAY_RESULT names."""
+    """Replay the step that HOLDFAST_REPLAY names; the result goes to the file in HOLDFAST_REPLAY_RESULT."""
     result = os.environ.get(RESULT)
     Replay(Path(os.environ["HOLDFAST_REPLAY"]), Path(result) if result else None).install()
 
 
 class Replay:
-    """The saved step, and how far the script has come in it."""
+    """The saved step, and the script's progress in it."""
 
     def __init__(self, path: Path, result: Path | None) -> None:
         self._path, self._result, self._pid = path, result, os.getpid()
@@ -52,18 +53,17 @@ class Replay:
         self._patches = Patches()
         self._operations = Operations()
         self._names = ModuleNames(self._operations)
-        self._watching, self._backwards, self._over = False, 0, False
-        self._passed_a_step = False
-        self._given: dict[int, int] = {}  # batches given out, by iterator
+        self._watching, self._backwards, self._finished = False, 0, False
+        self._skipped_step = False
+        self._num_replaced: dict[int, int] = {}  # batches, by iterator
         self._iterators: list[Any] = []
         self._models: list[nn.Module] = []
         self._loaded: set[str] = set()
         self._input = "unknown"
         self._loss: float | None = None
-        self._notes: list[str] = []
 
     def install(self) -> None:
-        """Hang everything in. `holdfast.watch` in the script then finds a run that records nothing."""
+        """Install the hooks. `holdfast.watch` in the script then finds a run that records nothing."""
         from holdfast.inside.watch import Run
 
         replace = self._patches.replace
@@ -73,7 +73,7 @@ class Replay:
         replace(torch.autograd, "grad", self._grad)
         replace(torch, "save", self._save)
         for name in ("step", "unscale_"):
-            replace(torch.amp.GradScaler, name, self._before_scaler)
+            replace(torch.amp.GradScaler, name, self._before_scaler_step)
         nn.modules.module.register_module_forward_pre_hook(self._module_called)
         nn.modules.module.register_module_forward_hook(self._module_done, always_call=True)
         register_optimizer_step_pre_hook(self._before_step)
@@ -82,11 +82,11 @@ class Replay:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What is in the file; read when it is first needed, for a batch may be of a class that the script defines."""
+        """The file's content, read on first use: a batch may be of a class that the script defines."""
         if self._saved is None:
             try:
                 content: dict[str, Any] = torch.load(self._path, map_location="cpu", weights_only=True)
-            except Exception:  # noqa: BLE001 - a batch of the user's own classes, written by the user's own run
+            except Exception:  # noqa: BLE001 - a batch of the user's classes, saved by the user's run
                 content = torch.load(self._path, map_location="cpu", weights_only=False)
             self._saved = content
         return self._saved
@@ -96,7 +96,7 @@ class Replay:
     def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __next__(iterator: Any) -> Any:
             drawn = original(iterator)
-            return self._instead_of(drawn, iterator) if torch.is_grad_enabled() else drawn
+            return self._replace(drawn, iterator) if torch.is_grad_enabled() else drawn
 
         return __next__
 
@@ -107,40 +107,40 @@ class Replay:
                 return
             iterator = iter(loader)
             for drawn in iterator:
-                yield self._instead_of(drawn, iterator)
+                yield self._replace(drawn, iterator)
 
         return batches
 
-    def _instead_of(self, drawn: Any, iterator: Any) -> Any:
-        """The saved batch that belongs here, or the script's own if none does."""
+    def _replace(self, drawn: Any, iterator: Any) -> Any:
+        """The saved batch for a drawn one; the drawn one if none matches."""
         if os.getpid() != self._pid:
             return drawn
-        fitting = self._for(iterator, drawn)
-        if not fitting:
+        matching = self._matching(iterator, drawn)
+        if not matching:
             return drawn
-        place = self._given.get(id(iterator), 0)
-        if place >= len(fitting) and self._backwards >= len(fitting):
+        index = self._num_replaced.get(id(iterator), 0)
+        if index >= len(matching) and self._backwards >= len(matching):
             self._finish(None)
-        self._given[id(iterator)] = place + 1
-        entry = fitting[min(place, len(fitting) - 1)]
+        self._num_replaced[id(iterator)] = index + 1
+        entry = matching[min(index, len(matching) - 1)]
         batch = moved(entry["batch"], drawn)
         self._watch()
-        self._see_input(batch)
+        self._check_input(batch)
         set_randomness({**self.saved["randomness"], **entry["randomness"]})
         return batch
 
-    def _for(self, iterator: Any, drawn: Any) -> list[dict[str, Any]]:
+    def _matching(self, iterator: Any, drawn: Any) -> list[dict[str, Any]]:
         entries: list[dict[str, Any]] = self.saved["batches"]
-        if all(known is not iterator for known in self._iterators):
+        if all(seen is not iterator for seen in self._iterators):
             self._iterators.append(iterator)
         loaders = sorted({entry["loader"] for entry in entries})
-        if len(loaders) > 1:  # a step of several loaders: which is which, is told by the order of the first draws
-            order = [known for known in self._iterators if any(alike(entry["batch"], drawn) for entry in entries)]
-            number = loaders[next(n for n, known in enumerate(order) if known is iterator) % len(loaders)] if order else 0
+        if len(loaders) > 1:  # a step with several loaders: told apart by the order of their first batches
+            order = [seen for seen in self._iterators if any(alike(entry["batch"], drawn) for entry in entries)]
+            number = loaders[next(n for n, seen in enumerate(order) if seen is iterator) % len(loaders)] if order else 0
             entries = [entry for entry in entries if entry["loader"] == number]
         return [entry for entry in entries if alike(entry["batch"], drawn)]
 
-    def _see_input(self, batch: Any) -> None:
+    def _check_input(self, batch: Any) -> None:
         status = input_status(batch)
         if self._input in ("unknown", "finite"):
             self._input = status
@@ -153,11 +153,11 @@ class Replay:
     # The model
 
     def _module_called(self, module: nn.Module, _args: Any) -> None:
-        if self._over or os.getpid() != self._pid:
+        if self._finished or os.getpid() != self._pid:
             return
         outermost = self._names.enter(module)
         if outermost and module.training and torch.is_grad_enabled() and next(module.parameters(), None) is not None:
-            if all(known is not module for known in self._models):
+            if all(seen is not module for seen in self._models):
                 self._models.append(module)
                 self._load_into(module)
             self._watch()
@@ -166,45 +166,53 @@ class Replay:
         self._names.leave()
 
     def _load_into(self, called: nn.Module) -> None:
-        """Put the saved weights into the model that is being called, or that it is a part of."""
+        """Load the saved weights into the called model, or one that contains it."""
         states = state_dicts(self.saved["state"])
         missing = {name: state for name, state in states.items() if name not in self._loaded}
-        living = find_live_objects().modules if missing else []
+        live = find_live_objects().modules if missing else []
         for name, state in missing.items():
-            found = [module for module in (called, *living) if fits(module, state) and related(module, called)]
-            if found:
-                self._copy_state(found[0], state)
+            match = next((module for module in (called, *live) if fits(module, state) and related(module, called)), None)
+            if match is not None:
+                self._copy_state(match, state)
                 self._loaded.add(name)
 
     def _copy_state(self, module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-        with torch.no_grad(), _paused(self._operations, self._watching):
+        with torch.no_grad(), self._not_watching():
             for name, tensor in module.state_dict(keep_vars=True).items():
-                wanted = state.get(plain_name(name))
-                if wanted is not None and isinstance(tensor, torch.Tensor):
-                    tensor.detach().copy_(wanted)
+                saved = state.get(plain_name(name))
+                if saved is not None and isinstance(tensor, torch.Tensor):
+                    tensor.detach().copy_(saved)
                     if is_bad(tensor):
                         self._operations.taint(tensor, Origin("weights", detail=plain_name(name)))
+
+    @contextlib.contextmanager
+    def _not_watching(self) -> Iterator[None]:
+        if self._watching:
+            self._operations.stop()
+        yield
+        if self._watching:
+            self._operations.start()
 
     # The backward pass, and the end
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            self._loss_is(tensors)
+            self._check_loss(tensors)
             result = original(tensors, *args, **kwargs)
-            self._gradients_are_there()
+            self._check_gradients()
             return result
 
         return backward
 
     def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-            self._loss_is(outputs)
+            self._check_loss(outputs)
             return original(outputs, inputs, *args, **kwargs)
 
         return grad
 
-    def _loss_is(self, tensors: Any) -> None:
-        if not self._watching or self._over:
+    def _check_loss(self, tensors: Any) -> None:
+        if not self._watching or self._finished:
             return
         for tensor in [tensors] if isinstance(tensors, torch.Tensor) else list(tensors):
             if tensor.numel() == 1:
@@ -212,123 +220,107 @@ class Replay:
             if is_bad(tensor):
                 self._finish(self._operations.origin_of(tensor) or self._first_origin(), reached="the loss")
 
-    def _gradients_are_there(self) -> None:
-        if not self._watching or self._over:
+    def _check_gradients(self) -> None:
+        if not self._watching or self._finished:
             return
         self._backwards += 1
         named = [(plain_name(name), p) for model in self._models for name, p in model.named_parameters() if p.grad is not None]
         bad = [(name, parameter) for name, parameter in named if is_bad(parameter.grad)]
         if bad:
-            name, parameter = bad[-1]  # nearest to where it began: the backward pass comes from the last layer
+            name, parameter = bad[-1]  # nearest to the origin: the backward pass starts at the last layer
             assert parameter.grad is not None
             origin = self._operations.origin_of(parameter.grad) or self._first_origin("backward")
             self._finish(origin, reached=f"the gradient of {name}", bad=[name for name, _ in bad])
 
     def _first_origin(self, stage: str = "") -> Origin | None:
-        known = [origin for origin in self._operations.origins if origin.kind != "constant" and stage in ("", origin.stage)]
-        return known[0] if known else None
+        origins = self._operations.origins
+        return next((o for o in origins if o.kind != "constant" and stage in ("", o.stage)), None)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         closure = closure_of(args, kwargs)
         if closure is None or self._backwards:
-            self._step_comes(optimizer)
+            self._before_update(optimizer)
             return None
 
         def watched_closure(*a: Any, **k: Any) -> Any:
             result = closure(*a, **k)
-            self._step_comes(optimizer)
+            self._before_update(optimizer)
             return result
 
         return with_closure(args, kwargs, watched_closure)
 
-    def _before_scaler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _before_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def before(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            self._step_comes(optimizer)
+            self._before_update(optimizer)
             return original(scaler, optimizer, *args, **kwargs)
 
         return before
 
-    def _step_comes(self, optimizer: Any) -> None:
-        if self._backwards and not self._over and os.getpid() == self._pid:
+    def _before_update(self, optimizer: Any) -> None:
+        if self._backwards and not self._finished and os.getpid() == self._pid:
             others = [other for other in find_live_objects().optimizers if other is not optimizer and other.param_groups]
-            if others and self._given and not self._passed_a_step:
-                self._passed_a_step = True  # of two networks against each other, the second one's loss may be the bad one
+            if others and self._num_replaced and not self._skipped_step:
+                self._skipped_step = True  # in a GAN, the second network's loss may be the bad one
                 for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
                     parameter.grad = None
                 return
             self._finish(None)
 
     def _save(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def save(thing: Any, to: Any, *args: Any, **kwargs: Any) -> Any:
+        def save(content: Any, to: Any, *args: Any, **kwargs: Any) -> Any:
             if isinstance(to, (str, os.PathLike)) and Path(to).exists():
                 return None  # a checkpoint of the real run
-            return original(thing, to, *args, **kwargs)
+            return original(content, to, *args, **kwargs)
 
         return save
 
     def _watch(self) -> None:
-        if not self._watching and not self._over:
+        if not self._watching and not self._finished:
             self._watching = True
             torch.autograd.set_detect_anomaly(True, check_nan=False)
             self._operations.start()
 
     def _finish(self, origin: Origin | None, *, reached: str = "", bad: list[str] | None = None) -> None:
-        """Write the answer, and end the process before the script can change anything."""
-        self._over = True
+        """Write the result, and exit before the script can change anything."""
+        self._finished = True
         if self._watching:
             self._operations.stop()
-        answer: dict[str, Any] = {"found": bool(reached), "reached": reached, "bad_gradients": bad or []}
+        result: dict[str, Any] = {"found": bool(reached), "reached": reached, "bad_gradients": bad or []}
         if origin is not None:
-            answer |= origin.as_dict()
+            result |= origin.as_dict()
         elif reached:
-            answer["kind"] = "unseen"
-        self._write(answer)
+            result["kind"] = "unseen"
+        self._write(result)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(0)
 
-    def _write(self, answer: dict[str, Any]) -> None:
+    def _write(self, result: dict[str, Any]) -> None:
         states = state_dicts(self.saved["state"]) if self._watching else {}
-        unloaded = [name for name in states if name not in self._loaded]
-        notes = list(self._notes)
-        if self._watching and not self._given:
-            notes.append("the saved batch was not used: the script's own first one was")
-        if unloaded:
-            notes.append("the saved weights do not fit the model that was called: its own were used")
-        answer |= {"input": self._input, "batches": sum(self._given.values()), "weights_loaded": bool(self._loaded)}
-        answer |= {"loss": self._loss, "notes": notes}
+        notes = []
+        if self._watching and not self._num_replaced:
+            notes.append("the saved batch was not used, but the script's own first one")
+        if any(name not in self._loaded for name in states):
+            notes.append("the saved weights do not fit the model that was called, so its own were used")
+        result |= {"input": self._input, "batches": sum(self._num_replaced.values()), "weights_loaded": bool(self._loaded)}
+        result |= {"loss": self._loss, "notes": notes}
         if self._result is None:
-            print(json.dumps(_for_json(answer), indent=1), file=sys.stderr)
+            print(json.dumps(_for_json(result), indent=1), file=sys.stderr)
             return
-        spare = self._result.with_name(f".{self._result.name}.{os.getpid()}")
-        spare.write_text(json.dumps(_for_json(answer)), encoding="utf-8")
-        spare.replace(self._result)
+        temporary = self._result.with_name(f".{self._result.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(_for_json(result)), encoding="utf-8")
+        temporary.replace(self._result)
 
     def _at_exit(self) -> None:
-        """The script came to its end, or to an error, before the step was over."""
-        if self._over or os.getpid() != self._pid or multiprocessing.parent_process() is not None:
+        """Report a script that ended, or failed, before the step was complete."""
+        if self._finished or os.getpid() != self._pid or multiprocessing.parent_process() is not None:
             return
-        self._over = True
+        self._finished = True
         if self._watching:
             self._operations.stop()
-        stage = "no backward pass" if self._watching else "no training batch was drawn and no model was called"
+        reason = "it ran no backward pass" if self._watching else "it drew no training batch and called no model"
         if self._result is None or not self._result.exists():
-            self._write({"found": False, "reached": "", "problem": f"the script ended early: {stage}"})
-
-
-class _paused:
-    """Leave the watching of operations for a moment."""
-
-    def __init__(self, operations: Operations, watching: bool) -> None:
-        self._operations, self._watching = operations, watching
-
-    def __enter__(self) -> None:
-        if self._watching:
-            self._operations.stop()
-
-    def __exit__(self, *_: object) -> None:
-        if self._watching:
-            self._operations.start()
+            self._write({"found": False, "reached": "", "problem": f"the script ended early: {reason}"})
 
 
 def _for_json(value: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Write down what the first steps of a training compute, as digests: batches, outputs of modules, losses, gradients, weights.
+"""Record digests of what the first steps of a training compute: batches, module outputs, losses, gradients, weights.
 
-`holdfast repro` runs a script twice with this inside and compares the two files. A line for each step, as it ends; after the
-last one the process ends at once, whatever the script had in mind.
+`holdfast repro` runs a script twice with this injected and compares the two files, which have a line per step. The process
+exits right after the last step.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from holdfast.inside.seeding import ask_for_determinism, seed
 from holdfast.inside.taps.registry import Patches
 
 VARIABLE = "HOLDFAST_REPRO"
-_MOST_OUTPUTS = 2000  # of modules in one step
+_MAX_OUTPUTS = 2000  # of modules per step
 
 
 def begin() -> None:
-    """Called when torch is imported: hold still what is asked for, and listen."""
-    asked = json.loads(os.environ[VARIABLE])
+    """Called when torch is imported: fix the requested sources of randomness, and record."""
+    request = json.loads(os.environ[VARIABLE])
     patches = Patches()
-    for name in asked["steady"]:
-        STEADYING[name](patches)
+    for name in request["steady"]:
+        FIXES[name](patches)
     if int(os.environ.get("RANK", "0")) == 0:
-        Record(Path(asked["file"]), steps=asked["steps"], digests=asked["digests"]).install(patches)
+        Record(Path(request["file"]), steps=request["steps"], digests=request["digests"]).install(patches)
 
 
 class Record:
-    """What was computed since the last step; without `digests` only how long each step took."""
+    """Digests of what was computed since the last step; without `digests` only step times."""
 
     def __init__(self, file: Path, *, steps: int, digests: bool) -> None:
         self._file, self._steps, self._digests = file, steps, digests
         self._optimizer: Any = None
         self._names: dict[int, str] = {}
-        self._step, self._begun = 0, time.perf_counter()
+        self._step, self._start = 0, time.perf_counter()
         self._clear()
 
     def install(self, patches: Patches) -> None:
-        """Hang in."""
+        """Install the hooks."""
         self._pid = os.getpid()
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
@@ -68,14 +68,14 @@ class Record:
         self._batches: list[list[Any]] = []
         self._outputs: list[tuple[nn.Module, str]] = []
         self._losses: list[str] = []
-        self._random: dict[str, str] = {}
+        self._generators: dict[str, str] = {}
         self._weights: list[list[str]] = []
         self._gradients: list[list[str]] = []
 
     def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __next__(iterator: Any) -> Any:
-            if not self._random:
-                self._random = generators()
+            if not self._generators:
+                self._generators = digest_generators()
             batch = original(iterator)
             if torch.is_grad_enabled():
                 self._batches += [[name, digest(part), digest_of_samples(part)] for name, part in tensors_in(batch)]
@@ -84,7 +84,7 @@ class Record:
         return __next__
 
     def _forward(self, module: nn.Module, _inputs: Any, output: Any) -> None:
-        if torch.is_grad_enabled() and len(self._outputs) < _MOST_OUTPUTS:
+        if torch.is_grad_enabled() and len(self._outputs) < _MAX_OUTPUTS:
             self._outputs += [(module, digest(part)) for _, part in tensors_in(output)]
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,8 +99,8 @@ class Record:
             return
         if self._optimizer is None:
             self._find_names(optimizer)
-            self._weights = self._of_parameters(lambda parameter: parameter)
-        self._gradients += self._of_parameters(lambda parameter: parameter.grad)
+            self._weights = self._digests_of(lambda parameter: parameter)
+        self._gradients += self._digests_of(lambda parameter: parameter.grad)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         if os.getpid() != self._pid or self._optimizer not in (None, optimizer):
@@ -108,159 +108,150 @@ class Record:
         self._optimizer = optimizer
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()
-        self._write(time.perf_counter() - self._begun)
+        self._write(time.perf_counter() - self._start)
         self._step += 1
         self._clear()
         if self._step >= self._steps:
             os._exit(0)
-        self._begun = time.perf_counter()
+        self._start = time.perf_counter()
 
     def _find_names(self, optimizer: torch.optim.Optimizer) -> None:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         roots = find_roots(find_live_objects().modules, parameters)
         self._optimizer = optimizer
-        self._parameters = dict(named(roots, "parameters")) or {str(i): one for i, one in enumerate(parameters)}
+        self._parameters = dict(named(roots, "parameters")) or {str(i): p for i, p in enumerate(parameters)}
         self._names = {id(module): name or type(module).__name__ for name, module in named(roots, "modules")}
 
-    def _of_parameters(self, get: Callable[[torch.Tensor], torch.Tensor | None]) -> list[list[str]]:
-        found = ((name, get(parameter)) for name, parameter in self._parameters.items())
-        return [[name, digest(tensor)] for name, tensor in found if tensor is not None]
+    def _digests_of(self, get: Callable[[torch.Tensor], torch.Tensor | None]) -> list[list[str]]:
+        tensors = ((name, get(parameter)) for name, parameter in self._parameters.items())
+        return [[name, digest(tensor)] for name, tensor in tensors if tensor is not None]
 
     def _write(self, seconds: float) -> None:
-        after = self._of_parameters(lambda parameter: parameter) if self._digests else []
-        outputs = [[self._names.get(id(module), type(module).__name__), told] for module, told in self._outputs]
+        updated = self._digests_of(lambda parameter: parameter) if self._digests else []
+        outputs = [[self._names.get(id(module), type(module).__name__), output] for module, output in self._outputs]
         row = {
             "step": self._step,
             "seconds": seconds,
-            "random": self._random,
+            "random": self._generators,
             "weights": self._weights,
             "batch": self._batches,
             "output": outputs,
-            "loss": [["loss", told] for told in self._losses],
+            "loss": [["loss", loss] for loss in self._losses],
             "gradient": self._gradients,
-            "updated": after,
+            "updated": updated,
         }
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """The bytes of a tensor, its shape and kind."""
-    plain = _plain(tensor)
-    told = hashlib.blake2b(f"{tuple(plain.shape)} {plain.dtype}".encode(), digest_size=8)
-    told.update(_bytes(plain))
-    return told.hexdigest()
+    """A digest of a tensor's values, shape and dtype."""
+    host = _to_host(tensor)
+    return _hash(f"{tuple(host.shape)} {host.dtype}".encode() + _bytes(host))
 
 
 def digest_of_samples(tensor: torch.Tensor) -> str:
-    """The rows of a batch whatever their order: tells another order from other contents."""
-    plain = _plain(tensor)
-    if plain.dim() == 0:
-        return digest(tensor)
-    rows = sorted(hashlib.blake2b(_bytes(row), digest_size=8).hexdigest() for row in plain)
-    return hashlib.blake2b(" ".join(rows).encode(), digest_size=8).hexdigest()
+    """A digest of the samples in any order, to tell a new order from new contents."""
+    host = _to_host(tensor)
+    return digest(tensor) if host.dim() == 0 else _hash(" ".join(sorted(_hash(_bytes(row)) for row in host)).encode())
 
 
-def tensors_in(thing: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of a batch or an output, and where in it."""
-    if isinstance(thing, torch.Tensor):
-        yield name, thing
-    elif isinstance(thing, dict):
-        for key, value in thing.items():
-            yield from tensors_in(value, f"{name}[{key!r}]")
-    elif isinstance(thing, list | tuple):
-        for index, value in enumerate(thing):
-            yield from tensors_in(value, f"{name}[{index}]")
+def tensors_in(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a batch or an output with their paths."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, dict | list | tuple):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from tensors_in(part, f"{name}[{key!r}]")
 
 
-def generators() -> dict[str, str]:
-    """The state of each global generator."""
-    numbers = np.random.get_state(legacy=False)
+def digest_generators() -> dict[str, str]:
+    """The state of each global random generator."""
+    state = np.random.get_state(legacy=False)["state"]
     return {
         "torch": digest(torch.get_rng_state()),
-        "numpy": _text(str(numbers["state"]["key"].tobytes()) + str(numbers["state"]["pos"])),
-        "random": _text(str(random.getstate())),
+        "numpy": _hash(f"{state['key'].tobytes()}{state['pos']}".encode()),
+        "random": _hash(str(random.getstate()).encode()),
     }
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    plain = tensor.detach()
-    if plain.layout is not torch.strided:
-        plain = plain.to_dense()
-    return plain.resolve_conj().resolve_neg().cpu().contiguous()
+def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    return tensor.resolve_conj().resolve_neg().cpu().contiguous()
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
-def _text(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+def _hash(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-_OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout", "worker_init_fn")
-_NOON = 1_700_000_000.0
+_WORKER_OPTIONS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout", "worker_init_fn")
+_START_TIME = 1_700_000_000.0
 
 
-def steady_seed(patches: Patches) -> None:
-    """Seed all generators before the script does anything, and later those that it makes without a seed."""
+def fix_seed(patches: Patches) -> None:
+    """Seed all generators before the script runs, and those that it later makes without a seed."""
     seed(0, deterministic=False)
 
     def seeded(original: Any) -> Callable[..., Any]:
-        return lambda number=None: original(0 if number is None else number)
+        return lambda seed=None: original(0 if seed is None else seed)
 
     patches.replace(np.random, "default_rng", seeded)
 
 
-def steady_kernels(_patches: Patches) -> None:
-    """Deterministic kernels, and one thread: sums are added in one order."""
+def fix_kernels(_patches: Patches) -> None:
+    """Use deterministic kernels and one thread, so that sums have one order."""
     ask_for_determinism()
     torch.set_num_threads(1)
 
 
-def determinism(_patches: Patches) -> None:
-    """Deterministic kernels alone, to measure what they cost."""
+def use_deterministic(_patches: Patches) -> None:
+    """Use deterministic kernels alone, to measure their cost."""
     ask_for_determinism()
 
 
-def steady_time(patches: Patches) -> None:
-    """A clock that gives the same readings in each run: every look is a millisecond later."""
+def fix_time(patches: Patches) -> None:
+    """Replace the clock: each reading is a millisecond after the one before."""
     ticks = itertools.count()
 
     def reading(_original: Any) -> Callable[[], float]:
-        return lambda: _NOON + next(ticks) / 1000
+        return lambda: _START_TIME + next(ticks) / 1000
 
-    class SteadyDate(datetime.datetime):
-        """`datetime.now` by the same clock."""
+    class FixedDatetime(datetime.datetime):
+        """`datetime.now` with the same clock."""
 
         @classmethod
-        def now(cls, tz: datetime.tzinfo | None = None) -> SteadyDate:
+        def now(cls, tz: datetime.tzinfo | None = None) -> FixedDatetime:
             return cls.fromtimestamp(time.time(), tz)
 
     patches.replace(time, "time", reading)
     patches.replace(time, "time_ns", lambda _original: lambda: int(time.time() * 1e9))
-    datetime.datetime = SteadyDate  # type: ignore[misc]
+    datetime.datetime = FixedDatetime  # type: ignore[misc]
 
 
-def steady_workers(patches: Patches) -> None:
-    """No loader workers: samples are made one after the other, in this process."""
-
-    arguments_of = inspect.signature(DataLoader.__init__)
+def fix_workers(patches: Patches) -> None:
+    """Load samples in this process, without workers."""
+    signature = inspect.signature(DataLoader.__init__)
 
     def make(original: Any) -> Callable[..., None]:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
-            given = {**arguments_of.bind(loader, *args, **kwargs).arguments, "num_workers": 0}
-            original(**{name: value for name, value in given.items() if name not in _OF_WORKERS})
+            arguments = {**signature.bind(loader, *args, **kwargs).arguments, "num_workers": 0}
+            original(**{name: value for name, value in arguments.items() if name not in _WORKER_OPTIONS})
 
         return __init__
 
     patches.replace(DataLoader, "__init__", make)
 
 
-STEADYING: dict[str, Callable[[Patches], None]] = {
-    "seed": steady_seed,
-    "kernels": steady_kernels,
-    "determinism": determinism,
-    "time": steady_time,
-    "workers": steady_workers,
+FIXES: dict[str, Callable[[Patches], None]] = {
+    "seed": fix_seed,
+    "kernels": fix_kernels,
+    "determinism": use_deterministic,
+    "time": fix_time,
+    "workers": fix_workers,
 }

@@ -60,7 +60,7 @@ def guard_training(training: Training, scope: Scope, batches: Batches, *, by_han
         optimizers=training.optimizers,
     )
     if (restart := restarted()) is not None and restart.lr_factor != 1.0:
-        training.control.rate.lower(restart.lr_factor, training.step)
+        training.control.lr.lower(restart.lr_factor, training.step)
 
 
 def _manifest_facts(training: Training, scope: Scope) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Process:
         self.gradient_calls = 0  # to `torch.autograd.grad`, by the script or by `torch.func`
         self.of_optimizer: dict[int, tuple[weakref.ref[Optimizer], Training | None]] = {}
         self.whole_models: dict[int, tuple[weakref.ref[nn.Module], Training]] = {}
-        self.asked: Callable[[Training], None] | None = None  # set while a request waits for the next step boundary
+        self.on_step_boundary: Callable[[Training], None] | None = None  # set while requests are pending
         self.stopping: Callable[[Training], None] | None = None  # set after Ctrl-C
         self.when_begun: list[Callable[[Scope, Training, Optimizer], None]] = []  # callbacks
         self.when_over: list[Callable[[Training], None]] = []  # before a training is closed

@@ -105,8 +105,8 @@ class Runtime(Process):
         training.cost += time.perf_counter() - begun
         if self.stopping is not None:
             self.stopping(training)
-        if self.asked is not None and training.main_optimizer() is optimizer:
-            self.asked(training)
+        if self.on_step_boundary is not None and training.main_optimizer() is optimizer:
+            self.on_step_boundary(training)
 
     def clipping_begins(self, parameters: list[torch.Tensor], norm_type: float) -> None:
         """The script is about to clip gradients."""
@@ -282,7 +282,7 @@ class Runtime(Process):
         if scope in self.scopes:
             self.scopes.remove(scope)
         if not self.scopes:
-            self.interrupt.let_go()
+            self.interrupt.uninstall()
             HEARTBEAT.enter(ENDING)
         scope.finish_closing()
         for training in scope.trainings:
@@ -300,7 +300,7 @@ class Runtime(Process):
         for training in self.trainings:
             training.write()
         if self.servers is not None:
-            self.servers.finish_answers()
+            self.servers.finish_responses()
 
     def _settle_rest(self, scope: Scope) -> None:
         """What stepped a few times after another training was no inner loop of it, as it turns out."""
@@ -319,7 +319,7 @@ class Runtime(Process):
         HEARTBEAT.after_fork()
         if self.servers is not None:
             self.servers.after_fork()
-            self.asked = self.servers = None
+            self.on_step_boundary = self.servers = None
         self.memory.__init__()  # type: ignore[misc]
         self.thread.__init__()  # type: ignore[misc]
         self.feeds.clear()
@@ -330,7 +330,7 @@ class Runtime(Process):
         self._close_with_the_process()
         self._open_server(scope, training)
         if scope.follows_children and scope.policy.acts:
-            self.interrupt.listen(scope)
+            self.interrupt.install(scope)
         restart = restarted()
         if restart is not None and isinstance(optimizer, Optimizer):
             from holdfast.inside.control.fast_forward import start_fast_forward

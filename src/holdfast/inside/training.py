@@ -56,7 +56,7 @@ class Training(Members):
         self.guard: Guard | None = None  # under a policy that acts; see guarding.py
         self.first_failure: FirstFailure | None = None  # under one that does not
         self.control: Control | None = None  # under one that repairs
-        self.changes: Settings | None = None  # once someone has changed a setting from outside
+        self.settings: Settings | None = None  # once someone has changed a setting from outside
         self.step_table = StepTable(recorder)
         self.cost = 0.0  # seconds that Holdfast took since the last row was finished
         self.evaluated = 0.0  # seconds of evaluation since the last step
@@ -130,8 +130,8 @@ class Training(Members):
             if self.guard is not None or member.rows is not None:
                 self._before_inner(optimizer, member, parameters)
             return
-        if self.changes is not None:
-            self.changes.put_on(optimizer)
+        if self.settings is not None:
+            self.settings.apply(optimizer)
         if self.control is not None:
             self.control.before_update(optimizer, self.step)
         if member is not self.main:
@@ -175,8 +175,8 @@ class Training(Members):
                 self.first_failure.saw(self.step, metrics, at_once=True)
         if metrics.reader is not None:
             metrics.start()
-        if self.changes is not None:
-            self._clip_norm = self.changes.clip(optimizer, self._clip_norm)
+        if self.settings is not None:
+            self._clip_norm = self.settings.clip(optimizer, self._clip_norm)
         if something_due and self.budget.due("weights", self.step):
             self._take_sample(parameters)
 
@@ -198,8 +198,8 @@ class Training(Members):
             skipped = True
         if not self._holding and self._rates_may_have_changed(member, optimizer, metrics):
             self.step_table.rates(self.step, 0 if member is self.main else self._number_of(member), optimizer.param_groups)
-        if self.changes is not None:
-            self.changes.take_off()
+        if self.settings is not None:
+            self.settings.revert()
         if member is not self.main or metrics is None:
             member.steps_alone += 1
             return
@@ -237,8 +237,8 @@ class Training(Members):
         if self.guard is not None:
             self.guard.before(optimizer, other, self.step, is_main=False)
         other.finish(self.step_table.other_step)
-        if self.changes is not None:
-            self.changes.clip(optimizer, None)
+        if self.settings is not None:
+            self.settings.clip(optimizer, None)
 
     def _before_inner(self, optimizer: Optimizer, member: Member, parameters: list[torch.Tensor]) -> None:
         """The update of an inner loop comes next."""

@@ -149,7 +149,7 @@ class Run:
         is recorded in the journal, never raised. With `wait` the checkpoint is on disk on return, or None is returned.
         """
         if not self._owned:
-            armed().runtime.interrupt.listen(self._scope)
+            armed().runtime.interrupt.install(self._scope)
         return self._run_checkpoints().save(path, metrics, wait=wait)
 
     def restore(self, path: str | os.PathLike[str] | None = None, *, data: bool = True) -> Restored | None:

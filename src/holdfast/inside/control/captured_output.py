@@ -1,4 +1,4 @@
-"""Keep what evaluated code prints apart from what the script prints: by thread, while something is evaluated."""
+"""Capture what evaluated code prints, per thread, while the script's own output goes on as before."""
 
 from __future__ import annotations
 
@@ -9,87 +9,87 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-_AT_MOST = 256 * 1024  # characters; what comes after them is counted
+_MAX_CHARACTERS = 256 * 1024  # further ones are only counted
 
 
 class CapturedOutput(io.StringIO):
-    """What one evaluation has printed."""
+    """The output of one evaluation."""
 
     def __init__(self) -> None:
         super().__init__()
         self._dropped = 0
 
     def write(self, text: str) -> int:
-        """Keep it, as long as there is not too much."""
-        room = _AT_MOST - self.tell()
+        """Keep the text up to the limit."""
+        room = _MAX_CHARACTERS - self.tell()
         super().write(text[:room])
         self._dropped += max(0, len(text) - room)
         return len(text)
 
     def text(self) -> str:
-        """All of it."""
+        """The output, with the number of dropped characters."""
         more = f"\n… {self._dropped:,} more characters" if self._dropped else ""
         return self.getvalue() + more
 
 
-class _ByThread:
-    """Stands for `sys.stdout` and the like: for threads that evaluate it is their own, for all others what was there before."""
+class _ThreadStream:
+    """Replaces `sys.stdout` and the like: evaluating threads get their own stream, all others the original."""
 
-    def __init__(self, before: Any) -> None:
-        self.before, self.own = before, dict[int, Any]()
+    def __init__(self, original: Any) -> None:
+        self.original, self.by_thread = original, dict[int, Any]()
 
-    def _now(self) -> Any:
-        return self.own.get(threading.get_ident(), self.before)
+    def _current(self) -> Any:
+        return self.by_thread.get(threading.get_ident(), self.original)
 
     def write(self, text: str) -> Any:
-        now = self._now()
-        return now.write(text) if now is not None else len(text)  # a process without streams prints nowhere
+        stream = self._current()
+        return stream.write(text) if stream is not None else len(text)  # a process may have no streams
 
     def flush(self) -> Any:
-        now = self._now()
-        return now.flush() if now is not None else None
+        stream = self._current()
+        return stream.flush() if stream is not None else None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._now(), name)
+        return getattr(self._current(), name)
 
     def __iter__(self) -> Any:
-        return iter(self._now())
+        return iter(self._current())
 
 
 _lock = threading.Lock()
-_placed: dict[str, _ByThread] = {}
+_replaced: dict[str, _ThreadStream] = {}
 
 
 @contextlib.contextmanager
 def captured() -> Iterator[CapturedOutput]:
-    """What this thread prints meanwhile, on stdout and stderr together; there is nothing for it to read."""
-    printed, thread = CapturedOutput(), threading.get_ident()
+    """Capture this thread's stdout and stderr together; its stdin is empty."""
+    output, thread = CapturedOutput(), threading.get_ident()
     with _lock:
         for name in ("stdout", "stderr", "stdin"):
-            if name not in _placed:
-                _placed[name] = _ByThread(getattr(sys, name))
-                setattr(sys, name, _placed[name])
-            _placed[name].own[thread] = printed if name != "stdin" else io.StringIO()
+            if name not in _replaced:
+                _replaced[name] = _ThreadStream(getattr(sys, name))
+                setattr(sys, name, _replaced[name])
+            _replaced[name].by_thread[thread] = output if name != "stdin" else io.StringIO()
     try:
-        yield printed
+        yield output
     finally:
-        _put_back(thread)
+        _restore(thread)
 
 
-def _put_back(thread: int | None) -> None:
+def _restore(thread: int | None) -> None:
     with _lock:
-        for name, placed in list(_placed.items()):
+        for name, stream in list(_replaced.items()):
             if thread is None:
-                placed.own.clear()
-            placed.own.pop(thread or 0, None)
-            if not placed.own:
-                del _placed[name]
-                if getattr(sys, name) is placed:
-                    setattr(sys, name, placed.before)
+                stream.by_thread.clear()
+            stream.by_thread.pop(thread or 0, None)
+            if not stream.by_thread:
+                del _replaced[name]
+                if getattr(sys, name) is stream:
+                    setattr(sys, name, stream.original)
 
 
 def after_fork() -> None:
-    """In a forked child: the threads that evaluated are not here, and one of them may have held the lock."""
+    """In a forked child: the evaluating threads are gone, and one may have held the lock."""
     global _lock
     _lock = threading.Lock()
-    _put_back(None)
+    _restore(None)

@@ -1,7 +1,7 @@
-"""Control of one training: takes snapshots, and applies the actions that were decided outside, between two steps.
+"""Control of one training: takes snapshots, and applies the supervisor's queued actions at step boundaries.
 
-The outside posts an action for a step in the near future, so that every rank does it at the same one. What was done, or
-why it could not be done, goes into the journal.
+The supervisor queues an action for a step soon to come, so that every rank applies it at the same step. The journal gets what
+was done, or why it could not be done.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from holdfast.signals.journal import Journal
 from holdfast.state.background import Helper
 from holdfast.state.snapshots import Snapshots
 
-_TO_DISK_FIRST, _TO_DISK_EVERY = 60.0, 300.0  # seconds until a snapshot goes to disk, and between two of them
-_OFTEN = os.environ.get("HOLDFAST_SAVE_EVERY", "")  # seconds, instead of both
-_ANSWERS_EVERY = 1.0  # seconds between two attempts to write an answer that the journal did not take
+_FIRST_SAVE, _SAVE_EVERY = 60.0, 300.0  # seconds until a snapshot is saved to disk, and between two of them
+_SAVE_EVERY_SET = os.environ.get("HOLDFAST_SAVE_EVERY", "")  # seconds, replaces both
+_RETRY_EVERY = 1.0  # seconds between two attempts to write a row that the journal did not take
 Optimizer = torch.optim.Optimizer
 
 
 class Control:
-    """What may be changed in a training: the `RunControl` that a loop offers to policies."""
+    """Applies actions to one training."""
 
     def __init__(
         self,
@@ -47,20 +47,19 @@ class Control:
         helper: Helper,
         optimizers: Callable[[], list[Optimizer]],
     ) -> None:
-        self.rate, self.snapshots = LearningRateFactor(), snapshots
+        self.lr, self.snapshots = LearningRateFactor(), snapshots
         self._run, self._journal, self._rank, self._guard = run, journal, rank, guard
         self._micro_batches, self._helper, self._optimizers = micro_batches, helper, optimizers
         self._queue = ActionQueue(run, part)
-        self._waiting: list[QueuedAction] = []
+        self._pending: list[QueuedAction] = []
         self._unwritten: list[dict[str, Any]] = []
-        self._write_at = 0.0
+        self._retry_at = 0.0
         self._clip_until = 0
-        often = float(_OFTEN) if _OFTEN.replace(".", "", 1).isdigit() else None
-        self._to_disk_every = _TO_DISK_EVERY if often is None else often
-        self._to_disk_at = time.monotonic() - self._to_disk_every + min(self._to_disk_every, _TO_DISK_FIRST)
-        self._do: dict[str, Callable[[Action, int], str]] = {
+        self._save_every = float(_SAVE_EVERY_SET) if _SAVE_EVERY_SET.replace(".", "", 1).isdigit() else _SAVE_EVERY
+        self._saved_at = time.monotonic() - self._save_every + min(self._save_every, _FIRST_SAVE)
+        self._handlers: dict[str, Callable[[Action, int], str]] = {
             "roll-back": self._roll_back,
-            "lower-lr": self._lower_rate,
+            "lower-lr": self._lower_lr,
             "clip": self._clip,
             "shrink-micro-batch": self._shrink,
             "save-checkpoint": self._save,
@@ -68,64 +67,62 @@ class Control:
         }
 
     def before_update(self, optimizer: Optimizer, step: int) -> None:
-        """An update comes: it must see the learning rate that was decided."""
-        self.rate.put_on(optimizer, step)
+        """Apply the LR factor for the update of a step."""
+        self.lr.apply(optimizer, step)
 
     def after_update(self) -> None:
-        """The update is done."""
-        self.rate.take_off()
+        """Restore the script's LR."""
+        self.lr.revert()
 
     def between_steps(self, step: int, *, good: bool) -> None:
-        """Between two steps, of which `step` comes next: apply what is due, keep a snapshot if it is time."""
+        """Apply what is due before `step`, and take a snapshot if one is due."""
         if step >= self._clip_until:
             self._guard.max_norm = math.inf
-        self._waiting += self._queue.new_actions()
-        due = [queued for queued in self._waiting if step >= queued.at]
+        self._pending += self._queue.new_actions()
+        due = [queued for queued in self._pending if step >= queued.at]
         for queued in due:
-            self._waiting.remove(queued)
-            self._answer(queued, step)
-        if self._unwritten and time.monotonic() > self._write_at:
-            self._write_answers()
-        will_go_back = any(queued.action.kind == "roll-back" for queued in self._waiting)  # to one that must not be given up
-        if good and not due and not will_go_back and self.snapshots.due(step):
+            self._pending.remove(queued)
+            self._apply_queued(queued, step)
+        if self._unwritten and time.monotonic() > self._retry_at:
+            self._write_rows()
+        rolls_back = any(queued.action.kind == "roll-back" for queued in self._pending)  # its snapshot must stay
+        if good and not due and not rolls_back and self.snapshots.due(step):
             self.snapshots.take(step)
-            if time.monotonic() - self._to_disk_at > self._to_disk_every:
-                self._to_disk_at = time.monotonic()
+            if time.monotonic() - self._saved_at > self._save_every:
+                self._saved_at = time.monotonic()
                 self.snapshots.save(self._run / "checkpoints")
 
     def close(self) -> None:
-        """The training is over."""
-        self._write_answers()
+        """Release everything at the end of the training."""
+        self._write_rows()
         self._queue.close()
         self.snapshots.forget()
         self._helper.close()
 
     def apply(self, action: Action, step: int) -> str:
-        """Do it before the update of `step` and say what was done. Raises Refused, in words, if it cannot be done here."""
-        if action.kind not in self._do:
+        """Apply an action before the update of `step`; returns what was done. Raises Refused."""
+        if action.kind not in self._handlers:
             raise Refused(f"there is no action {action.kind}")
-        return self._do[action.kind](action, step)
+        return self._handlers[action.kind](action, step)
 
-    def _answer(self, queued: QueuedAction, step: int) -> None:
+    def _apply_queued(self, queued: QueuedAction, step: int) -> None:
         action = queued.action
         try:
             detail, state = self.apply(action, step), "done"
-        except Refused as why:
-            detail, state = str(why), "refused"
-        except Exception as error:  # noqa: BLE001 - the training goes on, and the journal says what happened
+        except Refused as reason:
+            detail, state = str(reason), "refused"
+        except Exception as error:  # noqa: BLE001 - the training continues, and the journal has the error
             detail, state = f"{type(error).__name__}: {error}", "refused"
-        self._report(queued, state, detail, step)
-        if action.kind == "stop" and state == "done":
-            self._end(action)
-
-    def _report(self, queued: QueuedAction, state: str, detail: str, step: int) -> None:
         row = {"number": queued.number, "state": state, "at": step, "detail": detail, "rank": self._rank}
-        self._unwritten.append({"time": round(time.time(), 3), **queued.action.as_row(), **row})
-        self._write_answers()
+        self._unwritten.append({"time": round(time.time(), 3), **action.as_row(), **row})
+        self._write_rows()
+        if action.kind == "stop" and state == "done":
+            print(f"holdfast: training stopped: {_reason(action)}", file=sys.stderr, flush=True)
+            raise SystemExit(int(action.settings.get("code", 1)))
 
-    def _write_answers(self) -> None:
-        """Outside waits for them, and takes a training that never answers for one that cannot."""
-        self._write_at = time.monotonic() + _ANSWERS_EVERY
+    def _write_rows(self) -> None:
+        """Write the outcomes to the journal; the supervisor gives up on a training that never reports one."""
+        self._retry_at = time.monotonic() + _RETRY_EVERY
         with contextlib.suppress(OSError):
             while self._unwritten:
                 self._journal.write("action", **self._unwritten[0])
@@ -134,41 +131,45 @@ class Control:
     # The actions
 
     def _roll_back(self, action: Action, step: int) -> str:
-        to = action.settings.get("to")
-        if to == "disk":
-            found = self.snapshots.restore_from_disk(self._run / "checkpoints")
-        else:
-            snapshot = self.snapshots.at_or_before(int(to)) if to is not None else None
-            found = None if snapshot is None else snapshot.step
-            if found is not None:
-                self.snapshots.restore(found)
-                self.snapshots.drop_after(found)
-        if found is None:
-            raise Refused("no clean snapshot is that old" if to != "disk" else "no clean checkpoint is on disk")
-        factor, given = float(action.settings.get("lr_factor", 1.0)), action.settings
-        warm_up, regain = int(given.get("warmup_steps", 0)), int(given.get("regain_steps", 0))
-        self.rate.lower(factor, step, warm_up_steps=warm_up, regain_steps=regain)
-        if (limit := action.settings.get("lr_limit")) is not None:
-            self.rate.hold(self._optimizers(), float(limit))
+        settings = action.settings
+        restored = self._restore(settings.get("to"))
+        warmup, regain = int(settings.get("warmup_steps", 0)), int(settings.get("regain_steps", 0))
+        self.lr.lower(float(settings.get("lr_factor", 1.0)), step, warmup_steps=warmup, regain_steps=regain)
+        if (max_lr := settings.get("lr_limit")) is not None:
+            self.lr.limit(self._optimizers(), float(max_lr))
         self._guard.start_again()
         self._clip_until = 0
-        return f"restored the state of step {found}; learning rate x {self.rate.factor:g}"
+        return f"restored the state of step {restored}; learning rate x {self.lr.factor:g}"
 
-    def _lower_rate(self, action: Action, step: int) -> str:
-        self.rate.lower(float(action.settings["factor"]), step, warm_up_steps=int(action.settings.get("warmup_steps", 0)))
-        return f"learning rate x {self.rate.factor:g}"
+    def _restore(self, to: Any) -> int:
+        """Restore a snapshot from before step `to`, or the newest clean one on "disk"; returns its step."""
+        if to == "disk":
+            step = self.snapshots.restore_from_disk(self._run / "checkpoints")
+            if step is None:
+                raise Refused("no clean checkpoint is on disk")
+            return step
+        snapshot = self.snapshots.at_or_before(int(to)) if to is not None else None
+        if snapshot is None:
+            raise Refused("no clean snapshot is that old")
+        self.snapshots.restore(snapshot.step)
+        self.snapshots.drop_after(snapshot.step)
+        return snapshot.step
+
+    def _lower_lr(self, action: Action, step: int) -> str:
+        self.lr.lower(float(action.settings["factor"]), step, warmup_steps=int(action.settings.get("warmup_steps", 0)))
+        return f"learning rate x {self.lr.factor:g}"
 
     def _clip(self, action: Action, step: int) -> str:
-        if why := self._guard.cannot_clip:
-            raise Refused(f"gradients are not clipped here, as {why}; call torch.nn.utils.clip_grad_norm_ in the script")
+        if reason := self._guard.cannot_clip:
+            raise Refused(f"gradients cannot be clipped here: {reason}; call torch.nn.utils.clip_grad_norm_ in the script")
         self._guard.max_norm = float(action.settings["max_norm"])
         self._clip_until = step + int(action.settings.get("steps", 1000))
-        return f"gradient norm kept under {self._guard.max_norm:g} until step {self._clip_until}"
+        return f"gradient norm clipped to {self._guard.max_norm:g} until step {self._clip_until}"
 
-    def _shrink(self, action: Action, step: int) -> str:  # noqa: ARG002 - all actions are called alike
+    def _shrink(self, action: Action, _step: int) -> str:
         micro_batches = self._micro_batches()
         if micro_batches is None:
-            raise Refused("the loop has no `@run.step` function that could be split; docs/out_of_memory.md shows the two lines")
+            raise Refused("the loop has no `@run.step` function to split; docs/out_of_memory.md shows the two lines")
         parts = int(action.settings.get("parts", 2))
         micro_batches.shrink(parts)
         return f"every batch in {parts} parts"
@@ -177,12 +178,12 @@ class Control:
         self.snapshots.take(step)
         path = self.snapshots.save(self._run / "checkpoints", best=action.settings.get("best"))
         if path is None:
-            raise Refused("no clean snapshot to save")
+            raise Refused("there is no clean snapshot to save")
         return f"saving to {path.name}"
 
     def _stop(self, action: Action, step: int) -> str:
-        return f"stopped before step {step}: {action.settings.get('why', action.because)}"
+        return f"stopped before step {step}: {_reason(action)}"
 
-    def _end(self, action: Action) -> None:
-        print(f"holdfast: training stopped: {action.settings.get('why', action.because)}", file=sys.stderr, flush=True)
-        raise SystemExit(int(action.settings.get("code", 1)))
+
+def _reason(action: Action) -> Any:
+    return action.settings.get("why", action.because)

@@ -1,4 +1,4 @@
-"""Run code that someone sent, and give back what it printed, the value of its last expression, or its error."""
+"""Evaluate code sent by the user; returns its output, the value of its last expression, or its error."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typing import Any
 
 from holdfast.inside.control.captured_output import captured
 from holdfast.inside.control.names import Finder, Names, Scopes
-from holdfast.inside.control.tensor_access import Gate, TookTooLong
+from holdfast.inside.control.tensor_access import EvalTimeout, StoppableCode
 
 FILE = "<eval>"
-_VALUE_CHARACTERS, _ERROR_CHARACTERS = 64 * 1024, 64 * 1024
+_MAX_CHARACTERS = 64 * 1024  # of a value or an error
+_MAX_COMPLETIONS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Code that was read: statements, the last expression, the names that it declares `global`."""
+    """Parsed code: statements, the last expression, and the names that it declares `global`."""
 
     text: str
     statements: CodeType | None
@@ -30,10 +31,10 @@ class Code:
 
 
 def read_code(text: str) -> Code:
-    """Read code. Raises SyntaxError, or ValueError for what no file could hold."""
+    """Parse and compile code. Raises SyntaxError, or ValueError for null bytes."""
     tree = ast.parse(text, FILE)
     declared = frozenset(name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names)
-    tree.body = [_NotDeclared().visit(statement) for statement in tree.body]
+    tree.body = [_RemoveGlobal().visit(statement) for statement in tree.body]
     last: Any = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     ast.fix_missing_locations(tree)
     return Code(
@@ -44,8 +45,8 @@ def read_code(text: str) -> Code:
     )
 
 
-class _NotDeclared(ast.NodeTransformer):
-    """Takes `global` away from the outermost level: there, the names themselves know what is meant."""
+class _RemoveGlobal(ast.NodeTransformer):
+    """Removes `global` at module level, where `Names` resolves the declared names itself."""
 
     def visit_Global(self, node: ast.Global) -> ast.stmt:
         return ast.copy_location(ast.Pass(), node)
@@ -58,54 +59,54 @@ class _NotDeclared(ast.NodeTransformer):
 
 
 @dataclass(slots=True)
-class _Outcome:
-    """How far an evaluation has come, and what came of it."""
+class _Evaluation:
+    """The progress and outcome of one evaluation."""
 
-    begun: bool = False
-    over: bool = False
+    started: bool = False
+    finished: bool = False
     value: str | None = None
     error: str | None = None
     interrupt: KeyboardInterrupt | None = None
 
 
 class Evaluator:
-    """Evaluates code of one process. Names that it makes stay for the next time."""
+    """Evaluates code in this process. New names stay for the next evaluation."""
 
     def __init__(self) -> None:
         self._names = Names()
 
     def run(
-        self, code: Code, frame: Callable[[], FrameType | None], find: Finder, gate: Gate, *, here: bool = True
+        self, code: Code, frame: Callable[[], FrameType | None], find: Finder, stoppable: StoppableCode, *, in_thread: bool = True
     ) -> dict[str, Any]:
-        """Run it with the names of a frame; the answer. Only Ctrl-C of the script's own user gets out of here."""
-        outcome = _Outcome()
-        with captured() as printed:
-            self._names.enter(Scopes(frame(), find, here=here), code.declared)
-            while not outcome.over:
+        """Run code with the names of a frame; `in_thread`: it is this thread's. Only Ctrl-C in the terminal escapes."""
+        evaluation = _Evaluation()
+        with captured() as output:
+            self._names.enter(Scopes(frame(), find, in_thread=in_thread), code.declared)
+            while not evaluation.finished:
                 try:
-                    if not outcome.begun:
-                        outcome.begun = True
-                        self._attempt(code, outcome, gate)
-                    gate.close()  # when this returns, nothing can be raised here any more
-                    outcome.over = True
-                except TookTooLong:  # it is raised once at most: this is the only place where it can still arrive
-                    outcome.value = None
+                    if not evaluation.started:
+                        evaluation.started = True
+                        self._attempt(code, evaluation, stoppable)
+                    stoppable.finish()  # after this nothing can be raised here
+                    evaluation.finished = True
+                except EvalTimeout:  # raised at most once, possibly as late as here
+                    evaluation.value = None
             self._names.leave()
-        if outcome.interrupt is not None and here:
-            raise outcome.interrupt
-        error = "it took too long and was stopped" if gate.stopped else outcome.error
-        return {"ok": error is None, "value": outcome.value, "output": printed.text(), "error": error}
+        if evaluation.interrupt is not None and in_thread:
+            raise evaluation.interrupt
+        error = "it took too long and was stopped" if stoppable.stopped else evaluation.error
+        return {"ok": error is None, "value": evaluation.value, "output": output.text(), "error": error}
 
-    def _attempt(self, code: Code, outcome: _Outcome, gate: Gate) -> None:
+    def _attempt(self, code: Code, evaluation: _Evaluation, stoppable: StoppableCode) -> None:
         try:
-            gate.open()
-            outcome.value = self._evaluate(code)
-        except TookTooLong:
+            stoppable.start()
+            evaluation.value = self._evaluate(code)
+        except EvalTimeout:
             raise
-        except KeyboardInterrupt as given:
-            outcome.interrupt, outcome.error = given, "interrupted by Ctrl-C in the terminal of the training"
-        except BaseException as raised:  # noqa: BLE001 - it is the sender's, and goes back to the sender
-            outcome.error = _told(raised, code.text)
+        except KeyboardInterrupt as interrupt:
+            evaluation.interrupt, evaluation.error = interrupt, "interrupted by Ctrl-C in the terminal of the training"
+        except BaseException as error:  # noqa: BLE001 - the user's code, so the error goes back to the user
+            evaluation.error = _format_error(error, code.text)
 
     def _evaluate(self, code: Code) -> str | None:
         if code.statements is not None:
@@ -113,54 +114,54 @@ class Evaluator:
         if code.last is None:
             return None
         value = eval(code.last, self._names)
-        return None if value is None else _short(repr(value), _VALUE_CHARACTERS)
+        return None if value is None else _truncated(repr(value))
 
-    def complete(self, start: str, frame: FrameType | None, find: Finder) -> list[str]:
-        """Names that begin so; behind a dot the attributes of what stands before it, if that is only names and dots."""
-        scopes = Scopes(frame, find, here=False)
-        self._names.enter(scopes, frozenset())
+    def complete(self, text: str, frame: FrameType | None, find: Finder) -> list[str]:
+        """Complete a name, or an attribute after a dotted path."""
+        self._names.enter(Scopes(frame, find, in_thread=False), frozenset())
         try:
-            path, dot, begin = start.rpartition(".")
+            path, dot, prefix = text.rpartition(".")
             if not dot:
-                return sorted(name for name in self._names.keys() if name.startswith(begin))[:200]  # noqa: SIM118
+                return sorted(name for name in self._names.keys() if name.startswith(prefix))[:_MAX_COMPLETIONS]  # noqa: SIM118
             if not all(part.isidentifier() for part in path.split(".")):
                 return []
-            thing = eval(path, self._names)
-            return sorted(f"{path}.{name}" for name in dir(thing) if name.startswith(begin))[:200]
-        except Exception:  # noqa: BLE001 - a completion that fails is none
+            names = dir(eval(path, self._names))
+            return sorted(f"{path}.{name}" for name in names if name.startswith(prefix))[:_MAX_COMPLETIONS]
+        except Exception:  # noqa: BLE001 - a failed completion is an empty one
             return []
         finally:
             self._names.leave()
 
 
-def _told(raised: BaseException, text: str) -> str:
-    """The error as Python tells it, from the sender's code on."""
-    trace = raised.__traceback__
+def _format_error(error: BaseException, text: str) -> str:
+    """The traceback from the user's code on."""
+    trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != FILE:
         trace = trace.tb_next
     linecache.cache[FILE] = (len(text), None, text.splitlines(keepends=True), FILE)
     try:
-        if isinstance(raised, SyntaxError) and trace is None:
-            told = traceback.format_exception_only(type(raised), raised)
+        if isinstance(error, SyntaxError) and trace is None:
+            lines = traceback.format_exception_only(type(error), error)
         else:
-            told = traceback.format_exception(type(raised), raised, trace)
-    except Exception:  # noqa: BLE001 - an error whose own text raises
-        told = [f"{type(raised).__name__}\n"]
+            lines = traceback.format_exception(type(error), error, trace)
+    except Exception:  # noqa: BLE001 - the error's own __str__ raises
+        lines = [f"{type(error).__name__}\n"]
     finally:
         linecache.cache.pop(FILE, None)
-    raised.__traceback__ = None
-    return _short("".join(told).rstrip(), _ERROR_CHARACTERS)
+    error.__traceback__ = None
+    return _truncated("".join(lines).rstrip())
 
 
-def told_syntax(error: BaseException, text: str) -> dict[str, Any]:
-    """The answer to code that cannot be read."""
-    return {"ok": False, "value": None, "output": "", "error": _told(error, text)}
+def syntax_error(error: BaseException, text: str) -> dict[str, Any]:
+    """The response to code that does not parse."""
+    return {"ok": False, "value": None, "output": "", "error": _format_error(error, text)}
 
 
-def _short(text: str, at_most: int) -> str:
-    return text if len(text) <= at_most else f"{text[:at_most]}… {len(text) - at_most:,} more characters"
+def _truncated(text: str) -> str:
+    hidden = len(text) - _MAX_CHARACTERS
+    return text if hidden <= 0 else f"{text[:_MAX_CHARACTERS]}… {hidden:,} more characters"
 
 
 def frame_of(thread: int) -> FrameType | None:
-    """What a thread is doing now."""
+    """The innermost frame of a thread."""
     return sys._current_frames().get(thread)

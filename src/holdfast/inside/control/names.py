@@ -1,8 +1,7 @@
-"""The names that evaluated code sees: locals and globals of the training's frames, live, and a few things found by their type.
+"""The names that evaluated code sees: live locals and globals of the user's frames, and objects found by type.
 
-A name is looked for in the innermost frame of the user's code, its locals and then its globals, then in the frame that called
-it, and so on; then among the names that were assigned here before; then by type (`model`, `optimizer`, …). An assignment goes
-to where the name was found; a new name stays here.
+Lookup order: the innermost user frame's locals and globals, its callers', names assigned by earlier evaluations, then objects
+found by type (`model`, `optimizer`, …). An assignment goes to where the name was found; a new name stays here.
 """
 
 from __future__ import annotations
@@ -23,75 +22,77 @@ from holdfast.state.related_objects import find_related_objects
 if TYPE_CHECKING:
     from holdfast.inside.training import Training
 
-_AT_HAND = {"torch": "torch", "dist": "torch.distributed", "gc": "gc", "threading": "threading"}
+_MODULES = {"torch": "torch", "dist": "torch.distributed", "gc": "gc", "threading": "threading"}
 Finder = Callable[[str, list[FrameType]], Any]
 
 
 class Scopes:
-    """The frames of one evaluation, from the inside out: of each its locals, if it is a function's, and its globals."""
+    """The scopes of one evaluation, innermost first: each user frame's locals, if any, and globals."""
 
-    def __init__(self, frame: FrameType | None, find: Finder, *, here: bool) -> None:
+    def __init__(self, frame: FrameType | None, find: Finder, *, in_thread: bool) -> None:
         self._frames, self._find = list(all_frames(frame)), find
         self.levels: list[tuple[Locals | None, dict[str, Any]]] = []
-        self._modules = [one.f_globals for one in users_frames(self._frames)]
-        for one in users_frames(self._frames):
-            if not is_function(one) and one.f_locals is not one.f_globals:  # a class body, or code that ran through `exec`
-                self.levels.append((None, one.f_locals))
-            self.levels.append((Locals(one, here=here) if is_function(one) else None, one.f_globals))
+        user_frames = users_frames(self._frames)
+        self._modules = [user_frame.f_globals for user_frame in user_frames]
+        for user_frame in user_frames:
+            is_fn = is_function(user_frame)
+            if not is_fn and user_frame.f_locals is not user_frame.f_globals:  # a class body, or code run by `exec`
+                self.levels.append((None, user_frame.f_locals))
+            self.levels.append((Locals(user_frame, in_thread=in_thread) if is_fn else None, user_frame.f_globals))
 
     def look_up(self, name: str) -> Any:
-        """Its value. Raises KeyError."""
-        for own, around in self.levels:
-            if own is not None and name in (found := own.read()):
-                return found[name]
-            if name in around:
-                return around[name]
+        """The value of a name. Raises KeyError."""
+        for local, outer in self.levels:
+            if local is not None and name in (values := local.read()):
+                return values[name]
+            if name in outer:
+                return outer[name]
         raise KeyError(name)
 
     def by_type(self, name: str) -> Any:
-        """What goes by this name in most scripts. Raises KeyError."""
-        found = self._find(name, self._frames)
-        if found is None:
+        """The object that most scripts give this name. Raises KeyError."""
+        value = self._find(name, self._frames)
+        if value is None:
             raise KeyError(name)
-        return found
+        return value
 
     def assign(self, name: str, value: Any) -> bool:
-        """Give a name that is there another value, where it is; False if it is nowhere."""
-        for own, around in self.levels:
-            if own is not None and name in own.read():
-                own.write(name, value)
+        """Assign an existing name where it is defined; False if it is not defined."""
+        for local, outer in self.levels:
+            if local is not None and name in local.read():
+                local.write(name, value)
                 return True
-            if name in around:
-                around[name] = value
+            if name in outer:
+                outer[name] = value
                 return True
         return False
 
     def assign_global(self, name: str, value: Any) -> None:
-        """As after `global name`, in the module of the innermost frame."""
+        """Assign a global of the innermost user frame."""
         if self._modules:
             self._modules[0][name] = value
 
     def all_names(self) -> Iterator[str]:
-        """Every name that is there."""
-        for own, around in self.levels:
-            if own is not None:
-                yield from own.read()
-            yield from around
+        """All names in scope."""
+        for local, outer in self.levels:
+            if local is not None:
+                yield from local.read()
+            yield from outer
 
-    def let_go(self) -> None:
-        """The evaluation is over: keep nothing of it alive."""
-        for own, _ in self.levels:
-            if own is not None:
-                own.let_go()
+    def release(self) -> None:
+        """Keep no frame or value alive after the evaluation."""
+        for local, _ in self.levels:
+            if local is not None:
+                local.release()
         self.levels.clear()
         self._modules.clear()
         self._frames.clear()
 
 
 class Names(dict[str, Any]):
-    """The globals of evaluated code. Which scopes they lead to depends on the thread, as two may evaluate at once.
+    """The globals of evaluated code; the scopes are per thread, since two threads may evaluate at once.
 
-    Its own entries are the names that were made here. Python puts what is declared `global` there without asking.
+    Its own entries are names made by evaluated code. Python stores names declared `global` in a function there directly.
     """
 
     def __init__(self) -> None:
@@ -99,27 +100,27 @@ class Names(dict[str, Any]):
         self._scopes = threading.local()
 
     def enter(self, scopes: Scopes, declared: frozenset[str]) -> None:
-        """From now on, in this thread, these are the scopes, and these the names that the code declares `global`."""
+        """Set this thread's scopes, and the names that its code declares `global`."""
         self._scopes.now, self._scopes.declared = scopes, declared
 
     def leave(self) -> None:
-        """No longer. What was declared `global` in a function of the code goes into the training's module."""
-        scopes, self._scopes.now = self._now(), None
+        """Leave the scopes; names declared `global` move to the user's module."""
+        scopes, self._scopes.now = self._current(), None
         if scopes is not None:
             for name in self._declared():
                 if dict.__contains__(self, name):
                     scopes.assign_global(name, dict.pop(self, name))
-            scopes.let_go()
+            scopes.release()
         self._scopes.declared = frozenset()
 
-    def _now(self) -> Scopes | None:
+    def _current(self) -> Scopes | None:
         return getattr(self._scopes, "now", None)
 
     def _declared(self) -> frozenset[str]:
         return getattr(self._scopes, "declared", frozenset())
 
     def __getitem__(self, name: str) -> Any:
-        scopes = self._now()
+        scopes = self._current()
         if name in self._declared() and dict.__contains__(self, name):
             return dict.__getitem__(self, name)
         if scopes is not None:
@@ -136,12 +137,12 @@ class Names(dict[str, Any]):
                 return scopes.by_type(name)
         except KeyError:
             pass
-        if name in _AT_HAND:
-            return importlib.import_module(_AT_HAND[name])
+        if name in _MODULES:
+            return importlib.import_module(_MODULES[name])
         raise KeyError(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        scopes = self._now()
+        scopes = self._current()
         if scopes is not None and name in self._declared():
             scopes.assign_global(name, value)
         elif scopes is None or not scopes.assign(name, value):
@@ -155,15 +156,15 @@ class Names(dict[str, Any]):
         return True
 
     def get(self, name: str, default: Any = None) -> Any:
-        """As of any mapping."""
+        """As `dict.get`."""
         try:
             return self[name]
         except KeyError:
             return default
 
     def keys(self) -> Any:
-        """Every name, as `dir()` and completion want them."""
-        scopes = self._now()
+        """All names, for `dir()` and completion."""
+        scopes = self._current()
         return dict.fromkeys((*(scopes.all_names() if scopes is not None else ()), *dict.keys(self))).keys()
 
     def __iter__(self) -> Iterator[str]:
@@ -174,11 +175,11 @@ _TRAINERS = ("lightning", "pytorch_lightning", "transformers")
 
 
 class ByType:
-    """The things of one training, by the names that most scripts give them."""
+    """The objects of one training, by the names that most scripts give them."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._ways = {
+        self._finders = {
             "model": self._model,
             "optimizer": self._optimizer,
             "scheduler": self._scheduler,
@@ -187,38 +188,36 @@ class ByType:
         }
 
     def __call__(self, name: str, frames: list[FrameType]) -> Any:
-        """What goes by that name; None if there is none."""
-        way = self._ways.get(name)
-        return way(frames) if way is not None else None
+        """The object for a name, or None."""
+        finder = self._finders.get(name)
+        return finder(frames) if finder is not None else None
 
     def _model(self, _frames: list[FrameType]) -> Any:
-        roots = self._training.roots()
-        return roots[0] if roots else None
+        return next(iter(self._training.roots()), None)
 
     def _optimizer(self, _frames: list[FrameType]) -> Any:
-        return self._training.main.optimizer() if self._training.main is not None else None
+        return self._training.main_optimizer()
 
     def _scheduler(self, _frames: list[FrameType]) -> Any:
-        optimizers = [one for member in self._training.members.values() if (one := member.optimizer()) is not None]
-        found = find_related_objects(self._training.roots(), optimizers).schedulers
-        return found[0] if found else None
+        optimizers = [o for member in self._training.members.values() if (o := member.optimizer()) is not None]
+        return next(iter(find_related_objects(self._training.roots(), optimizers).schedulers), None)
 
     def _loader(self, _frames: list[FrameType]) -> Any:
-        """The loader that batches come from: an iterator does not know it, so that it is known by its data set."""
+        """The loader of the current batches, found by its dataset, since an iterator does not refer to its loader."""
         iterator, dataset = self._training.loader.drawn_from()
         if dataset is None:
             return None
-        loaders = [one for one in gc.get_objects() if DataLoader in type(one).__mro__]
-        fitting = [one for one in loaders if (held := vars(one).get("dataset")) is dataset or id(held) == dataset]
-        drawn = [one for one in fitting if iterator is not None and vars(one).get("_iterator") is iterator]
-        return next(iter([*drawn, *fitting]), None)
+        loaders = [loader for loader in gc.get_objects() if DataLoader in type(loader).__mro__]
+        matching = [loader for loader in loaders if (own := vars(loader).get("dataset")) is dataset or id(own) == dataset]
+        exact = [loader for loader in matching if iterator is not None and vars(loader).get("_iterator") is iterator]
+        return next(iter([*exact, *matching]), None)
 
     def _trainer(self, frames: Iterable[FrameType]) -> Any:
         for frame in frames:
             if "self" in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
-                inside = Locals(frame, here=False)
-                owner = inside.read().get("self")
-                inside.let_go()
+                local = Locals(frame, in_thread=False)
+                owner = local.read().get("self")
+                local.release()
                 if any(kind.__name__ == "Trainer" and kind.__module__.startswith(_TRAINERS) for kind in type(owner).__mro__):
                     return owner
         return None

@@ -1,4 +1,4 @@
-"""What can be asked of a training through its door, and the row that the journal gets of it."""
+"""The requests that a training answers through its control server, and the journal row of each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from holdfast.inside.control.evaluate import Code, Evaluator, frame_of, read_code, told_syntax
+from holdfast.inside.control.evaluate import Code, Evaluator, frame_of, read_code, syntax_error
 from holdfast.inside.control.frames import all_stacks
 from holdfast.inside.control.names import ByType
 from holdfast.inside.control.settings import AppliedChange, Settings, read_setting
-from holdfast.inside.control.step_boundary import Answer, Asked, Boundary, Request, do_between_steps, seconds_of, until_done
-from holdfast.inside.control.tensor_access import Gate, NoTensorAccess
+from holdfast.inside.control.step_boundary import (
+    PendingRequest,
+    Request,
+    Response,
+    StepBoundary,
+    run_at_boundary,
+    timeout_of,
+    wait_for,
+)
+from holdfast.inside.control.tensor_access import NoTensorAccess, StoppableCode
 from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.observers.memory import resident_of
 from holdfast.signals.actions import Refused
@@ -29,20 +37,21 @@ if TYPE_CHECKING:
     from holdfast.inside.scope import Scope
     from holdfast.inside.training import Training
 
-_REMEMBERED = 1000  # texts of code, of which is known how often they were run
+_MAX_COUNTED = 1000  # code texts whose runs are counted
+_LOGGED_CODE = 500  # characters of code in a journal row
 
 
 class Requests:
-    """Answers the requests to one training. Everything but the work itself happens in the thread of the connection."""
+    """Answers the requests to one training. Only the work itself runs in the training thread."""
 
-    def __init__(self, training: Training, scope: Scope, process: Process, boundary: Boundary, evaluator: Evaluator) -> None:
+    def __init__(self, training: Training, scope: Scope, process: Process, boundary: StepBoundary, evaluator: Evaluator) -> None:
         self._training, self._scope, self._process = training, scope, process
         self._boundary, self._evaluator, self._find = boundary, evaluator, ByType(training)
-        self._thread = threading.get_ident()  # the one that trains
-        self._made: dict[int, AppliedChange | str] = {}
-        self._heard: dict[tuple[str, str], int] = {}
-        self._emergency: SaveNow | None = None
-        self._ways: dict[str, Callable[[Request, socket.socket], Answer]] = {
+        self._training_thread = threading.get_ident()
+        self._changes: dict[int, AppliedChange | str] = {}  # by number; a string is the name of a request without undo
+        self._eval_counts: dict[tuple[str, str], int] = {}
+        self._save_now: SaveNow | None = None
+        self._handlers: dict[str, Callable[[Request, socket.socket], Response]] = {
             "where": self._where,
             "withdraw": self._withdraw,
             "eval": self._eval,
@@ -56,224 +65,222 @@ class Requests:
             "stacks": lambda _request, _connection: all_stacks(),
         }
 
-    def answer(self, request: Request, connection: socket.socket) -> Answer:
-        """Do what is asked, and say what came of it."""
-        way = self._ways.get(str(request.get("do")))
-        if way is None:
-            return {"ok": False, "error": f"there is no request {request.get('do')!r}; there are {', '.join(self._ways)}"}
+    def handle(self, request: Request, connection: socket.socket) -> Response:
+        """Carry out a request and return the response."""
+        handler = self._handlers.get(str(request.get("do")))
+        if handler is None:
+            return {"ok": False, "error": f"there is no request {request.get('do')!r}; there are {', '.join(self._handlers)}"}
         try:
-            answer = way(request, connection)
-        except Refused as why:
-            answer = {"ok": False, "ran": False, "error": str(why)}
-        return {"step": self._training.step, "value": None, "output": "", "error": None, **answer}
-
-    def here(self) -> None:
-        """This is the thread that trains."""
-        self._thread = threading.get_ident()
+            response = handler(request, connection)
+        except Refused as reason:
+            response = {"ok": False, "ran": False, "error": str(reason)}
+        return {"step": self._training.step, "value": None, "output": "", "error": None, **response}
 
     def close(self) -> None:
-        """The training is over."""
-        if self._emergency is not None:
-            self._emergency.close()
+        """Finish saves that are still being written."""
+        if self._save_now is not None:
+            self._save_now.close()
 
-    # Looking
+    # Inspecting
 
-    def _where(self, _request: Request, _connection: socket.socket) -> Answer:
+    def _where(self, _request: Request, _connection: socket.socket) -> Response:
         training = self._training
-        waiting = [one.number for one in self._boundary.waiting(training)]
+        waiting = [request.number for request in self._boundary.pending(training)]
         paused = self._boundary.is_paused(training)
         return {"ok": True, "paused": paused, "step_seconds": training.budget.step_seconds, "waiting": waiting}
 
-    def _withdraw(self, request: Request, _connection: socket.socket) -> Answer:
-        fitting = [one for one in self._boundary.waiting(self._training) if one.number == request.get("number")]
-        return {"ok": bool([one for one in fitting if self._boundary.withdraw(one)])}
+    def _withdraw(self, request: Request, _connection: socket.socket) -> Response:
+        pending = [one for one in self._boundary.pending(self._training) if one.number == request.get("number")]
+        return {"ok": sum(self._boundary.cancel(one) for one in pending) > 0}
 
-    def _complete(self, request: Request, _connection: socket.socket) -> Answer:
-        with self._no_tensor_access(seconds=0.0):
-            names = self._evaluator.complete(str(request.get("text", "")), frame_of(self._thread), self._find)
+    def _complete(self, request: Request, _connection: socket.socket) -> Response:
+        with self._no_tensor_access(timeout=0.0):
+            names = self._evaluator.complete(str(request.get("text", "")), frame_of(self._training_thread), self._find)
         return {"ok": True, "names": names}
 
-    def _eval(self, request: Request, connection: socket.socket) -> Answer:
+    def _eval(self, request: Request, connection: socket.socket) -> Response:
         text = str(request.get("code", ""))
         try:
             code = read_code(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            return told_syntax(error, text)
-        eval_ = self._eval_now if request.get("now") else self._eval_between
-        answer = eval_(code, request, connection)
-        answer = {"ran": True, **answer}
-        if answer["ran"]:
-            self._note_eval(request, text, answer)
-        return answer
+            return syntax_error(error, text)
+        run = self._eval_now if request.get("now") else self._eval_at_boundary
+        response = {"ran": True, **run(code, request, connection)}
+        if response["ran"]:
+            self._log_eval(request, text, response)
+        return response
 
-    def _eval_between(self, code: Code, request: Request, connection: socket.socket) -> Answer:
-        gate = Gate()
+    def _eval_at_boundary(self, code: Code, request: Request, connection: socket.socket) -> Response:
+        stoppable = StoppableCode()
 
-        def work() -> Answer:
-            self.here()
-            return self._evaluator.run(code, lambda: frame_of(self._thread), self._find, gate)
+        def work() -> Response:
+            self._training_thread = threading.get_ident()
+            return self._evaluator.run(code, lambda: frame_of(self._training_thread), self._find, stoppable)
 
-        return self._between_steps(work, request, connection, gate)
+        return self._at_boundary(work, request, connection, stoppable)
 
-    def _eval_now(self, code: Code, request: Request, connection: socket.socket) -> Answer:
-        gate = Gate()
+    def _eval_now(self, code: Code, request: Request, connection: socket.socket) -> Response:
+        stoppable, timeout = StoppableCode(), timeout_of(request)
 
-        def work() -> Answer:
-            with self._no_tensor_access(seconds_of(request)):
-                return self._evaluator.run(code, lambda: frame_of(self._thread), self._find, gate, here=False)
+        def work() -> Response:
+            with self._no_tensor_access(timeout):
+                frame = lambda: frame_of(self._training_thread)  # noqa: E731
+                return self._evaluator.run(code, frame, self._find, stoppable, in_thread=False)
 
-        asked = Asked(self._training, work, gate)
-        threading.Thread(target=lambda: asked.end(asked.do()), name="holdfast-eval", daemon=True).start()
-        return until_done(asked, seconds_of(request), connection)
+        pending = PendingRequest(self._training, work, stoppable)
+        threading.Thread(target=lambda: pending.finish(pending.work()), name="holdfast-eval", daemon=True).start()
+        return wait_for(pending, timeout, connection)
 
-    def _no_tensor_access(self, seconds: float) -> NoTensorAccess:
+    def _no_tensor_access(self, timeout: float) -> NoTensorAccess:
         return NoTensorAccess(
             beats=lambda: HEARTBEAT.beats,
-            is_paused=lambda: self._boundary.stands_still(self._training),
+            is_paused=lambda: self._boundary.is_waiting(self._training),
             step_seconds=self._training.budget.step_seconds or 0.0,
-            seconds=seconds,
+            timeout=timeout,
         )
 
     # Changing
 
-    def _set(self, request: Request, connection: socket.socket) -> Answer:
-        wanted = read_setting(str(request.get("text", "")))
+    def _set(self, request: Request, connection: socket.socket) -> Response:
+        setting = read_setting(str(request.get("text", "")))
 
-        def work() -> Answer:
-            made = self._settings().change(wanted)
-            row = {"from": made.was, "to": made.now, "what": made.what, "note": made.note}
-            return {"ok": True, "made": made, "value": _said(made), **row}
+        def work() -> Response:
+            change = self._settings().change(setting)
+            return {"ok": True, "change": change, "what": change.what, "note": change.note}
 
-        return self._recorded("set", work, request, connection)
+        return self._change_settings("set", work, request, connection)
 
-    def _undo(self, request: Request, connection: socket.socket) -> Answer:
+    def _undo(self, request: Request, connection: socket.socket) -> Response:
         number = int(request.get("change") or request.get("number") or 0)
-        made = self._made.get(number)
-        if made is None:
+        change = self._changes.get(number)
+        if change is None:
             raise Refused(f"there is no change {number} in this training; `holdfast journal --kind change` lists them")
-        if isinstance(made, str):
-            if made == "pause":
-                return self._continue({**request, "undoes": number}, connection)
-            raise Refused(f"change {number} is `{made}`, which cannot be undone")
+        if isinstance(change, str):
+            if change == "pause":
+                return self._continue({**request, "number": request.get("as")}, connection)
+            raise Refused(f"change {number} is `{change}`, which cannot be undone")
 
-        def work() -> Answer:
-            back = self._settings().undo(made)
-            what = f"undo {number} ({made.what})"
-            return {"ok": True, "made": back, "value": _said(back), "from": back.was, "to": back.now, "what": what}
+        def work() -> Response:
+            return {"ok": True, "change": self._settings().undo(change), "what": f"undo {number} ({change.what})"}
 
-        return self._recorded("undo", work, {**request, "number": request.get("as")}, connection, undoes=number)
+        return self._change_settings("undo", work, {**request, "number": request.get("as")}, connection, undoes=number)
 
-    def _save(self, request: Request, connection: socket.socket) -> Answer:
+    def _change_settings(
+        self, do: str, work: Callable[[], Response], request: Request, connection: socket.socket, **row: Any
+    ) -> Response:
+        response = self._at_boundary(work, request, connection)
+        change: AppliedChange | None = response.pop("change", None)
+        if change is None:
+            return response
+        response |= {"value": _describe(change), "from": change.before, "to": change.after}
+        row = {"what": response["what"], "from": change.before, "to": change.after, **row}
+        return self._log_change(do, request, response, change=change, **row)
+
+    def _save(self, request: Request, connection: socket.socket) -> Response:
         from holdfast.inside.control.save_now import SaveNow
 
-        if self._emergency is None:
-            self._emergency = SaveNow(self._training, self._scope, self._process)
-        emergency, path = self._emergency, request.get("path")
+        save_now = self._save_now = self._save_now or SaveNow(self._training, self._scope, self._process)
+        path = request.get("path")
 
-        def work() -> Answer:
-            return {"ok": True, "finish": emergency.save(str(path) if path else None)}
+        def work() -> Response:
+            return {"ok": True, "finish": save_now.save(str(path) if path else None)}
 
-        answer = self._between_steps(work, request, connection, Gate())
-        if (finish := answer.pop("finish", None)) is not None:
-            answer |= finish()
-            answer["value"] = answer.get("path")
-        return self._note("save", request, answer, what="save", path=answer.get("path"))
+        response = self._at_boundary(work, request, connection)
+        if (finish := response.pop("finish", None)) is not None:
+            response |= finish()
+            response["value"] = response.get("path")
+        return self._log_change("save", request, response, what="save", path=response.get("path"))
 
-    def _cleanup(self, request: Request, connection: socket.socket) -> Answer:
-        answer = self._between_steps(self._clean, request, connection, Gate())
-        return self._note("cleanup", request, answer, what="cleanup", freed=answer.get("freed"))
+    def _cleanup(self, request: Request, connection: socket.socket) -> Response:
+        response = self._at_boundary(self._free_memory, request, connection)
+        return self._log_change("cleanup", request, response, what="cleanup", freed=response.get("freed"))
 
-    def _clean(self) -> Answer:
+    def _free_memory(self) -> Response:
         before = _memory()
-        for member in self._training.members.values():
-            if (optimizer := member.optimizer()) is not None and optimizer is self._training.main_optimizer():
-                optimizer.zero_grad(set_to_none=True)
-        found = gc.collect()
-        if _has_gpu():
+        if (optimizer := self._training.main_optimizer()) is not None:
+            optimizer.zero_grad(set_to_none=True)
+        collected = gc.collect()
+        if _uses_gpu():
             torch.cuda.empty_cache()
         freed = {name: max(0, before[name] - now) for name, now in _memory().items()}
-        return {"ok": True, "freed": freed, "objects": found}
+        return {"ok": True, "freed": freed, "objects": collected}
 
-    def _pause(self, request: Request, connection: socket.socket) -> Answer:
+    def _pause(self, request: Request, connection: socket.socket) -> Response:
         seconds = request.get("for")
 
-        def work() -> Answer:
-            fresh = self._boundary.pause(self._training, None if seconds is None else float(seconds))
-            return {"ok": True, "value": "paused" if fresh else "it was paused already"}
+        def work() -> Response:
+            paused = self._boundary.pause(self._training, None if seconds is None else float(seconds))
+            return {"ok": True, "value": "paused" if paused else "already paused"}
 
-        answer = self._between_steps(work, request, connection, Gate())
-        return self._note("pause", request, answer, what="pause")
+        return self._log_change("pause", request, self._at_boundary(work, request, connection), what="pause")
 
-    def _continue(self, request: Request, _connection: socket.socket) -> Answer:
-        was = self._boundary.go_on(self._training)
-        answer: Answer = {"ok": was, "value": "goes on" if was else None, "error": None if was else "it was not paused"}
-        if "undoes" in request:
-            request = {**request, "number": request.get("as")}
-        return self._note("continue", request, answer, what="continue")
+    def _continue(self, request: Request, _connection: socket.socket) -> Response:
+        resumed = self._boundary.resume(self._training)
+        response = {"ok": True, "value": "resumed"} if resumed else {"ok": False, "error": "it was not paused"}
+        return self._log_change("continue", request, response, what="continue")
 
     def _settings(self) -> Settings:
-        if self._training.changes is None:
-            self._training.changes = Settings(self._training)
-        return self._training.changes
+        if self._training.settings is None:
+            self._training.settings = Settings(self._training)
+        return self._training.settings
 
-    # How it is done, and told
+    def _at_boundary(
+        self, work: Callable[[], Response], request: Request, connection: socket.socket, code: StoppableCode | None = None
+    ) -> Response:
+        return run_at_boundary(self._boundary, self._training, work, request, connection, code or StoppableCode())
 
-    def _between_steps(self, work: Callable[[], Answer], request: Request, connection: socket.socket, gate: Gate) -> Answer:
-        return do_between_steps(self._boundary, self._training, work, request, connection, gate)
+    # The journal
 
-    def _recorded(self, do: str, work: Callable[[], Answer], request: Request, connection: socket.socket, **more: Any) -> Answer:
-        answer = self._between_steps(work, request, connection, Gate())
-        made = answer.pop("made", None)
-        row = {"what": answer.get("what"), "from": answer.get("from"), "to": answer.get("to"), **more}
-        return self._note(do, request, answer, made=made, **row)
+    def _log_change(
+        self, do: str, request: Request, response: Response, *, change: AppliedChange | None = None, **row: Any
+    ) -> Response:
+        """Number a change and write its journal row, if it was made."""
+        if not response.get("ok"):
+            return response
+        number = request.get("number")
+        if not isinstance(number, int):
+            number = next_number(self._scope.run.path)
+        self._changes[number] = change if change is not None else do
+        self._log("change", request, response, number=number, do=do, **row)
+        return {**response, "number": number}
 
-    def _note(self, do: str, request: Request, answer: Answer, *, made: AppliedChange | None = None, **row: Any) -> Answer:
-        """Give a change its number and write it into the journal, if it was made."""
-        if not answer.get("ok"):
-            return answer
-        given = request.get("number")
-        number = given if isinstance(given, int) else next_number(self._scope.run.path)
-        self._made[number] = made if made is not None else do
-        self._write("change", request, answer, number=number, do=do, **row)
-        return {**answer, "number": number}
-
-    def _note_eval(self, request: Request, text: str, answer: Answer) -> None:
-        """Write down that code was run. The same code by the same person again and again is told at every doubling."""
+    def _log_eval(self, request: Request, text: str, response: Response) -> None:
+        """Write that code was run; the same code by the same user is logged on runs 1, 2, 4, 8, …"""
         key = str(request.get("who", "")).partition(" ")[0], text
-        if len(self._heard) >= _REMEMBERED:
-            self._heard.clear()
-        count = self._heard[key] = self._heard.get(key, 0) + 1
+        if len(self._eval_counts) >= _MAX_COUNTED:
+            self._eval_counts.clear()
+        count = self._eval_counts[key] = self._eval_counts.get(key, 0) + 1
         if count & (count - 1) == 0:
-            code = text if len(text) <= 500 else f"{text[:500]}…"
-            answer["number"] = number = next_number(self._scope.run.path)
-            self._made[number] = "eval"
-            more = {"times": count} if count > 1 else {}
-            self._write("eval", request, answer, number=number, code=code, now=bool(request.get("now")), ok=answer["ok"], **more)
+            code = text if len(text) <= _LOGGED_CODE else f"{text[:_LOGGED_CODE]}…"
+            response["number"] = number = next_number(self._scope.run.path)
+            self._changes[number] = "eval"
+            row = {"number": number, "code": code, "now": bool(request.get("now")), "ok": response["ok"]}
+            self._log("eval", request, response, **row, **({"times": count} if count > 1 else {}))
 
-    def _write(self, kind: str, request: Request, answer: Answer, **row: Any) -> None:
+    def _log(self, kind: str, request: Request, response: Response, **row: Any) -> None:
         recorder = self._training.recorder
-        step = answer.get("step", self._training.step)
+        step = response.get("step", self._training.step)
         with contextlib.suppress(OSError):
             recorder.run.journal.write(kind, who=request.get("who"), **row, step=step, rank=recorder.recording.rank)
 
 
-def _said(made: AppliedChange) -> str:
-    return f"{made.what.split(' ')[0]} {_number(made.was)} -> {_number(made.now)}"
+def _describe(change: AppliedChange) -> str:
+    return f"{change.what.split(' ')[0]} {_format(change.before)} -> {_format(change.after)}"
 
 
-def _number(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, list):
-        return "[" + ", ".join(map(_number, value)) + "]"
+        return "[" + ", ".join(map(_format, value)) + "]"
     return "off" if value is None else f"{value:g}"
 
 
-def _has_gpu() -> bool:
+def _uses_gpu() -> bool:
     return bool(torch.cuda.is_available() and torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def _memory() -> dict[str, int]:
     """Bytes in use, on the host and on the GPU."""
-    found = {"host": resident_of(os.getpid()) or 0}
-    if _has_gpu():
-        found |= {"gpu_allocated": torch.cuda.memory_allocated(), "gpu_reserved": torch.cuda.memory_reserved()}
-    return found
+    memory = {"host": resident_of(os.getpid()) or 0}
+    if _uses_gpu():
+        memory |= {"gpu_allocated": torch.cuda.memory_allocated(), "gpu_reserved": torch.cuda.memory_reserved()}
+    return memory

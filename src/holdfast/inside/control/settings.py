@@ -1,9 +1,8 @@
-"""Settings of a training that were changed from outside: learning rate, weight decay, any other number of a parameter group, and
-a limit on the gradient norm.
+"""Settings that the user changes in a live training: learning rate, weight decay, any number of a parameter group, clipping.
 
-A change is put on around each update and taken off after it, so that schedulers and scripts that write the rate at every step
-neither undo it nor are disturbed by it. `lr *= 0.1` is a factor on whatever the script wants. `lr = 1e-4` is the factor that
-makes the rate that now: the schedule goes on from there in proportion. Any other setting with `=` is held at its value.
+A change is applied around each update and reverted after it, so that schedulers and scripts that write the LR at every step
+neither undo it nor see it. `lr *= 0.1` is a factor on the script's value. `lr = 1e-4` becomes the factor that gives 1e-4 now:
+the schedule continues in proportion. Any other setting with `=` is held at its value.
 """
 
 from __future__ import annotations
@@ -22,231 +21,242 @@ if TYPE_CHECKING:
     from holdfast.inside.members import Members
 
 Optimizer = torch.optim.Optimizer
-_TEXT = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[\s*(\d+)\s*\])?\s*([*/]?=)\s*(\S.*?)\s*$")
+_SYNTAX = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[\s*(\d+)\s*\])?\s*([*/]?=)\s*(\S.*?)\s*$")
 _OFF = ("off", "none", "no")
-_FORMS = "lr=1e-4, 'lr*=0.1', 'lr[1]=1e-5', weight_decay=0.01, clip=1.0 or clip=off"
+_EXAMPLES = "lr=1e-4, 'lr*=0.1', 'lr[1]=1e-5', weight_decay=0.01, clip=1.0 or clip=off"
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedSetting:
-    """A setting as someone typed it."""
+    """A setting as the user typed it; the value None means off."""
 
     name: str
     group: int | None
     op: str
-    value: float | None  # None: off
+    value: float | None
 
-    @property
-    def words(self) -> str:
-        """As the journal tells it."""
-        where = f"{self.name}[{self.group}]" if self.group is not None else self.name
-        return f"{where} {self.op} {'off' if self.value is None else f'{self.value:g}'}"
+    def __str__(self) -> str:
+        name = f"{self.name}[{self.group}]" if self.group is not None else self.name
+        return f"{name} {self.op} {'off' if self.value is None else f'{self.value:g}'}"
 
 
 def read_setting(text: str) -> RequestedSetting:
-    """Read `lr=1e-4`, `lr*=0.1`, `weight_decay[0]=0.01`, `clip=off`. Raises Refused, in words."""
-    found = _TEXT.match(text)
-    if found is None:
-        raise Refused(f"{text!r} is no setting; write it as {_FORMS}")
-    name, group, op, given = found.groups()
-    if given.lower() in _OFF:
+    """Parse `lr=1e-4`, `lr*=0.1`, `weight_decay[0]=0.01`, `clip=off`. Raises Refused."""
+    match = _SYNTAX.match(text)
+    if match is None:
+        raise Refused(f"{text!r} is not a setting; write it as {_EXAMPLES}")
+    name, group, op, number = match.groups()
+    if number.lower() in _OFF:
         if name != "clip":
             raise Refused(f"{name} cannot be switched off; undo the change that set it")
         return RequestedSetting(name, None, op, None)
     try:
-        value = float(given)
+        value = float(number)
     except ValueError:
-        raise Refused(f"{given!r} is no number; write it as {_FORMS}") from None
+        raise Refused(f"{number!r} is not a number; write it as {_EXAMPLES}") from None
     if not math.isfinite(value) or value < 0 or (op != "=" and value == 0) or (name == "clip" and value == 0):
-        raise Refused(f"{name} cannot be {op} {given}")
+        raise Refused(f"{name} cannot be {op} {number}")
     if name == "clip" and (op != "=" or group is not None):
         raise Refused("clip is one limit for all gradients together: clip=1.0, or clip=off")
     return RequestedSetting(name, int(group) if group is not None else None, op, 1.0 / value if op == "/=" else value)
 
 
+class GroupOverrides:
+    """Values of parameter groups that are replaced during an update, and the script's own ones."""
+
+    def __init__(self) -> None:
+        self._overrides: list[tuple[dict[str, Any], str, Any, Any]] = []  # group, name, the script's value, ours
+
+    def apply(self, group: dict[str, Any], name: str, value: Any) -> None:
+        """Replace a value; one in a tensor is written in place, as captured graphs hold the tensor."""
+        own = group[name]
+        if isinstance(own, torch.Tensor):
+            self._overrides.append((group, name, own.clone(), value))
+            own.copy_(value) if isinstance(value, torch.Tensor) else own.fill_(value)
+        else:
+            self._overrides.append((group, name, own, value))
+            group[name] = value
+
+    def revert(self) -> None:
+        """Restore the script's values; one that was written meanwhile is what its writer wants in force."""
+        while self._overrides:
+            group, name, own, value = self._overrides.pop()
+            current = group.get(name)
+            if isinstance(own, torch.Tensor):
+                if isinstance(current, torch.Tensor):
+                    current.copy_(own)
+            elif current == value or not value or not isinstance(current, (int, float)):
+                group[name] = own
+            else:
+                group[name] = current * (own / value)
+
+    def own_value(self, group: dict[str, Any], name: str) -> Any:
+        """The script's value, whether it is overridden now or not."""
+        return next((own for one, key, own, _ in self._overrides if one is group and key == name), group[name])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class _Setting:
-    """One change to one group, as it is put on: times a factor, or a value that is held."""
+class _GroupChange:
+    """One change to one parameter group: a factor, or a value that is held."""
 
     name: str
     value: float
-    factor: bool
+    is_factor: bool
     optimizer: weakref.ref[Optimizer]
     group: int
-    exactly: tuple[float, float] | None = None  # from this value to that one, without rounding
+    exact: tuple[float, float] | None = None  # this value becomes that one, without rounding
 
-    def fits(self, name: str, optimizer: Optimizer, group: int) -> bool:
+    def is_for(self, name: str, optimizer: Optimizer, group: int) -> bool:
         return self.name == name and self.optimizer() is optimizer and self.group == group
 
-    def on(self, value: Any) -> Any:
-        """What becomes of a value."""
-        if self.exactly is not None and not isinstance(value, torch.Tensor) and value == self.exactly[0]:
-            return self.exactly[1]
-        return value * self.value if self.factor else self.value
+    def __call__(self, value: Any) -> Any:
+        if self.exact is not None and not isinstance(value, torch.Tensor) and value == self.exact[0]:
+            return self.exact[1]
+        return value * self.value if self.is_factor else self.value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Limit:
-    """A limit on the gradient norm that someone has set; None: switched off."""
+class _ClipChange:
+    """A gradient norm limit that the user set; None switches clipping off."""
 
-    norm: float | None
+    max_norm: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """What a change has done: from what to what, and what to put on or off to undo it."""
+    """A change that was made: the values before and after, and what an undo toggles."""
 
     what: str
-    was: Any
-    now: Any
-    settings: tuple[_Setting, ...] = ()
-    limit: _Limit | None = None
+    before: Any
+    after: Any
+    group_changes: tuple[_GroupChange, ...] = ()
+    clip: _ClipChange | None = None
     note: str | None = None
 
 
 class Settings:
-    """The changes of one training that are in force."""
+    """The user's changes to one training."""
 
     def __init__(self, training: Members) -> None:
         self._training = training
-        self._active: list[_Setting] = []
+        self._changes: list[_GroupChange] = []
         self._names: tuple[str, ...] = ()
-        self.limit: float | None = None  # on the gradient norm: the newest of those that were set
-        self._limits: list[_Limit] = []
-        self._put_on: list[tuple[dict[str, Any], str, Any, Any]] = []
+        self._clips: list[_ClipChange] = []
+        self._overrides = GroupOverrides()
 
     # Around an update
 
-    def put_on(self, optimizer: Optimizer, *, keep: bool = False) -> None:
-        """Let an optimizer see the settings that are in force; with `keep`, beside another one that sees them already."""
+    def apply(self, optimizer: Optimizer, *, keep: bool = False) -> None:
+        """Apply the changes to an optimizer; `keep` leaves them applied to others as well."""
         if not keep:
-            self.take_off()  # a step that raised has left them on
-        for number, group in enumerate(optimizer.param_groups) if self._names else ():
+            self.revert()  # a step that raised has left them applied
+        for index, group in enumerate(optimizer.param_groups) if self._names else ():
             for name in self._names:
-                raw = group.get(name)
-                if raw is not None and any(one.fits(name, optimizer, number) for one in self._active):
-                    self._put_on_group(group, name, raw, self._in_force(raw, name, optimizer, number))
+                own = group.get(name)
+                if own is not None and any(change.is_for(name, optimizer, index) for change in self._changes):
+                    self._overrides.apply(group, name, self._changed(own, name, optimizer, index))
 
-    def _put_on_group(self, group: dict[str, Any], name: str, raw: Any, value: Any) -> None:
-        if isinstance(raw, torch.Tensor):
-            self._put_on.append((group, name, raw.clone(), value))
-            raw.copy_(value) if isinstance(value, torch.Tensor) else raw.fill_(value)
-        else:
-            self._put_on.append((group, name, raw, value))
-            group[name] = value
+    def revert(self) -> None:
+        """Restore the script's own values."""
+        self._overrides.revert()
 
-    def take_off(self) -> None:
-        """Let the script find what it has set; what was written meanwhile is taken for what someone wants to be in force."""
-        while self._put_on:
-            group, name, raw, value = self._put_on.pop()
-            found = group.get(name)
-            if isinstance(raw, torch.Tensor):
-                if isinstance(found, torch.Tensor):
-                    found.copy_(raw)
-            elif found == value or not value or not isinstance(found, (int, float)):
-                group[name] = raw
-            else:
-                group[name] = found * (raw / value)
+    @property
+    def max_norm(self) -> float | None:
+        """The limit on the gradient norm that was set last."""
+        return self._clips[-1].max_norm if self._clips else None
 
     def clip(self, optimizer: Optimizer, clipped_at: float | None) -> float | None:
-        """Keep the norm of an optimizer's gradients under the limit; the limit that they are under now."""
-        limit = self.limit
-        if limit is None:
+        """Clip the optimizer's gradients; returns the limit that they are under now."""
+        max_norm = self.max_norm
+        if max_norm is None:
             return clipped_at
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        scale = getattr(optimizer, "grad_scale", None)  # gradients that a fused optimizer unscales itself
-        original: Any = torch.nn.utils.clip_grad_norm_
-        getattr(original, "__wrapped__", original)(parameters, limit if scale is None else limit * scale)
-        return limit if clipped_at is None else min(limit, clipped_at)
+        scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer unscales gradients itself
+        clip: Any = torch.nn.utils.clip_grad_norm_
+        getattr(clip, "__wrapped__", clip)(parameters, max_norm if scale is None else max_norm * scale)
+        return max_norm if clipped_at is None else min(max_norm, clipped_at)
 
     # Changes
 
-    def change(self, wanted: RequestedSetting) -> AppliedChange:
-        """Make a change. Raises Refused, in words."""
-        if wanted.name == "clip":
-            return self._change_limit(wanted)
-        groups = self._groups(wanted)
-        was = [self._now(wanted.name, *group) for group in groups]
-        settings = tuple(self._setting(wanted, group, before) for group, before in zip(groups, was, strict=True))
-        self._use([*self._active, *settings])
-        now = [self._now(wanted.name, *group) for group in groups]
-        return AppliedChange(wanted.words, _one(was), _one(now), settings, note=_note(wanted, settings))
+    def change(self, setting: RequestedSetting) -> AppliedChange:
+        """Make a change. Raises Refused."""
+        if setting.name == "clip":
+            return self._change_clip(setting)
+        groups = self._groups(setting)
+        before = [self._value(setting.name, *group) for group in groups]
+        changes = tuple(_group_change(setting, group, value) for group, value in zip(groups, before, strict=True))
+        self._use([*self._changes, *changes])
+        after = [self._value(setting.name, *group) for group in groups]
+        return AppliedChange(str(setting), _one(before), _one(after), changes, note=_note(setting, changes))
 
-    def undo(self, made: AppliedChange) -> AppliedChange:
-        """Take a change back; others that were made since stay. What is given can be undone in its turn."""
-        if made.limit is not None:
-            before, known = self.limit, made.limit in self._limits
-            rest = [one for one in self._limits if one is not made.limit]
-            self._use_limits(rest if known else [*rest, made.limit])
-            return AppliedChange("clip", before, self.limit, limit=made.limit)
-        name = made.settings[0].name
+    def undo(self, change: AppliedChange) -> AppliedChange:
+        """Undo a change, or redo one that was undone; changes made since stay."""
+        if change.clip is not None:
+            before_clip, others = self.max_norm, [clip for clip in self._clips if clip is not change.clip]
+            self._clips = others if change.clip in self._clips else [*others, change.clip]
+            return AppliedChange("clip", before_clip, self.max_norm, clip=change.clip)
+        name = change.group_changes[0].name
         groups = self._groups(RequestedSetting(name, None, "=", 0.0))
-        was = [self._now(name, *group) for group in groups]
-        gone = {id(one) for one in made.settings}
-        held = {id(one) for one in self._active}
-        again = [one for one in made.settings if id(one) not in held]  # it was undone before: put it on again
-        self._use([*(one for one in self._active if id(one) not in gone), *again])
-        return AppliedChange(name, _one(was), _one([self._now(name, *group) for group in groups]), made.settings)
+        before = [self._value(name, *group) for group in groups]
+        undone = [one for one in change.group_changes if one not in self._changes]
+        self._use([*(one for one in self._changes if one not in change.group_changes), *undone])
+        return AppliedChange(name, _one(before), _one([self._value(name, *group) for group in groups]), change.group_changes)
 
-    def _change_limit(self, wanted: RequestedSetting) -> AppliedChange:
-        optimizers = [one for member in self._training.members.values() if (one := member.optimizer()) is not None]
+    def _change_clip(self, setting: RequestedSetting) -> AppliedChange:
+        optimizers = [o for member in self._training.members.values() if (o := member.optimizer()) is not None]
         if any(hasattr(p, "_fsdp_flattened") for o in optimizers for group in o.param_groups for p in group["params"]):
             raise Refused("with FullyShardedDataParallel only the script can clip: model.clip_grad_norm_(max_norm)")
-        before, limit = self.limit, _Limit(wanted.value)
-        self._use_limits([*self._limits, limit])
-        return AppliedChange(wanted.words, before, self.limit, limit=limit)
+        before, clip = self.max_norm, _ClipChange(setting.value)
+        self._clips.append(clip)
+        return AppliedChange(str(setting), before, self.max_norm, clip=clip)
 
-    def _use_limits(self, limits: list[_Limit]) -> None:
-        self._limits = limits
-        self.limit = limits[-1].norm if limits else None
-
-    def _groups(self, wanted: RequestedSetting) -> list[tuple[Optimizer, int]]:
-        """The parameter groups that are meant: counted through all optimizers, those of the main one first."""
+    def _groups(self, setting: RequestedSetting) -> list[tuple[Optimizer, int]]:
+        """The parameter groups to change, counted through all optimizers, the main one first."""
         members = sorted(self._training.members.values(), key=lambda member: member is not self._training.main)
-        optimizers = [one for member in members if (one := member.optimizer()) is not None]
-        every = [(optimizer, number) for optimizer in optimizers for number in range(len(optimizer.param_groups))]
-        if wanted.group is not None and wanted.group >= len(every):
-            raise Refused(f"there is no group {wanted.group}: there are {len(every)}, counted from 0")
-        chosen = every if wanted.group is None else [every[wanted.group]]
-        fitting = [(o, n) for o, n in chosen if _is_number(o.param_groups[n].get(wanted.name))]
-        if not fitting:
-            known = dict.fromkeys(name for o, n in every for name in o.defaults if _is_number(o.param_groups[n].get(name)))
-            raise Refused(f"the optimizer has no setting {wanted.name}; it has {', '.join((*known, 'clip'))}")
-        return fitting
+        optimizers = [o for member in members if (o := member.optimizer()) is not None]
+        groups = [(optimizer, index) for optimizer in optimizers for index in range(len(optimizer.param_groups))]
+        if setting.group is not None and setting.group >= len(groups):
+            raise Refused(f"there is no group {setting.group}: there are {len(groups)}, counted from 0")
+        chosen = groups if setting.group is None else [groups[setting.group]]
+        matching = [(o, i) for o, i in chosen if _is_number(o.param_groups[i].get(setting.name))]
+        if not matching:
+            names = dict.fromkeys(name for o, i in groups for name in o.defaults if _is_number(o.param_groups[i].get(name)))
+            raise Refused(f"the optimizer has no setting {setting.name}; it has {', '.join((*names, 'clip'))}")
+        return matching
 
-    def _setting(self, wanted: RequestedSetting, group: tuple[Optimizer, int], before: float) -> _Setting:
-        assert wanted.value is not None
-        where = weakref.ref(group[0]), group[1]
-        if wanted.op != "=":
-            return _Setting(wanted.name, wanted.value, True, *where)
-        if wanted.name == "lr" and before > 0 and wanted.value > 0:
-            return _Setting(wanted.name, wanted.value / before, True, *where, exactly=(before, wanted.value))
-        return _Setting(wanted.name, wanted.value, False, *where)
+    def _use(self, changes: list[_GroupChange]) -> None:
+        self.revert()
+        self._changes, self._names = changes, tuple(dict.fromkeys(change.name for change in changes))
 
-    def _use(self, active: list[_Setting]) -> None:
-        self.take_off()
-        self._active, self._names = active, tuple(dict.fromkeys(one.name for one in active))
+    def _changed(self, value: Any, name: str, optimizer: Optimizer, index: int) -> Any:
+        for change in self._changes:
+            if change.is_for(name, optimizer, index):
+                value = change(value)
+        return value
 
-    def _in_force(self, raw: Any, name: str, optimizer: Optimizer, number: int) -> Any:
-        for one in self._active:
-            if one.fits(name, optimizer, number):
-                raw = one.on(raw)
-        return raw
-
-    def _now(self, name: str, optimizer: Optimizer, number: int) -> float:
-        group = optimizer.param_groups[number]
-        raw = next((held[2] for held in self._put_on if held[0] is group and held[1] == name), group[name])
-        return float(self._in_force(raw, name, optimizer, number))
+    def _value(self, name: str, optimizer: Optimizer, index: int) -> float:
+        own = self._overrides.own_value(optimizer.param_groups[index], name)
+        return float(self._changed(own, name, optimizer, index))
 
 
-def _note(wanted: RequestedSetting, settings: tuple[_Setting, ...]) -> str:
-    """What a schedule of the script does with it."""
-    if wanted.op != "=":
+def _group_change(setting: RequestedSetting, group: tuple[Optimizer, int], before: float) -> _GroupChange:
+    assert setting.value is not None
+    where = weakref.ref(group[0]), group[1]
+    if setting.op != "=":
+        return _GroupChange(setting.name, setting.value, True, *where)
+    if setting.name == "lr" and before > 0 and setting.value > 0:
+        return _GroupChange(setting.name, setting.value / before, True, *where, exact=(before, setting.value))
+    return _GroupChange(setting.name, setting.value, False, *where)
+
+
+def _note(setting: RequestedSetting, changes: tuple[_GroupChange, ...]) -> str:
+    """How the change combines with the script's schedule."""
+    if setting.op != "=":
         return "a factor on whatever the script sets"
-    if wanted.name != "lr":
-        return "held there, whatever the script sets"
-    held = any(not one.factor for one in settings)
-    return "held there: a rate of 0 has no proportion" if held else "a schedule goes on from there in proportion"
+    if setting.name != "lr":
+        return "held at this value, whatever the script sets"
+    held = any(not change.is_factor for change in changes)
+    return "held at this value: an LR of 0 cannot be scaled" if held else "the schedule continues from there in proportion"
 
 
 def _is_number(value: Any) -> bool:
@@ -256,5 +266,5 @@ def _is_number(value: Any) -> bool:
 
 
 def _one(values: list[float]) -> Any:
-    """One number where all are the same."""
+    """A single number if all are equal."""
     return values[0] if len(set(values)) == 1 else values

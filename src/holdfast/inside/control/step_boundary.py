@@ -1,6 +1,6 @@
-"""The place between two steps: where the training thread answers what was asked, and where it waits when it was told to pause.
+"""The step boundary: between two steps the training thread runs pending requests, and waits while the training is paused.
 
-The training looks at one attribute of its process per step, `process.asked`, which is None while nobody asks.
+A step costs one attribute read, `process.on_step_boundary`, which is None while there is nothing to do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.inside.control.tensor_access import Gate
+from holdfast.inside.control.tensor_access import StoppableCode
 from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.signals.actions import Refused
 from holdfast.signals.pulse import PAUSED
@@ -22,242 +22,244 @@ if TYPE_CHECKING:
     from holdfast.inside.process import Process
     from holdfast.inside.training import Training
 
-Answer = dict[str, Any]
-_WAITING, _RUNNING, _OVER, WITHDRAWN = range(4)
-LATE = "the training is past that step already"
+Request = dict[str, Any]
+Response = dict[str, Any]
+_PENDING, _RUNNING, _DONE, CANCELLED = range(4)
+LATE = "the training is already past that step"
 ENDED = "the training has ended"
 
 
-class Asked:
-    """Something to do between two steps: before the update of step `at`, exactly, or as soon as can be."""
+class PendingRequest:
+    """Work for the training thread: before the update of step `at`, or at the next step boundary."""
 
     def __init__(
-        self, training: Training, do: Callable[[], Answer], gate: Gate, *, at: int | None = None, number: int | None = None
+        self, training: Training, work: Callable[[], Response], code: StoppableCode, *, at: int | None = None, number: Any = None
     ) -> None:
-        self.training, self.do, self.gate, self.at, self.number = training, do, gate, at, number
-        self.answer: Answer | None = None
+        self.training, self.work, self.code, self.at, self.number = training, work, code, at, number
+        self.response: Response | None = None
         self.done = threading.Event()
-        self.begun = threading.Event()
-        self.state = _WAITING
+        self.started = threading.Event()
+        self.state = _PENDING
 
-    def end(self, answer: Answer) -> None:
-        """It is answered."""
-        self.state, self.answer = _OVER, answer
+    def finish(self, response: Response) -> None:
+        """Set the response and wake the waiting thread."""
+        self.state, self.response = _DONE, response
         self.done.set()
 
 
-class Boundary:
-    """What waits for the next step of each training of this process."""
+class StepBoundary:
+    """The pending requests and pauses of this process's trainings."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._changed = threading.Condition()
-        self._waiting: list[Asked] = []
-        self._paused: dict[int, float] = {}  # trainings that wait, by identity, and until when
-        self._standing: set[int] = set()  # trainings whose thread waits now
-        self._here = threading.local()
+        self._pending: list[PendingRequest] = []
+        self._paused_until: dict[int, float] = {}  # by id of the training
+        self._waiting: set[int] = set()  # ids of trainings whose thread is waiting right now
+        self._thread = threading.local()
 
-    # From other threads
+    # Called from other threads
 
-    def put(self, asked: Asked) -> None:
-        """Have it done between two steps."""
+    def submit(self, request: PendingRequest) -> None:
+        """Queue a request for the next step boundary."""
         with self._changed:
-            self._waiting.append(asked)
-            self._process.asked = self.between_steps
+            self._pending.append(request)
+            self._process.on_step_boundary = self.run_pending
             self._changed.notify_all()
 
-    def withdraw(self, asked: Asked) -> bool:
-        """Have it not done; False if that is too late."""
+    def cancel(self, request: PendingRequest) -> bool:
+        """Cancel a request; False if it has already started."""
         with self._changed:
-            if asked.state != _WAITING:
+            if request.state != _PENDING:
                 return False
-            asked.state = WITHDRAWN
-            self._waiting = [one for one in self._waiting if one is not asked]
+            request.state = CANCELLED
+            self._pending.remove(request)
             return True
 
-    def waiting(self, training: Training) -> list[Asked]:
-        """What waits for a step of a training."""
+    def pending(self, training: Training) -> list[PendingRequest]:
+        """The requests that wait for a step of this training."""
         with self._changed:
-            return [one for one in self._waiting if one.training is training]
+            return [request for request in self._pending if request.training is training]
 
-    def end(self, training: Training) -> None:
-        """A training is over: nothing is done there any more, and nothing waits."""
+    def close(self, training: Training) -> None:
+        """Fail the pending requests of a training that has ended, and drop its pause."""
         with self._changed:
-            mine = [one for one in self._waiting if one.training is training]
-            self._waiting = [one for one in self._waiting if one.training is not training]
-            self._paused.pop(id(training), None)
+            failed = [request for request in self._pending if request.training is training]
+            self._pending = [request for request in self._pending if request.training is not training]
+            self._paused_until.pop(id(training), None)
             self._changed.notify_all()
-        for asked in mine:
-            asked.end({"ok": False, "error": ENDED})
+        for request in failed:
+            request.finish({"ok": False, "error": ENDED})
 
     def pause(self, training: Training, seconds: float | None) -> bool:
-        """Have a training wait where it is between two steps; False if it does already."""
+        """Pause a training at its step boundary; False if it is already paused."""
         with self._changed:
-            before = self.is_paused(training)
-            self._paused[id(training)] = time.monotonic() + (threading.TIMEOUT_MAX / 2 if seconds is None else seconds)
-            self._process.asked = self.between_steps
-            return not before
+            was_paused = self.is_paused(training)
+            self._paused_until[id(training)] = time.monotonic() + (threading.TIMEOUT_MAX / 2 if seconds is None else seconds)
+            self._process.on_step_boundary = self.run_pending
+            return not was_paused
 
-    def go_on(self, training: Training) -> bool:
+    def resume(self, training: Training) -> bool:
         """End the pause; False if there was none."""
         with self._changed:
-            before = self._paused.pop(id(training), None)
+            was_paused = self._paused_until.pop(id(training), None) is not None
             self._changed.notify_all()
-            return before is not None
+            return was_paused
 
     def is_paused(self, training: Training) -> bool:
-        """Whether it waits, or will at the next step."""
-        return id(training) in self._paused
+        """Whether the training is paused, or will be at its next step."""
+        return id(training) in self._paused_until
 
-    def stands_still(self, training: Training) -> bool:
-        """Whether its thread waits now, and does nothing else."""
-        return id(training) in self._standing
+    def is_waiting(self, training: Training) -> bool:
+        """Whether the training thread is blocked in a pause right now."""
+        return id(training) in self._waiting
 
-    # In the training thread
+    # Called in the training thread
 
-    def between_steps(self, training: Training) -> None:
-        """A step is over and the next one has not begun. Nothing but Ctrl-C gets out of here."""
-        if getattr(self._here, "inside", False):  # evaluated code makes a step
+    def run_pending(self, training: Training) -> None:
+        """Run what is due, then wait out a pause. Only Ctrl-C escapes from here."""
+        if getattr(self._thread, "busy", False):  # evaluated code called optimizer.step()
             return
-        self._here.inside, begun = True, time.perf_counter()
+        self._thread.busy, start = True, time.perf_counter()
         try:
-            with HEARTBEAT.during(PAUSED):  # evaluated code may take its time too
-                self._serve(training)
+            with HEARTBEAT.during(PAUSED):  # evaluated code may be slow too
+                self._run_due(training)
                 if self.is_paused(training):
                     self._wait(training)
         except Exception as error:  # noqa: BLE001 - shields the user's step
-            training.recorder.step_back("answering between two steps", error)
+            training.recorder.step_back("running requests at a step boundary", error)
         finally:
-            self._here.inside = False
-            training.evaluated += time.perf_counter() - begun
+            self._thread.busy = False
+            training.evaluated += time.perf_counter() - start
             with self._changed:
-                if not self._waiting and not self._paused:
-                    self._process.asked = None
+                if not self._pending and not self._paused_until:
+                    self._process.on_step_boundary = None
 
-    def _serve(self, training: Training) -> None:
-        while (asked := self._next(training)) is not None:
-            self._do(asked, training)
+    def _run_due(self, training: Training) -> None:
+        while (request := self._next_due(training)) is not None:
+            self._run(request, training)
 
-    def _next(self, training: Training) -> Asked | None:
-        """The next one that is due."""
+    def _next_due(self, training: Training) -> PendingRequest | None:
         with self._changed:
-            for asked in self._waiting:
-                if asked.training is training and (asked.at is None or training.step >= asked.at):
-                    self._waiting = [one for one in self._waiting if one is not asked]
-                    asked.state = _RUNNING
-                    return asked
-        return None
+            request = next((request for request in self._pending if _is_due(request, training)), None)
+            if request is not None:
+                self._pending.remove(request)
+                request.state = _RUNNING
+            return request
 
-    def _do(self, asked: Asked, training: Training) -> None:
-        if asked.at is not None and training.step > asked.at:
-            asked.end({"ok": False, "late": True, "error": LATE, "step": training.step})
+    def _run(self, request: PendingRequest, training: Training) -> None:
+        if request.at is not None and training.step > request.at:
+            request.finish({"ok": False, "late": True, "error": LATE, "step": training.step})
             return
-        asked.begun.set()
-        answer: Answer = {"ok": False, "error": "interrupted by Ctrl-C in the terminal of the training"}
+        request.started.set()
+        response: Response = {"ok": False, "error": "interrupted by Ctrl-C in the terminal of the training"}
         try:
-            with _undisturbed(training):
-                answer = asked.do()
-        except Refused as why:
-            answer = {"ok": False, "ran": False, "error": str(why)}
-        except Exception as error:  # noqa: BLE001 - goes back to who asked
-            answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+            with _isolated(training):
+                response = request.work()
+        except Refused as reason:
+            response = {"ok": False, "ran": False, "error": str(reason)}
+        except Exception as error:  # noqa: BLE001 - goes back to the client
+            response = {"ok": False, "error": f"{type(error).__name__}: {error}"}
         finally:
-            asked.end({"step": training.step, **answer})
+            request.finish({"step": training.step, **response})
 
     def _wait(self, training: Training) -> None:
-        """Wait until someone says go on, and answer meanwhile. Waiting lets other threads run."""
+        """Block until the pause ends, and run requests meanwhile."""
         while True:
-            self._serve(training)
+            self._run_due(training)
             with self._changed:
-                left = self._paused.get(id(training), 0.0) - time.monotonic()
-                if left <= 0:
-                    self._paused.pop(id(training), None)
+                seconds = self._paused_until.get(id(training), 0.0) - time.monotonic()
+                if seconds <= 0:
+                    self._paused_until.pop(id(training), None)
                     return
-                if not any(one.training is training and (one.at or 0) <= training.step for one in self._waiting):
-                    self._standing.add(id(training))
+                if not any(_is_due(request, training) for request in self._pending):
+                    self._waiting.add(id(training))
                     try:
-                        self._changed.wait(min(left, 3600.0))
+                        self._changed.wait(min(seconds, 3600.0))
                     finally:
-                        self._standing.discard(id(training))
+                        self._waiting.discard(id(training))
+
+
+def _is_due(request: PendingRequest, training: Training) -> bool:
+    return request.training is training and (request.at is None or training.step >= request.at)
 
 
 @contextlib.contextmanager
-def _undisturbed(training: Training) -> Any:
-    """What was noted for the next step is not mixed with what evaluated code does; it sees the settings that are in force."""
+def _isolated(training: Training) -> Any:
+    """Keep evaluated code out of the next step's record, and show it the settings in force."""
     noted = training.noted()
-    if training.changes is not None:
+    if training.settings is not None:
         for member in training.members.values():
             if (optimizer := member.optimizer()) is not None:
-                training.changes.put_on(optimizer, keep=True)
+                training.settings.apply(optimizer, keep=True)
     try:
         yield
     finally:
-        if training.changes is not None:
-            training.changes.take_off()
+        if training.settings is not None:
+            training.settings.revert()
         training.put_back(noted)
 
 
-Request = dict[str, Any]
-_SECONDS = 30.0  # to wait for a step, and to run, unless the request says otherwise
-_LOOK_EVERY = 0.2  # seconds, at whether who asked is still there
-_OUR_OWN = 600.0  # seconds more that what we do ourselves may take
-_STOPS_IN = 2.0  # seconds that code gets to stop when it was told to
+_TIMEOUT = 30.0  # seconds to wait for a step, and to run, unless the request says otherwise
+_POLL_EVERY = 0.2  # seconds between two looks at whether the client is still connected
+_OWN_WORK_EXTRA = 600.0  # seconds more for Holdfast's own work, which is never stopped
+_STOP_GRACE = 2.0  # seconds that code gets to stop
 
 
-def do_between_steps(
-    boundary: Boundary, training: Training, work: Callable[[], Answer], request: Request, connection: socket.socket, gate: Gate
-) -> Answer:
-    """Have the training thread do it between two steps, within the time that the request gives."""
-    seconds, at = seconds_of(request), request.get("at")
+def run_at_boundary(
+    boundary: StepBoundary,
+    training: Training,
+    work: Callable[[], Response],
+    request: Request,
+    connection: socket.socket,
+    code: StoppableCode,
+) -> Response:
+    """Have the training thread run `work` at a step boundary, within the request's timeout."""
+    timeout, at = timeout_of(request), request.get("at")
     number = request.get("as", request.get("number"))
-    asked = Asked(training, work, gate, at=int(at) if isinstance(at, int) else None, number=number)
-    boundary.put(asked)
-    until = time.monotonic() + seconds
-    while not asked.done.wait(min(_LOOK_EVERY, max(0.001, until - time.monotonic()))) and asked.state != WITHDRAWN:
-        if asked.begun.is_set():
-            return until_done(asked, seconds, connection)
-        gone = _has_gone(connection)
-        if (gone or time.monotonic() >= until) and boundary.withdraw(asked):
-            return {"ok": False, "ran": False, "error": _no_step(seconds)}
-    return asked.answer or {"ok": False, "ran": False, "withdrawn": True, "error": "it was withdrawn"}
+    pending = PendingRequest(training, work, code, at=int(at) if isinstance(at, int) else None, number=number)
+    boundary.submit(pending)
+    deadline = time.monotonic() + timeout
+    while not pending.done.wait(min(_POLL_EVERY, max(0.001, deadline - time.monotonic()))) and pending.state != CANCELLED:
+        if pending.started.is_set():
+            return wait_for(pending, timeout, connection)
+        if (_hung_up(connection) or time.monotonic() >= deadline) and boundary.cancel(pending):
+            return {"ok": False, "ran": False, "error": _no_step(timeout)}
+    return pending.response or {"ok": False, "ran": False, "withdrawn": True, "error": "the request was withdrawn"}
 
 
-def until_done(asked: Asked, seconds: float, connection: socket.socket) -> Answer:
-    """Wait for what runs; when its time is over, or nobody waits for it any more, tell it to stop.
+def wait_for(pending: PendingRequest, timeout: float, connection: socket.socket) -> Response:
+    """Wait for running work; stop the user's code when its time is up or the client has hung up.
 
-    What is not someone's code but our own (a save of something large) comes to its end and is told in the journal.
+    Holdfast's own work (a large save) is not stopped: it finishes and is written to the journal.
     """
-    begun = time.monotonic()
-    while not asked.done.wait(_LOOK_EVERY if seconds > 1.0 else 0.02):
-        passed = time.monotonic() - begun
-        if asked.gate.is_open and (passed >= seconds or _has_gone(connection)):
-            if asked.gate.stop():
-                asked.done.wait(_STOPS_IN)
+    start = time.monotonic()
+    while not pending.done.wait(_POLL_EVERY if timeout > 1.0 else 0.02):
+        elapsed = time.monotonic() - start
+        if pending.code.is_running and (elapsed >= timeout or _hung_up(connection)):
+            if pending.code.stop():
+                pending.done.wait(_STOP_GRACE)
             break
-        if passed >= seconds + _OUR_OWN:
+        if elapsed >= timeout + _OWN_WORK_EXTRA:
             break
-    return asked.answer or _goes_on(seconds)
+    return pending.response or {"ok": False, "error": _does_not_stop(timeout)}
 
 
-def seconds_of(request: Request) -> float:
-    """How long to wait for a step, and how long it may take."""
-    given = request.get("seconds")
-    return min(max(float(given), 0.05), 86400.0) if isinstance(given, (int, float)) else _SECONDS
+def timeout_of(request: Request) -> float:
+    """Seconds to wait for a step, and seconds that the work may take."""
+    seconds = request.get("seconds")
+    return min(max(float(seconds), 0.05), 86400.0) if isinstance(seconds, (int, float)) else _TIMEOUT
 
 
 def _no_step(seconds: float) -> str:
-    return (
-        f"no step within {seconds:g} s, so it was not run; --now runs it at once; holdfast backtrace shows where the training is"
-    )
+    return f"no step within {seconds:g} s, so nothing ran; --now runs it at once; holdfast backtrace shows where the training is"
 
 
-def _goes_on(seconds: float) -> Answer:
-    words = f"it took longer than {seconds:g} s; it was told to stop and is still inside a call that does not listen"
-    return {"ok": False, "error": words}
+def _does_not_stop(seconds: float) -> str:
+    return f"it took longer than {seconds:g} s; it was asked to stop, but is still inside a call that cannot be interrupted"
 
 
-def _has_gone(connection: socket.socket) -> bool:
-    """Whether who asked has hung up."""
+def _hung_up(connection: socket.socket) -> bool:
     with contextlib.suppress(OSError, ValueError):
         if select.select([connection], [], [], 0)[0]:
             return connection.recv(1, socket.MSG_PEEK) == b""

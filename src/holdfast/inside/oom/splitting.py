@@ -1,9 +1,9 @@
-"""Cut a batch into parts along its samples, whatever it is made of.
+"""Split a batch of any structure into parts along its samples.
 
 A batch is tensors, arrays and lists inside dicts, tuples, named tuples, dataclasses and mappings such as a tokenizer's output.
-Its size is the length that most of its tensors share in their first dimension; where it holds none outside of lists (images
-of different sizes with their boxes), the length of its lists of dicts or words. Everything of that length is cut, as views;
-the rest goes to every part as it is.
+Its size is the first dimension that most of its tensors share; if all tensors are inside lists (images of different sizes with
+their boxes), the length of its lists of dicts or strings. Everything of that length is split into views; every part gets the
+rest whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 
 class _Lengths(NamedTuple):
-    """Lengths that were met: of tensors, of lists of dicts or words, of tensors inside lists."""
+    """How often each length occurs: of tensors, of lists of dicts or strings, of tensors inside lists."""
 
     direct: Counter[int]
     listed: Counter[int]
@@ -28,115 +28,112 @@ class _Lengths(NamedTuple):
 
 
 def size_of(batch: Any) -> int | None:
-    """The number of samples in a batch, or None where it cannot be told (or cannot be cut)."""
+    """The number of samples in a batch, or None if it is unknown or cannot be split."""
     lengths = _Lengths(Counter(), Counter(), Counter())
     try:
         _measure(batch, lengths, outermost=True, inside=False)
-    except _Uncuttable:
+    except _CannotSplit:
         return None
-    for counted in lengths:
-        if counted:
-            return counted.most_common(1)[0][0]
-    return None
+    return next((counts.most_common(1)[0][0] for counts in lengths if counts), None)
 
 
 def cut(batch: Any, size: int, parts: int) -> Iterator[tuple[Any, int]]:
-    """The parts of a batch of `size` samples and how many each holds: as even as can be, larger ones first (7: 4 + 3)."""
+    """Parts of a batch with their sizes, as even as possible, larger ones first (7: 4 + 3)."""
     parts = max(1, min(parts, size))
     start = 0
-    for number in range(parts):
-        length = size // parts + (number < size % parts)
+    for index in range(parts):
+        length = size // parts + (index < size % parts)
         yield _narrow(batch, size, start, start + length), length
         start += length
 
 
-class _Uncuttable(Exception):
-    """Something whose samples do not lie along its first dimension."""
+class _CannotSplit(Exception):
+    """The batch holds a type whose samples are not along the first dimension."""
 
 
-def _length(thing: Any) -> int | None:
-    """The length of a tensor or array in its first dimension; None for anything else, 0-dimensional ones included."""
-    if isinstance(thing, torch.Tensor):
-        if thing.is_nested:
-            raise _Uncuttable
-        return thing.shape[0] if thing.dim() else None
-    if isinstance(thing, np.ndarray):
-        return int(thing.shape[0]) if thing.ndim else None
+def _length(value: Any) -> int | None:
+    """The first dimension of a tensor or array; None for scalars and anything else."""
+    if isinstance(value, torch.Tensor):
+        if value.is_nested:
+            raise _CannotSplit
+        return value.shape[0] if value.dim() else None
+    if isinstance(value, np.ndarray):
+        return int(value.shape[0]) if value.ndim else None
     return None
 
 
-def _fields(thing: Any) -> list[tuple[str, Any]] | None:
-    """The named parts of a mapping, dataclass or named tuple."""
-    if isinstance(thing, PackedSequence):
-        raise _Uncuttable
-    if isinstance(thing, Mapping):
-        return list(thing.items())
-    if isinstance(thing, tuple) and hasattr(thing, "_fields"):
-        return list(zip(thing._fields, thing, strict=True))
-    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        return [(field.name, getattr(thing, field.name)) for field in dataclasses.fields(thing)]
+def _fields(value: Any) -> list[tuple[str, Any]] | None:
+    """The fields of a mapping, dataclass or named tuple."""
+    if isinstance(value, PackedSequence):
+        raise _CannotSplit
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return list(zip(value._fields, value, strict=True))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     return None
 
 
-def _measure(thing: Any, lengths: _Lengths, *, outermost: bool, inside: bool) -> None:
-    length = _length(thing)
+def _measure(value: Any, lengths: _Lengths, *, outermost: bool, inside: bool) -> None:
+    length = _length(value)
     if length is not None:
         (lengths.inner if inside else lengths.direct)[length] += 1
-    elif (fields := _fields(thing)) is not None:
-        for _, value in fields:
-            _measure(value, lengths, outermost=False, inside=inside)
-    elif isinstance(thing, (list, tuple)) and thing:
-        if _are_samples(thing):
-            lengths.listed[len(thing)] += 1
+    elif (fields := _fields(value)) is not None:
+        for _, field in fields:
+            _measure(field, lengths, outermost=False, inside=inside)
+    elif isinstance(value, (list, tuple)) and value:
+        if _are_samples(value):
+            lengths.listed[len(value)] += 1
             return
-        for item in thing:
+        for item in value:
             _measure(item, lengths, outermost=False, inside=inside or not outermost)
 
 
-def _narrow(thing: Any, size: int, start: int, stop: int) -> Any:
-    length = _length(thing)
+def _narrow(value: Any, size: int, start: int, stop: int) -> Any:
+    length = _length(value)
     if length is not None:
-        return thing[start:stop] if length == size else thing
-    fields = _fields(thing)
+        return value[start:stop] if length == size else value
+    fields = _fields(value)
     if fields is not None:
-        return _with_fields(thing, {name: _narrow(value, size, start, stop) for name, value in fields})
-    if isinstance(thing, (list, tuple)):
-        if len(thing) == size and (_are_samples(thing) or not any(_holds_length(item, size) for item in thing)):
-            return thing[start:stop]
-        return type(thing)(_narrow(item, size, start, stop) for item in thing)
-    return thing
+        return _with_fields(value, {name: _narrow(field, size, start, stop) for name, field in fields})
+    if isinstance(value, (list, tuple)):
+        if len(value) == size and (_are_samples(value) or not any(_holds_length(item, size) for item in value)):
+            return value[start:stop]
+        return type(value)(_narrow(item, size, start, stop) for item in value)
+    return value
 
 
-def _are_samples(things: list[Any] | tuple[Any, ...]) -> bool:
-    """Whether a list holds one thing per sample: words, or dicts with the same keys."""
-    if all(isinstance(item, (str, bytes)) for item in things):
+def _are_samples(items: list[Any] | tuple[Any, ...]) -> bool:
+    """Whether a list holds one item per sample: strings, or dicts with the same keys."""
+    if all(isinstance(item, (str, bytes)) for item in items):
         return True
-    return all(isinstance(item, Mapping) and item.keys() == things[0].keys() for item in things)
+    return all(isinstance(item, Mapping) and item.keys() == items[0].keys() for item in items)
 
 
-def _holds_length(thing: Any, size: int) -> bool:
-    """Whether there is anything of that length inside."""
-    length = _length(thing)
+def _holds_length(value: Any, size: int) -> bool:
+    """Whether a value contains anything of that length."""
+    length = _length(value)
     if length is not None:
         return length == size
-    fields = _fields(thing)
+    fields = _fields(value)
     if fields is not None:
-        return any(_holds_length(value, size) for _, value in fields)
-    return isinstance(thing, (list, tuple)) and (len(thing) == size or any(_holds_length(item, size) for item in thing))
+        return any(_holds_length(field, size) for _, field in fields)
+    return isinstance(value, (list, tuple)) and (len(value) == size or any(_holds_length(item, size) for item in value))
 
 
-def _with_fields(thing: Any, values: dict[str, Any]) -> Any:
-    """The same kind of mapping, named tuple or dataclass with other values; its constructor is not called."""
-    if type(thing) is dict:
+def _with_fields(original: Any, values: dict[str, Any]) -> Any:
+    """A mapping, named tuple or dataclass of the same type with new values; its constructor is not called."""
+    if type(original) is dict:
         return values
-    if isinstance(thing, tuple):
-        return thing._replace(**values)  # type: ignore[attr-defined]
-    if isinstance(thing, Mapping) and not isinstance(thing, MutableMapping):
+    if isinstance(original, tuple):
+        return original._replace(**values)  # type: ignore[attr-defined]
+    if isinstance(original, Mapping) and not isinstance(original, MutableMapping):
         return values
-    made = copy.copy(thing)
+    new = copy.copy(original)
     for name, value in values.items():
-        if isinstance(thing, Mapping):
-            made[name] = value
+        if isinstance(original, Mapping):
+            new[name] = value
         else:
-            object.__setattr__(made, name, value)
-    return made
+            object.__setattr__(new, name, value)
+    return new

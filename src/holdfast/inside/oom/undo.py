@@ -1,8 +1,8 @@
-"""The state before a training step, so that a step that failed half-way can be done again as if it had never begun.
+"""The state before a training step, so that a step that failed halfway can be repeated.
 
-In the healthy case almost nothing is copied. Gradients that were there before the call (accumulation) are put aside, the call
-fills fresh ones, and one addition joins them: the same sums, bit for bit, as adding in place, for the memory of one more set
-of gradients while the call runs. Where ranks reduce the sum of both (DDP), the earlier ones are copied instead.
+A healthy step copies almost nothing. Gradients from before the call (accumulation) are set aside, the call fills fresh ones,
+and one addition joins them: bit for bit the same sums as adding in place, for the memory of one more set of gradients. Where
+ranks reduce the sum of both (DDP), the earlier gradients are copied instead.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from holdfast.inside.guard.batchnorm import RunningStatistics
 
 
 class RandomState:
-    """The random streams of torch at one moment, on the host and on the current GPU."""
+    """The RNG states of torch on the host and the current GPU."""
 
     def __init__(self) -> None:
         self._states = [(generator, generator.get_state()) for generator in _generators()]
 
-    def put_back(self) -> None:
-        """Continue from that moment again."""
+    def restore(self) -> None:
+        """Set the generators back to these states."""
         for generator, state in self._states:
             generator.set_state(state)
 
@@ -33,12 +33,12 @@ def _generators() -> list[torch.Generator]:
 
 
 class StateBefore:
-    """Everything that a step changes, as it was before the step."""
+    """Everything that a forward and backward pass changes, from before the step."""
 
     def __init__(
         self, parameters: list[torch.Tensor], statistics: RunningStatistics, losses: Any, *, reduced: bool, views: bool
     ) -> None:
-        """`reduced`: gradients there already are reduced with the new ones; `views`: by a reducer that owns their memory."""
+        """`reduced`: earlier gradients are reduced with the new ones; `views`: the reducer owns their memory."""
         self._parameters, self._reduced = parameters, reduced
         self._earlier = [(p, p.grad) for p in parameters if p.grad is not None]
         if self._earlier and views:
@@ -48,58 +48,54 @@ class StateBefore:
         if statistics:
             statistics.keep()
         self._losses = losses
-        self._lost = {**vars(losses), "_on_device": list(losses._on_device)}
+        self._losses_before = {**vars(losses), "_on_device": list(losses._on_device)}
         self._versions: dict[int, tuple[torch.Tensor, int]] = {}
-        self._put_aside()
+        self._set_aside()
 
     def touched(self) -> set[int]:
-        """The parameters (by id) to whose gradient something was added since the step began."""
-        found = set()
-        for parameter in self._parameters:
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            given = self._versions.get(id(parameter))
-            if given is None or given[0] is not gradient or given[1] != gradient._version:
-                found.add(id(parameter))
-        return found
+        """Ids of the parameters whose gradient has changed since the step began."""
+        return {id(p) for p in self._parameters if p.grad is not None and self._changed(id(p), p.grad)}
+
+    def _changed(self, parameter: int, gradient: torch.Tensor) -> bool:
+        before = self._versions.get(parameter)
+        return before is None or before[0] is not gradient or before[1] != gradient._version
 
     def undo(self) -> None:
-        """Put everything back, and make ready for another attempt."""
-        self.give_up()
-        self._random.put_back()
-        self._put_aside()
+        """Restore everything, ready for another attempt."""
+        self.abandon()
+        self._random.restore()
+        self._set_aside()
 
-    def give_up(self) -> None:
-        """Leave the gradients, statistics and recorded losses as they were before the step."""
+    def abandon(self) -> None:
+        """Restore the gradients, statistics and recorded losses from before the step."""
         for parameter in self._parameters:
             parameter.grad = None
         for parameter, gradient in self._earlier:
             parameter.grad = gradient
         if self._statistics:
             self._statistics.put_back()
-        vars(self._losses).update({**self._lost, "_on_device": list(self._lost["_on_device"])})
+        vars(self._losses).update({**self._losses_before, "_on_device": list(self._losses_before["_on_device"])})
 
     def join(self) -> None:
-        """The step is done: earlier gradients and new ones become one."""
+        """Add the earlier gradients to those of the finished step."""
         if self._reduced or not self._earlier:
             return
-        olds, news = [], []
+        earlier, added = [], []
         with torch.no_grad():
             for parameter, old in self._earlier:
                 new = parameter.grad
                 if new is None:
                     parameter.grad = old
                 elif old.layout == new.layout == torch.strided:
-                    olds.append(old)
-                    news.append(new)
+                    earlier.append(old)
+                    added.append(new)
                     parameter.grad = old
                 else:
                     parameter.grad = old + new
-            if olds:
-                torch._foreach_add_(olds, news)
+            if earlier:
+                torch._foreach_add_(earlier, added)
 
-    def _put_aside(self) -> None:
+    def _set_aside(self) -> None:
         for parameter, gradient in self._earlier:
             parameter.grad = gradient.clone() if self._reduced else None
         if self._reduced and self._earlier:

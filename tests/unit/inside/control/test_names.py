@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.inside.control.evaluate import Evaluator, read_code
-from holdfast.inside.control.tensor_access import Gate
+from holdfast.inside.control.tensor_access import StoppableCode
 
 LIMIT = 3
 
@@ -21,7 +21,7 @@ def evaluate(code: str, evaluator: Evaluator | None = None, *, here: bool = True
     def frame() -> FrameType:
         return sys._getframe()
 
-    return (evaluator or Evaluator()).run(read_code(code), frame, lambda *_: None, Gate(), here=here)
+    return (evaluator or Evaluator()).run(read_code(code), frame, lambda *_: None, StoppableCode(), in_thread=here)
 
 
 def test_the_innermost_frame_comes_first_then_its_module_then_who_called_it() -> None:

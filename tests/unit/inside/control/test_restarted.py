@@ -11,7 +11,7 @@ from every_case import every_case
 from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.inside.control import restarted
-from holdfast.inside.control.restarted import Restarted, cap_workers, fewer, read
+from holdfast.inside.control.restarted import Restarted, cap_workers, limit_workers, read
 from holdfast.inside.taps.registry import Taps
 
 DATA = TensorDataset(torch.zeros(8, 1))
@@ -38,7 +38,7 @@ def test_what_cannot_be_read_is_as_if_it_were_not_there() -> None:
     ],
 )
 def test_a_loader_gets_so_many_workers_at_most(args: Any, kwargs: Any, wanted: Any) -> None:
-    assert fewer(args, kwargs, 2) == wanted
+    assert limit_workers(args, kwargs, 2) == wanted
 
 
 def test_a_loader_without_workers_is_made_without_the_options_that_need_some() -> None:
@@ -68,7 +68,7 @@ def test_a_trainer_that_is_given_no_checkpoint_gets_the_chosen_one(tmp_path: Pat
 
     module = types.ModuleType("lightning.pytorch.trainer.trainer")
     module.Trainer = Trainer  # type: ignore[attr-defined]
-    restarted.fill_in(module, str(tmp_path / "last.ckpt"))
+    restarted.pass_checkpoint(module, str(tmp_path / "last.ckpt"))
     Trainer().fit("model")
     Trainer().fit("model", ckpt_path="mine.ckpt")
     Trainer().fit("model", None, None, None, "mine.ckpt")
@@ -82,8 +82,8 @@ def test_a_trainer_is_not_given_a_checkpoint_of_another_kind(tmp_path: Path) -> 
 
     module = types.ModuleType("transformers.trainer")
     module.Trainer = Trainer  # type: ignore[attr-defined]
-    restarted.fill_in(module, str(tmp_path / "last.pt"))
+    restarted.pass_checkpoint(module, str(tmp_path / "last.pt"))
     assert Trainer().train() is None
     (tmp_path / "trainer_state.json").touch()
-    restarted.fill_in(module, str(tmp_path))
+    restarted.pass_checkpoint(module, str(tmp_path))
     assert Trainer().train() == str(tmp_path) and Trainer().train("mine") == "mine"

@@ -120,7 +120,7 @@ def test_under_heal_both_factors_on_the_rate_hold_together(tmp_path: Path) -> No
 def test_what_is_no_request_is_answered_in_words(tmp_path: Path) -> None:
     def send(run: RunFolder) -> None:
         for text, words in (
-            (b"hello\n", "no line of JSON"),
+            (b"hello\n", "not a line of JSON"),
             (b"[1]\n", "not an object"),
             (b'{"do": "dance"}\n', "no request 'dance'"),
         ):
@@ -162,7 +162,7 @@ def test_who_asked_has_the_answer_before_a_training_that_ends_has_closed_its_doo
             optimizer.step()
             if asking.ident is None:
                 asking.start()
-        (opened,) = armed().runtime.servers._open.values()
-    assert not opened._answering, "the process may end now, and its threads with it"
+        (server,) = armed().runtime.servers._servers.values()
+    assert not server._active, "the process may end now, and its threads with it"
     asking.join()
     assert came[0]["ok"], came

@@ -24,9 +24,9 @@ def sgd(lr: Any = 0.1, groups: int = 1) -> torch.optim.SGD:
 
 
 def in_force(settings: Settings, optimizer: torch.optim.Optimizer, name: str = "lr") -> list[float]:
-    settings.put_on(optimizer)
+    settings.apply(optimizer)
     found = [float(group[name]) for group in optimizer.param_groups]
-    settings.take_off()
+    settings.revert()
     return found
 
 
@@ -71,9 +71,9 @@ def test_a_rate_that_is_written_while_the_change_is_on_is_the_one_that_is_wanted
     optimizer = sgd()
     settings = settings_of(optimizer)
     settings.change(read_setting("lr*=0.1"))
-    settings.put_on(optimizer)
+    settings.apply(optimizer)
     optimizer.param_groups[0]["lr"] *= 0.5
-    settings.take_off()
+    settings.revert()
     assert in_force(settings, optimizer) == pytest.approx([0.005])
 
 

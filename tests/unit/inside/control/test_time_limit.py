@@ -4,7 +4,7 @@ import threading
 import time
 
 from holdfast.inside.control.evaluate import Evaluator, read_code
-from holdfast.inside.control.tensor_access import Gate
+from holdfast.inside.control.tensor_access import StoppableCode
 
 
 def nothing(*_: object) -> None:
@@ -15,32 +15,32 @@ def test_a_stop_that_comes_as_the_code_ends_never_reaches_what_runs_after_it() -
     evaluator, code = Evaluator(), read_code("sum(range(300)) + sum(range(300))")
     stopped = 0
     for delay in range(600):
-        gate, ready = Gate(), threading.Event()
+        stoppable, ready = StoppableCode(), threading.Event()
 
-        def stop(gate: Gate = gate, ready: threading.Event = ready, until: int = delay % 60) -> None:
+        def stop(stoppable: StoppableCode = stoppable, ready: threading.Event = ready, until: int = delay % 60) -> None:
             ready.set()
             for _ in range(until * 4):
                 pass
-            gate.stop()
+            stoppable.stop()
 
         other = threading.Thread(target=stop)
         other.start()
         ready.wait()
-        answer = evaluator.run(code, nothing, nothing, gate)
+        answer = evaluator.run(code, nothing, nothing, stoppable)
         for _ in range(100):  # an exception that is still under way would be raised here
             pass
         other.join()
         for _ in range(100):
             pass
-        stopped += gate.stopped
-        assert answer["ok"] != gate.stopped
+        stopped += stoppable.stopped
+        assert answer["ok"] != stoppable.stopped
     assert 0 < stopped < 600 or stopped == 0  # how often it met depends on the machine; that it does no harm does not
 
 
 def test_code_that_catches_everything_is_still_answered() -> None:
-    gate = Gate()
+    stoppable = StoppableCode()
     code = read_code("import time\ntry:\n    while True: pass\nexcept BaseException: caught = True\ncaught")
-    threading.Timer(0.1, gate.stop).start()
-    answer = Evaluator().run(code, nothing, nothing, gate)
+    threading.Timer(0.1, stoppable.stop).start()
+    answer = Evaluator().run(code, nothing, nothing, stoppable)
     assert not answer["ok"] and "too long" in answer["error"]
     time.sleep(0.02)

@@ -182,7 +182,7 @@ def test_batches_of_a_kind_of_their_own_are_split_as_told() -> None:
             self.data = data
 
     split, whole = Trained(fits=2), Trained(fits=99)
-    with pytest.raises(DoesNotFit, match="cannot be cut"):
+    with pytest.raises(DoesNotFit, match="cannot be split"):
         split.run.step(lambda batch: split.loss(batch.data))(Own(batch_of(5)))
     split.run.step(lambda batch: split.loss(batch.data), split=halves)(Own(batch_of(5)))
     whole.step(batch_of(5))
@@ -241,11 +241,11 @@ def test_rising_retries_of_the_allocator_shrink_the_parts_before_it_fails(monkey
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda: {"num_alloc_retries": retries})
     training = Trained(fits=99)
     batches = training.run._scope.micro_batches
-    batches._look_at_the_allocator()
-    batches._look_at_the_allocator()
+    batches._check_allocator()
+    batches._check_allocator()
     assert batches.parts == 1  # what happened before is no sign
     retries = 5
-    batches._look_at_the_allocator()
+    batches._check_allocator()
     assert batches.parts == 2
     assert "retry 2 times" in training.journal("action")[0]["detail"]
 
@@ -308,7 +308,7 @@ def test_other_errors_pass_through_untouched() -> None:
     with pytest.raises(ZeroDivisionError):
         broken(batch_of(4))
     assert all(torch.equal(one, other) for one, other in zip(training.gradients, before, strict=True))
-    with pytest.raises(UsageError, match="must give the loss"):
+    with pytest.raises(UsageError, match="must return the loss"):
         training.run.step(lambda batch: batch["x"])(batch_of(4))
     with pytest.raises(UsageError, match="reduction"):
         training.run.step(reduction="median")(lambda batch: batch)
@@ -328,7 +328,7 @@ def test_a_library_that_got_no_work_space_counts_only_where_a_gpu_is_short() -> 
         ("MPS backend out of memory (MPS allocated: 17.54 GB). Tried to allocate 768.00 MB on private pool.", 768 * 2**20),
     ],
 )
-def test_what_was_asked_for_is_read_from_the_message(text: str, asked_for: float) -> None:
+def test_the_requested_size_is_read_from_the_message(text: str, asked_for: float) -> None:
     found = shortage_of(RuntimeError(text))
     assert found is not None and found.asked_for == asked_for
 
