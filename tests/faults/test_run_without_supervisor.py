@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -41,7 +42,11 @@ def test_a_training_in_a_terminal_outlives_its_killed_supervisor(tmp_path: Path)
     terminal = Terminal(["sh", "-c", f"{words}; exec cat"], tmp_path)  # the terminal stays open, as under a shell
     try:
         terminal.until(b"line 20")
-        os.kill(info_of(only_run(tmp_path))["supervisor"], 9)
+        info = info_of(only_run(tmp_path))
+        os.kill(info["pid"], signal.SIGSTOP)  # its next line comes at the very moment in which it learns of the death
+        os.kill(info["supervisor"], signal.SIGKILL)
+        wait_until(lambda: not Path(f"/proc/{info['supervisor']}/fd/1").exists())
+        os.kill(info["pid"], signal.SIGCONT)
         terminal.until(b"line 89")
         wait_until(done.exists)
     finally:

@@ -6,12 +6,14 @@ while that was still possible.
 
 On Linux the thread also holds a read end of each pipe. So nothing breaks between the exit and the redirect, and what was still in
 the pipe is delivered; only what the supervisor was just handling is lost. Afterwards the thread copies what other processes
-(loader workers, a shell script) still write into the pipe. Other users of a pseudo-terminal see an error.
+(loader workers, a shell script) still write into the pipe. Of a pseudo-terminal it takes a copy of the supervisor's end, where
+the kernel permits that (pidfd_getfd); elsewhere a `print` just before the redirect fails, as it does in the other processes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import stat
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 _POLL_SECONDS = 1.0
 _CHUNK_BYTES = 1 << 16
 _MAX_CHUNKS = 64
+_PIDFD_GETFD = 438  # the system call, on every architecture
 
 
 @dataclass(slots=True)
@@ -30,7 +33,7 @@ class _Stream:
 
     device: int
     inode: int
-    supervisor_fd: str  # path of the supervisor's end
+    supervisor_fd: str  # path of the supervisor's end of a pipe
     original: int
     read_end: int | None
 
@@ -61,7 +64,8 @@ def _open_streams(supervisor_pid: int, description: str) -> list[_Stream]:
             if fd is not None:
                 folder = f"/proc/{supervisor_pid}/fd"
                 original = _open_original(f"{folder}/{int(target)}")
-                streams.append(_Stream(device, inode, f"{folder}/{descriptor}", original, _open_read_end(fd)))
+                read_end = _copy_terminal_end(supervisor_pid, descriptor) if os.isatty(fd) else _open_read_end(fd)
+                streams.append(_Stream(device, inode, f"{folder}/{descriptor}", original, read_end))
     return streams
 
 
@@ -89,6 +93,20 @@ def _open_read_end(fd: int) -> int | None:
     return None
 
 
+def _copy_terminal_end(supervisor_pid: int, descriptor: int) -> int | None:
+    """A copy of the supervisor's end of a pseudo-terminal, which lives on with it; None where the kernel refuses."""
+    with contextlib.suppress(OSError, AttributeError):
+        pidfd = os.pidfd_open(supervisor_pid)
+        try:
+            copied: int = ctypes.CDLL(None).syscall(_PIDFD_GETFD, pidfd, descriptor, 0)
+        finally:
+            os.close(pidfd)
+        if copied >= 0:
+            os.set_inheritable(copied, False)
+            return copied
+    return None
+
+
 def _wait_and_redirect(supervisor_pid: int) -> None:
     pidfd: int | None = None
     with contextlib.suppress(OSError, AttributeError):
@@ -97,6 +115,8 @@ def _wait_and_redirect(supervisor_pid: int) -> None:
         for stream in _streams:
             _follow_supervisor(stream)
     for stream in _streams:
+        if stream.read_end is not None:
+            os.set_blocking(stream.read_end, False)  # a terminal's end was shared with the supervisor until now
         _drain(stream)
         for fd in (1, 2):
             if _leads_to(fd, stream.device, stream.inode):
@@ -124,7 +144,7 @@ def _is_readable(fd: int, seconds: float) -> bool:
 
 def _follow_supervisor(stream: _Stream) -> None:
     """Close our read end once the living supervisor has closed its own (`| head`): the script must notice that."""
-    if stream.read_end is None:
+    if stream.read_end is None or os.isatty(stream.read_end):
         return
     try:
         status = os.stat(stream.supervisor_fd)  # noqa: PTH116 - a path of the kernel's, checked every second
