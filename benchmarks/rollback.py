@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from holdfast.state.background import Helper
+from holdfast.state.background import BackgroundThread
 from holdfast.state.host_copy import available_memory
 from holdfast.state.snapshots import Snapshots
 from holdfast.state.training_state import TrainingState
@@ -44,8 +44,8 @@ def measure(millions: float, device: str) -> bool:
     model, optimizer = make_training(millions, device)
     state = TrainingState.discover([model], [optimizer])
     size = state.read().size
-    helper = Helper("snapshots", on_trouble=lambda what, error: print(f"{what}: {error}"))
-    snapshots = Snapshots(lambda: state, memory_limit=4 * size, keep=2, run_later=helper.later)
+    helper = BackgroundThread("snapshots", on_error=lambda what, error: print(f"{what}: {error}"))
+    snapshots = Snapshots(lambda: state, memory_limit=4 * size, keep=2, run_later=helper.submit)
     count = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     print(f"{device}: {count:.0f} M parameters, AdamW, {size / 1e9:.2f} GB of state")
     takes, restores = [], []

@@ -109,5 +109,8 @@ def test_holdfast_run_starts_the_script_before_it_loads_anything_but_its_own_sup
     loaded = [name.split(".") for name in json.loads(answer.stdout)]
     assert {top for top, *_ in loaded} - set(sys.stdlib_module_names) == {"holdfast"}
     assert {names[1] for names in loaded if names[0] == "holdfast" and names[1:]} == {
-        *("cli", "errors", "inside", "probe", "signals", "supervisor", "version")
+        *("cli", "environment", "errors", "inside", "probe", "signals", "supervisor", "version")
     }
+    assert [names for names in loaded if names[:2] == ["holdfast", "environment"]][1:] == [
+        ["holdfast", "environment", "interpreter"]
+    ], "which Python is meant, and nothing else of it"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from holdfast.state.background import Helper
+from holdfast.state.background import BackgroundThread
 from holdfast.state.snapshots import Snapshots
 from holdfast.state.training_state import TrainingState
 
@@ -51,8 +51,8 @@ class Loop:
         return [source.tensor.clone() for source in self.state.read().sources]
 
 
-def helper() -> Helper:
-    return Helper("test", on_trouble=lambda what, error: pytest.fail(f"{what}: {error}"))
+def helper() -> BackgroundThread:
+    return BackgroundThread("test", on_error=lambda what, error: pytest.fail(f"{what}: {error}"))
 
 
 def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:

@@ -15,7 +15,7 @@ from holdfast.inside.ranks import world_size
 from holdfast.inside.run_checkpoints import RecordedState
 from holdfast.inside.scope import Scope
 from holdfast.inside.training import Training
-from holdfast.state.background import Helper
+from holdfast.state.background import BackgroundThread
 from holdfast.state.report import SaveReport
 from holdfast.state.snapshots import Snapshots
 
@@ -34,12 +34,12 @@ def guard_training(training: Training, scope: Scope, batches: Batches, *, by_han
         report.cannot("guard", f"{text}; clipping, a lower learning rate and rollback are not possible")
     if by_hand or not scope.policy.heals:
         return
-    helper = Helper("holdfast-snapshots", on_trouble=recorder.step_back)  # a save takes seconds
+    helper = BackgroundThread("holdfast-snapshots", on_error=recorder.step_back)  # a save takes seconds
     state = RecordedState(scope.averages, warn=partial(report.cannot, "roll-back"))
     snapshots = Snapshots(
         partial(state.of_training, training),
         every=50 if world_size() == 1 else 100,  # one rank adapts the interval to the cost; several have to agree
-        run_later=helper.later,
+        run_later=helper.submit,
         keep=_MAX_SNAPSHOTS,
         rank=rank,
         world_size=world_size(),

@@ -19,7 +19,7 @@ from holdfast.inside.observers.metrics import Logged, write_logged
 from holdfast.inside.policy import OBSERVE, Policy
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
-from holdfast.state.background import Helper
+from holdfast.state.background import BackgroundThread
 
 if TYPE_CHECKING:
     from holdfast.inside.training import Training
@@ -56,7 +56,7 @@ class Scope:
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._trouble = Trouble(run.journal)
         self._changing, self._ending = threading.Lock(), False
-        self._closing = Helper("holdfast-closing", on_trouble=self.step_back)
+        self._closing = BackgroundThread("holdfast-closing", on_error=self.step_back)
         self._pending: deque[Logged] = deque(maxlen=_MAX_PENDING)
 
     def wants(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -122,7 +122,7 @@ class Scope:
     def close_later(self, close: Callable[[], None]) -> None:
         """Close a removed training soon, in a helper thread."""
         with self._changing:
-            self._closing.later(close)
+            self._closing.submit(close)
 
     def finish_closing(self) -> None:
         """Remove nothing any more, and wait a little for the helper thread."""

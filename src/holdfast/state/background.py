@@ -1,4 +1,4 @@
-"""One thread for slow work beside the training: checking copies, writing checkpoints. It starts with its first job."""
+"""A thread for slow work beside the training: checking copies, writing checkpoints. It starts with its first job."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from collections.abc import Callable
 Job = Callable[[], None]
 
 
-class Helper:
-    """Does jobs one after the other; a job that fails is reported, and the next one is done."""
+class BackgroundThread:
+    """Runs jobs one after the other; a job that fails is reported, and the next one runs."""
 
-    def __init__(self, name: str, *, on_trouble: Callable[[str, BaseException], None]) -> None:
-        self._name, self._on_trouble = name, on_trouble
+    def __init__(self, name: str, *, on_error: Callable[[str, BaseException], None]) -> None:
+        self._name, self._on_error = name, on_error
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._process = 0
 
-    def later(self, job: Job) -> None:
-        """Have a job done soon; at once, by the caller, where the system gives no thread."""
-        if self._process != os.getpid():  # the first job, or a forked child, to which threads do not come along
+    def submit(self, job: Job) -> None:
+        """Queue a job; it runs at once, in the caller, where no thread can be started."""
+        if self._process != os.getpid():  # the first job, or a forked child, which has no threads
             jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
             thread = threading.Thread(target=self._work, args=(jobs,), name=self._name, daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # no memory for a stack, or too many threads
-                self._on_trouble("starting a thread", error)
-                self._do(job)
+                self._on_error("starting a thread", error)
+                self._run(job)
                 return
             self._process, self._jobs, self._thread = os.getpid(), jobs, thread
         self._jobs.put(job)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Do what was given so far and end, or leave it undone after `timeout` seconds."""
+        """Finish the queued jobs and end the thread, waiting at most `timeout` seconds."""
         if self._thread is not None and self._process == os.getpid():
             self._jobs.put(None)
             self._thread.join(timeout)
@@ -42,11 +42,11 @@ class Helper:
 
     def _work(self, jobs: queue.SimpleQueue[Job | None]) -> None:
         while (job := jobs.get()) is not None:
-            self._do(job)
-            del job  # it may hold on to a snapshot's memory
+            self._run(job)
+            del job  # it may hold a snapshot's memory
 
-    def _do(self, job: Job) -> None:
+    def _run(self, job: Job) -> None:
         try:
             job()
         except Exception as error:  # noqa: BLE001 - a failing side job must not end the thread
-            self._on_trouble("working in the background", error)
+            self._on_error("working in the background", error)

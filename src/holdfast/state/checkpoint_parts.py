@@ -19,16 +19,16 @@ from holdfast.checkpoints.safetensors import Tensors, can_hold
 from holdfast.errors import StorageError
 from holdfast.state.fsdp1 import FlatState
 from holdfast.state.ranks import current_rank, world_size
-from holdfast.state.sharded import cut_to_parts, from_shards, numbered
+from holdfast.state.sharded import from_shards, numbered, shard_tensors
 from holdfast.state.training_state import TrainingState
 from holdfast.state.values import Ref, Tree, flatten, unflatten
 
-_FIRST = ("step", "epoch", "optimizers", "schedulers", "scalers", "loader")  # what people look for in training.pt
+_ORDER = ("step", "epoch", "optimizers", "schedulers", "scalers", "loader")  # what people look for first in training.pt
 _IN_WEIGHTS = ("parameters", "buffers", "extra_state")
 
 
 def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
-    """The files of a checkpoint, by name without the end: `Tensors`, or what `torch.save` takes. Nothing is in two."""
+    """The contents of a checkpoint's files by stem: `Tensors`, or what `torch.save` takes. Nothing is stored twice."""
     parts: dict[str, Any] = {}
     in_weights: set[Ref] = set()
     training = {name: value for name, value in tree.items() if name not in ("models", "averages", "optimizers", "scalers")}
@@ -46,15 +46,15 @@ def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
         {number: ref for number, ref in saved["parameters"].items() if ref not in in_weights} for saved in tree["optimizers"]
     ]
     training["scalers"] = [_scaler(saved, hosts) for saved in tree["scalers"]]
-    ordered = {name: training[name] for name in (*(first for first in _FIRST if first in training), *training)}
+    ordered = {name: training[name] for name in (*(first for first in _ORDER if first in training), *training)}
     return {**parts, "training": unflatten(ordered, lambda ref: hosts[ref.number], arrays=False)}
 
 
 def from_parts(parts: Mapping[str, Any]) -> tuple[Tree, list[torch.Tensor]]:
-    """The tree of a state, in which tensors are numbered, and the tensors; from either format."""
+    """The tree and tensors of a state, from either checkpoint format."""
     training = parts["training"]
     if training.get("sharded"):  # `from_shards` reads those
-        raise StorageError("It was saved by several ranks, each its part.", fix="use store.restore or run.restore")
+        raise StorageError("The checkpoint is sharded over several ranks.", fix="use store.restore or run.restore")
     hosts: list[torch.Tensor] = []
     seen: dict[tuple[int, torch.Size, torch.dtype], Ref] = {}
 
@@ -74,30 +74,30 @@ def from_parts(parts: Mapping[str, Any]) -> tuple[Tree, list[torch.Tensor]]:
         own = zip(training["optimizers"], training["own_parameters"], strict=True)
         content["optimizers"] = [_optimizer_tree(state, parameters) for state, parameters in own]
         content["scalers"] = [{"state": state} for state in training["scalers"]]
-    randomness = content.pop("randomness", None)  # as it was written: its tensors are set, not copied
+    randomness = content.pop("randomness", None)  # generator states are set, not copied
     return {**flatten(content, keep), "randomness": randomness}, hosts
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """A checkpoint as a state that fits the live training. `position` is the position in the data, in plain containers."""
+    """A checkpoint's state for the live training. `position` is the position in the data."""
 
     tree: Tree
     hosts: list[torch.Tensor]
     position: Any
-    gradients: Any  # accumulated and not used yet, if there are any
-    has_randomness: bool  # that of another rank, or of another number of ranks, is not this rank's
+    gradients: Any  # accumulated before the save, if any
+    has_randomness: bool  # False if the checkpoint has none for this rank
 
     @classmethod
     def of(cls, path: Path, parts: dict[str, Any], live: TrainingState) -> SavedState:
-        """What a checkpoint holds, as the live training needs it. Raises StorageError and CannotRestore."""
+        """Read a checkpoint for the live training. Raises StorageError and CannotRestore."""
         flat = isinstance(live, FlatState)
         if parts["training"].get("sharded"):
             tree, hosts = from_shards(path, parts["training"], live.read(), local=not flat)
         else:
             tree, hosts = from_parts(parts)
             if live.is_sharded() and not flat:
-                hosts = cut_to_parts(tree, hosts, live.read())
+                hosts = shard_tensors(tree, hosts, live.read())
         ranks, position, gradients = tree.pop("ranks", {}), tree.pop("loader", None), tree.pop("gradients", None)
         rank, same = current_rank(), (read_manifest(path) or {}).get("world_size", 1) == world_size()
         own = _plain(ranks[rank], hosts) if same and rank in ranks else {}
@@ -111,14 +111,14 @@ def _plain(tree: Any, hosts: list[torch.Tensor]) -> Any:
 
 
 def _split(saved: Tree, hosts: Sequence[torch.Tensor]) -> tuple[dict[str, Ref], Tree]:
-    """What of a module goes into its safetensors file, and what does not: it is not the model's, or of a kind it cannot hold."""
+    """The tensors of a module for its safetensors file, and the rest, for training.pt."""
     if "state" in saved:
         return {}, saved
     tensors = {name: ref for kind in _IN_WEIGHTS for name, ref in saved[kind].items() if isinstance(ref, Ref)}
-    odd = {name: ref for name, ref in tensors.items() if not can_hold(hosts[ref.number].dtype)}
+    unsupported = {name: ref for name, ref in tensors.items() if not can_hold(hosts[ref.number].dtype)}
     extra = {name: value for name, value in saved["extra_state"].items() if not isinstance(value, Ref)}
-    rest = {"other_buffers": {**saved["other_buffers"], **odd}, "extra_state": extra}
-    return {name: ref for name, ref in tensors.items() if name not in odd}, rest
+    rest = {"other_buffers": {**saved["other_buffers"], **unsupported}, "extra_state": extra}
+    return {name: ref for name, ref in tensors.items() if name not in unsupported}, rest
 
 
 def _tensors(named: Mapping[str, Ref], hosts: Sequence[torch.Tensor]) -> Tensors:
@@ -137,7 +137,7 @@ def _joined(what: str, parts: Mapping[str, Any], apart: Sequence[Tree]) -> list[
 
 
 def _optimizer(saved: Tree) -> Tree:
-    """An optimizer's state as its own `state_dict()` has it."""
+    """An optimizer's state in the format of its `state_dict()`."""
     numbers = itertools.count()
     groups = [{**group["settings"], "params": list(itertools.islice(numbers, group["count"]))} for group in saved["groups"]]
     return {"state": saved["state"], "param_groups": groups}
@@ -152,8 +152,8 @@ def _optimizer_tree(state: Tree, parameters: Tree) -> Tree:
 
 
 def _scaler(saved: Tree, hosts: Sequence[torch.Tensor]) -> Tree:
-    """A gradient scaler's state as its own `state_dict()` has it."""
+    """A gradient scaler's state in the format of its `state_dict()`."""
     if "state" in saved:
         return dict(saved["state"])
-    now = {name.removeprefix("_") if name == "_scale" else name: saved[name] for name in ("_scale", "_growth_tracker")}
-    return {**saved["settings"], **{name: hosts[ref.number].item() for name, ref in now.items() if isinstance(ref, Ref)}}
+    refs = {"scale": saved["_scale"], "_growth_tracker": saved["_growth_tracker"]}
+    return {**saved["settings"], **{name: hosts[ref.number].item() for name, ref in refs.items() if isinstance(ref, Ref)}}

@@ -1,7 +1,7 @@
-"""Fast-forward a loader's iterator: begin the pass with the same generators, and draw what was already used.
+"""Fast-forward a loader's iterator: start the pass with the same generators, and draw what was already used.
 
-By default batches are drawn and dropped: workers then have drawn what they had drawn, and random augmentation is the same.
-Where samples cannot depend on what was drawn before, only the sampler is moved and nothing is loaded.
+By default batches are drawn and dropped, so that the workers' generators and random augmentation are the same. Where samples
+cannot depend on earlier ones, only the sampler advances and nothing is loaded.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _DatasetKind
 from holdfast.state.generators import LoaderGenerators
 from holdfast.state.values import Tree
 
-_DETERMINISTIC = (TensorDataset, list, tuple, range, torch.Tensor, np.ndarray)  # the same index gives the same sample, always
+_DETERMINISTIC = (TensorDataset, list, tuple, range, torch.Tensor, np.ndarray)  # an index always gives the same sample
 _MAX_VALUES = 32  # of a tensor that go into a batch's fingerprint
 _MAX_TENSORS = 8  # of a batch that do
 _MAX_INDICES = 64  # of a batch that are compared
-active = False  # while batches are drawn and dropped: they are no training
+active = False  # while batches are drawn and dropped
 
 
 def begin_pass(
     loader: Any, generators: LoaderGenerators, begin: Tree, *, count: int, skips: bool, first_ever: bool
 ) -> tuple[Any, BatchCheck, int | None]:
-    """An iterator that is `count` batches into its pass, its check, and the fingerprint of the last of those."""
+    """An iterator `count` batches into its pass, its check, and the fingerprint of the last batch."""
     global active
     active = True
     try:
         generators.set(begin)
         if not first_ever and _keeps_workers(loader) and loader._iterator is None:
-            iter(loader)  # these workers were there before this pass: the draw of their seed was not part of it
+            iter(loader)  # persistent workers: their seed was drawn before this pass
             generators.set(begin)
         if skips:
             iterator = _skipping_iterator(loader, count)
@@ -50,13 +50,13 @@ def begin_pass(
 
 
 def can_skip(loader: Any) -> bool:
-    """Whether the sampler of a loader can be moved without loading anything."""
-    ours = isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
-    return ours and loader._dataset_kind == _DatasetKind.Map
+    """Whether the sampler of a loader can advance without loading."""
+    standard = isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
+    return standard and loader._dataset_kind == _DatasetKind.Map
 
 
 def is_deterministic(loader: Any) -> bool:
-    """Whether samples cannot depend on which ones were drawn before, for certain."""
+    """Whether samples are certain not to depend on those drawn before."""
     return can_skip(loader) and loader.collate_fn in (default_collate, default_convert) and _is_deterministic(loader.dataset)
 
 
@@ -77,12 +77,12 @@ def _keeps_workers(loader: Any) -> bool:
 
 
 def keeps_generators(loader: Any) -> bool:
-    """Whether workers live on from pass to pass, and make samples that may be random."""
+    """Whether workers persist across passes and may draw random numbers."""
     return _keeps_workers(loader) and not is_deterministic(loader)
 
 
 class _SkippingSampler:
-    """A sampler without its first entries; nothing is drawn before it is asked."""
+    """A sampler without its first entries; draws lazily."""
 
     def __init__(self, sampler: Any, count: int) -> None:
         self._sampler, self._count = sampler, count
@@ -98,8 +98,8 @@ class _SkippingSampler:
 
 
 def _skipping_iterator(loader: Any, count: int) -> Any:
-    """The loader's iterator, begun with a sampler that skips entries. Later passes have the loader's own again."""
-    if loader.num_workers == 0:  # it asks its sampler when a batch is wanted: by then the generators are set to later
+    """The loader's iterator with a sampler that skips entries; later passes use the loader's own sampler."""
+    if loader.num_workers == 0:  # its sampler is lazy, and by then the generators have their later states
         iterator: Any = iter(loader)
         for _ in range(count):
             iterator._next_index()
@@ -107,7 +107,7 @@ def _skipping_iterator(loader: Any, count: int) -> Any:
         return iterator
     name = "batch_sampler" if loader._auto_collation else "sampler"
     own, kept = getattr(loader, name), loader._iterator
-    object.__setattr__(loader, name, _SkippingSampler(own, count))  # the loader itself refuses: its workers would not see it
+    object.__setattr__(loader, name, _SkippingSampler(own, count))  # DataLoader forbids the assignment: workers would not see it
     try:
         if kept is not None:
             kept._index_sampler = getattr(loader, name)
@@ -119,13 +119,13 @@ def _skipping_iterator(loader: Any, count: int) -> Any:
 
 
 def describe(loader: Any) -> Tree:
-    """What a loader is, as far as it decides what comes when."""
+    """The properties of a loader that decide its batches."""
     dataset = getattr(loader, "dataset", None)
     return {
         "kind": type(loader).__qualname__,
         "data set": None if dataset is None else type(dataset).__qualname__,
         "samples": _length(dataset),
-        "batches": None if _is_stream(loader) else _length(loader),  # asking torch's loader has it complain later
+        "batches": None if _is_stream(loader) else _length(loader),  # len() of an iterable DataLoader makes it warn later
         "batch size": getattr(loader, "batch_size", None),
         "workers": getattr(loader, "num_workers", 0),
         "sampler": type(getattr(loader, "sampler", None)).__name__,
@@ -136,65 +136,65 @@ def _is_stream(loader: Any) -> bool:
     return getattr(loader, "_dataset_kind", None) == _DatasetKind.Iterable or isinstance(loader, _BaseDataLoaderIter)
 
 
-def _length(thing: Any) -> int | None:
-    if hasattr(type(thing), "__len__"):
-        with contextlib.suppress(Exception):  # an unknown length is raised in many ways
-            return len(thing)
+def _length(obj: Any) -> int | None:
+    if hasattr(type(obj), "__len__"):
+        with contextlib.suppress(Exception):  # many types raise for an unknown length
+            return len(obj)
     return None
 
 
 class BatchCheck:
-    """Recognises one batch again, to tell whether a pass was repeated exactly.
+    """Recognises a batch, to tell whether a pass was repeated exactly.
 
-    With workers by its values, which depend on nothing in this process. Without, by the indices of the sampler: the values may be
-    random, and what was drawn for dropped batches does not matter. None where neither is known.
+    With workers by its values, which are independent of this process. Without, by the sampler's indices: the values may be
+    random. None where neither is known.
     """
 
     def __init__(self, loader: Any, iterator: Any) -> None:
-        self._is_deterministics = isinstance(loader, DataLoader) and loader.num_workers > 0 and getattr(loader, "in_order", True)
+        self._by_values = isinstance(loader, DataLoader) and loader.num_workers > 0 and getattr(loader, "in_order", True)
         self._indices: Any = None
-        if not self._is_deterministics and can_skip(loader) and isinstance(iterator, _BaseDataLoaderIter):
-            iterator._sampler_iter = self._listen(iterator._sampler_iter)
+        if not self._by_values and can_skip(loader) and isinstance(iterator, _BaseDataLoaderIter):
+            iterator._sampler_iter = self._record(iterator._sampler_iter)
 
     def fingerprint(self, batch: Any) -> int | None:
-        """A checksum of the batch that was drawn last."""
-        if self._is_deterministics:
+        """A checksum of the last batch."""
+        if self._by_values:
             return fingerprint(batch)
         indices = self._indices
         if indices is None:
             return None
         return zlib.crc32(repr(indices[:_MAX_INDICES] if isinstance(indices, (list, tuple)) else indices).encode())
 
-    def _listen(self, entries: Iterator[Any]) -> Iterator[Any]:
+    def _record(self, entries: Iterator[Any]) -> Iterator[Any]:
         for self._indices in entries:
             yield self._indices
 
 
 def fingerprint(batch: Any) -> int:
-    """A checksum of a few numbers of a batch: the same samples, made up in the same way, have the same."""
+    """A checksum of a few values of a batch."""
     checksum, left = 0, _MAX_TENSORS
-    waiting = [batch]
-    while waiting and left:
-        thing = waiting.pop()
-        if isinstance(thing, (list, tuple)):
-            waiting.extend(thing[:_MAX_TENSORS])
-        elif isinstance(thing, dict):
-            waiting.extend(list(thing.values())[:_MAX_TENSORS])
+    pending = [batch]
+    while pending and left:
+        value = pending.pop()
+        if isinstance(value, (list, tuple)):
+            pending.extend(value[:_MAX_TENSORS])
+        elif isinstance(value, dict):
+            pending.extend(list(value.values())[:_MAX_TENSORS])
         else:
             left -= 1
-            checksum = zlib.crc32(_sample(thing), checksum)
+            checksum = zlib.crc32(_sample(value), checksum)
     return checksum
 
 
-def _sample(thing: Any) -> bytes:
-    if isinstance(thing, torch.Tensor):
-        if not thing.is_cpu or thing.layout is not torch.strided or thing.is_quantized:
+def _sample(value: Any) -> bytes:
+    if isinstance(value, torch.Tensor):
+        if not value.is_cpu or value.layout is not torch.strided or value.is_quantized:
             return b"?"
-        flat = thing.detach()
+        flat = value.detach()
         count = flat.numel()
         if not flat.is_contiguous():
             flat = flat.take(torch.arange(0, count, max(1, count // _MAX_VALUES)))
-        thing = (flat.view(torch.int16) if flat.dtype is torch.bfloat16 else flat).numpy()
-    if isinstance(thing, np.ndarray) and thing.dtype.kind in "biufc":
-        return thing.reshape(-1)[:: max(1, thing.size // _MAX_VALUES)][:_MAX_VALUES].tobytes()
-    return repr(thing).encode() if isinstance(thing, (str, bytes, int, float, bool)) else b"?"
+        value = (flat.view(torch.int16) if flat.dtype is torch.bfloat16 else flat).numpy()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return value.reshape(-1)[:: max(1, value.size // _MAX_VALUES)][:_MAX_VALUES].tobytes()
+    return repr(value).encode() if isinstance(value, (str, bytes, int, float, bool)) else b"?"

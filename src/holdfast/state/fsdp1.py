@@ -1,7 +1,7 @@
-"""The state of models in `FullyShardedDataParallel` (FSDP1), whose parameters are flat pieces: read and restored by name.
+"""The state of `FullyShardedDataParallel` (FSDP1) models, whose parameters are flattened: read and restored by name.
 
-A flat piece means nothing to another number of ranks, so torch is asked for the state by name. That takes collectives: all
-ranks must save and restore at the same point.
+A flat shard means nothing to another number of ranks, so torch's state-dict functions are used. They run collectives: all ranks
+must save and restore at the same point.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.state.values import Ref, Tree, flatten_plain, unflatten
 
 
 def by_name(state: TrainingState) -> TrainingState:
-    """The same state, read and restored by name if its parameters are flat."""
+    """The same state, read and restored by name if its parameters are flattened."""
     flat = any(hasattr(parameter, "_fsdp_flattened") for model in state.models() for parameter in model.parameters())
     return FlatState(state) if flat else state
 
@@ -39,7 +39,7 @@ class FlatState(TrainingState):
         self._rest = state.without_models()
 
     def read(self, also: Mapping[str, Any] = MappingProxyType({})) -> LiveState:
-        """The state by name: tensors made for this, each rank its part."""
+        """The state by name, in new tensors: each rank's shards."""
         rest = self._rest.read(also)
         sources, seen = list(rest.sources), dict[int, Ref]()
 
@@ -57,14 +57,14 @@ class FlatState(TrainingState):
         return LiveState(sources, tree)
 
     def restore(self, tree: Tree, hosts: Sequence[torch.Tensor], *, randomness: bool = False) -> None:
-        """Make the training what it was; tensors are whole, or parts as `read` gave them."""
+        """Restore the state; tensors are full, or shards from `read`."""
         api, full = _api(), not any(_spec(host) is not None for host in hosts)
         options = api.StateDictOptions(full_state_dict=full)
 
         def get(ref: Ref) -> Any:
             return hosts[ref.number]
 
-        with _unseen():
+        with _hidden():
             for model, saved in zip(self.models(), tree["models"], strict=True):
                 weights = unflatten({name: ref for kind in saved.values() for name, ref in kind.items()}, get)
                 api.set_model_state_dict(model, weights, options=options)
@@ -75,11 +75,11 @@ class FlatState(TrainingState):
         self._rest.restore({**tree, "models": [], "optimizers": []}, hosts, randomness=randomness)
 
     def _model_states(self) -> list[dict[str, Any]]:
-        with _unseen():
+        with _hidden():
             return [_api().get_model_state_dict(model) for model in self.models()]
 
     def _optimizer_states(self) -> list[dict[str, Any]]:
-        with _unseen():
+        with _hidden():
             return [_api().get_optimizer_state_dict(model, optimizer) for model, optimizer in self._with_models()]
 
     def _with_models(self) -> list[tuple[nn.Module, Optimizer]]:
@@ -100,7 +100,7 @@ def _module(state: Mapping[str, Any], keep: Keep) -> Tree:
 
 
 def _numbered(state: Mapping[str, Any], names: Mapping[str, Ref], keep: Keep) -> Tree:
-    """An optimizer's state by name, in the form that other optimizers have: by number through the groups."""
+    """An optimizer's state by name, converted to parameter numbers as in other optimizers."""
     order = [name for group in state["param_groups"] for name in group["params"]]
     held = {number: state["state"][name] for number, name in enumerate(order) if name in state["state"]}
     groups = [
@@ -115,7 +115,7 @@ def _numbered(state: Mapping[str, Any], names: Mapping[str, Ref], keep: Keep) ->
 
 
 def _named(saved: Tree, live: Mapping[str, Any]) -> dict[str, Any]:
-    """The other way round, with the names of the live optimizer's parameters."""
+    """The inverse, with the names of the live optimizer's parameters."""
     numbers = itertools.count()
     groups, state = [], {}
     for old, group in zip(saved["groups"], live["param_groups"], strict=True):
@@ -143,9 +143,9 @@ def _api() -> Any:
 
 
 @contextlib.contextmanager
-def _unseen() -> Iterator[None]:
-    """While torch reads a state: it has a fresh optimizer make a step without gradients, which is not the training's."""
+def _hidden() -> Iterator[None]:
+    """Hide the optimizer step without gradients that torch makes to initialise a fresh optimizer's state."""
     hidden = report.recorder.while_unseen() if report.recorder is not None else contextlib.nullcontext()
     with warnings.catch_warnings(), hidden:
-        warnings.simplefilter("ignore")  # torch about its own deprecated classes
+        warnings.simplefilter("ignore")  # torch's own deprecations
         yield

@@ -1,8 +1,7 @@
-"""Random number generators: those of the process, and whatever decides which batches a loader gives.
+"""Random generators: those of the process, and those that decide the batches of a loader.
 
-In a loader generators, epoch numbers and samplers with a state are searched for in its attributes, and in those of its
-samplers, its data set and its transforms. Nothing of theirs is called but `state_dict()` of a sampler. A generator is named by
-its path: "sampler.generator".
+Generators, epoch numbers and stateful samplers are searched in the attributes of a loader, its samplers, dataset and
+transforms. Only `state_dict()` of a sampler is called. A generator is named by its path: "sampler.generator".
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _NOT_SEARCHED = (
 
 
 def read_process_generators(gpus: Iterable[int]) -> Tree:
-    """The state of the process's generators in plain containers: torch on the host and on these GPUs, numpy, Python."""
+    """The states of the process's generators: torch on the host and these GPUs, numpy, Python."""
     return {
         "torch": torch.get_rng_state(),
         "cuda": {index: torch.cuda.get_rng_state(index) for index in gpus},
@@ -40,7 +39,7 @@ def read_process_generators(gpus: Iterable[int]) -> Tree:
 
 
 def set_process_generators(saved: Tree) -> None:
-    """Set the process's generators as they were; those of a GPU that is not here are skipped."""
+    """Restore the process's generators; those of missing GPUs are skipped."""
     torch.set_rng_state(saved["torch"])
     for index, state in saved["cuda"].items():
         if torch.cuda.is_available() and index < torch.cuda.device_count():
@@ -50,31 +49,31 @@ def set_process_generators(saved: Tree) -> None:
 
 
 class LoaderGenerators:
-    """What decides the batches of one loader."""
+    """The generators, epochs and samplers that decide the batches of a loader."""
 
     def __init__(self, loader: Any) -> None:
         self.generators: dict[str, Any] = {}
         self._epochs: dict[str, tuple[Any, str]] = {}
         self._samplers: dict[str, Any] = {}
         seen: set[int] = set()
-        waiting = deque([("", loader, 0)])
-        while waiting and len(seen) < _MAX_OBJECTS:
-            path, thing, depth = waiting.popleft()
-            if id(thing) in seen or isinstance(thing, _NOT_SEARCHED):
+        pending = deque([("", loader, 0)])
+        while pending and len(seen) < _MAX_OBJECTS:
+            path, obj, depth = pending.popleft()
+            if id(obj) in seen or isinstance(obj, _NOT_SEARCHED):
                 continue
-            seen.add(id(thing))
-            if isinstance(thing, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)):
-                self.generators[path] = thing
-            elif depth > 0 and _has_state(path, thing):
-                self._samplers[path] = thing
+            seen.add(id(obj))
+            if isinstance(obj, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)):
+                self.generators[path] = obj
+            elif depth > 0 and _has_state(path, obj):
+                self._samplers[path] = obj
             elif depth < _MAX_DEPTH:
-                self._note_epochs(path, thing)
-                waiting.extend((f"{path}.{name}".lstrip("."), inner, depth + 1) for name, inner in _contents(thing))
+                self._note_epochs(path, obj)
+                pending.extend((f"{path}.{name}".lstrip("."), inner, depth + 1) for name, inner in _contents(obj))
 
     def read(self, *, samplers: bool = False) -> Tree:
-        """The state of all of them and of the process's generators, in plain containers; nothing is moved.
+        """Read all states, including the process's generators, without advancing any.
 
-        That of samplers means something only before a pass: workers have them run ahead.
+        The state of samplers is valid only before a pass: workers run them ahead.
         """
         gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
         return {
@@ -85,7 +84,7 @@ class LoaderGenerators:
         }
 
     def set(self, saved: Tree) -> None:
-        """Set all of them as they were. One that is gone is skipped."""
+        """Restore all states; missing objects are skipped."""
         for path, state in saved["samplers"].items():
             if path in self._samplers:
                 self._samplers[path].load_state_dict(state)
@@ -94,7 +93,7 @@ class LoaderGenerators:
         set_process_generators(saved["process"])
 
     def set_for_next_pass(self, saved: Tree) -> None:
-        """Set the loader's own generators, and epoch numbers that are still 0: one that the script has set stays."""
+        """Restore the loader's generators, and epoch numbers that the script has not set."""
         self._set_generators(saved)
         self._set_epochs(saved, only_unset=True)
 
@@ -110,24 +109,23 @@ class LoaderGenerators:
             if holder is not None and number is not None and not (only_unset and vars(holder).get(name)):
                 setattr(holder, name, number)
 
-    def _note_epochs(self, path: str, thing: Any) -> None:
+    def _note_epochs(self, path: str, obj: Any) -> None:
         for name in _EPOCHS:
-            number = attributes_of(thing).get(name, ())
-            if type(number) is int or number is None:
-                self._epochs[f"{path}.{name}".lstrip(".")] = (thing, name)
+            epoch = attributes_of(obj).get(name, ())
+            if type(epoch) is int or epoch is None:
+                self._epochs[f"{path}.{name}".lstrip(".")] = (obj, name)
 
 
-def _contents(thing: Any) -> list[tuple[str, Any]]:
-    if isinstance(thing, (list, tuple)):
-        return [(str(number), inner) for number, inner in enumerate(thing)] if len(thing) <= _MAX_ITEMS else []
-    if type(thing) is dict:
-        return [(str(name), inner) for name, inner in thing.items()] if len(thing) <= _MAX_ITEMS else []
-    return list(attributes_of(thing).items())
+def _contents(obj: Any) -> list[tuple[str, Any]]:
+    if isinstance(obj, (list, tuple)) or type(obj) is dict:
+        items = obj.items() if isinstance(obj, dict) else enumerate(obj)
+        return [(str(name), inner) for name, inner in items] if len(obj) <= _MAX_ITEMS else []
+    return list(attributes_of(obj).items())
 
 
-def _has_state(path: str, thing: Any) -> bool:
-    """Whether a thing is a sampler that saves and loads a state of its own."""
-    kind = type(thing)
+def _has_state(path: str, obj: Any) -> bool:
+    """Whether an object is a sampler with a state dict."""
+    kind = type(obj)
     named = path.rpartition(".")[2] in ("sampler", "batch_sampler")
     return named and hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict") and not issubclass(kind, nn.Module)
 
@@ -161,7 +159,7 @@ def _set_python(generator: Any, state: Any) -> None:
 
 
 def _plain(state: Any) -> Any:
-    """A state of numpy's with its arrays as bytes: there are no tensors in it."""
+    """A numpy state with its arrays as bytes."""
     return flatten(state, lambda _: Ref(0))
 
 

@@ -1,8 +1,7 @@
-"""A copy of a training's state in host memory: the one way in which states are copied, for snapshots and for checkpoints.
+"""Copies of a training's state in host memory, for snapshots and checkpoints.
 
-All tensors go into one block of memory that is reused. From a GPU the copies run in the training's own stream: whatever the
-script does next to its tensors, also through `.data` where nobody sees it, runs after them on the device. The host does not
-wait.
+All tensors go into one block of memory that is reused. From a GPU the copies run in the training's own stream, so that whatever
+the script does next to its tensors, even through `.data`, runs after them on the device. The host does not wait.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from holdfast.checkpoints.safetensors import count
 from holdfast.environment.cgroup import Limits, read_limits
 from holdfast.state.values import Tree
 
-_ALIGNMENT = 64  # bytes; where the tensors of one dtype begin in a block
+_ALIGNMENT = 64  # bytes, of the tensors of one dtype in a block
 
 
 class Source(NamedTuple):
@@ -34,7 +33,7 @@ class Source(NamedTuple):
 
     tensor: torch.Tensor
     checked: bool
-    spec: Any = None  # of a sharded tensor: which part of the whole this is
+    spec: Any = None  # of a sharded tensor: its place in the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +58,28 @@ Shape = tuple[torch.dtype, torch.Size, tuple[int, ...], bool]
 
 
 class Layout:
-    """The place of each tensor in a block; those of one dtype that must be finite are side by side, to be checked as one."""
+    """The offset of each tensor in a block; checked tensors of one dtype are adjacent, to be checked as one."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.shapes = shapes_of(sources)
         self.offsets = [0] * len(sources)
         self.checked: list[tuple[torch.dtype, int, int]] = []
         kinds: dict[tuple[bool, torch.dtype], list[int]] = {}
-        for number, source in enumerate(sources):
-            kinds.setdefault((source.checked, source.tensor.dtype), []).append(number)
+        for index, source in enumerate(sources):
+            kinds.setdefault((source.checked, source.tensor.dtype), []).append(index)
         end = 0
-        for (checked, dtype), numbers in kinds.items():
+        for (checked, dtype), indices in kinds.items():
             begin = end = -(-end // _ALIGNMENT) * _ALIGNMENT
-            for number in numbers:
-                self.offsets[number] = end
-                end += sources[number].tensor.numel() * dtype.itemsize
+            for index in indices:
+                self.offsets[index] = end
+                end += sources[index].tensor.numel() * dtype.itemsize
             if checked and dtype.is_floating_point:
                 self.checked.append((dtype, begin, end))
         self.size = end
 
 
 def shapes_of(sources: Sequence[Source]) -> list[Shape]:
-    """What decides the layout of these tensors."""
+    """The properties that decide the layout."""
     return [(s.tensor.dtype, s.tensor.shape, s.tensor.stride(), s.checked) for s in sources]
 
 
@@ -92,14 +91,14 @@ class Block:
 
     def __init__(self, size: int, *, pinned: bool) -> None:
         self.memory: npt.NDArray[np.uint8] = np.empty(max(size, 1), np.uint8)
-        self.memory.fill(0)  # so that the pages exist before the training has to wait for them
+        self.memory.fill(0)  # touch the pages now, not while the training waits
         self.size, self.pinned = size, pinned and pin(self.memory)
-        self._address = self.memory.ctypes.data  # asking for it takes an import, and the interpreter may be ending
+        self._address = self.memory.ctypes.data  # reading it later needs an import, and the interpreter may be exiting
         self._views: list[torch.Tensor] = []
         self.layout: Layout | None = None
 
     def views(self, layout: Layout) -> list[torch.Tensor]:
-        """The host tensors for a layout. Each has a storage of its own, so that saving one does not save the block."""
+        """The host tensors for a layout, each with its own storage, so that saving one does not save the block."""
         if self.layout is not layout:
             places = zip(layout.shapes, layout.offsets, strict=True)
             self._views, self.layout = [self._view(shape, offset) for shape, offset in places], layout
@@ -114,12 +113,12 @@ class Block:
         return flat.as_strided(size, stride) if _is_dense(size, stride) else flat.view(size)
 
     def is_finite(self) -> bool:
-        """Whether all values that must be finite are; one thread, and never long without letting others run."""
+        """Whether all checked values are finite; one thread, which often releases the GIL."""
         assert self.layout is not None
         return all(not count_non_finite(self.memory[begin:end], dtype) for dtype, begin, end in self.layout.checked)
 
     def release(self) -> None:
-        """Give the memory back. No copy from or to it may be running."""
+        """Release the memory. No copy from or to it may be running."""
         if self.pinned:
             self.pinned = False
             unpin(self._address)
@@ -131,7 +130,7 @@ class Block:
 
 
 class BlockPool:
-    """Blocks for snapshots: made ahead in another thread, reused, and never more than fit; `off` if there is memory for none."""
+    """Blocks for snapshots: allocated ahead in the background and reused; `off` if there is no memory."""
 
     def __init__(
         self,
@@ -144,11 +143,11 @@ class BlockPool:
     ) -> None:
         self.keep, self.memory_limit = keep, memory_limit
         self.free: list[Block] = []
-        self.count, self.being_made, self.off = 0, 0, False
+        self.count, self.pending, self.off = 0, 0, False
         self._run_later, self._warn, self._lock = run_later, warn, lock
 
     def capacity(self, size: int) -> int:
-        """How many snapshots of that size are kept: fewer if memory is short."""
+        """How many snapshots of this size fit, at most `keep`."""
         if self.memory_limit is None:
             self.memory_limit = snapshot_memory()
         capacity = min(self.keep, self.memory_limit // max(1, size))
@@ -156,16 +155,16 @@ class BlockPool:
             self.off = True
             self._warn(
                 f"No snapshots are kept: one takes {size / 1e9:.2f} GB and {self.memory_limit / 1e9:.2f} GB of host memory "
-                "may be used. Roll-backs can only use checkpoints on disk."
+                "may be used. Rollbacks can only use checkpoints on disk."
             )
         return capacity
 
-    def make_one(self, size: int, *, pinned: bool) -> None:
-        """Have a block made in the background."""
+    def allocate(self, size: int, *, pinned: bool) -> None:
+        """Allocate a block in the background."""
         with self._lock:
-            self.being_made += 1
+            self.pending += 1
 
-        def make() -> None:
+        def run() -> None:
             try:
                 block = Block(size, pinned=pinned)
                 with self._lock:
@@ -177,12 +176,12 @@ class BlockPool:
                 self.off = self.count == 0
                 self._warn(f"Memory is short: {self.count} snapshots of {size / 1e9:.2f} GB are kept.")
             finally:
-                self.being_made -= 1
+                self.pending -= 1
 
-        self._run_later(make)
+        self._run_later(run)
 
     def take(self, size: int, *, pinned: bool) -> Block:
-        """A free block that is large enough, or a new one."""
+        """A free block of sufficient size, or a new one."""
         with self._lock:
             while self.free:
                 block = self.free.pop()
@@ -193,15 +192,15 @@ class BlockPool:
             self.count += 1
         return Block(size, pinned=pinned)
 
-    def give_back(self, block: Block, *, in_use: bool) -> None:
-        """A snapshot was dropped. A block that someone still reads is not reused: it is freed when its reader is done."""
+    def put(self, block: Block, *, in_use: bool) -> None:
+        """Return the block of a dropped snapshot. One still in use is not reused, but freed after its reader."""
         if in_use:
             self.count -= 1
         else:
             self.free.append(block)
 
     def release_all(self) -> None:
-        """Give the memory of the free blocks back, and make no more."""
+        """Release the free blocks and allocate no more."""
         self.off = True
         with self._lock:
             free, self.free, self.count = self.free, [], 0
@@ -226,12 +225,12 @@ class DeviceCopies:
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """A state at one moment. Without a block it is no copy but the training's own memory, as there was none for a copy."""
+    """A copied state. Without a block it is the training's own memory, as there was none for a copy."""
 
     tree: Tree
     hosts: list[torch.Tensor]
     checked: list[bool]  # which must be finite
-    specs: list[Any]  # of sharded tensors: which part of the whole this rank has
+    specs: list[Any]  # of sharded tensors: the place in the whole
     block: Block | None
     running: list[DeviceCopies]
 
@@ -241,7 +240,7 @@ class HostCopy:
         return sum(host.nbytes for host in self.hosts)
 
     def wait(self) -> None:
-        """Wait until the copies are done; not in the training thread."""
+        """Wait for the copies; not for the training thread."""
         for copies in self.running:
             copies.end.synchronize()
 
@@ -250,19 +249,19 @@ class HostCopy:
         return all(copies.end.query() for copies in self.running)
 
     def seconds(self) -> float:
-        """How long the copies held the training's stream, once they are done."""
+        """How long the copies took in the training's stream, once they are done."""
         return max((copies.seconds() for copies in self.running), default=0.0)
 
     def non_finite(self) -> dict[int, int]:
-        """The tensors that must be finite and are not, by number, with how many of their values are not."""
+        """The number of non-finite values of each checked tensor that has some, by index."""
         if self.block is not None and self.block.is_finite():
             return {}
-        counts = {number: count(self.hosts[number]) for number, checked in enumerate(self.checked) if checked}
-        return {number: bad for number, bad in counts.items() if bad}
+        counts = {index: count(self.hosts[index]) for index, checked in enumerate(self.checked) if checked}
+        return {index: bad for index, bad in counts.items() if bad}
 
 
 class HostCopier:
-    """Copies states that mostly have the same layout."""
+    """Copies states, and keeps the layout while it stays the same."""
 
     def __init__(self) -> None:
         self._layout: Layout | None = None
@@ -272,7 +271,7 @@ class HostCopier:
         return self._layout_of(live_state).size
 
     def copy(self, live_state: LiveState, block: Block | None) -> HostCopy:
-        """Copy a state into a block that nobody uses. Nothing that happens to the training afterwards changes the copy."""
+        """Copy a state into an unused block; later changes of the training do not affect the copy."""
         sources = live_state.sources
         checked = [source.checked and source.tensor.is_floating_point() for source in sources]
         specs = [source.spec for source in sources]
@@ -288,10 +287,10 @@ class HostCopier:
 
 
 def copy_out(tensors: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> list[DeviceCopies]:
-    """Copy the training's tensors to the host, in the training's own streams; what may still be running is returned."""
+    """Copy the training's tensors to the host, in its own streams; returns the copies that may still run."""
     running: list[DeviceCopies] = []
-    for device, numbers in _by_device(tensors):
-        pairs = [hosts[n] for n in numbers], [tensors[n] for n in numbers]
+    for device, indices in _by_device(tensors):
+        pairs = [hosts[i] for i in indices], [tensors[i] for i in indices]
         if device.type != "cuda":
             torch._foreach_copy_(*pairs)
             continue
@@ -307,22 +306,22 @@ def copy_out(tensors: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> 
 def copy_in(hosts: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
     """Copy from the host into the training's tensors, in the training's own streams.
 
-    Into `.data`, which has a version counter of its own: a graph that waits for its backward pass must not see a change.
+    Into `.data`, whose version counter is its own: a graph that awaits its backward pass must not see a change.
     """
-    for _, numbers in _by_device(targets):
-        torch._foreach_copy_([targets[n].data for n in numbers], [hosts[n] for n in numbers], non_blocking=True)
+    for _, indices in _by_device(targets):
+        torch._foreach_copy_([targets[i].data for i in indices], [hosts[i] for i in indices], non_blocking=True)
 
 
 def _by_device(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[torch.device, list[int]]]:
     devices: dict[torch.device, list[int]] = {}
-    for number, tensor in enumerate(tensors):
+    for index, tensor in enumerate(tensors):
         if tensor.numel():
-            devices.setdefault(tensor.device, []).append(number)
+            devices.setdefault(tensor.device, []).append(index)
     yield from devices.items()
 
 
 def _is_dense(size: torch.Size, stride: tuple[int, ...]) -> bool:
-    """Whether the values fill their memory without gaps, in whatever order: then they are copied as they are."""
+    """Whether the values fill their memory without gaps, in any order of dimensions."""
     expected = 1
     for step, length in sorted(zip(stride, size, strict=True)):
         if length != 1:
@@ -333,46 +332,45 @@ def _is_dense(size: torch.Size, stride: tuple[int, ...]) -> bool:
 
 
 def available_memory(limits: Limits | None = None) -> int:
-    """Bytes that can be allocated without swapping: of the machine, and of the container that the process runs in."""
+    """Bytes that can be allocated without swapping, on the machine and in its container."""
     limits = limits or read_limits()
-    of_machine = _of_machine()
-    return max(0, min(of_machine, limits.memory - (limits.memory_used or 0))) if limits.memory is not None else of_machine
+    available = _machine_memory()
+    return max(0, min(available, limits.memory - (limits.memory_used or 0))) if limits.memory is not None else available
 
 
 def snapshot_memory(fraction: float = 0.2) -> int:
-    """Bytes that all snapshots of this rank may use: a fraction of what is available, divided among the ranks here."""
+    """Bytes for all snapshots of this rank: a fraction of the available memory, shared by the local ranks."""
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
     return int(available_memory() * fraction) // max(1, int(ranks) if ranks.isdigit() else 1)
 
 
 def pin(memory: npt.NDArray[np.uint8]) -> bool:
-    """Register memory with the driver; False if the system does not allow it. It must be unpinned before it is freed.
+    """Register memory with the driver; False if that is not allowed. It must be unpinned before it is freed.
 
-    Not torch's own pinned memory: after a kernel has failed, freeing that aborts the process, and an error that Python printed
-    in a traceback would end in SIGABRT.
+    Not torch's pinned memory: freeing that after a failed kernel aborts the process, and the traceback would end in SIGABRT.
     """
     try:
         return int(torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)) == 0  # type: ignore[no-untyped-call]
-    except Exception:  # noqa: BLE001 - without pinned memory the copies are slower, and that is all
+    except Exception:  # noqa: BLE001 - without pinned memory the copies are only slower
         return False
 
 
 def unpin(address: int) -> None:
-    """Unregister it; no copy from or to it may be running."""
-    with contextlib.suppress(Exception):  # at exit the driver may be gone before us
+    """Unregister memory; no copy from or to it may be running."""
+    with contextlib.suppress(Exception):  # the driver may exit first
         torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
 def pinned_zeros(length: int, dtype: torch.dtype) -> torch.Tensor:
-    """A vector of zeros in pinned memory of its own; it is unpinned when nobody holds it any more."""
-    memory = np.frombuffer(mmap.mmap(-1, max(1, length) * dtype.itemsize), np.uint8)  # whole pages: no other memory is in them
+    """A vector of zeros in its own pinned memory, unpinned with its last reference."""
+    memory = np.frombuffer(mmap.mmap(-1, max(1, length) * dtype.itemsize), np.uint8)  # whole pages, shared with nothing else
     if not pin(memory):
         return torch.zeros(length, dtype=dtype, device="cpu", pin_memory=True)
     weakref.finalize(memory, unpin, memory.ctypes.data).atexit = False
     return torch.frombuffer(memory, dtype=dtype, count=length) if length else torch.zeros(0, dtype=dtype, device="cpu")
 
 
-def _of_machine() -> int:
+def _machine_memory() -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):

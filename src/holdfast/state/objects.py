@@ -1,7 +1,7 @@
-"""How each kind of object in a training is read and restored: modules, averages, optimizers, schedulers, gradient scalers.
+"""Read and restore each kind of object: modules, averages, optimizers, schedulers, gradient scalers.
 
-Reading gives the tensors themselves and a copy of everything else; no value of a GPU is read. Restoring first checks everything
-(`Plan`), then copies into the tensors that are there.
+Reading returns the tensors themselves and a copy of everything else, without waiting for a GPU. Restoring first checks
+everything (`RestorePlan`), then copies into the existing tensors.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from holdfast.state.values import Ref, Tree, flatten_plain, is_plain, unflatten
 
 Keep = Callable[..., Ref]
 _EXTRA = "_extra_state"  # as torch names it
-_FROZEN_FACTOR = 2  # frozen parameters larger than this many times the rest are not copied: a large base under small adapters
+_FROZEN_FACTOR = 2  # frozen parameters above this multiple of the rest are not copied (adapters on a large base)
 _FROZEN_SMALL = 64 << 20  # bytes of frozen parameters that are always copied
 
 
 def large_frozen(models: list[nn.Module], trained: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Frozen parameters, if they are far larger than what is trained (adapters on a large base)."""
+    """The frozen parameters, if they are far larger than the rest; else none."""
     parameters: dict[int, torch.Tensor] = {id(p): p for model in models for p in model.parameters()}
     trained_ids = {id(parameter) for parameter in trained}
     frozen = [p for p in parameters.values() if not p.requires_grad and id(p) not in trained_ids and is_usable(p)]
@@ -47,7 +47,7 @@ def large_frozen(models: list[nn.Module], trained: list[torch.Tensor]) -> list[t
 
 
 def extra_state_modules(module: nn.Module) -> dict[str, nn.Module]:
-    """The parts of a model with `get_extra_state`, by the name that it has in the state dict."""
+    """The submodules with `get_extra_state`, by its name in the state dict."""
     return {
         plain_name(f"{prefix}.{_EXTRA}" if prefix else _EXTRA): part
         for prefix, part in module.named_modules()
@@ -56,7 +56,7 @@ def extra_state_modules(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def not_in_state_dict(module: nn.Module) -> set[str]:
-    """Names of the buffers that are not in `state_dict()`, or belong to the average around the model."""
+    """Names of the buffers that are not in the model's `state_dict()`."""
     names = {
         plain_name(f"{prefix}.{name}" if prefix else name)
         for prefix, part in module.named_modules(remove_duplicate=False)
@@ -69,31 +69,31 @@ def not_in_state_dict(module: nn.Module) -> set[str]:
 
 
 def read_module(module: nn.Module, keep: Keep, *, skip: Set[int] = frozenset(), is_average: bool = False) -> Tree:
-    """Parameters, buffers and extra state."""
+    """Read parameters, buffers and extra state."""
     parameters = {
         name: keep(p, checked=p.requires_grad or is_average) for name, p in parameters_in(module).items() if id(p) not in skip
     }
     buffers = {  # a mask may be infinite on purpose; a running statistic may not
         name: keep(buffer, checked=name.rpartition(".")[2].startswith("running_")) for name, buffer in buffers_in(module).items()
     }
-    apart = not_in_state_dict(module)
+    others = not_in_state_dict(module)
     return {
         "parameters": parameters,
-        "buffers": {name: ref for name, ref in buffers.items() if name not in apart},
-        "other_buffers": {name: ref for name, ref in buffers.items() if name in apart},
+        "buffers": {name: ref for name, ref in buffers.items() if name not in others},
+        "other_buffers": {name: ref for name, ref in buffers.items() if name in others},
         "extra_state": {name: read_state(part.get_extra_state(), keep) for name, part in extra_state_modules(module).items()},
     }
 
 
 def read_average(average: Any, keep: Keep) -> Tree:
-    """An averaged copy of the weights: a module, or anything with `state_dict()`."""
+    """Read averaged weights: a module, or anything with `state_dict()`."""
     if isinstance(average, nn.Module):
         return read_module(average, keep, is_average=True)
     return {"state": read_state(average.state_dict(), keep)}
 
 
 def read_optimizer(optimizer: Optimizer, keep: Keep) -> Tree:
-    """Parameters, their state and the groups' settings; parameters are numbered through the groups."""
+    """Read parameters, their state and the groups' settings; parameters are numbered across groups."""
     parameters: dict[int, Ref] = {}
     state: dict[int, Any] = {}
     for number, parameter in enumerate(optimizer_parameters(optimizer)):
@@ -109,7 +109,7 @@ def read_optimizer(optimizer: Optimizer, keep: Keep) -> Tree:
 
 
 def read_scaler(scaler: Any, keep: Keep) -> Tree:
-    """Scale and growth count as tensors: `state_dict()` would wait for the GPU. Other kinds are asked for theirs."""
+    """Read scale and growth tracker as tensors: `state_dict()` would wait for the GPU."""
     if not hasattr(scaler, "_growth_tracker"):
         return {"state": read_state(scaler.state_dict(), keep)}
     values = {name: getattr(scaler, name) for name in ("_scale", "_growth_tracker")}
@@ -125,35 +125,35 @@ def read_scaler(scaler: Any, keep: Keep) -> Tree:
 
 
 def read_state(state: Any, keep: Keep) -> Any:
-    """A copy of what is plain in a state; its tensors need not be finite."""
+    """Copy the plain values of a state; its tensors need not be finite."""
     return flatten_plain(state, lambda tensor: keep(tensor, checked=False))
 
 
 def read_gradients(optimizer: Optimizer) -> dict[int, torch.Tensor]:
-    """The gradients of an optimizer's parameters, by number; not copied."""
+    """The gradients of an optimizer's parameters, by index; not copied."""
     return {number: p.grad for number, p in enumerate(optimizer_parameters(optimizer)) if p.grad is not None}
 
 
 def set_gradients(optimizer: Optimizer, gradients: dict[int, torch.Tensor]) -> None:
-    """Give the parameters their gradients; the others have none."""
+    """Set the parameters' gradients; missing ones become None."""
     for number, parameter in enumerate(optimizer_parameters(optimizer)):
         gradient = gradients.get(number)
         parameter.grad = None if gradient is None else gradient.to(device=parameter.device, dtype=parameter.dtype)
 
 
 class Counters:
-    """The numbers in a plain object that holds an average: it counts its updates, and the count sets its decay."""
+    """The numbers of an object that holds an average: its update count sets the decay."""
 
     def __init__(self, holder: Any) -> None:
         self._holder = weakref.ref(holder)
 
     def read(self) -> Tree:
-        """The numbers."""
+        """The numbers by attribute."""
         holder = self._holder()
         return {} if holder is None else {name: value for name, value in vars(holder).items() if type(value) in (int, float)}
 
     def set(self, numbers: Tree) -> None:
-        """Set them again."""
+        """Set the numbers."""
         holder = self._holder()
         if holder is not None:
             vars(holder).update(numbers)
@@ -162,31 +162,31 @@ class Counters:
 # Restoring
 
 
-class Plan:
-    """What has to be done to restore a state: checked as it is put together, then carried out."""
+class RestorePlan:
+    """The steps to restore a state: checked while they are added, then applied."""
 
     def __init__(self, hosts: Sequence[torch.Tensor]) -> None:
         self._hosts = hosts
         self._copies: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
         self._calls: list[Callable[[], Any]] = []
 
-    def carry_out(self) -> None:
-        """Do it. On a GPU the copies are only started, in the training's own stream."""
+    def apply(self) -> None:
+        """Restore the state. On a GPU the copies are only started, in the training's own stream."""
         copy_in([host for host, _ in self._copies.values()], [target for _, target in self._copies.values()])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # schedulers warn on loading that the optimizer should be loaded too
+            warnings.simplefilter("ignore")  # schedulers warn to load the optimizer too
             for call in self._calls:
                 call()
 
-    def each(self, what: str, saved: list[Any], live: list[Any], restore: Callable[[Any, Any], None]) -> None:
+    def add(self, what: str, saved: list[Any], live: list[Any], restore: Callable[[Any, Any], None]) -> None:
         """Pair saved states with live objects."""
         if len(saved) != len(live):
             raise _changed(f"there were {len(saved)} {what} and there are {len(live)}")
-        for state, thing in zip(saved, live, strict=True):
-            restore(state, thing)
+        for state, obj in zip(saved, live, strict=True):
+            restore(state, obj)
 
     def module(self, saved: Tree, module: nn.Module) -> None:
-        """Parameters, buffers and extra state."""
+        """Restore parameters, buffers and extra state."""
         live, extra = {**parameters_in(module), **buffers_in(module)}, extra_state_modules(module)
         for kind in ("parameters", "buffers", "other_buffers", "extra_state"):
             for name, value in saved.get(kind, {}).items():
@@ -196,24 +196,24 @@ class Plan:
                     self._into(live.get(name), value, name)
 
     def average(self, saved: Tree, average: Any) -> None:
-        """An averaged copy of the weights."""
+        """Restore averaged weights."""
         if "parameters" in saved:
             self.module(saved, average)
         else:
             self._later(self._load, average, saved["state"])
 
     def counters(self, saved: Tree, counters: Counters) -> None:
-        """The numbers beside an average."""
+        """Restore the numbers beside an average."""
         self._later(counters.set, saved)
 
     def scheduler(self, saved: Any, scheduler: Any) -> None:
-        """A scheduler, through its own `load_state_dict`."""
+        """Restore a scheduler through `load_state_dict`."""
         self._later(self._load, scheduler, saved)
 
     def scaler(self, saved: Tree, scaler: Any) -> None:
-        """A gradient scaler; one that was unused when the state was read starts again."""
+        """Restore a gradient scaler; one that was unused starts anew."""
         if "state" in saved:
-            if saved["state"]:  # that of a disabled one is empty
+            if saved["state"]:  # a disabled scaler has an empty state
                 self._later(self._load, scaler, saved["state"])
             return
         for name, initial in (("_scale", "_init_scale"), ("_growth_tracker", "_init_growth_tracker")):
@@ -222,11 +222,11 @@ class Plan:
                 self._into(live, value, name)
             elif live is not None:
                 self._later(live.fill_, getattr(scaler, initial))
-            elif isinstance(value, Ref):  # it starts with its first use, from these numbers
+            elif isinstance(value, Ref):  # its first use starts from this value
                 self._later(setattr, scaler, initial, self._hosts[value.number].item())
 
     def optimizer(self, saved: Tree, optimizer: Optimizer) -> None:
-        """An optimizer's state and settings; the lists of parameters stay the same objects."""
+        """Restore an optimizer's state and settings; the parameter lists stay the same objects."""
         if len(saved["groups"]) != len(optimizer.param_groups):
             raise _changed(f"the optimizer had {len(saved['groups'])} parameter groups and has {len(optimizer.param_groups)}")
         number = 0
@@ -248,7 +248,7 @@ class Plan:
                 self._later(group.__setitem__, name, self._values(value, group.get(name)))
 
     def _parameter(self, old: Tree | None, optimizer: Optimizer, group: Tree, parameter: torch.Tensor) -> None:
-        """The state of one parameter; one that did not exist yet is removed, as the optimizer makes it itself."""
+        """Restore the state of one parameter; state that did not exist yet is removed."""
         live = optimizer.state.get(parameter)
         if old is None:
             if live is not None:
@@ -258,7 +258,7 @@ class Plan:
             live = {}
             self._later(optimizer.state.__setitem__, parameter, live)
         for name, value in live.items():
-            if name not in old and is_plain(value):  # what is not plain was never copied, and stays
+            if name not in old and is_plain(value):  # other values were never copied, and stay
                 self._later(live.pop, name, None)
         for name, value in old.items():
             current = live.get(name)
@@ -270,7 +270,7 @@ class Plan:
                 self._later(live.__setitem__, name, self._values(value, current, device=parameter.device))
 
     def _state_tensor(self, name: str, ref: Ref, group: Tree, parameter: torch.Tensor) -> torch.Tensor:
-        """A new tensor for an optimizer that has none: a step count is on the host unless the kernel reads it."""
+        """A new state tensor; the step count is on the host unless the kernel reads it."""
         host = self._hosts[ref.number]
         on_host = name == "step" and not (group.get("capturable") or group.get("fused"))
         fresh = host.to("cpu" if on_host else parameter.device, copy=True)
@@ -289,20 +289,20 @@ class Plan:
         return local.shape == host.shape and local.dtype == host.dtype
 
     def _into(self, target: Any, ref: Ref, name: str) -> None:
-        """Copy into the tensor that is there."""
+        """Copy into an existing tensor."""
         host = self._hosts[ref.number]
         if not self._fits(target, ref):
-            now = f"{tuple(target.shape)} {target.dtype}" if isinstance(target, torch.Tensor) else "gone"
+            now = f"{tuple(target.shape)} {target.dtype}" if isinstance(target, torch.Tensor) else "missing"
             raise _changed(f"{name} was {tuple(host.shape)} {host.dtype} and is {now}")
         self._copies[ref.number, id(target)] = host, local_tensor(target)
 
-    def _load(self, thing: Any, saved: Any) -> None:
-        """Through its own `load_state_dict`; what is not plain was never copied, and stays as it is."""
-        current = thing.state_dict()
+    def _load(self, obj: Any, saved: Any) -> None:
+        """Call `load_state_dict`; values that are not plain were never copied, and stay."""
+        current = obj.state_dict()
         state = self._values(saved, current)
         if isinstance(state, dict) and isinstance(current, dict):
             state.update({name: value for name, value in current.items() if name not in state and not is_plain(value)})
-        thing.load_state_dict(state)
+        obj.load_state_dict(state)
 
     def _later(self, call: Callable[..., Any], *arguments: Any) -> None:
         self._calls.append(lambda: call(*arguments))
@@ -312,4 +312,4 @@ class Plan:
 
 
 def _changed(what: str) -> CannotRestore:
-    return CannotRestore(f"The training has changed since this state was kept: {what}.", fix="resume from a newer snapshot")
+    return CannotRestore(f"The training has changed since this state was saved: {what}.", fix="resume from a newer snapshot")

@@ -11,7 +11,7 @@ _WRAPPER_PREFIXES = ("module.", "_orig_mod.", "_forward_module.", "_fsdp_wrapped
 
 
 def plain_name(name: str) -> str:
-    """The name of a parameter or module without what wrappers add to it."""
+    """The name of a parameter or module without the prefixes of wrappers."""
     dotted = name + "."
     for prefix in _WRAPPER_PREFIXES:
         if dotted.startswith(prefix):
@@ -20,28 +20,28 @@ def plain_name(name: str) -> str:
 
 
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory, detached; of a sharded tensor this rank's part."""
+    """The detached tensor; of a sharded one this rank's shard."""
     local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     return local.detach()
 
 
 def is_usable(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds numbers that can be copied; one of a lazy layer has none yet."""
+    """Whether a tensor can be copied: not one of a lazy layer, sparse or on the meta device."""
     if type(tensor) in (UninitializedParameter, UninitializedBuffer):
         return False
     return tensor.layout is torch.strided and tensor.device.type != "meta"
 
 
 def parameters_in(module: nn.Module) -> dict[str, torch.Tensor]:
-    """All parameters by the model's own names; a shared one under each of its names."""
+    """All parameters by name; a shared one under each of its names."""
     return {plain_name(name): p for name, p in module.named_parameters(remove_duplicate=False) if is_usable(p)}
 
 
 def buffers_in(module: nn.Module) -> dict[str, torch.Tensor]:
-    """All buffers by name, also those that are not in `state_dict()`."""
+    """All buffers by name, including those not in `state_dict()`."""
     return {plain_name(name): b for name, b in module.named_buffers(remove_duplicate=False) if is_usable(b)}
 
 
 def optimizer_parameters(optimizer: Optimizer) -> list[torch.Tensor]:
-    """The parameters of an optimizer, in the order in which its state numbers them."""
+    """The parameters of an optimizer, in the order of its state dict."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]

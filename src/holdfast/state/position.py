@@ -5,13 +5,12 @@
         ...                       # batches.state_dict() works at any time
     batches.load_state_dict(...)  # in another process: the next pass continues from there
 
-At the beginning of a pass it records the generators that decide its order and the seeds of the workers, and it counts the
-batches that are handed out; what workers have fetched ahead does not count. To continue, it begins the pass with those
-generators, fast-forwards, and sets the process's generators to what they were when the state was read.
+At the start of a pass it records the generators that decide the order and the workers' seeds, and it counts the batches handed
+out, not those prefetched by workers. To continue, it starts the pass with those generators, fast-forwards, and sets the
+process's generators to what they were when the state was read.
 
-What cannot be repeated, and is warned about: random numbers drawn in workers that persist across passes, and the order of a
-sampler or a stream that draws from the process's own generators as it goes, without workers, beside a training that draws
-from them too.
+What cannot be repeated, and gives a warning: random numbers drawn in workers that persist across passes, and the order of a
+sampler or stream that draws from the process's generators during the pass, without workers, as the training does too.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from holdfast.state.values import Tree, weak_reference
 
 Batch = TypeVar("Batch")
 _FORMAT = 1
-_SLOW = 20.0  # seconds of fast-forward, after which a faster way is suggested
-_OWN_REFERENCES = 2  # to a loader that only a position holds: its own, and that of the count
+_SLOW = 20.0  # seconds of fast-forward, after which `fast=True` is suggested
+_OWN_REFERENCES = 2  # to a loader that only a position holds: its own, and getrefcount's argument
 _SAME = ("kind", "data set", "samples", "batches", "batch size", "ranks")
 
 
@@ -42,10 +41,10 @@ def _warn(text: str) -> None:
 
 
 class Position(Generic[Batch]):
-    """A loader (or anything that can be iterated) and the place in it. Iterate over this instead of the loader.
+    """A loader (or any iterable) and the position in it. Iterate over this instead of the loader.
 
-    With `fast` what was used is skipped in the sampler and not loaded: correct where a sample does not depend on what was drawn
-    before it, so not with random augmentation in workers.
+    With `fast` used samples are skipped in the sampler and not loaded: correct if a sample does not depend on those before it, so
+    not with random augmentation in workers.
     """
 
     def __init__(
@@ -64,16 +63,16 @@ class Position(Generic[Batch]):
         self.passes = 0  # that are finished
         self.batches = 0  # handed out in the current pass
         self._warn, self._on_batch, self._on_end = warn, on_batch, on_end
-        self._begun = 0  # passes in this process
-        self._open, self._left = False, False  # a pass that was left: the next one begins anew
+        self._started = 0  # passes in this process
+        self._open, self._left = False, False  # left: a pass that the script broke off; the next one starts anew
         self._generators: LoaderGenerators | None = None
         self._begin: Tree | None = None
         self._last: int | None = None
-        self._waiting: Tree | None = None  # a state to continue from
+        self._pending: Tree | None = None  # a loaded state to continue from
 
     @property
     def loader(self) -> Any:
-        """The loader; None if it is gone."""
+        """The loader; None if it was deleted."""
         return self._loader()
 
     @loader.setter
@@ -82,20 +81,20 @@ class Position(Generic[Batch]):
         self.like = fast_forward.describe(loader)
 
     @property
-    def holds_it(self) -> bool:
-        """Whether the loader lives on because of this; most are held weakly."""
+    def holds_loader(self) -> bool:
+        """Whether the loader is held by a strong reference."""
         return not isinstance(self._loader, weakref.ReferenceType)
 
     @property
     def is_open(self) -> bool:
-        """Whether a pass is under way."""
+        """Whether a pass is in progress."""
         return self._open
 
     @property
     def done(self) -> int:
-        """Batches of the current pass that were handed out; before the first one, those to fast-forward."""
-        waiting = self._waiting
-        return int(waiting["batches"]) if waiting is not None and waiting["under_way"] else self.batches
+        """Batches handed out in the current pass; before the first one, those to fast-forward."""
+        pending = self._pending
+        return int(pending["batches"]) if pending is not None and pending["under_way"] else self.batches
 
     def __iter__(self) -> Pass[Batch]:
         return Pass(self)
@@ -107,9 +106,9 @@ class Position(Generic[Batch]):
 
     def state_dict(self) -> Tree:
         """The position in plain containers and tensors."""
-        if self._waiting is not None:  # nothing was drawn since it was loaded
-            return self._waiting
-        under_way = self._open or (self._left and sys.exc_info()[0] is not None)  # what ended it is being handled now
+        if self._pending is not None:  # no batch was drawn since it was loaded
+            return self._pending
+        under_way = self._open or (self._left and sys.exc_info()[0] is not None)  # the exception that ended it is being handled
         own = _own_state(self.loader) if under_way or not self._left else None
         generators = self._generators or LoaderGenerators(self.loader)
         return {
@@ -125,48 +124,48 @@ class Position(Generic[Batch]):
         }
 
     def load_state_dict(self, state: Tree) -> None:
-        """Continue from there with the next pass. Raises CannotRestore if this is not the loader that it was."""
+        """Continue from a state with the next pass. Raises CannotRestore if the loader differs."""
         if state["under_way"] and state["own"] is None:
             if state["begin"] is None:
-                raise _changed("what decided the order was not known even then")
-            state = self._fitting(state)
-        self._waiting, self._left, self._open = state, False, False
+                raise _changed("the state of its sampler was not saved")
+            state = self._adapted(state)
+        self._pending, self._left, self._open = state, False, False
         self.passes, self.batches = int(state["passes"]), 0
-        self._begun += 1  # a pass that someone still holds does not count any more
+        self._started += 1  # a pass still held by the script no longer counts
 
     # Continuing
 
     def draw(self, loader: Any) -> Iterator[Batch]:
-        """One pass over the loader; the position moves along."""
+        """One pass over the loader, which advances the position."""
         if self._left:
             self.passes += 1
-        self._begun += 1
-        number, self._left = self._begun, False
+        self._started += 1
+        number, self._left = self._started, False
         iterator, check = self._iterator(loader)
         self._open = True
         try:
             while True:
-                asked = time.perf_counter()
+                start = time.perf_counter()
                 try:
                     batch = next(iterator)
                 except StopIteration:
                     break
-                if number == self._begun:
+                if number == self._started:
                     self.batches += 1
                     self._last = check.fingerprint(batch)
                 if self._on_batch is not None:
-                    self._on_batch(batch, time.perf_counter() - asked)
+                    self._on_batch(batch, time.perf_counter() - start)
                 yield batch
-            if number == self._begun:
+            if number == self._started:
                 self._open, self.passes, self.batches, self._generators = False, self.passes + 1, 0, None
             if self._on_end is not None:
                 self._on_end()
         finally:
-            if number == self._begun and self._open:
+            if number == self._started and self._open:
                 self._open, self._left = False, True
 
     def _iterator(self, loader: Any) -> tuple[Any, BatchCheck]:
-        saved, self._waiting = self._waiting, None
+        saved, self._pending = self._pending, None
         self._generators = generators = LoaderGenerators(loader)
         self.batches = 0
         if saved is None:
@@ -183,15 +182,15 @@ class Position(Generic[Batch]):
         return fast_forward.begin_pass(loader, generators, self._begin, count=0, skips=False, first_ever=not self.passes)[:2]
 
     def _read(self, generators: LoaderGenerators) -> Tree | None:
-        """What decides the pass that begins. None if a sampler raises: training continues, but this pass cannot be repeated."""
+        """The state that decides the new pass; None if a sampler raises, and the pass cannot be repeated."""
         try:
             return generators.read(samplers=True)
-        except Exception as error:  # noqa: BLE001 - `state_dict` of someone's sampler
+        except Exception as error:  # noqa: BLE001 - `state_dict` of a user's sampler
             self._warn(f"the position in the data is not saved: {type(error).__name__}: {error}")
             return None
 
     def _from_loader_state(self, loader: Any, saved: Tree) -> Any:
-        """A loader with a state of its own continues by itself."""
+        """The iterator of a loader that restores its own state."""
         loader.load_state_dict(saved["own"])
         iterator = iter(loader)
         self.batches = int(saved["batches"])
@@ -201,7 +200,7 @@ class Position(Generic[Batch]):
 
     def _fast_forward(self, loader: Any, saved: Tree) -> tuple[Any, BatchCheck]:
         assert self._generators is not None
-        count, begin, begun = int(saved["batches"]), saved["begin"], time.perf_counter()
+        count, begin, start = int(saved["batches"]), saved["begin"], time.perf_counter()
         skips = fast_forward.can_skip(loader) if self.fast else fast_forward.is_deterministic(loader)
         generators, first = self._generators, not self.passes
         try:
@@ -210,7 +209,7 @@ class Position(Generic[Batch]):
             raise _changed(f"the pass had more than {count} batches and has fewer now") from None
         self._generators.set(saved["now"])
         self._begin, self.batches, self._last = begin, count, saved["last"]
-        self._warn_differences(loader, saved, last, time.perf_counter() - begun)
+        self._warn_differences(loader, saved, last, time.perf_counter() - start)
         return iterator, check
 
     def _warn_differences(self, loader: Any, saved: Tree, last: int | None, seconds: float) -> None:
@@ -224,13 +223,13 @@ class Position(Generic[Batch]):
         elif self.passes and fast_forward.keeps_generators(loader):
             self._warn(
                 "the data continues in the same order, but persistent_workers keep their random generators from pass to pass, "
-                "and those are gone: random augmentation differs. With persistent_workers=False it is bit-equal"
+                "and those are lost: random augmentation differs. With persistent_workers=False it is bit-equal"
             )
         elif last is not None and saved["last"] is not None and last != saved["last"]:
             self._warn(
-                f"the batches before this point ({saved['batches']} of the pass) differ from those of the first time: "
-                "the order or the augmentation depends on something that is not restored. Give the sampler or the data set a "
-                "generator of its own, or use workers"
+                f"the {saved['batches']} batches before this point of the pass differ from those of the first time: the order or "
+                "the augmentation depends on something that is not restored. Give the sampler or the dataset its own generator, "
+                "or use workers"
             )
         if seconds > _SLOW and not self.fast:
             self._warn(
@@ -238,33 +237,33 @@ class Position(Generic[Batch]):
                 "random augmentation in workers), use fast=True: nothing is loaded then"
             )
 
-    def _fitting(self, state: Tree) -> Tree:
-        """The state, if this is the loader that it was, or the same data shared out among another number of ranks."""
+    def _adapted(self, state: Tree) -> Tree:
+        """The state, adapted if the same data is now split over another number of ranks."""
         before, now = state["like"], {**self.like, "ranks": world_size()}
         different = [name for name in _SAME if before[name] != now[name]]
         count = _redistributed(before, now, int(state["batches"]))
         if different and "ranks" in different and count is not None:
             self._warn(
-                f"the data continues where {before['ranks']} ranks left it, now with {now['ranks']}, in the same order; "
+                f"the data continues where {before['ranks']} ranks stopped, now with {now['ranks']}, in the same order; "
                 "random augmentation differs"
             )
-            here = LoaderGenerators(self.loader).read()
-            begin = {**here, "generators": {}, "epochs": state["begin"]["epochs"]}
-            return {**state, "like": now, "batches": count, "begin": begin, "now": {**here, "epochs": {}}, "last": None}
+            current = LoaderGenerators(self.loader).read()
+            begin = {**current, "generators": {}, "epochs": state["begin"]["epochs"]}
+            return {**state, "like": now, "batches": count, "begin": begin, "now": {**current, "epochs": {}}, "last": None}
         if different:
             raise _changed("; ".join(f"{name}: {before[name]} -> {now[name]}" for name in different))
         return state
 
 
 class Pass(Generic[Batch]):
-    """One pass over a loader, with the number of batches that are `done`: `enumerate(batches, batches.done)` counts on."""
+    """One pass over a loader; `enumerate(batches, batches.done)` continues the count of batches."""
 
     def __init__(self, position: Position[Batch]) -> None:
         self._position, self._batches = position, position.draw(position.loader)
 
     @property
     def done(self) -> int:
-        """Batches of this pass that were handed out, or will be fast-forwarded."""
+        """Batches of this pass that were handed out or will be fast-forwarded."""
         return self._position.done
 
     def __iter__(self) -> Pass[Batch]:
@@ -275,9 +274,9 @@ class Pass(Generic[Batch]):
 
 
 class Positions:
-    """One position for each loader that `run.batches` was given.
+    """The position of each loader passed to `run.batches`.
 
-    A loader is recognised by itself, or by its description once it is gone; after a restart by the order of first use.
+    A loader is recognised by identity, or by its description once it is deleted; after a restart by the order of first use.
     """
 
     def __init__(
@@ -285,22 +284,22 @@ class Positions:
     ) -> None:
         self._warn, self._on_batch, self._on_end = warn, on_batch, on_end
         self._positions: list[Position[Any]] = []
-        self._waiting: list[Tree] = []
+        self._pending: list[Tree] = []
 
     def of(self, loader: Any, *, fast: bool, timed: bool) -> Position[Any]:
-        """The position in a loader. Raises CannotRestore if it should continue in the middle of a pass over another one."""
-        position = next((one for one in self._positions if one.loader is loader), None)
+        """The position in a loader. Raises CannotRestore if the saved one is of a different loader."""
+        position = next((p for p in self._positions if p.loader is loader), None)
         if position is None:
             like = fast_forward.describe(loader)
-            position = next((one for one in self._positions if _is_gone(one) and one.like == like), None)
+            position = next((p for p in self._positions if _is_unused(p) and p.like == like), None)
             if position is not None:
                 position.loader = loader
         if position is None:
             on_batch, on_end = (self._on_batch, self._on_end) if timed else (None, None)
             position = Position(loader, keep=False, warn=self._warn, on_batch=on_batch, on_end=on_end)
-            number = len(self._positions)
-            if number < len(self._waiting):
-                position.load_state_dict(self._waiting[number])
+            index = len(self._positions)
+            if index < len(self._pending):
+                position.load_state_dict(self._pending[index])
             self._positions.append(position)
         position.fast = fast
         return position
@@ -310,48 +309,48 @@ class Positions:
         """Finished passes over the first loader; None if there is none."""
         if self._positions:
             return self._positions[0].passes
-        return int(self._waiting[0]["passes"]) if self._waiting else None
+        return int(self._pending[0]["passes"]) if self._pending else None
 
     def state_dict(self) -> Tree:
-        """The positions, in plain containers and tensors; of loaders that were not used yet, what was loaded."""
+        """The positions in plain containers and tensors; for loaders not used yet, the loaded ones."""
         states = [position.state_dict() for position in self._positions]
-        return {"loaders": [*states, *self._waiting[len(states) :]]}
+        return {"loaders": [*states, *self._pending[len(states) :]]}
 
     def load_state_dict(self, state: Tree) -> None:
-        """Continue from there with the next pass over each."""
-        self._waiting = list(state["loaders"])
-        for position, saved in zip(self._positions, self._waiting, strict=False):
+        """Continue from these positions with the next pass over each loader."""
+        self._pending = list(state["loaders"])
+        for position, saved in zip(self._positions, self._pending, strict=False):
             position.load_state_dict(saved)
 
 
-def _is_gone(position: Position[Any]) -> bool:
-    """Whether the script no longer holds the loader: another one like it takes its place."""
-    held_by_us_alone = position.holds_it and sys.getrefcount(position.loader) <= _OWN_REFERENCES
-    return not position.is_open and (position.loader is None or held_by_us_alone)
+def _is_unused(position: Position[Any]) -> bool:
+    """Whether the script no longer holds the loader, so that a similar one takes its place."""
+    only_ours = position.holds_loader and sys.getrefcount(position.loader) <= _OWN_REFERENCES
+    return not position.is_open and (position.loader is None or only_ours)
 
 
 def _redistributed(before: Tree, now: Tree, batches: int) -> int | None:
-    """How many batches each rank now has behind it, if the ranks take turns in one order that they all know."""
+    """The batches that each rank has now done, if a DistributedSampler splits one common order."""
     same = all(before[name] == now[name] for name in ("kind", "data set", "samples", "sampler"))
     sizes = before["batch size"], now["batch size"]
     if not same or now["sampler"] != "DistributedSampler" or None in sizes:
         return None
-    used, at_once = batches * before["ranks"] * sizes[0], now["ranks"] * sizes[1]
-    return used // at_once if used % at_once == 0 else None
+    used, per_batch = batches * before["ranks"] * sizes[0], now["ranks"] * sizes[1]
+    return used // per_batch if used % per_batch == 0 else None
 
 
 def _own_state(loader: Any) -> Any:
-    """What a loader that keeps its own state says; None for any other."""
+    """The state dict of a stateful loader; None for any other."""
     if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
         return None
     try:
         return loader.state_dict()
-    except (AttributeError, NotImplementedError):  # a wrapper that has it only if what it wraps does
+    except (AttributeError, NotImplementedError):  # a wrapper around a stateless loader
         return None
 
 
 def _changed(what: str) -> CannotRestore:
     return CannotRestore(
-        f"The data is not what it was when the checkpoint was saved, in the middle of a pass ({what}).",
-        fix="give it the same loader; to begin a new pass instead, restore with data=False",
+        f"The data has changed since the checkpoint was saved in the middle of a pass ({what}).",
+        fix="use the same loader; to start a new pass instead, restore with data=False",
     )

@@ -1,7 +1,7 @@
-"""What belongs to a training beside models and optimizers: schedulers, gradient scalers, averaged copies of the weights (EMA).
+"""Find what belongs to a training besides models and optimizers: schedulers, gradient scalers, averaged weights (EMA).
 
-Searched with the garbage collector, once per training. Types are checked first, and of instances only their own dictionary:
-an attribute of a lazy proxy could run its code.
+The garbage collector is searched once per training. Only types and instance dicts are read: an attribute of a lazy proxy could
+run code.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ _SCHEDULER, _OTHER_SCHEDULER, _SCALER, _AVERAGE = 1, 2, 3, 4
 
 @dataclass(slots=True)
 class RelatedObjects:
-    """The related objects, and a text for each that cannot be restored."""
+    """The related objects, and a message for each that cannot be restored."""
 
     schedulers: list[Any] = field(default_factory=list)
     scalers: list[Any] = field(default_factory=list)
     averages: list[nn.Module] = field(default_factory=list)
-    counters: list[Any] = field(default_factory=list)  # plain objects that hold an average and count its updates
+    counters: list[Any] = field(default_factory=list)  # objects that hold an average and count its updates
     not_restored: list[str] = field(default_factory=list)
 
 
 def find_related_objects(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> RelatedObjects:
-    """Search the garbage collector for what works on these optimizers or averages these models."""
+    """Search the garbage collector for objects of these optimizers and models."""
     models, optimizers = list(models), list(optimizers)
     related, kinds = RelatedObjects(), dict[type, int]()
     ours = {id(optimizer) for optimizer in optimizers}
     schedulers: list[Any] = []
     averages: list[Any] = []
-    for thing in gc.get_objects():
-        kind = type(thing)
-        wanted = kinds.get(kind)
-        if wanted is None:
-            wanted = kinds[kind] = _kind_of(kind)
-        if wanted in (_SCHEDULER, _OTHER_SCHEDULER):
-            schedulers.append(thing)
-        elif wanted == _SCALER:
-            if _scales(thing, ours):
-                related.scalers.append(thing)
-        elif wanted == _AVERAGE:
-            averages.append(thing)
+    for obj in gc.get_objects():
+        cls = type(obj)
+        kind = kinds.get(cls)
+        if kind is None:
+            kind = kinds[cls] = _kind_of(cls)
+        if kind in (_SCHEDULER, _OTHER_SCHEDULER):
+            schedulers.append(obj)
+        elif kind == _SCALER:
+            if _scales(obj, ours):
+                related.scalers.append(obj)
+        elif kind == _AVERAGE:
+            averages.append(obj)
     _add_schedulers(schedulers, ours, related)
     _add_averages(averages, models, optimizers, related)
     _sort(related, optimizers)
@@ -62,22 +62,22 @@ def find_related_objects(models: Iterable[nn.Module], optimizers: Iterable[Optim
 
 
 def _sort(related: RelatedObjects, optimizers: list[Optimizer]) -> None:
-    """In an order that is the same in every process of this script; the collector's own is not."""
-    places = {id(optimizer): number for number, optimizer in enumerate(optimizers)}
+    """Sort into an order that is the same in every process, unlike the collector's."""
+    indices = {id(optimizer): index for index, optimizer in enumerate(optimizers)}
 
     def of_optimizer(scheduler: Any) -> int:
-        return places.get(id(innermost(attributes_of(scheduler).get("optimizer"))), -1)
+        return indices.get(id(innermost(attributes_of(scheduler).get("optimizer"))), -1)
 
     related.schedulers.sort(key=lambda scheduler: (of_optimizer(scheduler), type(scheduler).__qualname__))
-    for others in (related.scalers, related.averages, related.counters):
-        others.sort(key=lambda one: type(one).__qualname__)
+    for objects in (related.scalers, related.averages, related.counters):
+        objects.sort(key=lambda obj: type(obj).__qualname__)
 
 
 def innermost(optimizer: Any) -> Any:
     """The optimizer inside wrappers such as Accelerate's and Lightning's."""
     for _ in range(8):
-        inside = attributes_of(optimizer)
-        inner = inside.get("optimizer", inside.get("_optimizer"))
+        attributes = attributes_of(optimizer)
+        inner = attributes.get("optimizer", attributes.get("_optimizer"))
         if inner is None or Optimizer not in type(inner).__mro__:
             break
         optimizer = inner
@@ -99,14 +99,14 @@ def _kind_of(kind: type) -> int:
 
 
 def _scales(scaler: Any, ours: set[int]) -> bool:
-    """Whether a scaler is enabled, and not for other optimizers only."""
-    inside = attributes_of(scaler)
-    known = set(inside.get("_per_optimizer_states", {}))
-    return bool(inside.get("_enabled")) and (not known or bool(known & ours))
+    """Whether a scaler is enabled, and not only for other optimizers."""
+    attributes = attributes_of(scaler)
+    optimizers = set(attributes.get("_per_optimizer_states", {}))
+    return bool(attributes.get("_enabled")) and (not optimizers or bool(optimizers & ours))
 
 
 def _add_schedulers(candidates: list[Any], ours: set[int], related: RelatedObjects) -> None:
-    """Add those of our optimizers; a scheduler inside another one is restored by that one."""
+    """Add the schedulers of our optimizers; an inner scheduler is restored by its outer one."""
     inner = {id(child) for outer in candidates for child in _children(outer)}
     for scheduler in candidates:
         if id(scheduler) in inner or not _works_on(scheduler, ours):
@@ -116,15 +116,15 @@ def _add_schedulers(candidates: list[Any], ours: set[int], related: RelatedObjec
             related.schedulers.append(scheduler)
         else:
             related.not_restored.append(
-                f"{kind.__name__} sets the learning rate and has no state_dict(): a roll-back does not restore it. "
-                f"To have it restored, give {kind.__name__} state_dict() and load_state_dict()."
+                f"{kind.__name__} sets the learning rate and has no state_dict(): a rollback does not restore it. "
+                f"To restore it, add state_dict() and load_state_dict() to {kind.__name__}."
             )
 
 
 def _children(outer: Any) -> list[Any]:
-    inside = attributes_of(outer)
-    held = [inside.get(name) for name in ("_schedulers", "schedulers", "scheduler", "after_scheduler", "lr_scheduler")]
-    return [child for thing in held for child in (thing if isinstance(thing, (list, tuple)) else [thing]) if child is not None]
+    attributes = attributes_of(outer)
+    held = [attributes.get(name) for name in ("_schedulers", "schedulers", "scheduler", "after_scheduler", "lr_scheduler")]
+    return [child for value in held for child in (value if isinstance(value, (list, tuple)) else [value]) if child is not None]
 
 
 def _works_on(scheduler: Any, ours: set[int]) -> bool:
@@ -135,7 +135,7 @@ def _works_on(scheduler: Any, ours: set[int]) -> bool:
 
 
 def _add_averages(candidates: list[Any], models: list[nn.Module], optimizers: list[Optimizer], related: RelatedObjects) -> None:
-    """Add those that hold the parameters of one of our models under the same names, and none that is trained."""
+    """Add averages: they have the parameters of one of our models, and none that is trained."""
     trained = {id(parameter) for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]}
     shapes = [_shapes(part) for model in models for part in model.modules() if _holds(part, trained)]
     for candidate in candidates:
@@ -143,7 +143,7 @@ def _add_averages(candidates: list[Any], models: list[nn.Module], optimizers: li
             copies = [candidate, *candidate.children()]
             whole: nn.Module = candidate
         else:
-            copies = [thing for thing in attributes_of(candidate).values() if nn.Module in type(thing).__mro__]
+            copies = [value for value in attributes_of(candidate).values() if nn.Module in type(value).__mro__]
             whole = copies[0] if copies else nn.Identity()
         if any((own := _shapes(copy)) and own in shapes for copy in copies) and not _holds(whole, trained):
             related.averages.append(whole)
@@ -152,7 +152,7 @@ def _add_averages(candidates: list[Any], models: list[nn.Module], optimizers: li
         elif not isinstance(candidate, nn.Module) and _matching_tensors(candidate, models):
             related.not_restored.append(
                 f"{type(candidate).__name__} looks like an average of the weights that is not an nn.Module: it is not restored. "
-                f"To have it restored: run.ema(copy)."
+                f"To restore it: run.ema(copy)."
             )
 
 
@@ -165,7 +165,7 @@ def _holds(module: nn.Module, trained: set[int]) -> bool:
 
 
 def _matching_tensors(candidate: Any, models: list[nn.Module]) -> bool:
-    """Whether a plain object keeps a list of tensors shaped as a model's parameters."""
+    """Whether an object holds a list of tensors shaped like a model's parameters."""
     for held in attributes_of(candidate).values():
         tensors = list(held.values()) if type(held) is dict else held if type(held) is list else []
         if tensors and all(isinstance(tensor, torch.Tensor) for tensor in tensors):

@@ -1,4 +1,4 @@
-"""Report what became of a save: a row in the run's journal, if there is one, and one warning when saving starts to fail."""
+"""Report the outcome of saves: a row in the run's journal, and one warning when saving starts to fail."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from holdfast.state.ranks import current_rank
 
 _DEGRADED = "holdfast-degraded"  # not about the save itself
 _MAX_ROWS = 100
-_EACH = 3  # after so many failures in a row, only every doubling of their number is written
+_ALL_UP_TO = 3  # failures in a row that are all written; after that numbers 4, 8, 16, …
 
 
 class Recorder(Protocol):
-    """What records the trainings of this process, as far as saving and restoring concern it."""
+    """The part of the process's recorder that saving and restoring use."""
 
     def recorded_run(self) -> RunFolder | None:
         """The run that is being recorded, if one is."""
@@ -32,13 +32,13 @@ class Recorder(Protocol):
         """A training resumes from a checkpoint."""
 
     def while_saving(self) -> AbstractContextManager[None]:
-        """While the training thread waits for a save."""
+        """Mark that the training thread waits for a save."""
 
     def while_unseen(self) -> AbstractContextManager[None]:
-        """While optimizer steps are made that are not the training's."""
+        """Hide optimizer steps that are not the training's."""
 
 
-recorder: Recorder | None = None  # set by what records; none in a process that only uses the store
+recorder: Recorder | None = None  # None in a process that only uses the store
 
 
 def while_saving() -> AbstractContextManager[None]:
@@ -47,7 +47,7 @@ def while_saving() -> AbstractContextManager[None]:
 
 
 class SaveReport:
-    """Keeps the rows of what failed, and writes them to the journal of a run: the given one, or the one being recorded."""
+    """Collects failed saves, and writes them to the journal of `run`, or of the run being recorded."""
 
     def __init__(self, folder: Path, run: RunFolder | None = None, *, warns: bool = True) -> None:
         self._warns = warns
@@ -62,12 +62,12 @@ class SaveReport:
         return self._run or (recorder.recorded_run() if recorder is not None else None)
 
     def saved(self, path: Path, step: int, **facts: Any) -> None:
-        """A checkpoint is complete and was read back."""
+        """Report a checkpoint that is complete and verified."""
         self._in_a_row = {code: count for code, count in self._in_a_row.items() if code == _DEGRADED}
         self._write("checkpoint", event="saved", path=str(path.absolute()), step=step, **facts)
 
     def resumed(self, path: Path, step: int, restored: list[str], skipped: list[str]) -> None:
-        """A training resumes from a checkpoint: which of optimizer, scheduler and scaler were restored, what was skipped."""
+        """Report a resume: which of optimizer, scheduler and scaler were restored, what was skipped."""
         for text in skipped:
             self.warn(f"skipped: {text}", step)
         loaded = dict.fromkeys(restored, "loaded")
@@ -77,7 +77,7 @@ class SaveReport:
         self._write("checkpoint", event="loaded", path=origin["path"], step=step, skipped=skipped)
 
     def failed(self, error: BaseException, step: int | None, *, code: str | None = None, **evidence: Any) -> None:
-        """A save failed; training continues."""
+        """Report a failed save; training continues."""
         code = code or ("disk-full" if isinstance(error, DiskFull) else "checkpoint-not-saved")
         with self._lock:
             count = self._in_a_row[code] = self._in_a_row.get(code, 0) + 1
@@ -85,15 +85,15 @@ class SaveReport:
         evidence = {"folder": str(self._folder), "error": text, **evidence, "in_a_row": count}
         row = {"code": code, "severity": "critical", "step": step, "evidence": evidence}
         self.rows.append({"time": time.time(), **row})
-        if count <= _EACH or count & (count - 1) == 0:
+        if count <= _ALL_UP_TO or count & (count - 1) == 0:
             self._write("finding", **row)
         if count == 1 and self._warns:
             fix = f" To fix it: {error.fix}." if isinstance(error, HoldfastError) else ""
             self.warn(f"{text}{fix} Training continues; earlier checkpoints are kept.", step)
 
     def warn(self, text: str, step: int | None) -> None:
-        """Warn with the step as the line number: the line that is running now is ours, in another thread."""
-        with contextlib.suppress(Warning):  # where warnings are errors, they are not errors of the training
+        """Warn with the step as line number: the running line is Holdfast's own, in another thread."""
+        with contextlib.suppress(Warning):  # with warnings as errors, the training still continues
             warnings.warn_explicit(f"holdfast: {text}", UserWarning, "holdfast", step or 0)
 
     def _write(self, kind: str, **fields: Any) -> None:

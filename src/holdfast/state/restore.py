@@ -35,20 +35,20 @@ Select = Callable[[SavedState], list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a training resumes from."""
+    """The checkpoint that a training resumes from."""
 
     path: Path
     step: int
     epoch: int | None
     metrics: dict[str, float]
     settings: dict[str, Any]
-    skipped: list[str] = field(default_factory=list)  # checkpoints that could not be used, and why
-    unused: list[str] = field(default_factory=list)  # what the checkpoint holds that nothing was given for
+    skipped: list[str] = field(default_factory=list)  # unusable checkpoints, with the reason
+    unused: list[str] = field(default_factory=list)  # states in the checkpoint for which no object was passed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingParts:
-    """The parts of a training that a script gives to the store: each one thing or a list."""
+    """The objects that a script passes to the store: each one object or a list."""
 
     model: Any
     optimizer: Any = None
@@ -58,33 +58,33 @@ class TrainingParts:
     loader: Any = None
 
     def state(self) -> TrainingState:
-        """The state of these, and of nothing else. Raises UsageError for what cannot be saved."""
+        """The state of exactly these objects. Raises UsageError for what cannot be saved."""
         models, optimizers = as_list(self.model), [innermost(optimizer) for optimizer in as_list(self.optimizer)]
         if not models:
             raise UsageError("there is no model to save.", fix="store.save(step, model=model, optimizer=optimizer)")
         for model in models:
             if not isinstance(model, nn.Module):
-                raise UsageError(f"{type(model).__name__} is no nn.Module.", fix="give the model itself, not its state_dict()")
+                raise UsageError(f"{type(model).__name__} is not an nn.Module.", fix="pass the model, not its state_dict()")
         for optimizer in optimizers:
             if not isinstance(optimizer, Optimizer):
-                raise UsageError(f"{type(optimizer).__name__} is no torch.optim.Optimizer.", fix="give the optimizer itself")
-        for thing in (*as_list(self.scheduler), *as_list(self.scaler), *as_list(self.ema), *as_list(self.loader)):
-            if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
-                name = type(thing).__name__
-                fix = f"give {name} state_dict() and load_state_dict()"
-                if any(thing is loader for loader in as_list(self.loader)):
-                    fix = "batches = holdfast.Position(loader); iterate over that, and give loader=batches"
+                raise UsageError(f"{type(optimizer).__name__} is not a torch.optim.Optimizer.", fix="pass the optimizer itself")
+        for obj in (*as_list(self.scheduler), *as_list(self.scaler), *as_list(self.ema), *as_list(self.loader)):
+            if not (hasattr(obj, "state_dict") and hasattr(obj, "load_state_dict")):
+                name = type(obj).__name__
+                fix = f"add state_dict() and load_state_dict() to {name}"
+                if any(obj is loader for loader in as_list(self.loader)):
+                    fix = "batches = holdfast.Position(loader); iterate over batches, and pass loader=batches"
                 raise UsageError(f"{name} has no state that can be saved.", fix=fix)
         related = {"schedulers": as_list(self.scheduler), "scalers": as_list(self.scaler), "averages": as_list(self.ema)}
         return TrainingState(models, optimizers, **related, whole=True)
 
     def not_saved(self) -> list[str]:
-        """What of the states cannot be saved, as it is not plain. Asks all but torch's own for their state."""
-        others = [thing for name in ("scheduler", "scaler", "ema", "loader") for thing in as_list(getattr(self, name))]
+        """Messages about state that cannot be saved, as it is not plain; torch's own types are not checked."""
+        others = [obj for name in ("scheduler", "scaler", "ema", "loader") for obj in as_list(getattr(self, name))]
         return [
-            f"the state of {type(thing).__name__} holds what cannot be loaded without running code: {', '.join(values[:3])}"
-            for thing in others
-            if not isinstance(thing, (nn.Module, LRScheduler)) and (values := not_plain(thing.state_dict()))
+            f"the state of {type(obj).__name__} holds what cannot be loaded without running code: {', '.join(values[:3])}"
+            for obj in others
+            if not isinstance(obj, (nn.Module, LRScheduler)) and (values := not_plain(obj.state_dict()))
         ]
 
     def position(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class TrainingParts:
         return {"loader": self.loader.state_dict()}
 
     def select(self, saved: SavedState) -> list[str]:
-        """Take out of a saved state what nothing was given for, and name it. Raises CannotRestore if something is missing."""
+        """Remove states without an object, and name them. Raises CannotRestore if a state is missing."""
         unused = []
         for name, kind in _KINDS.items():
             live, states = as_list(getattr(self, name)), saved.tree[kind]
@@ -120,11 +120,11 @@ class TrainingParts:
                 loader.load_state_dict(state)
 
 
-def as_list(things: Any) -> list[Any]:
-    """One thing or many as a list; an nn.ModuleList is one."""
-    if things is None:
+def as_list(objects: Any) -> list[Any]:
+    """One object or several as a list; an nn.ModuleList is one object."""
+    if objects is None:
         return []
-    return list(things) if isinstance(things, (list, tuple)) else [things]
+    return list(objects) if isinstance(objects, (list, tuple)) else [objects]
 
 
 def restore(
@@ -136,10 +136,10 @@ def restore(
     notes: RankNotes,
     randomness: bool = True,
 ) -> tuple[Restored, SavedState] | None:
-    """Restore the given checkpoint, or the newest earlier clean one. None if there is none at all.
+    """Restore the given checkpoint, or the newest earlier clean one; None if there is none at all.
 
-    `live` is the training's state; `select` takes out of the saved one what is not wanted, and names it. All ranks take the
-    checkpoint that rank 0 chooses. Raises CannotRestore, with nothing changed, if none can be used or it does not fit.
+    `live` returns the training's state; `select` removes unwanted states from the saved one, and names them. All ranks take
+    rank 0's choice. Raises CannotRestore, with nothing changed, if none is usable or it does not fit.
     """
     choice = notes.choose(lambda: _choose(folder, at)) or {"path": None, "skipped": []}
     skipped: list[str] = choice["skipped"]
@@ -173,7 +173,7 @@ def restore(
 
 
 def _choose(folder: Path, at: At) -> dict[str, Any]:
-    """The checkpoint to restore, of which every byte was read, and why others were skipped."""
+    """The checkpoint to restore, fully verified, and why others were skipped."""
     skipped: list[str] = []
     for path in candidates(folder, at, skipped):
         try:
@@ -186,7 +186,7 @@ def _choose(folder: Path, at: At) -> dict[str, Any]:
 
 
 def candidates(folder: Path, at: At, skipped: list[str]) -> Iterator[Path]:
-    """The checkpoints to try: the given one, then those that are older, the newest first. Torn ones are noted as skipped."""
+    """The checkpoints to try: the given one, then older ones, newest first. Torn ones go into `skipped`."""
     kept = kept_in(folder)
     if isinstance(at, int):
         kept = [one for one in kept if one.step <= at]
@@ -209,7 +209,7 @@ def candidates(folder: Path, at: At, skipped: list[str]) -> Iterator[Path]:
 
 
 def _older_than(path: Path) -> list[Kept]:
-    """The older checkpoints beside one; if that one is torn, by its name."""
+    """The checkpoints older than one in the same folder; if it is torn, judged by its name."""
     kept = kept_in(path.absolute().parent)
     this = next((one for one in kept if one.path.name == path.name), None)
     if this is not None:
@@ -219,15 +219,15 @@ def _older_than(path: Path) -> list[Kept]:
 
 
 def _lacks(what: str) -> CannotRestore:
-    return CannotRestore(f"it holds no {what}, and one was given", fix="")
+    return CannotRestore(f"it holds no {what}, but one was passed", fix="")
 
 
 def _refuse_missing(tree: Tree, models: list[nn.Module]) -> None:
-    """A parameter that the checkpoint does not hold would stay as it was initialized: random."""
+    """Refuse a checkpoint without all parameters: the others would stay at their random initialization."""
     for saved, model in zip(tree["models"], models, strict=False):
-        known = {name for kind in saved.values() for name in kind}
-        wanted = {*parameters_in(model), *buffers_in(model)} - not_in_state_dict(model)
-        if missing := sorted(wanted - known):
+        names = {name for kind in saved.values() for name in kind}
+        required = {*parameters_in(model), *buffers_in(model)} - not_in_state_dict(model)
+        if missing := sorted(required - names):
             more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
             raise CannotRestore(f"it does not hold {', '.join(missing[:_NAMED])}{more}", fix="")
 
@@ -236,22 +236,22 @@ def _refuse_missing(tree: Tree, models: list[nn.Module]) -> None:
 
 
 def locate(path: str | os.PathLike[str]) -> tuple[Path, Path | None]:
-    """The folder of checkpoints that a path means, and which of them if it names one."""
-    named = Path(path).absolute()
-    if (named / MANIFEST).exists() or (parse_name(named.name) is not None and named.is_dir()):
-        return named.parent, named
-    if (named / "run.json").exists():
-        return named / _CHECKPOINTS, None
-    if not named.is_dir():
+    """The checkpoint folder for a path, and the checkpoint if the path is one."""
+    path = Path(path).absolute()
+    if (path / MANIFEST).exists() or (parse_name(path.name) is not None and path.is_dir()):
+        return path.parent, path
+    if (path / "run.json").exists():
+        return path / _CHECKPOINTS, None
+    if not path.is_dir():
         raise CannotRestore(
-            f"There is nothing to restore at {named}.",
+            f"There is nothing to restore at {path}.",
             fix="name a checkpoint, a folder of them, or a run folder; `holdfast checkpoints list` shows what is there",
         )
-    return named, None
+    return path, None
 
 
 def newest_of_run(run: RunFolder) -> Path | None:
-    """The folder of checkpoints of this run, or of the newest earlier one of its name that has any."""
+    """The checkpoint folder of this run, or of the newest earlier run of the same name with checkpoints."""
     return next((folder for folder in _of_same_name(run) if kept_in(folder)), None)
 
 

@@ -35,7 +35,7 @@ from holdfast.checkpoints.write import (
     write_checkpoint,
 )
 from holdfast.errors import StorageError
-from holdfast.state.background import Helper
+from holdfast.state.background import BackgroundThread
 from holdfast.state.checkpoint_parts import to_parts
 from holdfast.state.host_copy import Block, HostCopier, HostCopy, LiveState, available_memory
 from holdfast.state.ranks import RankNotes, SaveGroup, finish_before_groups_end
@@ -44,9 +44,9 @@ from holdfast.state.sharded import SHARDS, files_of, name_tensors, training_part
 from holdfast.state.training_state import TrainingState
 from holdfast.state.values import Ref, Tree, unflatten
 
-_STUCK = 60.0  # seconds in which nothing was written, after which nobody waits any longer
-_NAMED = 5  # non-finite tensors that a finding names
-_RESERVE = 0.1  # of the available memory that a copy leaves
+_STUCK = 60.0  # seconds without anything written, after which a save counts as stuck
+_MAX_NAMED = 5  # non-finite tensors in a finding
+_RESERVE = 0.1  # fraction of the available memory that a copy leaves free
 _PER_RANK = ("randomness", "loader")
 
 
@@ -66,7 +66,7 @@ class Job:
     """One save in progress."""
 
     step: int
-    path: Path  # where it will be, or is
+    path: Path  # of the checkpoint, once written
     facts: dict[str, Any]
     copy: HostCopy | None
     done: threading.Event = field(default_factory=threading.Event)
@@ -75,38 +75,38 @@ class Job:
 
 
 class NonFinite(StorageError):
-    """A state with NaN or Inf, which is not saved."""
+    """The state holds NaN or Inf and is not saved."""
 
     def __init__(self, step: int, tensors: list[dict[str, Any]]) -> None:
         first = tensors[0]["name"] + (f" on rank {tensors[0]['rank']}" if "rank" in tensors[0] else "")
         super().__init__(
             f"The state of step {step} was not saved: {len(tensors)} tensors hold NaN or Inf, first {first}.",
-            fix="go back to the newest clean checkpoint: store.restore(model=..., optimizer=...)",
+            fix="restore the newest clean checkpoint: store.restore(model=..., optimizer=...)",
         )
         self.tensors = tensors
 
 
 class Saver:
-    """Copies states and has them written, one at a time."""
+    """Copies states and writes them in the background, one at a time."""
 
     def __init__(
         self, folder: Path, *, retention: Retention, report: SaveReport, notes: RankNotes | None = None, drop: bool = False
     ) -> None:
-        """With `notes` the other ranks' own state goes into the checkpoint."""
+        """With `notes` the checkpoint gets the other ranks' own state too."""
         self.folder, self.retention, self.report, self.names = folder, retention, report, Names(folder)
         self._notes, self._drop = notes, drop
         self._copier, self._block = HostCopier(), None  # type: tuple[HostCopier, Block | None]
-        self._helper = Helper("holdfast-saving", on_trouble=lambda _, error: report.failed(error, None))
+        self._thread = BackgroundThread("holdfast-saving", on_error=lambda _, error: report.failed(error, None))
         self._job: Job | None = None
         self._moved_at = 0.0
 
     def save(self, state: TrainingState, step: int | None, facts: Mapping[str, Any], also: Mapping[str, Any]) -> Job | None:
-        """Copy the state and have it written; None if the save before is still in progress and this one is dropped."""
+        """Copy the state and write it in the background; None if the save is dropped."""
         if (before := self._in_progress()) is not None:
             if self._drop:
                 return None
             with while_saving():
-                self.wait_while_it_moves()
+                self.wait_unless_stuck()
             if not before.done.is_set():
                 raise StorageError(
                     f"The save of step {before.step} is stuck: nothing was written for {_STUCK:.0f} seconds.",
@@ -120,37 +120,37 @@ class Saver:
         job = self._job = Job(step, path, {**facts, "metrics": metrics}, copy)
         self._moved()
         _finish_at_exit(self)
-        self._helper.later(lambda: self._work(job))
+        self._thread.submit(lambda: self._work(job))
         if copy.block is None:  # the training's own memory is being written
             with while_saving():
                 job.done.wait()
         return job
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until no save is in progress; False if that takes longer than `timeout` seconds."""
+        """Wait until no save is in progress; False after `timeout` seconds."""
         job = self._in_progress()
         return job is None or job.done.wait(timeout)
 
-    def wait_while_it_moves(self) -> None:
+    def wait_unless_stuck(self) -> None:
         """Wait for the save in progress, unless it is stuck."""
         while not self.wait(1.0) and time.monotonic() - self._moved_at < _STUCK:
             pass
 
     def close(self) -> None:
-        """Finish the save in progress and give the memory back."""
-        self.wait_while_it_moves()
-        self._helper.close()
+        """Finish the save in progress and release the memory."""
+        self.wait_unless_stuck()
+        self._thread.close()
         if self.wait(0.0) and self._block is not None:
             self._block.release()
             self._block = None
 
     def _in_progress(self) -> Job | None:
-        """The save in progress; none in a forked child, in which the thread does not run."""
+        """The save in progress; none in a forked child, which has no thread."""
         job = self._job
         return job if job is not None and not job.done.is_set() and job.process == os.getpid() else None
 
     def _block_for(self, live_state: LiveState) -> Block | None:
-        """The block that is reused, or a larger one; None if there is no memory for it."""
+        """The reused block, or a larger one; None if memory is short."""
         size = self._copier.size(live_state)
         if self._block is not None and self._block.size < size:
             self._block.release()
@@ -159,7 +159,7 @@ class Saver:
             with contextlib.suppress(MemoryError):
                 self._block = Block(size, pinned=live_state.on_gpu)
         if self._block is None and live_state.on_gpu:
-            raise StorageError(f"There is no host memory for a copy of {size / 1e9:.2f} GB.", fix="free some")
+            raise StorageError(f"There is no host memory for a copy of {size / 1e9:.2f} GB.", fix="free some host memory")
         return self._block
 
     # In the background
@@ -172,8 +172,8 @@ class Saver:
             self._write(job, job.copy)
         except NonFinite as error:
             rows = error.tensors
-            self.report.failed(error, job.step, code="checkpoint-non-finite", bad_tensors=len(rows), tensors=rows[:_NAMED])
-        except Exception as error:  # noqa: BLE001 - training continues, and a finding says what happened
+            self.report.failed(error, job.step, code="checkpoint-non-finite", bad_tensors=len(rows), tensors=rows[:_MAX_NAMED])
+        except Exception as error:  # noqa: BLE001 - training continues, and a finding has the error
             self.report.failed(error, job.step)
         finally:
             self.names.look()
@@ -191,7 +191,7 @@ class Saver:
         self._saved(job)
 
     def _saved(self, job: Job) -> None:
-        """Report it, mark the best, and remove those that need not stay."""
+        """Report the checkpoint, mark the best, and remove old ones."""
         job.saved = True
         self.report.saved(job.path, job.step, metrics=job.facts["metrics"])
         retention = self.retention
@@ -210,17 +210,17 @@ class Saver:
 
 
 class ShardedSaver(Saver):
-    """Saves what all ranks hold together. Every rank must ask for every save; one that comes early waits for the one before.
+    """Saves sharded states. Every rank must call every save; an early one waits for the save before.
 
-    Every rank copies its part and continues; in the background the ranks write one checkpoint. Rank 0 leads: it makes the spare
-    folder, and when all parts are on the disk it adds training.pt and the manifest and gives the folder its name. A rank that
-    dies before that leaves a spare folder, never a checkpoint.
+    Every rank copies its shards and continues; in the background the ranks write one checkpoint. Rank 0 leads: it makes a
+    temporary folder, and once all shards are on disk it adds training.pt and the manifest and renames the folder. A rank that
+    dies before that leaves a temporary folder, never a checkpoint.
     """
 
     _group: SaveGroup | None = None
 
     def save(self, state: TrainingState, step: int | None, facts: Mapping[str, Any], also: Mapping[str, Any]) -> Job | None:
-        """Copy this rank's part and have it written with those of the others."""
+        """Copy this rank's shards and write them with those of the other ranks."""
         if self._group is None:
             self._group = SaveGroup()
             finish_before_groups_end(self)
@@ -228,7 +228,7 @@ class ShardedSaver(Saver):
         return super().save(state, step, facts, also)
 
     def _write(self, job: Job, copy: HostCopy) -> None:
-        """Step by step, all ranks each of them; what fails on one rank is raised on all."""
+        """All ranks take every step together; a failure on one is raised on all."""
         assert self._group is not None
         ranks = self._group
         leads = ranks.rank == 0
@@ -244,7 +244,9 @@ class ShardedSaver(Saver):
             self._moved()
             files = ranks.share(lambda: files_of(folder / SHARDS, ranks.rank))
             own = ranks.share(lambda: _state_of_rank(copy))
-            finish = partial(self._finish, job, folder, {name: facts for each in files for name, facts in each.items()}, own)
+            finish = partial(
+                self._finish, job, folder, {name: facts for written in files for name, facts in written.items()}, own
+            )
             job.path = Path(ranks.share(lambda: finish(training_part(copy, names)) if leads else "")[0])
         finally:
             if leads:
@@ -254,7 +256,7 @@ class ShardedSaver(Saver):
             self._saved(job)
 
     def _finish(self, job: Job, folder: Path, files: Mapping[str, Any], own: list[Tree], training: Tree) -> str:
-        """All parts are on the disk: add the rest, give the folder its name, and read it back."""
+        """Add training.pt and the manifest to the shards, rename the folder, and read it back."""
         training["ranks"] = dict(enumerate(own[1:], 1))
         sync_folder(folder / SHARDS)
         path = finish_checkpoint(folder, job.step, {"training": training}, others=files, moved=self._moved, **job.facts)
@@ -274,25 +276,25 @@ def write_verified(
 def _read_back(path: Path, moved: Callable[[], None]) -> None:
     try:
         verify_checkpoint(path, from_disk=True, moved=moved)
-        read_checkpoint(path, verify=False)  # what cannot be loaded is no checkpoint
+        read_checkpoint(path, verify=False)  # it must load, too
     except StorageError:
         spare.remove(path)
         raise
 
 
 def _state_of_rank(copy: HostCopy) -> Tree:
-    """What each rank has for itself, in plain containers and tensors."""
+    """The rank's own state, in plain containers and tensors."""
     own = {name: copy.tree[name] for name in _PER_RANK if name in copy.tree}
     return unflatten(own, lambda ref: copy.hosts[ref.number].clone(), arrays=False)  # type: ignore[no-any-return]
 
 
 def _detached(value: Any) -> Any:
-    """A metric as it is now; one on a GPU is copied there, and becomes a number when it has arrived."""
+    """The current value of a metric; one on a GPU is read later, in the background."""
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
 def _as_number(value: Any) -> float | None:
-    """A metric as a manifest has it; None if it is no finite number."""
+    """A metric for the manifest; None if it is not a finite number."""
     try:
         return float(value) if math.isfinite(value) else None
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -311,12 +313,12 @@ def _finish_at_exit(saver: Saver) -> None:
     if _registered_in == 0:
         atexit.register(_finish_all)
     elif _registered_in != os.getpid() and (util := sys.modules.get("multiprocessing.util")) is not None:
-        util.Finalize(None, _finish_all, exitpriority=0)  # it ends its forked children without `atexit`
+        util.Finalize(None, _finish_all, exitpriority=0)  # multiprocessing ends forked children without `atexit`
     _registered_in = os.getpid()
     _savers.add(saver)
 
 
 def _finish_all() -> None:
-    for saver in list(_savers):  # in a forked child those of its parent have nothing in progress
+    for saver in list(_savers):  # in a forked child, the parent's savers have nothing in progress
         with contextlib.suppress(Exception):
-            saver.wait_while_it_moves()
+            saver.wait_unless_stuck()

@@ -1,11 +1,11 @@
-"""States of which each rank holds a part: all ranks write them with `torch.distributed.checkpoint`; any number may read them.
+"""Sharded states: all ranks write them with `torch.distributed.checkpoint`; any number of ranks can read them.
 
     step-000123/
-      shards/         every tensor of models, averages and optimizers, from each rank its part
-      training.pt     everything else, with the names of the tensors in their places
+      shards/         the tensors of models, averages and optimizers, each rank's shards
+      training.pt     everything else, with names in place of these tensors
 
-A tensor has the same name on every rank, and a part knows its place in the whole, so that other ranks, or one alone, can read
-what they need. Only tensors are in `shards/`: reading them runs nobody's code.
+A tensor has the same name on every rank, and a shard knows its place in the whole, so that any number of ranks can read what
+they need. `shards/` holds only tensors: reading them runs no code.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from holdfast.state.host_copy import HostCopy, LiveState, Source
 from holdfast.state.values import Ref, Tree, refs_in, unflatten
 
 SHARDS = "shards"
-_PIECE = 1 << 22  # bytes
-_MARK = "in shards"  # ("in shards", name) stands where a tensor was
+_CHUNK = 1 << 22  # bytes
+_MARK = "in shards"  # ("in shards", name) replaces a tensor
 _PREFIXES = {"models": "model", "averages": "average"}
 
 
 def numbered(name: str, number: int) -> str:
-    """The name of the first, or of a further, thing of a kind."""
+    """The name of the n-th object of a kind: "model", "model-1"."""
     return name if number == 0 else f"{name}-{number}"
 
 
 def name_tensors(tree: Tree, specs: Sequence[Any]) -> dict[Ref, str]:
-    """A name for each tensor of models, averages and optimizers, and for whatever else is sharded.
+    """Name each tensor of models, averages and optimizers, and any other sharded one.
 
     "model.0.weight", "optimizer.0.weight.exp_avg"; a tensor in two places has one name.
     """
@@ -66,22 +66,24 @@ def name_tensors(tree: Tree, specs: Sequence[Any]) -> dict[Ref, str]:
 
 
 def write_shards(folder: Path, copy: HostCopy, names: Mapping[Ref, str], group: Any) -> None:
-    """Write this rank's parts beside those of the others; what every rank has, rank 0 writes. What fails is raised on all."""
+    """Write this rank's shards; rank 0 writes what is not sharded. A failure is raised on all ranks."""
     dcp = _dcp()
     leads = torch.distributed.get_rank(group) == 0
     tensors = {
-        name: _with_place(copy.hosts[ref.number], copy.specs[ref.number])
+        name: _as_shard(copy.hosts[ref.number], copy.specs[ref.number])
         for ref, name in names.items()
         if copy.specs[ref.number] is not None or leads
     }
     try:
         dcp.save(tensors, storage_writer=dcp.FileSystemWriter(folder, sync_files=True), process_group=group)
-    except dcp.CheckpointException as error:  # no Exception
-        raise StorageError(f"{folder} could not be written: {_first_of(error)}", fix="free some space, or look at it") from None
+    except dcp.CheckpointException as error:  # not an Exception
+        raise StorageError(
+            f"{folder} could not be written: {_first_failure(error)}", fix="free some space, or check the disk"
+        ) from None
 
 
 def training_part(copy: HostCopy, names: Mapping[Ref, str]) -> Tree:
-    """The content of training.pt: names where tensors are in `shards/`, the tensors themselves elsewhere."""
+    """The content of training.pt: names for tensors in `shards/`, and the other tensors."""
 
     def leaf(ref: Ref) -> Any:
         return (_MARK, names[ref]) if ref in names else copy.hosts[ref.number]
@@ -90,7 +92,7 @@ def training_part(copy: HostCopy, names: Mapping[Ref, str]) -> Tree:
 
 
 def files_of(folder: Path, rank: int) -> dict[str, dict[str, Any]]:
-    """Size and checksum of the files that a rank has written."""
+    """Size and checksum of the files that a rank wrote."""
     own = [path for path in folder.iterdir() if path.name.startswith(f"__{rank}_") or (rank == 0 and path.name == ".metadata")]
     return {f"{SHARDS}/{path.name}": _checksum(path) for path in sorted(own)}
 
@@ -98,20 +100,20 @@ def files_of(folder: Path, rank: int) -> dict[str, dict[str, Any]]:
 def _checksum(path: Path) -> dict[str, Any]:
     crc, size = 0, 0
     with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            crc, size = zlib.crc32(piece, crc), size + len(piece)
+        while chunk := file.read(_CHUNK):
+            crc, size = zlib.crc32(chunk, crc), size + len(chunk)
     return {"size": size, "crc32": f"{crc:08x}", "tensors": {}}
 
 
-# Reading: each rank for itself, what it needs
+# Reading: each rank for itself
 
 
 def from_shards(folder: Path, training: Tree, live: LiveState, *, local: bool) -> tuple[Tree, list[torch.Tensor]]:
-    """The tree of a sharded checkpoint and its tensors: this rank's parts of those that are sharded in the live training.
+    """The tree and tensors of a sharded checkpoint; tensors that are sharded in the live training as shards.
 
-    With `local` a part is a plain tensor, without it a tensor that knows its place in the whole.
+    With `local` a shard is a plain tensor, else a DTensor or ShardedTensor.
     """
-    places, saved = _places(live), _index(folder / SHARDS)
+    places, saved = _sources_by_name(live), _index(folder / SHARDS)
     wanted: dict[str, Any] = {}
     for name, owner in _marks_in(training):
         if name not in saved:
@@ -120,7 +122,7 @@ def from_shards(folder: Path, training: Tree, live: LiveState, *, local: bool) -
             wanted[name] = _memory_for(places.get(name) or places.get(owner), saved[name])
     _load(folder / SHARDS, wanted)
     tree, rest = _with_refs(training, list(wanted))
-    loaded = _loaded_by_the_script(tree)
+    loaded = _for_load_state_dict(tree)
     parts = [
         tensor if Ref(number) in loaded or not local else getattr(tensor, "_local_tensor", tensor)
         for number, tensor in enumerate(wanted.values())
@@ -129,43 +131,43 @@ def from_shards(folder: Path, training: Tree, live: LiveState, *, local: bool) -
 
 
 def _load(folder: Path, wanted: dict[str, Any]) -> None:
-    """Read into tensors that are there, each rank its part. Raises StorageError."""
+    """Read into existing tensors. Raises StorageError."""
     dcp = _dcp()
-    alone = {"no_dist": True} if "no_dist" in inspect.signature(dcp.load).parameters else {}  # ranks need not agree
+    alone = {"no_dist": True} if "no_dist" in inspect.signature(dcp.load).parameters else {}  # no collectives
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that one process reads it
+        warnings.simplefilter("ignore")  # about reading without a process group
         try:
             dcp.load(wanted, storage_reader=dcp.FileSystemReader(folder), **alone)
-        except (Exception, dcp.CheckpointException) as error:  # noqa: BLE001 - torch raises of many kinds
-            raise StorageError(f"{folder} cannot be read: {_first_of(error)}", fix="use an older checkpoint") from None
+        except (Exception, dcp.CheckpointException) as error:  # noqa: BLE001 - torch raises many types
+            raise StorageError(f"{folder} cannot be read: {_first_failure(error)}", fix="use an older checkpoint") from None
 
 
-def _loaded_by_the_script(tree: Tree) -> set[Ref]:
-    """Tensors that go to a `load_state_dict` and not into those of the training: it wants them as it gave them."""
+def _for_load_state_dict(tree: Tree) -> set[Ref]:
+    """Tensors for a `load_state_dict`, which expects them in the form of `state_dict`."""
     states = [average["state"] for average in tree["averages"] if "state" in average]
     return {ref for _, ref in refs_in([states, tree.get("gradients")])}
 
 
-def _places(live: LiveState) -> dict[str, Source]:
+def _sources_by_name(live: LiveState) -> dict[str, Source]:
     """The tensors of a live training by name."""
     names = name_tensors(live.tree, [source.spec for source in live.sources])
     return {name: live.sources[ref.number] for ref, name in names.items()}
 
 
 def _memory_for(place: Source | None, saved: Any) -> Any:
-    """Host memory for what this rank needs of a tensor: its part if it is sharded here, else all of it."""
+    """Host memory for this rank's shard of a tensor, or for all of it if it is not sharded here."""
     size, dtype = torch.Size(saved.size), saved.properties.dtype
-    if place is None or place.spec is None or _whole_size(place.spec) != size:
+    if place is None or place.spec is None or _full_size(place.spec) != size:
         return torch.empty(size, dtype=dtype)
-    return _with_place(torch.empty(place.tensor.shape, dtype=dtype), place.spec)
+    return _as_shard(torch.empty(place.tensor.shape, dtype=dtype), place.spec)
 
 
-def _whole_size(spec: Any) -> torch.Size:
+def _full_size(spec: Any) -> torch.Size:
     return torch.Size(spec.metadata().size if hasattr(spec, "local_shards") else spec.shape)
 
 
 def _index(folder: Path) -> dict[str, Any]:
-    """What `shards/` holds. Its index is a pickle: one that would run code is refused before it is opened."""
+    """The index of `shards/`. It is a pickle: one that would run code is refused before it is read."""
     contents = open_checkpoint(folder)
     if contents.state not in ("clean", "non-finite"):
         trouble = contents.troubles[0]
@@ -174,7 +176,7 @@ def _index(folder: Path) -> dict[str, Any]:
 
 
 def _marks_in(tree: Tree) -> Iterator[tuple[str, str]]:
-    """Each name in training.pt, and that of the parameter whose state it is, if it is one."""
+    """Each name in training.pt, and the name of its parameter if it is optimizer state."""
     for saved in tree["optimizers"]:
         for number, state in saved["state"].items():
             owner = saved["parameters"].get(number)
@@ -197,7 +199,7 @@ def _is_mark(value: Any) -> bool:
 
 
 def _with_refs(tree: Tree, names: Sequence[str]) -> tuple[Tree, list[torch.Tensor]]:
-    """The tree with a `Ref` for each of `names`, then for the tensors that it holds itself, which are returned."""
+    """The tree with a `Ref` for each of `names`, then for its own tensors, which are returned."""
     numbers, tensors = {name: Ref(number) for number, name in enumerate(names)}, list[torch.Tensor]()
 
     def walk(value: Any) -> Any:
@@ -216,23 +218,23 @@ def _with_refs(tree: Tree, names: Sequence[str]) -> tuple[Tree, list[torch.Tenso
     return whole, tensors
 
 
-# A state that was saved whole, for a training that is sharded
+# A full state for a sharded training
 
 
-def cut_to_parts(tree: Tree, hosts: Sequence[torch.Tensor], live: LiveState) -> list[torch.Tensor]:
-    """This rank's part of each tensor that is sharded in the live training; the others as they are."""
+def shard_tensors(tree: Tree, hosts: Sequence[torch.Tensor], live: LiveState) -> list[torch.Tensor]:
+    """This rank's shard of each tensor that is sharded in the live training; the others whole."""
     names = name_tensors(live.tree, [source.spec for source in live.sources])
-    places, cut = _places(live), list(hosts)
+    places, cut = _sources_by_name(live), list(hosts)
     for saved, current in zip(tree["optimizers"], live.tree["optimizers"], strict=False):
         for number, state in saved["state"].items():
             owner = current["parameters"].get(number)
             for _, ref in refs_in(state):
                 cut[ref.number] = _part(hosts[ref.number], places.get(names[owner]) if owner is not None else None)
-    loaded = _loaded_by_the_script(tree)
+    loaded = _for_load_state_dict(tree)
     for ref, name in name_tensors(tree, [None] * len(hosts)).items():
         if name in places:
             part = _part(hosts[ref.number], places[name])
-            cut[ref.number] = _with_place(part, places[name].spec) if ref in loaded else part
+            cut[ref.number] = _as_shard(part, places[name].spec) if ref in loaded else part
     return cut
 
 
@@ -244,28 +246,28 @@ def _part(whole: torch.Tensor, place: Source | None) -> torch.Tensor:
     for dim, (begin, length) in enumerate(zip(offset, shape, strict=True)):
         whole = whole.narrow(dim, min(begin, whole.shape[dim]), length)
     if whole.shape != place.tensor.shape:
-        raise CannotRestore("a parameter is sharded in a way that is not supported", fix="")
+        raise CannotRestore("a parameter's sharding is not supported", fix="")
     return whole.contiguous()
 
 
-def _with_place(host: torch.Tensor, spec: Any) -> Any:
-    """A rank's part on the host, as a tensor that knows its place in the whole."""
+def _as_shard(host: torch.Tensor, spec: Any) -> Any:
+    """A rank's host tensor as a DTensor or ShardedTensor, which knows its place in the whole."""
     if spec is None:
         return host
     if hasattr(spec, "local_shards"):  # a ShardedTensor that was made for this save
         for shard in spec.local_shards():
             shard.tensor = host
         return spec
-    return _torch_tensor("DTensor")(host, spec, requires_grad=False)  # torch's functions would move it to the mesh's device
+    return _torch_tensor("DTensor")(host, spec, requires_grad=False)  # from_local would move it to the mesh's device
 
 
 def _dcp() -> Any:
-    """Imported when it is needed: it is large, and not every build of torch has it."""
+    """Imported on use: it is large, and not every build of torch has it."""
     return importlib.import_module("torch.distributed.checkpoint")
 
 
 def _torch_tensor(name: str, module: str = "") -> Any:
-    """A name of torch's sharded tensors, which have moved since torch 2.4."""
+    """A name from torch's DTensor package, which has moved since torch 2.4."""
     for package in ("torch.distributed.tensor", "torch.distributed._tensor"):
         with contextlib.suppress(ImportError):
             found = importlib.import_module(package + module)
@@ -274,8 +276,8 @@ def _torch_tensor(name: str, module: str = "") -> Any:
     raise CannotRestore(f"this build of torch has no {name}", fix="")
 
 
-def _first_of(error: BaseException) -> str:
-    """The first failure of all on all ranks."""
+def _first_failure(error: BaseException) -> str:
+    """The first failure of all ranks."""
     failures = getattr(error, "failures", None)
     if failures:
         rank, (cause, _) = next(iter(failures.items()))

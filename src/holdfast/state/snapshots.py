@@ -1,11 +1,11 @@
 """Snapshots of the training's state in host memory: bounded in memory and cost, and restored in place.
 
-A snapshot of step `s` is the state before the update of step `s`. It is taken right after the update of the step before, in the
-training's own stream on a GPU. Blocks of memory are made ahead in the background and reused. A snapshot is offered only when
+A snapshot of step `s` is the state before the update of step `s`. It is taken right after the previous update, on a GPU in the
+training's own stream. Blocks of memory are allocated ahead in the background and reused. A snapshot can be restored only once
 all its weights and optimizer state are known to be finite.
 
-With one rank the interval grows until the snapshots cost no more than their fraction of the step. With several ranks it stays
-fixed, and snapshots are taken at its multiples only, so that all ranks hold the same steps.
+With one rank the interval grows until snapshots cost no more than their fraction of the step time. With several ranks it is
+fixed and snapshots are taken only at its multiples, so that all ranks hold the same steps.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from holdfast.state.saver import write_verified
 from holdfast.state.training_state import TrainingState
 from holdfast.state.values import Tree
 
-MADE_BY = "guard"  # who saved a checkpoint: others do not remove it
-_FIRST_STEPS = (1, 10)  # many runs that blow up do so before the first interval is over
+MADE_BY = "guard"  # in the manifest; other writers do not remove these checkpoints
+_FIRST_STEPS = (1, 10)  # many runs diverge within the first interval
 _MOMENTUM = 0.9  # of the running mean of a step's seconds
 _MAX_AGE = 32  # intervals
 _ROUND_INTERVALS = (50, 100, 200, 500, 1000, 2000, 5000)
@@ -43,18 +43,18 @@ _ROUND_INTERVALS = (50, 100, 200, 500, 1000, 2000, 5000)
 
 @dataclass(slots=True, eq=False)
 class Snapshot:
-    """The state before the update of step `step`. `verified` is None until it was checked."""
+    """The state before the update of `step`. `verified` is None until it is checked."""
 
     step: int
     copy: HostCopy
     block: Block
     verified: bool | None = None
-    path: Path | None = None  # where it was written to, if it was
-    users: int = 0  # threads that read it now: its memory must not be reused
+    path: Path | None = None  # of its checkpoint, if written
+    users: int = 0  # threads that read it: its memory must not be reused
     checking: threading.Lock = field(default_factory=threading.Lock)
 
     def verify(self) -> bool:
-        """Whether it can be restored: wait for the copies, and check that they are finite."""
+        """Wait for the copies, and check that they are finite."""
         with self.checking:
             if self.verified is None:
                 self.copy.wait()
@@ -83,8 +83,8 @@ class Snapshots:
     ) -> None:
         """`facts` go into the manifest of a checkpoint. Without a `report`, a save that fails raises."""
         self.every = every
-        self.taken, self.take_seconds = 0, 0.0  # how many, and what the last one cost the training thread
-        self.copy_seconds = 0.0  # how long the copies of the last one held the GPU's stream
+        self.taken, self.take_seconds = 0, 0.0  # the number, and the last one's cost to the training thread
+        self.copy_seconds = 0.0  # that the last one's copies took in the GPU's stream
         self._state, self._run_later, self._index = state, run_later, index
         self._facts, self._report = facts, report
         self._min_every, self._budget, self._rank, self._alone = every, budget, rank, world_size == 1
@@ -92,7 +92,7 @@ class Snapshots:
         self._snapshots: list[Snapshot] = []
         self._structure: Any = None
         self._next = _FIRST_STEPS[0]
-        self._asked_at, self._step_seconds = 0.0, 0.0
+        self._checked_at, self._step_seconds = 0.0, 0.0
         self._costs: deque[float] = deque(maxlen=3)  # seconds of the last snapshots
         self._lock = threading.RLock()
         self._blocks = BlockPool(keep, memory_limit, run_later=run_later, warn=warn, lock=self._lock)
@@ -100,99 +100,99 @@ class Snapshots:
     # Taking
 
     def due(self, step: int) -> bool:
-        """Whether a snapshot should be taken now; called once a step. False while its memory is still being made."""
+        """Whether to take a snapshot now; called once a step. False while its memory is being allocated."""
         now = time.perf_counter()
-        if self._asked_at:
-            seconds = now - self._asked_at
-            usual = self._step_seconds or seconds
-            self._step_seconds = usual + (1 - _MOMENTUM) * (min(seconds, 4 * usual) - usual)  # an evaluation is no step
-        self._asked_at = now
+        if self._checked_at:
+            seconds = now - self._checked_at
+            mean = self._step_seconds or seconds
+            self._step_seconds = mean + (1 - _MOMENTUM) * (min(seconds, 4 * mean) - mean)  # limits the weight of an evaluation
+        self._checked_at = now
         if step < self._next or self._blocks.off or not (self._alone or step in _FIRST_STEPS or step % self.every == 0):
             return False
         return self._has_room()
 
     def take(self, step: int) -> bool:
-        """Copy the state, as that before the update of `step`; False if there is no room or no training."""
-        begun = time.perf_counter()
+        """Copy the state before the update of `step`; False if there is no memory or no training."""
+        start = time.perf_counter()
         state = self._state()
         if state is None or not state.alive():
             return False
         with torch.no_grad():
             live_state = state.read()
             size = self._size_of(live_state)
-            made = time.perf_counter()
+            allocating = time.perf_counter()
             block = self._block_for(step, size, pinned=live_state.on_gpu)
             if block is None:
                 return False
-            begun += time.perf_counter() - made  # memory is made once
+            start += time.perf_counter() - allocating  # not counted: memory is allocated once
             snapshot = Snapshot(step, self._copier.copy(live_state, block), block, users=1)
         with self._lock:
             self._snapshots.append(snapshot)
         self.taken += 1
-        self.take_seconds = time.perf_counter() - begun
+        self.take_seconds = time.perf_counter() - start
         self._run_later(lambda: self._after_take(snapshot, size))
         self._plan_next(step)
-        self._asked_at = time.perf_counter()
+        self._checked_at = time.perf_counter()
         return True
 
-    # Asking and restoring
+    # Restoring
 
     def steps(self) -> list[int]:
-        """Steps of the snapshots that are there and not known to be bad, oldest first."""
+        """Steps of the snapshots not known to be bad, oldest first."""
         with self._lock:
             return sorted(snapshot.step for snapshot in self._snapshots if snapshot.verified is not False)
 
     def at_or_before(self, step: int) -> Snapshot | None:
-        """The newest clean snapshot that is not newer than `step`; one that was not checked yet is checked now.
+        """The newest clean snapshot up to `step`; unchecked ones are checked now.
 
-        For the training thread: it may wait for copies from the device.
+        For the training thread: may wait for copies from the device.
         """
         with self._lock:
             candidates = sorted((s for s in self._snapshots if s.step <= step), key=lambda s: s.step, reverse=True)
         return next((snapshot for snapshot in candidates if snapshot.verify()), None)
 
     def restore(self, step: int, *, randomness: bool = False) -> None:
-        """Make the training what it was before the update of `step`. Raises CannotRestore, with nothing changed."""
+        """Restore the state before the update of `step`. Raises CannotRestore, with nothing changed."""
         snapshot = self.at_or_before(step)
         if snapshot is None or snapshot.step != step:
             raise CannotRestore(f"There is no clean snapshot of step {step}.", fix=f"use one of {self.steps()}")
         self._restore(snapshot.copy.tree, snapshot.copy.hosts, randomness=randomness)
 
     def drop_after(self, step: int) -> None:
-        """Drop the snapshots that are newer than `step`, after a roll-back."""
+        """Drop the snapshots newer than `step`, after a rollback."""
         with self._lock:
             for snapshot in [snapshot for snapshot in self._snapshots if snapshot.step > step]:
                 self._drop(snapshot)
         self._publish()
 
     def forget(self) -> None:
-        """Drop all snapshots and give their memory back."""
+        """Drop all snapshots and release their memory."""
         self._blocks.off = True
         with self._lock:
             snapshots, self._snapshots = self._snapshots, []
         for snapshot in snapshots:
             if snapshot.copy.running:
-                torch.cuda.synchronize()  # copies to it, and from it into the training
+                torch.cuda.synchronize()  # copies from and to it
             if not snapshot.users:
                 snapshot.block.release()
         self._blocks.release_all()
         self._publish()
 
     def write_index(self, path: Path) -> None:
-        """Write for other processes, in one file that is replaced atomically, which snapshots can be restored."""
+        """Write the steps that can be restored, atomically, for other processes."""
         with self._lock:
             steps = sorted(snapshot.step for snapshot in self._snapshots if snapshot.verified)
-        spare = path.with_name(f".{path.name}.{os.getpid()}")
-        spare.write_text(json.dumps({"steps": steps, "every": self.every}) + "\n", encoding="utf-8")
-        spare.replace(path)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(json.dumps({"steps": steps, "every": self.every}) + "\n", encoding="utf-8")
+        temporary.replace(path)
 
     # On disk
 
     def save(self, folder: Path, *, keep: int = 3, best: float | None = None) -> Path | None:
-        """Have the newest clean snapshot written as a checkpoint under `folder`; returns where, at once.
+        """Write the newest clean snapshot as a checkpoint, in the background; returns its path at once.
 
-        With a value for `best` it is the best one so far, and is kept whatever its age. If the newest is not finite, the one
-        before it is written. Where every rank holds the same, rank 0 writes.
+        With a value for `best` it is marked as the best one and kept. If the newest snapshot is not finite, the one before it is
+        written. If the state is not sharded, only rank 0 writes.
         """
         with self._lock:
             candidates = [s for s in sorted(self._snapshots, key=lambda s: s.step, reverse=True) if s.verified is not False]
@@ -206,9 +206,9 @@ class Snapshots:
         return path
 
     def restore_from_disk(self, folder: Path, *, at_or_before: int | None = None, randomness: bool = False) -> int | None:
-        """Restore the newest complete checkpoint under `folder` and return its step; None if there is none. Reads in this thread.
+        """Restore the newest complete checkpoint under `folder`, in this thread; returns its step, or None.
 
-        With several ranks give `at_or_before`, so that a checkpoint that is just being finished is not taken by some only.
+        With several ranks pass `at_or_before`, so that no rank takes a checkpoint that was just finished.
         Raises CannotRestore, with nothing changed, if it does not fit.
         """
         for kept in reversed(kept_in(self._folder_of_rank(folder) or folder)):
@@ -227,11 +227,11 @@ class Snapshots:
     def _restore(self, tree: Tree, hosts: list[torch.Tensor], *, randomness: bool) -> None:
         state = self._state()
         if state is None or not state.alive():
-            raise CannotRestore("The model and the optimizer are gone.", fix="restore while the training runs")
+            raise CannotRestore("The model and the optimizer were deleted.", fix="restore while the training runs")
         state.restore(tree, hosts, randomness=randomness)
 
     def _size_of(self, live_state: LiveState) -> int:
-        """Bytes of a snapshot; those of a training with another structure are dropped, as they cannot be restored any more."""
+        """Bytes of a snapshot; drops the snapshots if the training's structure has changed."""
         structure = (
             [len(part["parameters"]) for part in live_state.tree["models"]],
             [[group["count"] for group in saved["groups"]] for saved in live_state.tree["optimizers"]],
@@ -244,20 +244,20 @@ class Snapshots:
         return self._copier.size(live_state)
 
     def _plan_next(self, step: int) -> None:
-        """When the next one is due, by what this one cost the training thread and the GPU's stream."""
-        if self._alone and self.taken > 1:  # the first also warms up
+        """Schedule the next snapshot by the cost of this one."""
+        if self._alone and self.taken > 1:  # the first one includes warm-up
             self._costs.append(self.take_seconds + self.copy_seconds)
-            cost = min(self._costs)  # what one took beyond that was due to a busy machine
+            cost = min(self._costs)  # anything above was a busy machine
             self.every = affordable_interval(cost, self._step_seconds, budget=self._budget, at_least=self._min_every)
-        later = step + self.every - step % self.every
-        self._next = next((first for first in _FIRST_STEPS if first > step), later)
+        multiple = step + self.every - step % self.every
+        self._next = next((first for first in _FIRST_STEPS if first > step), multiple)
 
     # Memory
 
     def _has_room(self) -> bool:
-        """Whether the next snapshot has a block; if not, have one made and say no for now."""
+        """Whether the next snapshot has a block; if not, allocate one in the background."""
         with self._lock:
-            if self._blocks.free or self._blocks.being_made:
+            if self._blocks.free or self._blocks.pending:
                 return bool(self._blocks.free)
             if self._snapshots and self._blocks.count >= self._blocks.capacity(self._snapshots[-1].block.size):
                 return True
@@ -268,21 +268,21 @@ class Snapshots:
         size = self._size_of(live_state)
         if self._blocks.capacity(size) < 1:
             return False
-        self._blocks.make_one(size, pinned=live_state.on_gpu)
+        self._blocks.allocate(size, pinned=live_state.on_gpu)
         return bool(self._blocks.free)
 
     def _block_for(self, step: int, size: int, *, pinned: bool) -> Block | None:
-        """A free block, a new one, or that of the snapshot that has to go; None if all are in use or none fits."""
+        """A free block, a new one, or that of a dropped snapshot; None if all are in use or too small."""
         capacity = self._blocks.capacity(size)
         if capacity < 1:
             return None
         with self._lock:
             for old in [s for s in self._snapshots if s.verified is False or s.step == step]:
                 self._drop(old)
-            if not self._blocks.free and self._blocks.count + self._blocks.being_made >= capacity:
-                goes = step_to_drop([s.step for s in self._snapshots], step, every=self.every, keep=capacity)
+            if not self._blocks.free and self._blocks.count + self._blocks.pending >= capacity:
+                drop = step_to_drop([s.step for s in self._snapshots], step, every=self.every, keep=capacity)
                 idle = [s for s in self._snapshots if not s.users and s.copy.done()]
-                chosen = next((s for s in idle if s.step == goes), max(idle, key=lambda s: s.step, default=None))
+                chosen = next((s for s in idle if s.step == drop), max(idle, key=lambda s: s.step, default=None))
                 if chosen is None:
                     return None
                 self._drop(chosen)
@@ -290,12 +290,12 @@ class Snapshots:
 
     def _drop(self, snapshot: Snapshot) -> None:
         self._snapshots.remove(snapshot)
-        self._blocks.give_back(snapshot.block, in_use=bool(snapshot.users) or not snapshot.copy.done())
+        self._blocks.put(snapshot.block, in_use=bool(snapshot.users) or not snapshot.copy.done())
 
     # In the background
 
     def _after_take(self, snapshot: Snapshot, size: int) -> None:
-        """Check that the copy is finite, publish it, and have the next block made."""
+        """Check that the copy is finite, publish it, and allocate the next block."""
         try:
             clean = snapshot.verify()
             self.copy_seconds = snapshot.copy.seconds()
@@ -305,10 +305,10 @@ class Snapshots:
             if not clean and snapshot in self._snapshots:
                 self._drop(snapshot)
             blocks = self._blocks
-            more = not (blocks.free or blocks.being_made or blocks.off) and blocks.count < blocks.capacity(size)
+            more = not (blocks.free or blocks.pending or blocks.off) and blocks.count < blocks.capacity(size)
         self._publish()
         if more:
-            self._blocks.make_one(size, pinned=bool(snapshot.copy.running))
+            self._blocks.allocate(size, pinned=bool(snapshot.copy.running))
 
     def _write(self, candidates: list[Snapshot], parent: Path | None, keep: int, best: float | None) -> None:
         try:
@@ -319,7 +319,7 @@ class Snapshots:
             self._release(candidates)
 
     def _write_one(self, snapshot: Snapshot, parent: Path, keep: int, best: float | None) -> None:
-        """Write a clean snapshot, unless it is there already; then remove older ones."""
+        """Write a clean snapshot, unless it is on disk already; then remove older ones."""
         try:
             if snapshot.path is None or snapshot.path.parent != parent or read_manifest(snapshot.path) is None:
                 parts, facts = to_parts(snapshot.copy.tree, snapshot.copy.hosts), {"rank": self._rank, **self._facts()}
@@ -341,7 +341,7 @@ class Snapshots:
                 snapshot.users -= 1
 
     def _folder_of_rank(self, folder: Path) -> Path | None:
-        """Where this rank writes: with sharded parameters each rank its own part, else only rank 0."""
+        """The folder of this rank: with sharded parameters each rank writes, else only rank 0."""
         if self._rank == 0:
             return folder
         state = self._state()
@@ -353,14 +353,14 @@ class Snapshots:
             self._run_later(lambda: self.write_index(index))
 
 
-# When, and which to keep: the newest, and older ones at growing distances, so that a fault seen late has a clean ancestor
+# Which to keep: the newest, and older ones at growing distances, so that a fault seen late has a clean ancestor
 
 
 def step_to_drop(steps: Sequence[int], new: int, *, every: int, keep: int) -> int | None:
-    """The step whose snapshot makes room for a new one; None while there is room.
+    """The step whose snapshot is dropped for a new one; None while there is room.
 
-    The one that leaves the smallest gap is dropped, in proportion to its age, so that the older they are the further apart they
-    are: with five places ages are about 0, 1, 4, 10 and 20 intervals. One that is older than 32 is dropped first.
+    The one that leaves the smallest gap relative to its age is dropped, so that older ones are further apart: with five
+    snapshots the ages are about 0, 1, 4, 10 and 20 intervals. One older than 32 is dropped first.
     """
     ages = sorted(((new - step) / max(1, every), step) for step in steps)
     if len(ages) < keep:
@@ -368,15 +368,15 @@ def step_to_drop(steps: Sequence[int], new: int, *, every: int, keep: int) -> in
     if ages[-1][0] > _MAX_AGE or len(ages) == 1:
         return ages[-1][1]
     younger = (0.0, *(age for age, _ in ages))
-    gaps = [(older + 1) / (younger[place] + 1) for place, (older, _) in enumerate(ages[1:])]
+    gaps = [(older + 1) / (younger[i] + 1) for i, (older, _) in enumerate(ages[1:])]
     return ages[gaps.index(min(gaps))][1]
 
 
 def affordable_interval(cost: float, step_seconds: float, *, budget: float, at_least: int) -> int:
-    """Steps between two snapshots, so that `cost` seconds each stay within `budget` of the time: a round number."""
+    """Steps between two snapshots, a round number, so that `cost` stays within the fraction `budget`."""
     if cost <= budget * step_seconds * at_least:
         return at_least
     if step_seconds <= 0.0:
         return max(_ROUND_INTERVALS[-1], at_least)
     needed = max(at_least, cost / (budget * step_seconds))
-    return next((number for number in _ROUND_INTERVALS if number >= needed), max(_ROUND_INTERVALS[-1], at_least))
+    return next((interval for interval in _ROUND_INTERVALS if interval >= needed), max(_ROUND_INTERVALS[-1], at_least))

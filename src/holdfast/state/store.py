@@ -1,4 +1,4 @@
-"""`CheckpointStore`: save a training's state complete or not at all, in the background, and resume from the newest clean one.
+"""`CheckpointStore`: save a training's state atomically, in the background, and resume from the newest clean checkpoint.
 
     store = holdfast.CheckpointStore("checkpoints", best="val_loss")
     store.restore(model=model, optimizer=optimizer)                                    # None in an empty folder
@@ -38,8 +38,8 @@ _Checkpoints = list[Kept]
 class CheckpointStore:
     """Checkpoints of one training in one folder.
 
-    Kept are the last `keep_last`, the last one of every epoch that is a multiple of `every_epochs`, and the best by the metric
-    named `best`. With `busy="drop"` a save is dropped while the one before it is still being written, instead of waiting for it.
+    It keeps the last `keep_last`, the last one of every epoch that is a multiple of `every_epochs`, and the best by the metric
+    `best`. With `busy="drop"` a save is dropped while the previous one is still being written, instead of waiting for it.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class CheckpointStore:
         busy: Literal["wait", "drop"] = "wait",
         run: RunFolder | None = None,
     ) -> None:
-        """`run` is the run whose journal gets the reports; by default the one that is recorded in this process."""
+        """`run`: whose journal gets the reports; by default the run recorded in this process."""
         if keep_last < 1:
             raise UsageError(f"keep_last={keep_last} would keep nothing.", fix="use 1 or more")
         if busy not in ("wait", "drop"):
@@ -64,7 +64,7 @@ class CheckpointStore:
         retention = Retention(last=keep_last, every_epochs=every_epochs or None, best=best, lower_is_better=lower_is_better)
         self.report = SaveReport(self.folder, run)
         self.notes = RankNotes(self.folder)
-        self._checked = False  # whether all that was given can be saved
+        self._checked = False  # that all objects can be saved
         self._saver = Saver(self.folder, retention=retention, report=self.report, notes=self.notes, drop=busy == "drop")
 
     @property
@@ -88,11 +88,11 @@ class CheckpointStore:
         gradients: bool = False,
         wait: bool = False,
     ) -> Path | None:
-        """Save the state as it is now, and return where it will be; the rest happens in the background.
+        """Copy the current state, write it in the background, and return the checkpoint's path.
 
-        Each of model, optimizer and so on is one thing or a list. Without `step` it is one more than that of the newest. Between
-        two `backward` calls of one update ask for the `gradients` too. None is returned if nothing will be saved, and with `wait`
-        if nothing was.
+        Each of model, optimizer and so on is one object or a list. `step` defaults to the newest one plus one. Between two
+        `backward` calls of one update also save the `gradients`. Returns None if nothing will be saved, or with `wait` if nothing
+        was saved.
         """
         try:
             parts = TrainingParts(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, ema=ema, loader=loader)
@@ -109,7 +109,7 @@ class CheckpointStore:
             return None
 
     def failed(self, error: BaseException, step: int | None) -> None:
-        """Report a save that failed, and do not raise it into the training loop."""
+        """Report a failed save without raising into the training loop."""
         if os.environ.get("HOLDFAST_DEBUG") == "raise":
             raise error
         self.report.failed(error, step)
@@ -126,7 +126,7 @@ class CheckpointStore:
         gradients: bool,
         wait: bool,
     ) -> Path | None:
-        """Save a state that was put together elsewhere; `also` goes into training.pt. What fails here is raised."""
+        """Save a prepared state; `also` goes into training.pt. Errors are raised."""
         run, rank = self.report.run, current_rank()
         facts = {
             "epoch": epoch,
@@ -139,7 +139,7 @@ class CheckpointStore:
             "made_by": self._saver.retention.made_by,
         }
         saver, state = self._saver_for(state), by_name(state)
-        if rank != 0 and not state.is_sharded():  # every rank has the same: rank 0 writes it
+        if rank != 0 and not state.is_sharded():  # all ranks have the same state: rank 0 writes it
             step, path = saver.names.foretell(step)
             own = {name: value for name, value in also.items() if name == "loader"}
             self.notes.leave(step, {**own, "randomness": read_process_generators(state.gpus())})
@@ -164,10 +164,10 @@ class CheckpointStore:
         at: At = None,
         randomness: bool = True,
     ) -> Restored | None:
-        """Make the training what it was: at a step, a path, "best" or "last", or by default the newest. None in an empty folder.
+        """Restore the checkpoint of a step, a path, "best" or "last"; by default the newest. None in an empty folder.
 
-        Every byte is compared with the manifest first. A damaged checkpoint is skipped for the newest earlier clean one.
-        Raises CannotRestore, with nothing changed, if none can be used or the model differs.
+        Every byte is verified first. A damaged checkpoint is skipped for the newest earlier clean one.
+        Raises CannotRestore, with nothing changed, if none is usable or the model differs.
         """
         self.wait()
         parts = TrainingParts(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, ema=ema, loader=loader)
@@ -179,8 +179,8 @@ class CheckpointStore:
         unused = [name for name in restored.unused if name != "loader"]
         if optimizer is not None and unused:
             self.report.warn(
-                f"{restored.path} also holds the state of {', '.join(unused)}, for which nothing was given: not restored. "
-                f"To restore it too: store.restore(model=..., {unused[0]}={unused[0]}).",
+                f"{restored.path} also holds the state of {', '.join(unused)}, which was not restored. "
+                f"To restore that too: store.restore(model=..., {unused[0]}={unused[0]}).",
                 restored.step,
             )
         what = [name for name in ("optimizer", "scheduler", "scaler") if getattr(parts, name) is not None]
@@ -188,30 +188,30 @@ class CheckpointStore:
         return restored
 
     def _saver_for(self, state: TrainingState) -> Saver:
-        """Of a sharded state every rank saves its part."""
+        """The saver for this state; a sharded one is saved by all ranks."""
         if state.is_sharded() and not isinstance(self._saver, ShardedSaver):
             self._saver.close()
             self._saver = ShardedSaver(self.folder, retention=self._saver.retention, report=self.report)
         return self._saver
 
     def list(self) -> _Checkpoints:
-        """The complete checkpoints, the oldest first."""
+        """The complete checkpoints, oldest first."""
         return kept_in(self.folder)
 
     def newest_clean(self) -> Path | None:
-        """The newest checkpoint of which every byte is as it was written."""
+        """The newest checkpoint that passes verification."""
         return next((kept.path for kept in reversed(self.list()) if _is_clean(kept.path)), None)
 
     def best(self) -> Path | None:
-        """The best one so far."""
+        """The best checkpoint so far."""
         return best_checkpoint(self.folder)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the save in progress is done; False if that takes longer than `timeout` seconds."""
+        """Wait for the save in progress; False after `timeout` seconds."""
         return self._saver.wait(timeout)
 
     def close(self) -> None:
-        """Finish the save in progress and give the memory back."""
+        """Finish the save in progress and release the memory."""
         self._saver.close()
 
     def __enter__(self) -> CheckpointStore:
@@ -225,7 +225,7 @@ class CheckpointStore:
 
 
 def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON holds them; what it cannot hold becomes a string."""
+    """Settings for JSON; other values become strings."""
     try:
         return dict(json.loads(json.dumps(dict(settings), default=str), parse_constant=str))
     except (TypeError, ValueError, RecursionError):

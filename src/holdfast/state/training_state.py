@@ -1,11 +1,11 @@
-"""The state of a training: everything that has to be restored for it to continue as if it had never left that step.
+"""The state of a training: everything that must be restored to continue from a step.
 
-    models        parameters and buffers, all of them; of sharded ones this rank's part
-    optimizers    their state for each parameter, and the settings of their groups
-    schedulers, gradient scalers, averaged copies of the weights, random number generators
+    models        parameters and buffers; of sharded ones this rank's shard
+    optimizers    the state of each parameter, and the settings of the groups
+    schedulers, gradient scalers, averaged weights (EMA), random generators
 
-All objects are held by weak references. Values are copied into the tensors that are there, so that captured graphs, compiled
-code and other holders of the same tensors see them.
+All objects are held by weak references. Values are copied into the existing tensors, so that captured graphs, compiled code
+and other holders of these tensors see them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import nn
 from holdfast.state import objects
 from holdfast.state.generators import read_process_generators, set_process_generators
 from holdfast.state.host_copy import LiveState, Source
-from holdfast.state.objects import Counters, Plan
+from holdfast.state.objects import Counters, RestorePlan
 from holdfast.state.parameters import Optimizer, local_tensor, optimizer_parameters
 from holdfast.state.ranks import is_sharded
 from holdfast.state.related_objects import find_related_objects, innermost
@@ -29,7 +29,7 @@ from holdfast.state.values import Ref, Tree, weak_reference
 
 
 class TrainingState:
-    """What makes up one training. `models()`, `optimizers()` and so on give those that are still alive."""
+    """The objects of one training. `models()`, `optimizers()` and so on return those still alive."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class TrainingState:
         not_restored: Iterable[str] = (),
         whole: bool = False,
     ) -> None:
-        """With `whole` frozen parameters are always included, however large they are."""
+        """With `whole` frozen parameters are always included, whatever their size."""
         self.models, self.optimizers = _weak(models), _weak(_with_inner(optimizers))
         self.schedulers, self.scalers, self._averages = _weak(schedulers), _weak(scalers), _weak(averages)
         self._counters, self._not_restored, self._whole = list(counters), list(not_restored), whole
@@ -52,10 +52,9 @@ class TrainingState:
     def discover(
         cls, models: Iterable[nn.Module], optimizers: Iterable[Optimizer], extra_emas: Iterable[Any] = (), *, whole: bool = False
     ) -> TrainingState:
-        """With the schedulers, scalers and averages of these models and optimizers.
+        """Find the schedulers, scalers and averages of these models and optimizers.
 
-        Averages are recognised by type; `extra_emas` are others: modules, or anything with `state_dict()` and
-        `load_state_dict()`.
+        Averages are recognised by type; `extra_emas` are further ones: modules, or anything with a state dict.
         """
         models, optimizers, averages = list(models), [innermost(optimizer) for optimizer in optimizers], list(extra_emas)
         related = find_related_objects(models, _with_inner(optimizers))
@@ -73,7 +72,7 @@ class TrainingState:
         )
 
     def missing(self) -> list[str]:
-        """What will not be restored, each with the line to add. A learning rate set by hand needs nothing."""
+        """What will not be restored, each with the line of code to add."""
         texts = list(self._not_restored)
         if not self.models():
             texts.append(
@@ -90,21 +89,21 @@ class TrainingState:
         return bool(self.models() or self.optimizers())
 
     def without_models(self) -> TrainingState:
-        """Everything beside models and optimizers."""
+        """The same state without models and optimizers."""
         rest = copy.copy(self)
         rest.models = rest.optimizers = _weak(())
         return rest
 
     def is_sharded(self) -> bool:
-        """Whether this rank holds only a part of some parameters."""
-        return any(is_sharded(parameter) for parameter in (*self._parameters(), *self._of_models()))
+        """Whether this rank holds only a shard of some parameters."""
+        return any(is_sharded(parameter) for parameter in (*self._parameters(), *self._model_parameters()))
 
     def gpus(self) -> list[int]:
-        """The GPUs that hold something of it."""
-        return sorted({parameter.get_device() for parameter in (*self._parameters(), *self._of_models()) if parameter.is_cuda})
+        """The indices of the GPUs that hold its parameters."""
+        return sorted({p.get_device() for p in (*self._parameters(), *self._model_parameters()) if p.is_cuda})
 
     def read(self, also: Mapping[str, Any] = MappingProxyType({})) -> LiveState:
-        """The training's own tensors, not copied, and a copy of everything else; `also` are further plain values."""
+        """The training's own tensors, and a copy of everything else; `also` adds plain values."""
         sources: list[Source] = []
         seen: dict[int, Ref] = {}
 
@@ -130,45 +129,45 @@ class TrainingState:
         return LiveState(sources, tree)
 
     def restore(self, tree: Tree, hosts: Sequence[torch.Tensor], *, randomness: bool = False) -> None:
-        """Make the training what it was when `tree` was read. Raises CannotRestore, with nothing changed, if it does not fit.
+        """Restore the state that `tree` holds. Raises CannotRestore, with nothing changed, if it does not fit.
 
-        Generators are not set unless asked for: after a roll-back the same batches must not come again.
+        By default the random generators are not restored: after a rollback the same batches must not come again.
         """
         with torch.no_grad():
-            plan = Plan(hosts)
-            plan.each("models", tree["models"], self.models(), plan.module)
-            if len(tree["averages"]) == len(self._averages()):  # one that came or went since does not prevent a roll-back
-                plan.each("averages", tree["averages"], self._averages(), plan.average)
-            plan.each("optimizers", tree["optimizers"], self.optimizers(), plan.optimizer)
-            plan.each("schedulers", tree["schedulers"], self.schedulers(), plan.scheduler)
-            plan.each("gradient scalers", tree["scalers"], self.scalers(), plan.scaler)
-            plan.each("counters", tree["counters"], self._counters, plan.counters)
-            plan.carry_out()
+            plan = RestorePlan(hosts)
+            plan.add("models", tree["models"], self.models(), plan.module)
+            if len(tree["averages"]) == len(self._averages()):  # an average added or deleted since does not prevent a rollback
+                plan.add("averages", tree["averages"], self._averages(), plan.average)
+            plan.add("optimizers", tree["optimizers"], self.optimizers(), plan.optimizer)
+            plan.add("schedulers", tree["schedulers"], self.schedulers(), plan.scheduler)
+            plan.add("gradient scalers", tree["scalers"], self.scalers(), plan.scaler)
+            plan.add("counters", tree["counters"], self._counters, plan.counters)
+            plan.apply()
         if randomness:
             set_process_generators(tree["randomness"])
 
     def _skipped(self) -> list[torch.Tensor]:
         return [] if self._whole else objects.large_frozen(self.models(), self._parameters())
 
-    def _of_models(self) -> list[torch.Tensor]:
+    def _model_parameters(self) -> list[torch.Tensor]:
         return [parameter for model in self.models() for parameter in model.parameters()]
 
     def _parameters(self) -> list[torch.Tensor]:
         return [parameter for optimizer in self.optimizers() for parameter in optimizer_parameters(optimizer)]
 
 
-def _weak(things: Iterable[Any]) -> Callable[[], list[Any]]:
-    """The things that are still alive at each call."""
-    references = [weak_reference(thing) for thing in things]
-    return lambda: [thing for reference in references if (thing := reference()) is not None]
+def _weak(objects: Iterable[Any]) -> Callable[[], list[Any]]:
+    """A function that returns the objects still alive."""
+    references = [weak_reference(obj) for obj in objects]
+    return lambda: [obj for reference in references if (obj := reference()) is not None]
 
 
 def _with_inner(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
-    """The optimizers, and those that they drive (a sharpness-aware one holds a plain one)."""
-    every: dict[int, Optimizer] = {}
+    """The optimizers and those inside them (SAM holds a base optimizer)."""
+    found: dict[int, Optimizer] = {}
     for optimizer in optimizers:
-        every[id(optimizer)] = optimizer
+        found[id(optimizer)] = optimizer
         for inner in vars(optimizer).values():
             if Optimizer in type(inner).__mro__ and "param_groups" in vars(inner):
-                every[id(inner)] = inner
-    return list(every.values())
+                found[id(inner)] = inner
+    return list(found.values())

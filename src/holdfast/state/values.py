@@ -1,7 +1,7 @@
-"""Plain values: what can be copied, written and read again without running anyone's code.
+"""Plain values: what can be copied, written and read without running code.
 
-A tree of plain values may hold tensors; each is replaced by a `Ref`, so that all tensors can be copied together. What is not
-plain (a function, an open file, a model that a scheduler holds on to) is not copied, and stays as it is on a restore.
+Each tensor in a tree of plain values is replaced by a `Ref`, so that all tensors can be copied together. Anything else (a
+function, an open file, a model that a scheduler holds) is not copied, and a restore leaves it alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SKIPPED = object()
 
 
 class Ref(NamedTuple):
-    """Stands for tensor `number` of those that were taken out of a tree."""
+    """A reference to tensor `number` of a tree."""
 
     number: int
 
@@ -31,25 +31,25 @@ class NotPlain(Exception):
     """A value that cannot be copied."""
 
 
-def attributes_of(thing: Any) -> dict[str, Any]:
-    """The attributes of an object; empty if it has no dict of its own."""
+def attributes_of(obj: Any) -> dict[str, Any]:
+    """The attributes of an object; empty if it has no `__dict__`."""
     try:
-        attributes: dict[str, Any] = vars(thing)
+        attributes: dict[str, Any] = vars(obj)
     except TypeError:
         return {}
     return attributes
 
 
-def weak_reference(thing: Any) -> Callable[[], Any]:
-    """A weak reference; a strong one to what cannot be referred to weakly (a list, a class with slots)."""
+def weak_reference(obj: Any) -> Callable[[], Any]:
+    """A weak reference; a strong one where weak ones are not supported (a list, a class with slots)."""
     try:
-        return weakref.ref(thing)
+        return weakref.ref(obj)
     except TypeError:
-        return lambda: thing
+        return lambda: obj
 
 
 def flatten(value: Any, keep: Callable[[torch.Tensor], Ref], depth: int = 0) -> Any:
-    """A copy of the value with a `Ref` for each tensor. Raises NotPlain if the value itself is not plain."""
+    """Copy a value, with a `Ref` for each tensor. Raises NotPlain."""
     kind = type(value)
     if kind in _SCALARS:
         return value
@@ -71,7 +71,7 @@ def flatten(value: Any, keep: Callable[[torch.Tensor], Ref], depth: int = 0) -> 
 
 
 def flatten_plain(value: Any, keep: Callable[[torch.Tensor], Ref]) -> Any:
-    """The same for a state whose plain entries are enough; `{}` if nothing of it is plain."""
+    """As `flatten`, but `{}` for a value that is not plain."""
     try:
         return flatten(value, keep)
     except NotPlain:
@@ -79,7 +79,7 @@ def flatten_plain(value: Any, keep: Callable[[torch.Tensor], Ref]) -> Any:
 
 
 def unflatten(tree: Any, get: Callable[[Ref], Any], like: Any = None, *, arrays: bool = True) -> Any:
-    """The value again, with fresh containers of the types that `like` has; without `arrays` these stay bytes."""
+    """The inverse, with containers of the types in `like`; without `arrays`, arrays stay bytes."""
     if isinstance(tree, Ref):
         return get(tree)
     if isinstance(tree, dict) and _ARRAY in tree and arrays:
@@ -98,7 +98,7 @@ def unflatten(tree: Any, get: Callable[[Ref], Any], like: Any = None, *, arrays:
 
 
 def refs_in(tree: Any, path: str = "") -> Iterator[tuple[str, Ref]]:
-    """Each `Ref` in a tree, with the path to it."""
+    """Each `Ref` in a tree with its path."""
     if isinstance(tree, Ref):
         yield path, tree
     elif isinstance(tree, (dict, list, tuple)):
@@ -107,7 +107,7 @@ def refs_in(tree: Any, path: str = "") -> Iterator[tuple[str, Ref]]:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value can be copied and put back."""
+    """Whether a value can be copied and restored."""
     try:
         flatten(value, lambda _: Ref(0))
     except NotPlain:
@@ -116,7 +116,7 @@ def is_plain(value: Any) -> bool:
 
 
 def not_plain(value: Any, path: str = "", depth: int = 0) -> list[str]:
-    """What in a value is not plain, with the path to it: `transform (function)`."""
+    """The parts of a value that are not plain: `transform (function)`."""
     kind = type(value)
     if kind in (dict, OrderedDict, Counter) and depth <= _MAX_DEPTH:
         rejected = [f"{path}[{type(key).__name__}]" for key in value if not _is_key(key)][:1]

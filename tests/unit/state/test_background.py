@@ -9,14 +9,14 @@ import pytest
 
 NO_THREAD = """
 import resource, threading
-from holdfast.state.background import Helper
+from holdfast.state.background import BackgroundThread
 
 troubles, done = [], []
-helper = Helper("slow work", on_trouble=lambda what, error: troubles.append(what))
+helper = BackgroundThread("slow work", on_error=lambda what, error: troubles.append(what))
 threading.stack_size(256 << 20)
 taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + (64 << 20), resource.RLIM_INFINITY))
-helper.later(lambda: done.append(1))
+helper.submit(lambda: done.append(1))
 helper.close()
 print(troubles, done)
 """

@@ -16,7 +16,7 @@ from torch import nn
 from holdfast.environment.cgroup import Limits
 from holdfast.errors import CannotRestore
 from holdfast.state import host_copy
-from holdfast.state.background import Helper
+from holdfast.state.background import BackgroundThread
 from holdfast.state.host_copy import Block, HostCopier, LiveState, Source
 
 
@@ -36,8 +36,8 @@ def test_a_roll_back_and_the_same_batches_lead_to_the_same_bits(loop: Loop) -> N
 
 def test_a_training_with_snapshots_computes_the_same_bits_as_one_without() -> None:
     plain, watched = Loop(), Loop()
-    helper = Helper("test", on_trouble=lambda what, error: pytest.fail(f"{what}: {error}"))
-    snapshots = snapshots_of(watched, every=5, run_later=helper.later)
+    helper = BackgroundThread("test", on_error=lambda what, error: pytest.fail(f"{what}: {error}"))
+    snapshots = snapshots_of(watched, every=5, run_later=helper.submit)
 
     def between(step: int) -> None:
         if snapshots.due(step):
@@ -222,10 +222,10 @@ def test_a_limit_of_the_container_counts() -> None:
 
 def test_a_job_that_fails_is_reported_and_the_next_one_is_done() -> None:
     said: list[str] = []
-    helper = Helper("test", on_trouble=lambda what, error: said.append(str(error)))
+    helper = BackgroundThread("test", on_error=lambda what, error: said.append(str(error)))
     done = threading.Event()
-    helper.later(lambda: [][0])
-    helper.later(done.set)
+    helper.submit(lambda: [][0])
+    helper.submit(done.set)
     assert done.wait(5.0)
     helper.close()
     assert said == ["list index out of range"]

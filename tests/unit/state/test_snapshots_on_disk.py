@@ -13,7 +13,7 @@ from snapshot_loop import Loop, same, snapshots_of
 from torch import nn
 
 from holdfast.checkpoints.manifest import list_checkpoints
-from holdfast.state.background import Helper
+from holdfast.state.background import BackgroundThread
 from holdfast.state.snapshots import Snapshots
 from holdfast.state.training_state import TrainingState
 
@@ -114,8 +114,8 @@ def test_rank_one_of_a_replicated_model_writes_nothing_and_reads_rank_zeros(loop
 
 def test_training_and_helper_at_the_same_time(loop: Loop, tmp_path: Path) -> None:
     said: list[str] = []
-    helper = Helper("test", on_trouble=lambda what, error: said.append(f"{what}: {error!r}"))
-    snapshots = snapshots_of(loop, every=1, run_later=helper.later, index=tmp_path / "snapshots.json")
+    helper = BackgroundThread("test", on_error=lambda what, error: said.append(f"{what}: {error!r}"))
+    snapshots = snapshots_of(loop, every=1, run_later=helper.submit, index=tmp_path / "snapshots.json")
     wanted = {}
 
     def between(step: int) -> None:

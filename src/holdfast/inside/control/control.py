@@ -22,7 +22,7 @@ from holdfast.inside.control.learning_rate import LearningRateFactor
 from holdfast.inside.guard.guard import Guard
 from holdfast.signals.actions import Action, Refused
 from holdfast.signals.journal import Journal
-from holdfast.state.background import Helper
+from holdfast.state.background import BackgroundThread
 from holdfast.state.snapshots import Snapshots
 
 _FIRST_SAVE, _SAVE_EVERY = 60.0, 300.0  # seconds until a snapshot is saved to disk, and between two of them
@@ -44,7 +44,7 @@ class Control:
         guard: Guard,
         snapshots: Snapshots,
         micro_batches: Callable[[], Any],
-        helper: Helper,
+        helper: BackgroundThread,
         optimizers: Callable[[], list[Optimizer]],
     ) -> None:
         self.lr, self.snapshots = LearningRateFactor(), snapshots
