@@ -108,7 +108,8 @@ class Restarts:
         if self._hang is None and self._signals.asked is not None:
             self._note_asked(found, self._signals.asked)
             return None
-        self._keep(found)
+        if self.trains or found.is_worth_words:
+            self._keep(found)
         return self._decide(found, code) if self.trains and self._policy.heals_from(found.finding.code) else None
 
     def _note_asked(self, found: PostMortem, asked: signal.Signals) -> None:

@@ -144,7 +144,7 @@ def test_a_yaml_file_names_the_model_its_arguments_and_the_settings(holdfast: An
         ("modell: my_model:Net\n", "does not say which model: it has modell", "write model for modell"),
         ("lr: 3\n", "does not say which model: it has lr", "add a line"),
         ("model: my_model:Net\narguments:\n  clases: 3\n", "takes no argument clases", "did you mean classes"),
-        ("model: my_model:Net\narguments: 3\n", "no table of names", "arguments"),
+        ("model: my_model:Net\narguments: 3\n", "not a table of names", "arguments"),
         ("model: [\n", "is not YAML", "correct"),
     ],
 )

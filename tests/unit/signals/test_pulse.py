@@ -6,13 +6,13 @@ import os
 import threading
 from pathlib import Path
 
-from holdfast.inside.observers.heartbeat import Pulse
+from holdfast.inside.observers.heartbeat import Heartbeat
 from holdfast.signals.pulse import COLLECTIVE, EVALUATING, LOADING, NAME, SAVING, parse, read_file, read_pulse, starting
 from holdfast.signals.run_folder import Recording, RunFolder
 
 
 def test_what_the_training_does_is_read_from_outside(tmp_path: Path) -> None:
-    pulse = Pulse()
+    pulse = Heartbeat()
     pulse.show_in(tmp_path)
     pulse.drawing()
     seen = read_pulse(Recording(0, 0, tmp_path))
@@ -24,7 +24,7 @@ def test_what_the_training_does_is_read_from_outside(tmp_path: Path) -> None:
 
 
 def test_phases_end_where_they_began(tmp_path: Path) -> None:
-    pulse = Pulse()
+    pulse = Heartbeat()
     pulse.show_in(tmp_path)
     with pulse.during(EVALUATING):
         with pulse.during(SAVING):
@@ -37,7 +37,7 @@ def test_phases_end_where_they_began(tmp_path: Path) -> None:
 
 
 def test_what_another_thread_loads_or_saves_is_no_phase_of_the_training(tmp_path: Path) -> None:
-    pulse = Pulse()
+    pulse = Heartbeat()
     pulse.show_in(tmp_path)
     before = pulse.enter(SAVING)
     other: list[int] = []
@@ -50,7 +50,7 @@ def test_what_another_thread_loads_or_saves_is_no_phase_of_the_training(tmp_path
 
 
 def test_the_longest_evaluation_is_kept(tmp_path: Path) -> None:
-    pulse = Pulse()
+    pulse = Heartbeat()
     pulse.show_in(tmp_path)
     pulse.evaluation_begins()
     pulse.seconds[5] -= 30.0
@@ -62,7 +62,7 @@ def test_the_longest_evaluation_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_process_that_has_not_stepped_yet_is_listed_and_moves_to_its_training(tmp_path: Path) -> None:
-    run, pulse = RunFolder(tmp_path), Pulse()
+    run, pulse = RunFolder(tmp_path), Heartbeat()
     pulse.drawing()
     pulse.show_start(run)
     assert [(one.pid, one.phase) for one in starting(run)] == [(os.getpid(), "drawing")]
@@ -74,7 +74,7 @@ def test_a_process_that_has_not_stepped_yet_is_listed_and_moves_to_its_training(
 
 
 def test_a_forked_child_leaves_the_parents_pulse_alone(tmp_path: Path) -> None:
-    pulse = Pulse()
+    pulse = Heartbeat()
     pulse.show_in(tmp_path)
     pulse.stepped(3)
     pulse.after_fork()

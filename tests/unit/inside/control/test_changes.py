@@ -45,7 +45,7 @@ def test_a_source_without_settings_is_said_and_nothing_breaks(tmp_path: Path) ->
     with holdfast.watch(name="run", folder=tmp_path) as run:
         run.resumed(tmp_path / "nowhere")
     (finding,) = [entry for entry in RunFolder.open(run.folder).journal if entry["kind"] == "finding"]
-    assert "no checkpoint or run" in finding["evidence"]["error"]
+    assert "not a checkpoint or run" in finding["evidence"]["error"]
 
 
 def test_rules_leave_the_name_of_the_run_alone(tmp_path: Path) -> None:
