@@ -32,7 +32,7 @@ from holdfast.diagnosis import confidence
 from holdfast.diagnosis.confidence import LIKELY, POSSIBLE, stated
 from holdfast.drills import faults
 from holdfast.drills.score import score
-from holdfast.drills.selection import At, planned
+from holdfast.drills.selection import At, plan_fault
 from holdfast.drills.trial import Training, run_trial
 
 Row = dict[str, Any]
@@ -77,7 +77,7 @@ def run_one(seed: int, kept: Path | None) -> Row:
         words=(sys.executable, str(script), str(one.seed)), name=one.task, environment=ENVIRONMENT, hang_after="4"
     )
     row: Row = {"seed": seed, "half": "score" if seed % 2 else "build", "fault": code, "draw": vars(one)}
-    plan = tuple(planned(code, "", one.seed, one.steps, At())) if code else ()
+    plan = tuple(plan_fault(code, "", one.seed, one.steps, At())) if code else ()
     try:
         trial = run_trial(training, plan, policy="observe", seed=one.seed, folder=folder / "trial", seconds=SECONDS)
         row |= {"exit": trial.exit_code, "seconds": round(trial.seconds, 1), "steps": trial.steps, "ended": trial.ended}
