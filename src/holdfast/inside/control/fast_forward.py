@@ -5,7 +5,8 @@ restored again, with the random generators, and training continues as if nothing
 
 A forward pass in training mode returns the output of an earlier batch of the same shape, and a loader without workers returns an
 earlier batch of the same size: nobody learns from them. Evaluations compute real metrics of the saved state, once for each input.
-A forward pass or a data set that draws random numbers on the host runs for real, so that the order of the data stays the same.
+A forward pass that draws random numbers on the host or counts in a module's attribute runs for real, and so does a data set that
+draws random numbers: the order of the data and the counters stay those of the script.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class FastForward:
         self._say(f"saved state {f'cannot be used ({self._why})' if self._why else 'not found'}; starting from scratch")
 
     def skips_backward(self) -> bool:
-        """Whether a backward pass can be left out; what reads the gradients then finds zeros where there were some.
+        """Whether the backward pass can be skipped; whoever reads the gradients finds zeros where there were some.
 
         Only with one optimizer: of several it is not known whose gradients a backward pass makes.
         """
@@ -125,13 +126,13 @@ class FastForward:
         return True
 
     def next_batch(self, iterator: Any) -> Any:
-        """The next batch of a training loader without workers, by its sampler alone where possible; None: draw it as usual."""
+        """The next batch of a training loader without workers, by its sampler alone where possible; None: draw it normally."""
         return self._drawn.next(iterator) if self._caches and torch.is_grad_enabled() else None
 
     def before(self, training: Training, optimizer: Optimizer) -> bool:
         """An update comes: leave it out. An optimizer that is new here brings its own part of the state.
 
-        False if all have come and what was kept still does not fit: the training then begins anew, here.
+        False if all have come and the saved state still does not fit: training starts from scratch, here.
         """
         if id(optimizer) not in self._seen:
             if self._seen:
@@ -184,11 +185,11 @@ class CachedOutputs:
     def __init__(self) -> None:
         self._models: list[nn.Module] = []
         self._outputs: dict[Any, tuple[list[Any], Any]] = {}
-        self._bytes, self._called, self._draws = 0, False, False
+        self._bytes, self._called, self._must_run = 0, False, False
 
     def stand_in_for(self, roots: list[nn.Module]) -> None:
         """Replace the forward pass of these models, or that of their children once a step has not called them."""
-        if self._called or self._draws:
+        if self._called or self._must_run:
             return
         models = [child for root in roots for child in root.children()] if self._models == roots else roots
         self.remove()
@@ -207,14 +208,14 @@ class CachedOutputs:
     def output(self, model: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What the forward pass returned for such an input, or returns now."""
         self._called = True
-        key = None if self._draws else _key(model, args, kwargs)
+        key = None if self._must_run else _key(model, args, kwargs)
         if key in self._outputs:
             leaves, structure = self._outputs[key]
             return pytree.tree_unflatten([_fresh(leaf) for leaf in leaves], structure)
-        before = _host_randomness()
+        before = _host_randomness(), _attributes(model)
         output = forward(*args, **kwargs)
-        if before != _host_randomness():
-            self._draws = True  # dropout on the host: which samples come next depends on it
+        if before != (_host_randomness(), _attributes(model)):
+            self._must_run = True  # dropout on the host decides which samples come next, a counter what the model does
         elif key is not None:
             self._keep(key, output)
         return output
@@ -244,6 +245,13 @@ class _Forward:
 
 def _key(model: nn.Module, args: Any, kwargs: Any) -> Any:
     """What an output depends on while the weights stay the same; in training mode only shapes matter. None if it is not known."""
+    try:
+        return _key_of(model, args, kwargs)
+    except Exception:  # noqa: BLE001 - an input of a rare kind: the forward pass runs
+        return None
+
+
+def _key_of(model: nn.Module, args: Any, kwargs: Any) -> Any:
     leaves, structure = pytree.tree_flatten((args, kwargs))
     parts: list[Any] = []
     for leaf in leaves:
@@ -267,6 +275,11 @@ def _checksum(tensor: torch.Tensor) -> tuple[float, float]:
 def _fresh(leaf: Any) -> Any:
     """A tensor of its own: the script may change it in place."""
     return leaf.detach().clone().requires_grad_(leaf.requires_grad) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _attributes(model: nn.Module) -> list[Any]:
+    """The plain attributes of all modules: no checkpoint holds them, so a forward pass that changes one has to run."""
+    return [(name, one) for module in model.modules() for name, one in vars(module).items() if isinstance(one, _PLAIN)]
 
 
 def _host_randomness() -> tuple[bytes, Any, Any]:

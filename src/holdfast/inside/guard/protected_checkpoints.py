@@ -39,7 +39,7 @@ class ProtectedCheckpoints:
         self._bad_destinations: set[str] = set()  # a buffer with NaN is about to be moved there
         self._watches_renames = False
         self._best: dict[str, int] = {}  # the best checkpoints of the earlier attempt, with the number of this attempt
-        self._unwanted: set[str] = set()  # files saved under a new name while fast-forwarding
+        self._unwanted: set[str] = set()  # files saved under a new name, or destinations of a buffer, while fast-forwarding
         self.num_skipped = 0  # saves while fast-forwarding
 
     def set_best_aside(self, folders: Iterable[Path], attempt: int) -> None:
@@ -47,12 +47,16 @@ class ProtectedCheckpoints:
         files = (file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.suffix in _SUFFIXES)
         self._best = {str(file): attempt for file in files if "best" in file.name.lower()}
 
-    def is_skipped(self, path: str) -> bool:
-        """Whether a save while fast-forwarding is skipped because it would replace a file. Others may be moved over one later."""
-        if Path(path).exists():
+    def is_skipped(self, path: str, kind: str) -> bool:
+        """Whether a save while fast-forwarding is skipped because it would replace a file. Others may be moved over one later.
+
+        A file that the script has opened itself is empty by now, and has to be written.
+        """
+        if kind == "path" and Path(path).exists():
             self.num_skipped += 1
             return True
-        self._unwanted.add(path)
+        if kind != "file":
+            self._unwanted.add(path)
         return False
 
     def before_overwrite(self, path: str) -> None:
@@ -117,8 +121,8 @@ class ProtectedCheckpoints:
         if isinstance(src, int) or isinstance(dst, int):
             return None
         source, destination = (whole_path(os.fsdecode(path)) for path in (src, dst))
-        if source in self._unwanted:
-            self._unwanted.discard(source)
+        if source in self._unwanted or destination in self._unwanted:
+            self._unwanted -= {source, destination}
             if Path(destination).exists():
                 self.num_skipped += 1
                 return ""

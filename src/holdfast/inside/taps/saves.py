@@ -125,7 +125,7 @@ class Saves:
         if target is None or get_worker_info() is not None:
             return None
         if self._protected is not None and self.fast_forwarding():
-            target.is_skipped = self._protected.is_skipped(target.path)
+            target.is_skipped = self._protected.is_skipped(target.path, target.kind)
             return target
         target.bad = bad_tensors(obj)
         if target.bad and self.checkpoint_log.guards(CODE):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -74,11 +75,25 @@ def two_optimizers(between: Between = lambda _step: None) -> list[Any]:
 
 
 class Counted(nn.Linear):
-    """Counts its forward passes."""
+    """Counts its forward passes, out of sight: a plain counter would be a reason to run them."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.passes = list[None]()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls = getattr(self, "calls", 0) + 1
+        self.passes.append(None)
         return super().forward(x)
+
+
+class Annealed(nn.Linear):
+    """Its output depends on how often it was called, which no checkpoint holds."""
+
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x) / self.calls
 
 
 class Split(nn.Module):
@@ -87,6 +102,18 @@ class Split(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body, self.head = nn.Sequential(Counted(4, 8), nn.BatchNorm1d(8)), nn.Linear(8, 1)
+
+
+def annealed(between: Between = lambda _step: None) -> list[Any]:
+    torch.manual_seed(0)
+    model = Annealed(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).pow(2).mean().backward()
+        optimizer.step()
+        between(step + 1)
+    return [*model.state_dict().values(), model.calls]
 
 
 def with_a_loader(between: Between = lambda _step: None, *, split: bool = False, seen: list[Any] | None = None) -> list[Any]:
@@ -110,7 +137,7 @@ def with_a_loader(between: Between = lambda _step: None, *, split: bool = False,
         with torch.no_grad():
             metrics.append(float(predict(data.tensors[0]).mean()))
     if seen is not None:
-        seen += [(model.body[0] if split else model[0]).calls, metrics]
+        seen += [len((model.body[0] if split else model[0]).passes), metrics]
     return [*model.state_dict().values(), *metrics[-1:]]
 
 
@@ -139,7 +166,7 @@ def _keep_now(folder: Path, step: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("loop", [one_optimizer, two_optimizers, with_a_loader, partial(with_a_loader, split=True)])
+@pytest.mark.parametrize("loop", [one_optimizer, two_optimizers, annealed, with_a_loader, partial(with_a_loader, split=True)])
 def test_it_ends_bit_for_bit_as_without_an_interruption(
     loop: Callable[..., list[Any]], tmp_path: Path, started_again: Callable[[], None]
 ) -> None:
@@ -207,6 +234,33 @@ def test_the_best_checkpoint_of_the_earlier_attempt_is_not_lost(
     assert torch.load(tmp_path / "best.attempt-1.pt")["step"] == 10
     assert torch.load(best)["step"] == KEPT_AT + 3 and torch.load(last)["step"] == STEPS
     assert sorted(path.name for path in tmp_path.glob("*.*")) == ["best.attempt-1.pt", "best.pt", "last.pt"]
+
+
+def test_files_that_the_script_opens_itself_and_buffers_that_it_writes_stay_whole(
+    tmp_path: Path, started_again: Callable[[], None]
+) -> None:
+    state = {"model": {"weight": torch.ones(3)}}
+
+    def save(step: int) -> None:
+        with (tmp_path / "opened.pt").open("wb") as file:
+            torch.save(state, file)
+        _atomic_save(state, tmp_path / "written.ckpt")
+        assert torch.load(tmp_path / "opened.pt")["model"] and torch.load(tmp_path / "written.ckpt")["model"], step
+
+    with holdfast.watch(folder=tmp_path, name="first", policy="heal"):
+        one_optimizer(lambda step: keep(tmp_path / "kept", step) or save(step))
+    started_again()
+    with holdfast.watch(folder=tmp_path, name="second", policy="heal"):
+        one_optimizer(save)
+
+
+def _atomic_save(checkpoint: Any, filepath: Path) -> None:
+    """As Lightning saves: into memory, to a file beside it, and over the old one in one go."""
+    buffer = io.BytesIO()
+    torch.save(checkpoint, buffer)
+    beside = filepath.with_suffix(".part")
+    beside.write_bytes(buffer.getvalue())
+    beside.replace(filepath)
 
 
 def test_killed_between_two_saves_with_the_newer_one_damaged_it_catches_up_from_the_one_before(
