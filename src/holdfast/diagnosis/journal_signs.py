@@ -27,7 +27,7 @@ def signs_of_journal(around: Iterable[Mapping[str, Any]], onset: int) -> dict[st
         found |= dict(_of_first_bad(row)) if "weights-sound" not in found and "weights-unsound" not in found else {}
         if evidence.get("input") == "finite" and norms and max(norms) < _ORDINARY * float(np.median(norms)):
             loss = f"loss {losses[-1]:.3g}, " if losses else ""
-            found["was-as-usual"] = f"the batch was finite, and the step before as usual ({loss}gradient norm {norms[-1]:.3g})"
+            found["was-as-usual"] = f"the batch was finite, and the step before was normal ({loss}gradient norm {norms[-1]:.3g})"
     return found
 
 

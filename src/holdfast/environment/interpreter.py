@@ -26,7 +26,7 @@ def find_program(name: str, environment: Mapping[str, str] = os.environ) -> str 
 def with_own_python(words: Sequence[str]) -> list[str]:
     """The command with that Python in front; any other command as it is.
 
-    The whole path stands there: a Python that is called by its name alone looks itself up on PATH.
+    With its whole path: a Python that is called by name alone looks itself up on PATH.
     """
     if not words or not _OF_PYTHON.fullmatch(words[0]) or (path := find_program(words[0])) in (None, shutil.which(words[0])):
         return list(words)

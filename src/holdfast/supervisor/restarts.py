@@ -271,7 +271,8 @@ def _shown(origin: Origin) -> str:
     if path is None:
         return "the beginning: no clean checkpoint was saved"
     at = f" (step {step:,})" if step is not None else ""
-    return f"{path.name}{at}"
+    own = origin.kept_step if origin.path is not None else None
+    return f"{path.name}{at}" + (f" if the script loads it, else from Holdfast's own (step {own:,})" if own else "")
 
 
 def workers_of(run: RunFolder) -> int | None:

@@ -46,7 +46,7 @@ def no_access(error: OSError, where: str = "") -> Trouble:
 
 
 def missing_ranks(pattern: str, names: Iterable[str]) -> list[str]:
-    """Ranks whose file is not there. They are numbered from zero: one below the highest was not written, or was left out."""
+    """Ranks whose file is not there. They are numbered from zero: one below the highest was not written, or not copied."""
     ranks = {int(match[1]) for name in names if (match := re.search(pattern, name))}
     return [f"rank {rank}" for rank in range(max(ranks, default=0)) if rank not in ranks]
 

@@ -119,7 +119,7 @@ def find_checkpoints(folder: Path, *, unfinished: bool = False) -> list[Path]:
 def search(
     folder: Path, *, unfinished: bool = False, most: int = MOST_ENTRIES, deepest: int = DEEPEST, ends: float = math.inf
 ) -> Found:
-    """As `find_checkpoints`, but says whether it had to end early: at `ends`, on the clock. What cannot be read is left out.
+    """As `find_checkpoints`, but says whether it had to end early: at `ends`, on the clock. What cannot be read is skipped.
 
     Links are followed last, and lead nowhere twice: `runs/latest` does not list a run again.
     """

@@ -56,7 +56,7 @@ def side_from_yaml(path: Path) -> Side:
 
 
 def build(text: str, arguments: Mapping[str, Any]) -> nn.Module:
-    """The model: built without memory for its weights where that works, else as usual."""
+    """The model: built without memory for its weights where that works, else normally."""
     import torch
     from torch import nn
 

@@ -24,7 +24,7 @@ def recognise(listing: Listing, named: str | None) -> float | None:
 
 
 def read(listing: Listing, named: str | None) -> TableSet:
-    """One part for each file. Numbers of a `ClassLabel` are told by their names."""
+    """One part for each file. The numbers of a `ClassLabel` become their names."""
     files = [named] if named else listing.with_suffix(*_ENDINGS)
     parts = [Part(split_named(file), file, partial(_chunks, listing.root / file)) for file in files]
     data = TableSet("arrow", listing.root, listing, parts)

@@ -164,7 +164,7 @@ class FastForward:
         self._put_back(randomness=self._alone)  # what is on disk is rank 0's; the others have drawn as before on the way here
         HEARTBEAT.enter(TRAINING)
         skipped = self.protected.num_skipped if self.protected is not None else 0
-        left = f"; {skipped} saves over earlier checkpoints were skipped" if skipped else ""
+        left = f"; skipped {skipped} save{'s' * (skipped > 1)} over earlier checkpoints" if skipped else ""
         self._say(f"training continues at step {self.to:,}{left}")
         return True
 
