@@ -65,15 +65,12 @@ def from_parts(parts: Mapping[str, Any]) -> tuple[Tree, list[torch.Tensor]]:
             hosts.append(tensor)
         return seen[key]
 
-    if "models" in parts.get("weights", {}) and "models_apart" not in training:  # format 1
-        content = {**training, **parts["weights"]}
-    else:
-        content = {name: value for name, value in training.items() if not name.endswith(("_apart", "own_parameters"))}
-        content["models"] = _joined("weights", parts, training["models_apart"])
-        content["averages"] = _joined("averages", parts, training["averages_apart"])
-        own = zip(training["optimizers"], training["own_parameters"], strict=True)
-        content["optimizers"] = [_optimizer_tree(state, parameters) for state, parameters in own]
-        content["scalers"] = [{"state": state} for state in training["scalers"]]
+    content = {name: value for name, value in training.items() if not name.endswith(("_apart", "own_parameters"))}
+    content["models"] = _joined("weights", parts, training["models_apart"])
+    content["averages"] = _joined("averages", parts, training["averages_apart"])
+    own = zip(training["optimizers"], training["own_parameters"], strict=True)
+    content["optimizers"] = [_optimizer_tree(state, parameters) for state, parameters in own]
+    content["scalers"] = [{"state": state} for state in training["scalers"]]
     randomness = content.pop("randomness", None)  # generator states are set, not copied
     return {**flatten(content, keep), "randomness": randomness}, hosts
 
