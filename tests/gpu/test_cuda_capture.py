@@ -84,7 +84,8 @@ def test_each_gradient_kind_is_read_right_by_the_kernel(dtype: torch.dtype) -> N
     tensors = [torch.randn(n, device="cuda").to(dtype) for n in (1, 3, 1000, 65536, 65537, 1_000_003)]
     tensors.append(torch.randn(4, 8, 5, 5, device="cuda").to(dtype).to(memory_format=torch.channels_last))
     tensors.append(torch.randn(4097, device="cuda").to(dtype)[1:])  # not aligned
-    tensors[2][7], tensors[5][999_999] = math.nan, -math.inf
+    tensors += [torch.randn(17, device="cuda").to(dtype) for _ in range(1000)]  # more than one launch takes
+    tensors[2][7], tensors[5][999_999], tensors[900][3] = math.nan, -math.inf, math.nan
     assert can_be_read_by_kernel(tensors)
     kernel = GradientKernel(tensors, torch.device("cuda", 0))
     assert kernel.fits(tensors)

@@ -63,7 +63,7 @@ def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
 @pytest.mark.parametrize("scaler", [True, False])
 def test_a_snapshot_holds_the_state_of_its_step_while_the_training_runs_on(fused: bool, scaler: bool) -> None:
     loop, side = Loop(fused=fused, scaler=scaler), helper()
-    snapshots = Snapshots(lambda: loop.state, memory_limit=8 << 30, run_later=side.later)
+    snapshots = Snapshots(lambda: loop.state, memory_limit=8 << 30, run_later=side.submit)
     for number in range(5):
         loop.step(number)
     for number in range(5, 50, 5):
@@ -80,7 +80,7 @@ def test_a_snapshot_holds_the_state_of_its_step_while_the_training_runs_on(fused
 
 def test_nothing_waits_for_the_gpu() -> None:
     loop, side = Loop(average=False), helper()
-    snapshots = Snapshots(lambda: loop.state, memory_limit=8 << 30, run_later=side.later)
+    snapshots = Snapshots(lambda: loop.state, memory_limit=8 << 30, run_later=side.submit)
     for number in range(3):
         loop.step(number)
     for number in range(3):
@@ -103,7 +103,7 @@ def test_a_restored_training_goes_on_bit_for_bit(monkeypatch: pytest.MonkeyPatch
     torch.use_deterministic_algorithms(True)
     try:
         loop, side = Loop(scaler=True), helper()
-        snapshots = Snapshots(lambda: loop.state, memory_limit=8 << 30, run_later=side.later)
+        snapshots = Snapshots(lambda: loop.state, memory_limit=8 << 30, run_later=side.submit)
         for number in range(20):
             loop.step(number)
         snapshots.take(20)

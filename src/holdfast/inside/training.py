@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # loaded under a policy that acts
 
 _WRITE_EVERY = 0.05  # seconds; the rows of shorter steps wait so long for each other
 _UNWRITTEN_AT_MOST = 64
-_MEMORY_EVERY, _GPU_MEMORY_EVERY = 0.02, 0.1  # seconds; between two readings memory is missing, not repeated
+_MEMORY_EVERY = 0.1  # seconds; and after an evaluation
 Optimizer = torch.optim.Optimizer
 
 
@@ -75,7 +75,7 @@ class Training(Members):
         self._zero_grad_check = ZeroGradCheck()
         self._sampled_cost, self._sampling_cost = 0.0, 0.0
         self._ended_at: float | None = None
-        self._memory_at = self._gpu_memory_at = 0.0
+        self._memory_at = 0.0
         self._workers_rss: int | None = None
         self._written_at = 0.0
         self._writing = threading.Lock()
@@ -375,7 +375,7 @@ class Training(Members):
             seconds, waited, samples, int(skipped), MISSING, MISSING_INT, MISSING_INT, self.memory.latest, MISSING_INT,
             MISSING_INT if workers is None else workers, MISSING_INT, self._backwards, clip_norm, cost,
         ]  # fmt: skip
-        if now - self._memory_at > _MEMORY_EVERY:
+        if now - self._memory_at > _MEMORY_EVERY or self.evaluated:
             self._read_memory(row, now)
         self._clip_norm, self._ended_at, self.evaluated, self._sampled_cost, self.cost = None, now, 0.0, 0.0, 0.0
         self.step += 1
@@ -384,8 +384,7 @@ class Training(Members):
     def _read_memory(self, row: list[float | int], now: float) -> None:
         self._memory_at = now
         row[at.HOST_RSS] = self.memory.read()
-        if self.reader is not None and now - self._gpu_memory_at > _GPU_MEMORY_EVERY:
-            self._gpu_memory_at = now
+        if self.reader is not None:
             row[at.GPU_ALLOCATED], row[at.GPU_RESERVED], row[at.GPU_PEAK] = gpu_memory(self.reader.device)
 
     def _module_times(self) -> list[ModuleTime]:

@@ -1,15 +1,14 @@
 """All gradients on a GPU, read once in one kernel: sum of squares, largest value and non-finite count of each tensor.
 
 Where torch cannot compile the kernel (older than 2.9), the multi-tensor norm does the same work in more launches and without the
-counts. The addresses of the gradients may change from step to step; the lists of the last steps stay on the device, so that one
-that comes again, as it mostly does, is not sent again.
+counts. The addresses of the gradients change from step to step; they are part of the kernel's arguments.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,24 +19,8 @@ from holdfast.state.host_copy import pinned_zeros
 
 _CHUNK = 65536
 _THREADS = 512
-_TABLES = 8
+_AT_ONCE = 480  # tensors; their addresses and the other arguments fit into the 4096 bytes that a kernel takes
 _KINDS = (torch.float32, torch.bfloat16, torch.float16)
-
-
-class _Table:
-    """A list of addresses, on the host and on the device."""
-
-    def __init__(self, count: int, device: torch.device) -> None:
-        self._pinned, self.on_device = pinned_zeros(count, torch.int64), torch.empty(count, dtype=torch.int64, device=device)
-        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-
-    def send(self, addresses: bytes) -> None:
-        """Copy addresses to the device; the copy of others, some steps ago, is waited for if need be."""
-        if not self._event.query():  # type: ignore[no-untyped-call]
-            self._event.synchronize()
-        self._pinned.numpy()[:] = np.frombuffer(addresses, np.int64)
-        self.on_device.copy_(self._pinned, non_blocking=True)
-        self._event.record(torch.cuda.current_stream(self.on_device.device))
 
 
 class GradientKernel:
@@ -51,36 +34,46 @@ class GradientKernel:
         self._kinds = np.array([_KINDS.index(dtype) for dtype in self._dtypes], np.int32)
         chunks = [-(-tensor.numel() // _CHUNK) for tensor in tensors]
         pairs = [number for n, several in enumerate(chunks) for chunk in range(several) for number in (n, chunk)]
-        self._blocks = sum(chunks)
         fixed = [self._sizes, self._kinds, np.array(pairs, np.int32)]
         self._fixed = [torch.from_numpy(values).pin_memory().to(device, non_blocking=True) for values in fixed]
         self._fixed.append(torch.zeros(1, dtype=torch.int32, device=device))
         self.out = torch.zeros(3 * self.count, dtype=torch.float32, device=device)  # made 0 again by who takes the numbers
         self.is_read = False  # whether numbers are in it, or will be
-        self._table = pointer()
         self.sending = ctypes.create_string_buffer(SENDING.size)
-        arguments = self._table, *map(pointer, self._fixed), ctypes.c_int(_CHUNK), self.sending
-        self._kernel = Kernel("read_gradients", device, _THREADS, *arguments)
-        self._free = [_Table(self.count, device) for _ in range(_TABLES)]
-        self._tables: dict[bytes, _Table] = {}
-        self._here = bytearray(8 * self.count)
-        self._addresses = b""
+        self._only_reading = ctypes.create_string_buffer(SENDING.size)
+        for sending in (self.sending, self._only_reading):
+            SENDING.pack_into(sending, 0, self.out.data_ptr(), *[0] * 12, 0, self.count, 0, 0, 0)
+        several = bytearray(8 * -(-self.count // _AT_ONCE) * _AT_ONCE)
+        self._addresses = memoryview(several)[: 8 * self.count]
+        self._launches = list(self._prepare(chunks, several))
+
+    def _prepare(self, chunks: list[int], addresses: bytearray) -> Iterator[tuple[Kernel, int]]:
+        """A kernel and its number of blocks for each part of the list of addresses; the last one sends the numbers."""
+        sizes, kinds, where, ended = self._fixed
+        before = 0
+        for first in range(0, self.count, _AT_ONCE):
+            blocks, is_last = sum(chunks[first : first + _AT_ONCE]), first + _AT_ONCE >= self.count
+            part = (ctypes.c_char * (8 * _AT_ONCE)).from_buffer(addresses, 8 * first)
+            from_here = ctypes.c_void_p(where.data_ptr() + 8 * before)
+            sending = self.sending if is_last else self._only_reading
+            arguments = part, pointer(sizes), pointer(kinds), from_here, pointer(ended), ctypes.c_int(_CHUNK), sending
+            yield Kernel("read_gradients", self.device, _THREADS, *arguments), blocks
+            before += blocks
 
     def finds(self, parameters: list[torch.Tensor]) -> bool:
         """Whether all these parameters have gradients of the sizes and kinds it was made for: the quick way to `fits`."""
-        found = quick_addresses(parameters, self._gpu, self._sizes, self._kinds, self._here)
-        if found:
-            self._addresses = bytes(self._here)
-        return found
+        return quick_addresses(parameters, self._gpu, self._sizes, self._kinds, self._addresses)
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether these tensors are of the sizes and kinds it was made for, and none has gaps."""
-        self._addresses = np.array([tensor.data_ptr() for tensor in tensors], np.int64).tobytes()
-        return (
+        fits = (
             [tensor.numel() for tensor in tensors] == self._sizes.tolist()
             and [tensor.dtype for tensor in tensors] == self._dtypes
             and all([tensor.is_contiguous() or _dense(tensor) for tensor in tensors])  # noqa: C419 - a generator costs twice
         )
+        if fits:
+            self._addresses[:] = np.array([tensor.data_ptr() for tensor in tensors], np.int64).tobytes()
+        return fits
 
     def read(self) -> None:
         """Start to read the tensors that were found last; the numbers wait in `out`."""
@@ -90,16 +83,11 @@ class GradientKernel:
 
     def launch(self) -> None:
         """Start to read the tensors that were found last, and do with the numbers what `sending` says."""
-        table = self._tables.get(self._addresses)
-        if table is None:
-            table = self._free.pop() if self._free else self._tables.pop(next(iter(self._tables)))
-            table.send(self._addresses)
-            self._tables[self._addresses] = table
         if self.is_read:  # for a step that raised
             self.out.zero_()
         self.is_read = False
-        self._table.value = table.on_device.data_ptr()
-        self._kernel.launch(self._blocks)
+        for kernel, blocks in self._launches:
+            kernel.launch(blocks)
 
 
 def can_be_read_by_kernel(tensors: Sequence[torch.Tensor]) -> bool:
@@ -191,15 +179,16 @@ __device__ void send(const Sending &s) {
 
 // One block reads one chunk of one tensor. where: [tensor, chunk] pairs; kinds: 0 float, 1 bf16, 2 fp16. The block that ends last
 // sends the row, if that is wanted.
-extern "C" __global__ void read_gradients(const unsigned long long *addresses, const long long *sizes, const int *kinds,
-                                          const int *where, unsigned *ended, int chunk, Sending s) {
+struct Addresses { unsigned long long of[AT_ONCE]; };
+extern "C" __global__ void read_gradients(const Addresses addresses, const long long *sizes, const int *kinds, const int *where,
+                                          unsigned *ended, int chunk, Sending s) {
   float *out = s.out;
   int tensors = s.tensors;
   int tensor = where[2 * blockIdx.x];
   long long begin = (long long)where[2 * blockIdx.x + 1] * chunk;
   long long left = sizes[tensor] - begin;
   int count = (int)(left < chunk ? left : chunk);
-  unsigned long long address = addresses[tensor];
+  unsigned long long address = addresses.of[tensor % AT_ONCE];
   Totals t = {0.0f, 0.0f, 0.0f};
   int kind = kinds[tensor];
   if (kind == 0) {
@@ -343,7 +332,7 @@ def _function(name: str, index: int) -> Any:
     if found is None:
         if index not in _modules:
             with torch.cuda.device(index):
-                _modules[index] = torch.cuda._compile_kernel(SOURCE, "read_gradients")
+                _modules[index] = torch.cuda._compile_kernel(SOURCE.replace("AT_ONCE", str(_AT_ONCE)), "read_gradients")
         found = ctypes.c_void_p()
         with torch.cuda.device(index):
             error = _driver().cuModuleGetFunction(ctypes.byref(found), _modules[index].module, name.encode())

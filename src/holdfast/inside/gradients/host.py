@@ -153,6 +153,6 @@ def quick_norm(parameters: list[Any]) -> float | None:
     return math.sqrt(squares) if squares is not None and squares >= 0.0 else squares
 
 
-def quick_addresses(parameters: list[Any], gpu: int, sizes: Any, kinds: Any, addresses: bytearray) -> bool:
+def quick_addresses(parameters: list[Any], gpu: int, sizes: Any, kinds: Any, addresses: Any) -> bool:
     """Write down where the gradients of all these parameters lie; False unless all are there, of these sizes and kinds."""
     return bool(_addresses(parameters, _Tensor, _TABLE, gpu, sizes, kinds, addresses))

@@ -6,7 +6,7 @@ They are kept after each good step and restored when an update is skipped. On a 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 
 import torch
@@ -14,6 +14,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from holdfast.inside.gradients.cuda import Kernel, can_compile, pointer
+
+_LOOK_EVERY = 32  # steps, whether the layers have other buffers
 
 
 class RunningStatistics:
@@ -54,11 +56,9 @@ class RunningStatistics:
 
     def keep_unless(self, flag: torch.Tensor) -> None:
         """On a GPU: keep the statistics if the flag is 0, restore them if it is 1, without a synchronisation."""
-        buffers = self._buffers()
-        if self._on_device is not None and self._on_device.fits(buffers):
-            self._on_device.keep_unless(flag)
+        if self._on_device is not None and self._on_device.keep_unless(flag, self._buffers):
             return
-        self._on_device = None
+        self._on_device, buffers = None, self._buffers()
         buffers = [buffer for buffer in buffers if buffer.is_floating_point() or buffer.dtype is torch.int64]
         if not buffers or any(buffer.device != flag.device for buffer in buffers):
             return
@@ -81,9 +81,13 @@ class RunningStatistics:
 
 
 class _DeviceCopy:
-    """Buffers on a GPU and their kept copy, handled by one kernel; its first launch keeps the buffers unconditionally."""
+    """Buffers on a GPU and their kept copy, handled by one kernel; its first launch keeps the buffers unconditionally.
+
+    It holds the memory that it writes to, so that it may look only now and then whether the layers still use it.
+    """
 
     def __init__(self, buffers: list[torch.Tensor], device: torch.device) -> None:
+        self._held, self._calls = [buffer.untyped_storage() for buffer in buffers], 0
         self._addresses = [buffer.data_ptr() for buffer in buffers]
         words = [buffer.nbytes // 4 for buffer in buffers]
         offsets = list(accumulate(words, initial=0))[:-1]
@@ -95,14 +99,14 @@ class _DeviceCopy:
         self._kernel = Kernel("keep_unless", device, 256, *map(pointer, self._tables), self._flag)
         self._kernel.launch(len(words))
 
-    def fits(self, buffers: list[torch.Tensor]) -> bool:
-        """Whether these are the buffers that are kept."""
-        return [buffer.data_ptr() for buffer in buffers] == self._addresses
-
-    def keep_unless(self, flag: torch.Tensor) -> None:
-        """Keep the buffers, or restore them if the flag is set."""
+    def keep_unless(self, flag: torch.Tensor, buffers: Callable[[], list[torch.Tensor]]) -> bool:
+        """Keep the buffers, or restore them if the flag is set; False if the layers have other buffers by now."""
+        self._calls += 1
+        if self._calls % _LOOK_EVERY == 0 and [buffer.data_ptr() for buffer in buffers()] != self._addresses:
+            return False
         self._flag.value = flag.data_ptr()
         self._kernel.launch(len(self._addresses))
+        return True
 
 
 def _is_whole_words(buffer: torch.Tensor) -> bool:

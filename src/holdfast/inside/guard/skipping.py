@@ -61,7 +61,7 @@ def supports_skip_flag(optimizer: Optimizer) -> bool:
     """
     if not getattr(optimizer, "_step_supports_amp_scaling", False) or not optimizer.state:
         return False
-    return all(group.get("fused") for group in optimizer.param_groups)
+    return all([group.get("fused") for group in optimizer.param_groups])  # noqa: C419 - on the way of every step
 
 
 _WARM_UP = 50  # norms before a limit applies

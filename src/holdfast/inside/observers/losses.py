@@ -24,6 +24,7 @@ class Losses:
         self.calls = 0  # of `backward`, in total
         self._on_host: float | None = None
         self._on_device: list[torch.Tensor] = []
+        self._were_on_device = False  # at the last step
         self._is_complete = False  # the next `backward` starts a new sum
         self._scaled: weakref.ref[torch.Tensor] | None = None
         self._unscaled: torch.Tensor | None = None
@@ -37,11 +38,12 @@ class Losses:
     def note(self, tensors: Any) -> None:
         """Add what `backward` was called on: a scalar, or several."""
         if self._is_complete:
+            self._were_on_device = bool(self._on_device)
             self.count, self._on_host, self._is_complete = 0, None, False
             self._on_device.clear()
         self.count += 1
         self.calls += 1
-        if self._scaled is None and (value := quick_value(tensors)) is not None:  # the common case
+        if self._scaled is None and not self._were_on_device and (value := quick_value(tensors)) is not None:  # the common case
             self._on_host = value if self._on_host is None else value + self._on_host
             return
         for tensor in tensors if isinstance(tensors, (tuple, list)) else (tensors,):
