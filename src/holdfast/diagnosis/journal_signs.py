@@ -11,6 +11,11 @@ import numpy as np
 Sign = tuple[str, str]
 _ORDINARY = 10.0  # times the usual gradient norm, that single steps reach without harm
 _BEYOND = re.compile(r"(\d+) of (\d+) are beyond the")  # if most are, they are no labels: an index of samples, token ids
+_OPERATIONS: dict[str, tuple[str, ...]] = {
+    "log-of-zero": ("operation-log", "zero-in-log", "it was given zero or less"),
+    "division-by-zero": ("operation-division", "zero-divisor", "its divisor was zero"),
+    "overflow": ("half-overflow",),
+}
 _SOON = 16  # steps: of bad updates that follow each other only some are told
 
 
@@ -66,6 +71,11 @@ def _of_variables(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "half-precision", "parts of the model compute in float16, which ends at 65504"
     if evidence.get("input_max"):
         yield "beyond-half", f"a variable of the loop holds values up to {float(evidence['input_max']):.3g}"
+    if operation := evidence.get("operation"):
+        sign, *given = _OPERATIONS.get(str(evidence.get("operation_why")), ("operation-other",))
+        yield sign, f"the first value that is not finite came from `{operation}`"
+        if given:
+            yield given[0], given[1]
     words = str(evidence.get("labels") or "")
     counted = _BEYOND.search(words)
     if words and (counted is None or 2 * int(counted[1]) <= int(counted[2])):

@@ -156,7 +156,7 @@ class Training(Members):
                 metrics.lr = rate
             else:
                 metrics.add("lr", rate)
-        self._backwards = self.losses.count
+        self._backwards, metrics.evidence = self.losses.count, self.losses.evidence
         if not self._zero_grad_check.is_decided:
             self._zero_grad_check.before(
                 parameters, self.losses.calls, clipped=self._clip_norm is not None, scaled=scaler is not None

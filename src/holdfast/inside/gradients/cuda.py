@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from holdfast.inside.gradients.host import is_plain, quick_addresses
-from holdfast.state.host_copy import pinned_zeros
 
 _CHUNK = 65536
 _THREADS = 512

@@ -41,6 +41,7 @@ class StepMetrics:
     found_inf: float | None = None
     update_ratio: float | None = None
     untrained: tuple[Change, ...] = ()
+    evidence: dict[str, Any] | None = None  # what a loss that is not finite was computed from
 
     def __init__(self, reader: DeviceReader | None) -> None:
         self.reader = reader  # who brings the numbers that lie on a device, if there are some

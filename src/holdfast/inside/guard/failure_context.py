@@ -135,7 +135,7 @@ def variable_evidence(models: Iterable[nn.Module] = ()) -> dict[str, Any]:
     data = [(place, tensor) for place, tensor in tensors if _is_data(tensor) and id(tensor) not in gradients]
     for place, tensor in data:
         fields = non_finite_fields(tensor)
-        if fields and not _is_mask(tensor):
+        if fields and not is_mask(tensor):
             evidence["input"] = f"{place}: {fields[0]}"
             break
     else:
@@ -182,7 +182,7 @@ def _is_data(tensor: torch.Tensor) -> bool:
     return tensor.grad_fn is None and not tensor.requires_grad and tensor.dim() > 0
 
 
-def _is_mask(tensor: torch.Tensor) -> bool:
+def is_mask(tensor: torch.Tensor) -> bool:
     """Whether it holds nothing but 0, 1 and minus infinity, as attention masks do."""
     return bool(((tensor == 0) | (tensor == 1) | (tensor == float("-inf"))).all())
 

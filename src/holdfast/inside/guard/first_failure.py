@@ -34,7 +34,7 @@ class FirstFailure:
         loss, stats, norm = metrics.loss, metrics.stats, metrics.norm
         bad_loss = loss is not None and not math.isfinite(loss)
         bad_gradient = stats.non_finite > 0 if stats is not None else norm is not None and not math.isfinite(norm)
-        if metrics.scale is not None or not (bad_loss or bad_gradient):
+        if not (bad_loss or (bad_gradient and metrics.scale is None)):  # that a scaler skips bad gradients is ordinary
             return
         self._is_reported = True
         self._report(step, metrics, "non-finite-loss" if bad_loss else "non-finite-gradient", at_once=at_once)

@@ -88,7 +88,10 @@ class Report:
             evidence.update(self._parameter_evidence(metrics))
             evidence.update(context.batch_evidence(step, save=save))
             evidence.update(context.weight_evidence() if at_once else {})
-        if at_once and not _is_bad_input(evidence):
+        if metrics.evidence is not None:
+            known = {"input": evidence.get("input")} if _is_bad_input(evidence) else {}
+            evidence.update({**metrics.evidence, **known})
+        elif at_once and not _is_bad_input(evidence):
             with contextlib.suppress(Exception):
                 variables = variable_evidence(context.models())
                 if metrics.loss is not None and math.isfinite(metrics.loss) and variables.get("input") != "finite":

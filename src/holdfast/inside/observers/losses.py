@@ -6,6 +6,7 @@ sum. Losses on a GPU stay there: only detached scalars are kept.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from holdfast.inside.gradients.host import quick_value
 
 _MAX_KEPT = 256
+_MAX_INSPECTED = 8  # bad losses, for each thread
 
 
 class Losses:
@@ -28,6 +30,8 @@ class Losses:
         self._is_complete = False  # the next `backward` starts a new sum
         self._scaled: weakref.ref[torch.Tensor] | None = None
         self._unscaled: torch.Tensor | None = None
+        self.evidence: dict[str, Any] | None = None  # of the first loss since the last step that was not finite, on the host
+        self._inspected = 0
         self._scale: torch.Tensor | None = None
 
     def note_scaling(self, scaled: Any, unscaled: Any, scale: torch.Tensor | None) -> None:
@@ -39,16 +43,18 @@ class Losses:
         """Add what `backward` was called on: a scalar, or several."""
         if self._is_complete:
             self._were_on_device = bool(self._on_device)
-            self.count, self._on_host, self._is_complete = 0, None, False
+            self.count, self._on_host, self._is_complete, self.evidence = 0, None, False, None
             self._on_device.clear()
         self.count += 1
         self.calls += 1
         if self._scaled is None and not self._were_on_device and (value := quick_value(tensors)) is not None:  # the common case
             self._on_host = value if self._on_host is None else value + self._on_host
+            if value - value != 0.0:  # 0.0, unless it is not finite
+                self._inspect(tensors)
             return
         for tensor in tensors if isinstance(tensors, (tuple, list)) else (tensors,):
             if isinstance(tensor, torch.Tensor) and tensor.numel() == 1:  # it may also be a GradientEdge
-                self._add(tensor if self._scaled is None else self._unscale(tensor))
+                self._add(tensor if self._scaled is None else self._unscale(tensor), tensor)
 
     def end_step(self) -> None:
         """An optimizer has stepped: the next `backward` starts a new sum, and may come without a scaler."""
@@ -75,9 +81,21 @@ class Losses:
             return tensor.detach() / self._scale.to(tensor.device, non_blocking=True)
         return tensor
 
-    def _add(self, loss: torch.Tensor) -> None:
+    def _inspect(self, loss: Any) -> None:
+        """Look at what a bad loss was computed from, before the backward pass frees it."""
+        if self.evidence is None and self._inspected < _MAX_INSPECTED:
+            from holdfast.inside.guard.bad_loss import bad_loss_evidence  # waits until it is needed
+
+            self._inspected += 1
+            with contextlib.suppress(Exception):  # the finding is written without what cannot be determined
+                self.evidence = bad_loss_evidence(loss)
+
+    def _add(self, loss: torch.Tensor, given: torch.Tensor) -> None:
         if loss.is_cpu:
-            self._on_host = loss.item() + (self._on_host or 0.0)
+            value = loss.item()
+            self._on_host = value + (self._on_host or 0.0)
+            if value - value != 0.0:
+                self._inspect(given)
             return
         if len(self._on_device) >= _MAX_KEPT:
             self._on_device = [torch.stack(self._on_device).sum()]
