@@ -47,6 +47,7 @@ FAMILIES = {
 }
 FAMILY = {code: family for family, codes in FAMILIES.items() for code in codes.split()}
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HOLDFAST_SAVE_EVERY": "0.3"}
+ROSE = 1.04  # the held-out loss, since its best: then overfitting is no false alarm
 CLEARLY, BAR = 0.8, {"likely": LIKELY, "possible": POSSIBLE}
 SECONDS = 150.0
 CALIBRATION, EDGES = (
@@ -135,7 +136,13 @@ def interval(count: int, whole: int) -> str:
 
 
 def alarms(row: Row) -> list[str]:
-    return sorted({code for code, severity in row["raised"] if severity != "info"})
+    """What was raised above info and is not true of a healthy training.
+
+    True are overfitting where the held-out loss of its own states rose, and computing on the CPU, since GPUs are hidden.
+    """
+    losses = row.get("losses") or [0.0]
+    true = {"computing-on-cpu", *(["overfitting"] if losses[-1] > ROSE * min(losses) else [])}
+    return sorted({code for code, severity in row["raised"] if severity != "info"} - true)
 
 
 def there(row: Row) -> bool:

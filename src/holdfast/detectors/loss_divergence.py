@@ -65,7 +65,7 @@ def _against(
     normal, level = usual(past[-active_after:]), middle(now)
     _, first = signals.first("loss", _BEGINNING)
     first = first[np.isfinite(first)]
-    early = middle(first) if len(first) else normal.value
+    early = float(np.quantile(first, 0.75)) if len(first) else normal.value  # of small batches one in two may be learned already
     fall = early - normal.value
     learned = fall > max(3 * normal.noise, 0.1 * abs(normal.value))
     top = float(_since_learned(block_medians(past, sustained), normal, fall if learned else 0.0, early).max())
