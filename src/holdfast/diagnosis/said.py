@@ -34,7 +34,10 @@ def _of_reflex(finding: Finding) -> str:
     found = finding.evidence
     batch = found.get("batch") if isinstance(found.get("batch"), Mapping) else {}
     samples = list(batch.get("bad_samples") or ())[:5] if batch else []
-    parts = [f"at step {finding.step:,}, first in {found['parameter']}", f"input {found['input']}" if found.get("input") else ""]
+    first = (
+        f": the first NaN or Inf came from `{found['operation']}`" if "operation" in found else f", first in {found['parameter']}"
+    )
+    parts = [f"at step {finding.step:,}{first}", f"input {found['input']}" if found.get("input", "unknown") != "unknown" else ""]
     parts += [f"bad samples of the data set: {', '.join(map(str, samples))}" if samples else ""]
     return "; ".join(filter(None, parts))
 
