@@ -18,7 +18,7 @@ from holdfast.signals.view import Column
 _BESIDE = {
     "parameters": PARAMETER_COLUMNS,
     "untrained": UNTRAINED_COLUMNS,
-    "loader": ("step", "worker", "persistent", "pinned"),
+    "loader": ("step", "worker", "queue", "persistent", "pinned"),
     "evaluations": ("step",),
     "inputs": INPUT_COLUMNS,
 }
@@ -57,6 +57,8 @@ class RunFollower:
             view.add_untrained(*(row[name] for name in UNTRAINED_COLUMNS))
         for row in self._beside["loader"].before(view.step):
             view.workers = max(view.workers, row["worker"] + 1)
+            if row["worker"] == 0 and row["queue"] >= 0:
+                view.ready.append(row["queue"])
             view.persistent, view.pinned = (row[name] == 1 if row[name] in (0, 1) else None for name in ("persistent", "pinned"))
         for row in self._beside["evaluations"].before(view.step):
             if not view.evaluated or view.evaluated[-1] != row["step"]:

@@ -180,6 +180,12 @@ def test_one_slow_worker_is_told_from_all_of_them() -> None:
     one.workers = 4
     found = slow_loading(one)
     assert found is not None and found.evidence["slow_worker"] == 2
+    one.ready.extend([6, 5, 6])  # what the other three have made ahead
+    found = slow_loading(one)
+    assert found is not None and found.evidence["slow_worker"] == 2
+    one.ready.extend([0] * 6)  # all are equally slow and in step: the first of each round is waited for, nobody is ahead
+    found = slow_loading(one)
+    assert found is not None and "slow_worker" not in found.evidence
     every = view(data_seconds=RANDOM.uniform(0.01, 0.05, 512), step_seconds=0.06, epoch=0)
     every.workers = 4
     found = slow_loading(every)

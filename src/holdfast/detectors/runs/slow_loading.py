@@ -32,7 +32,8 @@ def slow_loading(run: RunView, *, rows: int = 512, at_least: int = 96, share: fl
     if part < share or mean < wait or float(np.sum(waited[both][late])) < share * float(np.sum(step[both][late])):
         return None
     evidence = {"share": part, "wait_seconds": mean, "step_seconds": float(np.mean(step[both])), "workers": max(0, run.workers)}
-    evidence |= _slow_worker(np.where(both, waited, 0.0), position, run.workers)
+    if not run.ready or np.median(run.ready) >= run.workers - 1:  # the others are ahead of it: they are quick enough
+        evidence |= _slow_worker(np.where(both, waited, 0.0), position, run.workers)
     known = {"cores": run.cores, "persistent_workers": run.persistent, "pin_memory": run.pinned}
     evidence |= {name: value for name, value in known.items() if value is not None}
     evidence["on_gpu"] = bool(measured(run.column("gpu_allocated", rows)).any())
@@ -49,7 +50,7 @@ def _onset(steps: Column, waited: Floats, mean: float) -> int:
 
 
 def _slow_worker(waited: Floats, position: Floats, workers: int) -> dict[str, float]:
-    """Workers take turns: if one is slow, every so-manieth batch is waited for, and no other.
+    """Workers take turns: if one is slow, every so-manieth batch is waited for, and no other. Also if all are slow in step.
 
     Told from chance by the share of the waits that fall to one: all of it against an equal part, more than half the way.
     The first batches of a pass are left out: everybody waits for those.

@@ -98,6 +98,7 @@ CAPACITY_TOO_SMALL = Cause(
     seen_by=("underfitting", "loss-plateau"),
     needs=("both-high",),
     signs=("both-high",),
+    ruled_out_by=("lr-dropped", "lr-tiny", "lr-zero"),
     because="Training and validation are equally bad.",
     likely=0.3,
     fixes=(Fix("use a larger model, or train longer"),),

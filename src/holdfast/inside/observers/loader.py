@@ -143,7 +143,7 @@ class Loader:
         if iterator is None and (self._iterator is not None or not self._waited_since_row):
             return  # no workers between two passes, which does not mean `num_workers=0`
         waited, self._waited_since_row = self._waited_since_row, 0.0
-        table, now, ready = recorder.table("loader"), time.time(), _queue_size(iterator)
+        table, now, ready = recorder.table("loader"), time.time(), _num_ready(iterator)
         workers = self.workers()
         settings = _bool_setting(iterator, "_persistent_workers"), _bool_setting(iterator, "_pin_memory")
         if not workers:
@@ -189,12 +189,12 @@ def _bool_setting(iterator: Any, name: str) -> int:
     return int(value) if isinstance(value, bool) else MISSING_INT
 
 
-def _queue_size(iterator: Any) -> int:
-    """Batches that are ready, where the queue has a size (not on macOS)."""
-    queue = getattr(iterator, "_data_queue", None)
+def _num_ready(iterator: Any) -> int:
+    """Batches that are ready, where the queue has a size (not on macOS): in it, or out of it before their turn."""
+    queue, tasks = getattr(iterator, "_data_queue", None), getattr(iterator, "_task_info", None)
     if queue is not None:
-        with contextlib.suppress(NotImplementedError, OSError, ValueError):
-            return int(queue.qsize())
+        with contextlib.suppress(NotImplementedError, OSError, ValueError, RuntimeError):  # the training draws meanwhile
+            return int(queue.qsize()) + sum(len(task) > 1 for task in list((tasks or {}).values()))
     return MISSING_INT
 
 
