@@ -112,6 +112,7 @@ def costs(watchers: Sequence[Watcher], folder: Path, rounds: int) -> dict[str, l
             line = next((line for line in reversed(trial.output.splitlines()) if line.startswith('{"accuracy"')), "{}")
             if json.loads(line).get("step_ms"):
                 found[watcher.name].append(json.loads(line)["step_ms"])
+        print(f"round {number + 1} of {rounds}: {json.dumps({name: times[-1:] for name, times in found.items()})}", flush=True)
     return found
 
 
