@@ -33,7 +33,6 @@ class Source(NamedTuple):
 
     tensor: torch.Tensor
     checked: bool
-    spec: Any = None  # of a sharded tensor: its place in the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +229,6 @@ class HostCopy:
     tree: Tree
     hosts: list[torch.Tensor]
     checked: list[bool]  # which must be finite
-    specs: list[Any]  # of sharded tensors: the place in the whole
     block: Block | None
     running: list[DeviceCopies]
 
@@ -274,11 +272,10 @@ class HostCopier:
         """Copy a state into an unused block; later changes of the training do not affect the copy."""
         sources = live_state.sources
         checked = [source.checked and source.tensor.is_floating_point() for source in sources]
-        specs = [source.spec for source in sources]
         if block is None:
-            return HostCopy(live_state.tree, [source.tensor for source in sources], checked, specs, None, [])
+            return HostCopy(live_state.tree, [source.tensor for source in sources], checked, None, [])
         hosts = block.views(self._layout_of(live_state))
-        return HostCopy(live_state.tree, hosts, checked, specs, block, copy_out([source.tensor for source in sources], hosts))
+        return HostCopy(live_state.tree, hosts, checked, block, copy_out([source.tensor for source in sources], hosts))
 
     def _layout_of(self, live_state: LiveState) -> Layout:
         if self._layout is None or self._layout.shapes != shapes_of(live_state.sources):

@@ -45,7 +45,7 @@ class TrainingState:
     ) -> None:
         """With `whole` frozen parameters are always included, whatever their size."""
         self.models, self.optimizers = _weak(models), _weak(_with_inner(optimizers))
-        self.schedulers, self.scalers, self._averages = _weak(schedulers), _weak(scalers), _weak(averages)
+        self.schedulers, self.scalers, self.averages = _weak(schedulers), _weak(scalers), _weak(averages)
         self._counters, self._not_restored, self._whole = list(counters), list(not_restored), whole
 
     @classmethod
@@ -89,9 +89,9 @@ class TrainingState:
         return bool(self.models() or self.optimizers())
 
     def without_models(self) -> TrainingState:
-        """The same state without models and optimizers."""
+        """The same state without models, averages and optimizers."""
         rest = copy.copy(self)
-        rest.models = rest.optimizers = _weak(())
+        rest.models = rest.optimizers = rest.averages = _weak(())
         return rest
 
     def is_sharded(self) -> bool:
@@ -111,13 +111,13 @@ class TrainingState:
             ref = seen.get(id(tensor))
             if ref is None:
                 ref = seen[id(tensor)] = Ref(len(sources))
-                sources.append(Source(local_tensor(tensor), checked, getattr(tensor, "_spec", None)))
+                sources.append(Source(local_tensor(tensor), checked))
             return ref
 
         skip = {id(parameter) for parameter in self._skipped()}
         tree: Tree = {
             "models": [objects.read_module(model, keep, skip=skip) for model in self.models()],
-            "averages": [objects.read_average(average, keep) for average in self._averages()],
+            "averages": [objects.read_average(average, keep) for average in self.averages()],
             "optimizers": [objects.read_optimizer(optimizer, keep) for optimizer in self.optimizers()],
             "schedulers": [objects.read_state(scheduler.state_dict(), keep) for scheduler in self.schedulers()],
             "scalers": [objects.read_scaler(scaler, keep) for scaler in self.scalers()],
@@ -136,8 +136,8 @@ class TrainingState:
         with torch.no_grad():
             plan = RestorePlan(hosts)
             plan.add("models", tree["models"], self.models(), plan.module)
-            if len(tree["averages"]) == len(self._averages()):  # an average added or deleted since does not prevent a rollback
-                plan.add("averages", tree["averages"], self._averages(), plan.average)
+            if len(tree["averages"]) == len(self.averages()):  # an average added or deleted since does not prevent a rollback
+                plan.add("averages", tree["averages"], self.averages(), plan.average)
             plan.add("optimizers", tree["optimizers"], self.optimizers(), plan.optimizer)
             plan.add("schedulers", tree["schedulers"], self.schedulers(), plan.scheduler)
             plan.add("gradient scalers", tree["scalers"], self.scalers(), plan.scaler)
