@@ -15,8 +15,9 @@ import importlib
 import inspect
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class ShardedCopy:
             "sharded": unflatten(tree, lambda ref: torch.tensor(numbers[ref]), arrays=False),
             "names": list(names.values()),
         }
-        copies = _stage({name: tensors[ref.number] for ref, name in names.items()})
+        copies = {name: _on_host(tensors[ref.number]) for ref, name in names.items()}
         return cls(copies, training, frozenset(_may_be_infinite(state)))
 
     @property
@@ -99,12 +100,12 @@ class ShardedCopy:
         return {f"{SHARDS}/{path.name}": _checksum(path) for path in sorted(files)}
 
 
-def _read(state: TrainingState, *, fresh: bool = False) -> Tree:
-    """Models, averages and optimizers by name, as torch saves them.
+def _read(state: TrainingState, fresh: Sequence[bool] = ()) -> Tree:
+    """Models, averages and optimizers by name, as torch saves them; of an optimizer without state only the settings.
 
-    An optimizer that has not stepped has no state. With `fresh` torch makes one for it, by a step without gradients.
+    For those in `fresh` torch makes a state, by a step without gradients.
     """
-    api, models = _api(), state.models()
+    api, models, optimizers = _api(), state.models(), state.optimizers()
     with _hidden():
         return {
             "models": [api.get_model_state_dict(model) for model in models],
@@ -112,10 +113,14 @@ def _read(state: TrainingState, *, fresh: bool = False) -> Tree:
                 api.get_model_state_dict(one) if isinstance(one, nn.Module) else one.state_dict() for one in state.averages()
             ],
             "optimizers": [
-                api.get_optimizer_state_dict(_as_one(models), optimizer) if fresh or optimizer.state else {}
-                for optimizer in state.optimizers()
+                api.get_optimizer_state_dict(_as_one(models), optimizer) if optimizer.state or is_fresh else _settings(optimizer)
+                for optimizer, is_fresh in zip_longest(optimizers, fresh)
             ],
         }
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> Tree:
+    return {"groups": [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]}
 
 
 def _as_one(models: list[nn.Module]) -> nn.Module:
@@ -146,11 +151,14 @@ def _may_be_infinite(state: TrainingState) -> Iterator[str]:
                     yield f"{numbered(kind, number)}.{plain_name(name)}"
 
 
-def _stage(tensors: dict[str, Any]) -> dict[str, Any]:
-    """Copies on the host; a shard stays a shard."""
-    staging = importlib.import_module("torch.distributed.checkpoint.staging")
-    copies: dict[str, Any] = staging.BlockingAsyncStager().stage(tensors)
-    return copies
+def _on_host(tensor: Any) -> Any:
+    """A copy on the host; a shard stays a shard, which knows its place in the whole."""
+    if hasattr(tensor, "local_shards"):  # a ShardedTensor, which torch has made for this call
+        for shard in tensor.local_shards():
+            shard.tensor = shard.tensor.to("cpu", copy=True)
+        return tensor
+    local = local_tensor(tensor).to("cpu", copy=True)
+    return type(tensor)(local, tensor._spec, requires_grad=False) if hasattr(tensor, "placements") else local
 
 
 def _locals(tensor: Any) -> list[torch.Tensor]:
@@ -174,12 +182,12 @@ def restore_sharded(path: Path, saved: SavedState, state: TrainingState, *, rand
 
     Raises CannotRestore, with nothing changed, if it does not fit.
     """
-    live = _read(state, fresh=True)
-    live["gradients"] = [dict(enumerate(optimizer_parameters(optimizer))) for optimizer in state.optimizers()]
     tree = {kind: saved.tree.get(kind, []) for kind in BY_NAME}
-    for kind in BY_NAME[:-1]:
-        if len(tree[kind]) != len(live[kind]):
-            raise CannotRestore(f"it holds {len(tree[kind])} {kind} and there are {len(live[kind])}", fix="")
+    for kind, objects in (("models", state.models()), ("averages", state.averages()), ("optimizers", state.optimizers())):
+        if len(tree[kind]) != len(objects):
+            raise CannotRestore(f"it holds {len(tree[kind])} {kind} and there are {len(objects)}", fix="")
+    live = _read(state, [bool(states.get("state")) for states in tree["optimizers"]])
+    live["gradients"] = [dict(enumerate(optimizer_parameters(optimizer))) for optimizer in state.optimizers()]
     if not saved.names:
         tree = _by_name(tree, live)
     current, targets = _flatten(live)
@@ -187,21 +195,34 @@ def restore_sharded(path: Path, saved: SavedState, state: TrainingState, *, rand
     loaded = _load(path / SHARDS, saved.names, tree, places) if saved.names else saved.hosts
     _refuse_different(tree, places, loaded)
     state_dict = unflatten(tree, lambda ref: loaded[ref.number])
-    api, options = _api(), {"options": _api().StateDictOptions(full_state_dict=not saved.names)}
+    api = _api()
+    options = api.StateDictOptions(full_state_dict=not saved.names, strict=False)  # a parameter without gradients has no state
     with _hidden():
         for model, weights in zip(state.models(), state_dict["models"], strict=True):
-            api.set_model_state_dict(model, weights, **options)
+            api.set_model_state_dict(model, weights, options=options)
         for average, weights in zip(state.averages(), state_dict["averages"], strict=True):
             if isinstance(average, nn.Module):
-                api.set_model_state_dict(average, weights, **options)
+                api.set_model_state_dict(average, weights, options=options)
             else:
                 average.load_state_dict(_sharded_as(weights, average.state_dict()))
         for optimizer, states in zip(state.optimizers(), state_dict["optimizers"], strict=True):
-            if states:
-                api.set_optimizer_state_dict(_as_one(state.models()), optimizer, states, **options)
+            _set_optimizer(_as_one(state.models()), optimizer, states, options)
     saved.gradients = [_sharded_as(*pair) for pair in zip(state_dict["gradients"], live["gradients"], strict=False)]
     rest = {**saved.tree, **{kind: [] for kind in BY_NAME}}
     state.without_models().restore(rest, saved.hosts, randomness=randomness)
+
+
+def _set_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, states: Tree, options: Any) -> None:
+    for group, settings in zip(optimizer.param_groups, states.get("groups", ()), strict=False):
+        group.update(settings)
+    if "groups" in states:
+        return
+    has_state = [name in states["state"] for group in states["param_groups"] for name in group["params"]]
+    _api().set_optimizer_state_dict(model, optimizer, states, options=options)
+    parameters = optimizer_parameters(optimizer)
+    for parameter, keeps in zip(parameters, has_state, strict=False) if len(parameters) == len(has_state) else ():
+        if not keeps:  # torch has made one for it
+            optimizer.state.pop(parameter, None)
 
 
 def _by_name(tree: Tree, live: Tree) -> Tree:
@@ -225,9 +246,9 @@ def _module_by_name(saved: Tree, live: Tree) -> Tree:
 
 
 def _optimizer_by_name(saved: Tree, live: Tree) -> Tree:
-    """Parameters by name instead of number. Empty if the optimizer had not stepped."""
+    """Parameters by name instead of number; of an optimizer without state only the settings."""
     if not saved["state"]:
-        return {}
+        return {"groups": [old["settings"] for old in saved["groups"]]}
     names = [name for group in live["param_groups"] for name in group["params"]]
     groups = [{**group, **old["settings"]} for old, group in zip(saved["groups"], live["param_groups"], strict=True)]
     return {"state": {names[number]: state for number, state in saved["state"].items()}, "param_groups": groups}
@@ -257,7 +278,7 @@ def _load(folder: Path, names: list[str], tree: Tree, places: Mapping[str, torch
         size = torch.Size(saved[name].size)
         has_place = place in places and places[place].size() == size
         live.setdefault(name, places[place] if has_place else torch.empty(size, dtype=saved[name].properties.dtype))
-    wanted = _stage(live)
+    wanted = {name: _on_host(tensor) for name, tensor in live.items()}
     alone = {"no_dist": True} if "no_dist" in inspect.signature(dcp.load).parameters else {}  # no collectives
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about reading without a process group
