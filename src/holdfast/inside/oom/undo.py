@@ -1,8 +1,7 @@
 """The state before a training step, so that a step that failed halfway can be repeated.
 
 A healthy step copies almost nothing. Gradients from before the call (accumulation) are set aside, the call fills fresh ones,
-and one addition joins them: bit for bit the same sums as adding in place, for the memory of one more set of gradients. Where
-ranks reduce the sum of both (DDP), the earlier gradients are copied instead.
+and one addition joins them: bit for bit the same sums as adding in place, for the memory of one more set of gradients.
 """
 
 from __future__ import annotations
@@ -35,30 +34,16 @@ def _generators() -> list[torch.Generator]:
 class StateBefore:
     """Everything that a forward and backward pass changes, from before the step."""
 
-    def __init__(
-        self, parameters: list[torch.Tensor], statistics: RunningStatistics, losses: Any, *, reduced: bool, views: bool
-    ) -> None:
-        """`reduced`: earlier gradients are reduced with the new ones; `views`: the reducer owns their memory."""
-        self._parameters, self._reduced = parameters, reduced
+    def __init__(self, parameters: list[torch.Tensor], statistics: RunningStatistics, losses: Any) -> None:
+        self._parameters = parameters
         self._earlier = [(p, p.grad) for p in parameters if p.grad is not None]
-        if self._earlier and views:
-            self._earlier = [(p, gradient.clone()) for p, gradient in self._earlier]
         self._random = RandomState()
         self._statistics = statistics
         if statistics:
             statistics.keep()
         self._losses = losses
         self._losses_before = {**vars(losses), "_on_device": list(losses._on_device)}
-        self._versions: dict[int, tuple[torch.Tensor, int]] = {}
         self._set_aside()
-
-    def touched(self) -> set[int]:
-        """Ids of the parameters whose gradient has changed since the step began."""
-        return {id(p) for p in self._parameters if p.grad is not None and self._changed(id(p), p.grad)}
-
-    def _changed(self, parameter: int, gradient: torch.Tensor) -> bool:
-        before = self._versions.get(parameter)
-        return before is None or before[0] is not gradient or before[1] != gradient._version
 
     def undo(self) -> None:
         """Restore everything, ready for another attempt."""
@@ -78,8 +63,6 @@ class StateBefore:
 
     def join(self) -> None:
         """Add the earlier gradients to those of the finished step."""
-        if self._reduced or not self._earlier:
-            return
         earlier, added = [], []
         with torch.no_grad():
             for parameter, old in self._earlier:
@@ -96,7 +79,5 @@ class StateBefore:
                 torch._foreach_add_(earlier, added)
 
     def _set_aside(self) -> None:
-        for parameter, gradient in self._earlier:
-            parameter.grad = gradient.clone() if self._reduced else None
-        if self._reduced and self._earlier:
-            self._versions = {id(p): (p.grad, p.grad._version) for p, _ in self._earlier if p.grad is not None}
+        for parameter, _ in self._earlier:
+            parameter.grad = None
