@@ -36,7 +36,7 @@ from holdfast.checkpoints.write import (
 from holdfast.errors import StorageError
 from holdfast.state.background import BackgroundThread
 from holdfast.state.checkpoint_parts import to_parts
-from holdfast.state.host_copy import Block, HostCopier, HostCopy, LiveState, available_memory
+from holdfast.state.host_copy import Block, HostCopy, LiveState, available_memory, copy_state
 from holdfast.state.ranks import RankNotes, SaveGroup, finish_before_groups_end
 from holdfast.state.report import SaveReport, while_saving
 from holdfast.state.sharded import SHARDS, ShardedCopy
@@ -94,7 +94,7 @@ class Saver:
         """With `notes` the checkpoint gets the other ranks' own state too."""
         self.folder, self.retention, self.report, self.names = folder, retention, report, Names(folder)
         self._notes, self._drop = notes, drop
-        self._copier, self._block = HostCopier(), None  # type: tuple[HostCopier, Block | None]
+        self._block: Block | None = None
         self._thread = BackgroundThread("holdfast-saving", on_error=lambda _, error: report.failed(error, None))
         self._job: Job | None = None
         self._moved_at = 0.0
@@ -150,12 +150,12 @@ class Saver:
     def _copy(self, state: TrainingState, also: Mapping[str, Any]) -> tuple[Callable[[Job], None], bool]:
         """Copy a state; returns what writes it, and False if it is the training's own memory."""
         live_state = state.read(also)
-        copy = self._copier.copy(live_state, self._block_for(live_state))
+        copy = copy_state(live_state, self._block_for(live_state))
         return lambda job: self._write(job, copy), copy.block is not None
 
     def _block_for(self, live_state: LiveState) -> Block | None:
         """The reused block, or a larger one; None if memory is short."""
-        size = self._copier.size(live_state)
+        size = live_state.size
         if self._block is not None and self._block.size < size:
             self._block.release()
             self._block = None
