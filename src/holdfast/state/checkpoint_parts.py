@@ -47,7 +47,7 @@ def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
     training["own_parameters"] = [
         {number: ref for number, ref in saved["parameters"].items() if ref not in in_weights} for saved in tree["optimizers"]
     ]
-    training["scalers"] = [_scaler(saved, hosts) for saved in tree["scalers"]]
+    training["scalers"] = [unflatten(one["state"], lambda ref: hosts[ref.number].item()) for one in tree["scalers"]]
     ordered = {name: training[name] for name in (*(first for first in _ORDER if first in training), *training)}
     return {**parts, "training": unflatten(ordered, lambda ref: hosts[ref.number], arrays=False)}
 
@@ -145,11 +145,3 @@ def _optimizer_tree(state: Tree, parameters: Tree) -> Tree:
         for group in state["param_groups"]
     ]
     return {"parameters": parameters, "state": state["state"], "groups": groups}
-
-
-def _scaler(saved: Tree, hosts: Sequence[torch.Tensor]) -> Tree:
-    """A gradient scaler's state in the format of its `state_dict()`."""
-    if "state" in saved:
-        return dict(saved["state"])
-    refs = {"scale": saved["_scale"], "_growth_tracker": saved["_growth_tracker"]}
-    return {**saved["settings"], **{name: hosts[ref.number].item() for name, ref in refs.items() if isinstance(ref, Ref)}}

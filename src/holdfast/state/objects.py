@@ -7,7 +7,6 @@ everything (`RestorePlan`), then copies into the existing tensors.
 from __future__ import annotations
 
 import warnings
-import weakref
 from collections.abc import Callable, Sequence, Set
 from typing import Any
 
@@ -109,19 +108,18 @@ def read_optimizer(optimizer: Optimizer, keep: Keep) -> Tree:
 
 
 def read_scaler(scaler: Any, keep: Keep) -> Tree:
-    """Read scale and growth tracker as tensors: `state_dict()` would wait for the GPU."""
+    """Read a scaler's state dict, with scale and growth tracker as tensors: `state_dict()` would wait for the GPU."""
     if not hasattr(scaler, "_growth_tracker"):
         return {"state": read_state(scaler.state_dict(), keep)}
-    values = {name: getattr(scaler, name) for name in ("_scale", "_growth_tracker")}
-    settings = {
-        "scale": scaler._init_scale,
+    scale, tracker = (None if value is None else keep(value, checked=False) for value in (scaler._scale, scaler._growth_tracker))
+    state = {
+        "scale": scaler._init_scale if scale is None else scale,
         "growth_factor": scaler._growth_factor,
         "backoff_factor": scaler._backoff_factor,
         "growth_interval": scaler._growth_interval,
-        "_growth_tracker": scaler._init_growth_tracker,
+        "_growth_tracker": scaler._init_growth_tracker if tracker is None else tracker,
     }
-    refs = {name: None if value is None else keep(value, checked=False) for name, value in values.items()}
-    return {**refs, "settings": settings}
+    return {"state": state}
 
 
 def read_state(state: Any, keep: Keep) -> Any:
@@ -141,22 +139,9 @@ def set_gradients(optimizer: Optimizer, gradients: dict[int, torch.Tensor]) -> N
         parameter.grad = None if gradient is None else gradient.to(device=parameter.device, dtype=parameter.dtype)
 
 
-class Counters:
-    """The numbers of an object that holds an average: its update count sets the decay."""
-
-    def __init__(self, holder: Any) -> None:
-        self._holder = weakref.ref(holder)
-
-    def read(self) -> Tree:
-        """The numbers by attribute."""
-        holder = self._holder()
-        return {} if holder is None else {name: value for name, value in vars(holder).items() if type(value) in (int, float)}
-
-    def set(self, numbers: Tree) -> None:
-        """Set the numbers."""
-        holder = self._holder()
-        if holder is not None:
-            vars(holder).update(numbers)
+def read_counters(holder: Any) -> Tree:
+    """The numbers of an object that holds an average, by attribute: its update count sets the decay."""
+    return {name: value for name, value in vars(holder).items() if type(value) in (int, float)}
 
 
 # Restoring
@@ -202,28 +187,20 @@ class RestorePlan:
         else:
             self._later(self._load, average, saved["state"])
 
-    def counters(self, saved: Tree, counters: Counters) -> None:
+    def counters(self, saved: Tree, holder: Any) -> None:
         """Restore the numbers beside an average."""
-        self._later(counters.set, saved)
+        self._later(vars(holder).update, saved)
 
     def scheduler(self, saved: Any, scheduler: Any) -> None:
         """Restore a scheduler through `load_state_dict`."""
         self._later(self._load, scheduler, saved)
 
     def scaler(self, saved: Tree, scaler: Any) -> None:
-        """Restore a gradient scaler; one that was unused starts anew."""
-        if "state" in saved:
-            if saved["state"]:  # a disabled scaler has an empty state
-                self._later(self._load, scaler, saved["state"])
-            return
-        for name, initial in (("_scale", "_init_scale"), ("_growth_tracker", "_init_growth_tracker")):
-            live, value = getattr(scaler, name), saved[name]
-            if live is not None and isinstance(value, Ref):
-                self._into(live, value, name)
-            elif live is not None:
-                self._later(live.fill_, getattr(scaler, initial))
-            elif isinstance(value, Ref):  # its first use starts from this value
-                self._later(setattr, scaler, initial, self._hosts[value.number].item())
+        """Restore a gradient scaler; a disabled one has an empty state."""
+        if not isinstance(scaler, torch.amp.GradScaler):
+            self._later(self._load, scaler, saved["state"])
+        elif saved["state"]:
+            self._later(scaler.load_state_dict, unflatten(saved["state"], lambda ref: self._hosts[ref.number].item()))
 
     def optimizer(self, saved: Tree, optimizer: Optimizer) -> None:
         """Restore an optimizer's state and settings; the parameter lists stay the same objects."""

@@ -21,7 +21,7 @@ from torch import nn
 from holdfast.state import objects
 from holdfast.state.generators import read_process_generators, set_process_generators
 from holdfast.state.host_copy import LiveState, Source
-from holdfast.state.objects import Counters, RestorePlan
+from holdfast.state.objects import RestorePlan
 from holdfast.state.parameters import Optimizer, local_tensor, optimizer_parameters
 from holdfast.state.ranks import is_sharded
 from holdfast.state.related_objects import find_related_objects, innermost
@@ -39,14 +39,14 @@ class TrainingState:
         schedulers: Iterable[Any] = (),
         scalers: Iterable[Any] = (),
         averages: Iterable[Any] = (),
-        counters: Iterable[Counters] = (),
+        counters: Iterable[Any] = (),
         not_restored: Iterable[str] = (),
         whole: bool = False,
     ) -> None:
         """With `whole` frozen parameters are always included, whatever their size."""
         self.models, self.optimizers = _weak(models), _weak(_with_inner(optimizers))
         self.schedulers, self.scalers, self.averages = _weak(schedulers), _weak(scalers), _weak(averages)
-        self._counters, self._not_restored, self._whole = list(counters), list(not_restored), whole
+        self._counters, self._not_restored, self._whole = _weak(counters), list(not_restored), whole
 
     @classmethod
     def discover(
@@ -66,7 +66,7 @@ class TrainingState:
             schedulers=related.schedulers,
             scalers=related.scalers,
             averages=averages,
-            counters=[Counters(holder) for holder in related.counters],
+            counters=related.counters,
             not_restored=related.not_restored,
             whole=whole,
         )
@@ -121,7 +121,7 @@ class TrainingState:
             "optimizers": [objects.read_optimizer(optimizer, keep) for optimizer in self.optimizers()],
             "schedulers": [objects.read_state(scheduler.state_dict(), keep) for scheduler in self.schedulers()],
             "scalers": [objects.read_scaler(scaler, keep) for scaler in self.scalers()],
-            "counters": [counters.read() for counters in self._counters],
+            "counters": [objects.read_counters(holder) for holder in self._counters()],
             **{name: objects.read_state(value, keep) for name, value in also.items()},
         }
         gpus = sorted({source.tensor.get_device() for source in sources if source.tensor.is_cuda})
@@ -141,7 +141,7 @@ class TrainingState:
             plan.add("optimizers", tree["optimizers"], self.optimizers(), plan.optimizer)
             plan.add("schedulers", tree["schedulers"], self.schedulers(), plan.scheduler)
             plan.add("gradient scalers", tree["scalers"], self.scalers(), plan.scaler)
-            plan.add("counters", tree["counters"], self._counters, plan.counters)
+            plan.add("counters", tree["counters"], self._counters(), plan.counters)
             plan.apply()
         if randomness:
             set_process_generators(tree["randomness"])
