@@ -26,6 +26,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from holdfast.inside.control.restarted import cap_workers
 from holdfast.inside.discovery import find_live_objects, find_roots, named
+from holdfast.inside.observers.batch_contents import leaves
 from holdfast.inside.seeding import ask_for_determinism, seed
 from holdfast.inside.taps.registry import Taps
 
@@ -155,13 +156,9 @@ def digest_of_samples(tensor: torch.Tensor) -> str:
     return digest(tensor) if host.dim() == 0 else _hash(" ".join(sorted(_hash(_bytes(row)) for row in host)).encode())
 
 
-def tensors_in(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a batch or an output with their paths."""
-    if isinstance(value, torch.Tensor):
-        yield name, value
-    elif isinstance(value, dict | list | tuple):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from tensors_in(part, f"{name}[{key!r}]")
+def tensors_in(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a batch or an output with their names."""
+    return ((name, leaf) for name, leaf in leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def digest_generators() -> dict[str, str]:

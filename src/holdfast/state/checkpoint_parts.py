@@ -17,7 +17,7 @@ import torch
 from holdfast.checkpoints.manifest import read_manifest
 from holdfast.checkpoints.safetensors import Tensors, can_hold
 from holdfast.state.ranks import current_rank, world_size
-from holdfast.state.values import Ref, Tree, flatten, unflatten
+from holdfast.state.values import Ref, Tree, flatten, flatten_all, unflatten
 
 _ORDER = ("step", "epoch", "optimizers", "schedulers", "scalers", "loader")  # what people look for first in training.pt
 _IN_WEIGHTS = ("parameters", "buffers", "extra_state")
@@ -55,27 +55,19 @@ def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
 def from_parts(parts: Mapping[str, Any]) -> tuple[Tree, list[torch.Tensor]]:
     """The tree and tensors of a state. Of a sharded one, a `Ref` in `BY_NAME` is a tensor by its number in `names`."""
     training = parts["training"]
-    hosts: list[torch.Tensor] = []
-    seen: dict[tuple[int, torch.Size, torch.dtype], Ref] = {}
-
-    def keep(tensor: torch.Tensor) -> Ref:
-        key = tensor.data_ptr() or id(tensor), tensor.shape, tensor.dtype
-        if key not in seen:
-            seen[key] = Ref(len(hosts))
-            hosts.append(tensor)
-        return seen[key]
-
     apart = ("_apart", "own_parameters", "sharded", "randomness")  # generator states are set, not copied
     content = {name: value for name, value in training.items() if not name.endswith(apart)}
     if "sharded" in training:
+        tree, hosts = flatten_all(content)
         by_name = flatten(training["sharded"], lambda number: Ref(int(number)))
-        return {**flatten(content, keep), **by_name, "randomness": training["randomness"]}, hosts
+        return {**tree, **by_name, "randomness": training["randomness"]}, hosts
     content["models"] = _joined("weights", parts, training["models_apart"])
     content["averages"] = _joined("averages", parts, training["averages_apart"])
     own = zip(training["optimizers"], training["own_parameters"], strict=True)
     content["optimizers"] = [_optimizer_tree(state, parameters) for state, parameters in own]
     content["scalers"] = [{"state": state} for state in training["scalers"]]
-    return {**flatten(content, keep), "randomness": training.get("randomness")}, hosts
+    tree, hosts = flatten_all(content, lambda tensor: (tensor.data_ptr() or id(tensor), tensor.shape, tensor.dtype))
+    return {**tree, "randomness": training.get("randomness")}, hosts
 
 
 @dataclass(slots=True)

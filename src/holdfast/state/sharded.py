@@ -31,7 +31,7 @@ from holdfast.state import report
 from holdfast.state.checkpoint_parts import BY_NAME, SavedState, numbered
 from holdfast.state.parameters import local_tensor, optimizer_parameters, plain_name
 from holdfast.state.training_state import TrainingState
-from holdfast.state.values import Ref, Tree, flatten_plain, refs_in, unflatten
+from holdfast.state.values import Ref, Tree, flatten_all, refs_in, unflatten
 
 SHARDS = "shards"
 _CHUNK = 1 << 22  # bytes
@@ -57,7 +57,7 @@ class ShardedCopy:
         if any(hasattr(p, "_fsdp_flattened") for o in state.optimizers() if gradients for p in optimizer_parameters(o)):
             raise StorageError("FullyShardedDataParallel's gradients have no names.", fix="save after optimizer.step()")
         rest = state.without_models().read(also)
-        tree, tensors = _flatten({**_read(state), "gradients": gradients})
+        tree, tensors = flatten_all({**_read(state), "gradients": gradients})
         names: dict[Ref, str] = {}
         for place, ref in refs_in(tree):
             kind, number, rest_of_name = place.split(".", 2)
@@ -128,18 +128,6 @@ def _as_one(models: list[nn.Module]) -> nn.Module:
     return models[0] if len(models) == 1 else nn.ModuleList(models)
 
 
-def _flatten(value: Any) -> tuple[Any, list[torch.Tensor]]:
-    """A tree with a `Ref` for each tensor, and the tensors."""
-    tensors: dict[int, torch.Tensor] = {}
-    numbers: dict[int, Ref] = {}
-
-    def keep(tensor: torch.Tensor) -> Ref:
-        tensors.setdefault(id(tensor), tensor)
-        return numbers.setdefault(id(tensor), Ref(len(numbers)))
-
-    return flatten_plain(value, keep), list(tensors.values())
-
-
 def _may_be_infinite(state: TrainingState) -> Iterator[str]:
     """The names of frozen parameters and of buffers other than running statistics: a mask is infinite on purpose."""
     for kind, modules in (("model", state.models()), ("average", state.averages())):
@@ -190,7 +178,7 @@ def restore_sharded(path: Path, saved: SavedState, state: TrainingState, *, rand
     live["gradients"] = [dict(enumerate(optimizer_parameters(optimizer))) for optimizer in state.optimizers()]
     if not saved.names:
         tree = _by_name(tree, live)
-    current, targets = _flatten(live)
+    current, targets = flatten_all(live)
     places = {place: targets[ref.number] for place, ref in refs_in(current)}
     loaded = _load(path / SHARDS, saved.names, tree, places) if saved.names else saved.hosts
     _refuse_different(tree, places, loaded)
