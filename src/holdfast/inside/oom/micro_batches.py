@@ -32,7 +32,6 @@ from holdfast.inside.discovery import find_live_objects, find_roots
 from holdfast.inside.guard.batchnorm import RunningStatistics
 from holdfast.inside.oom.shortage import Shortage, shortage_of
 from holdfast.inside.oom.splitting import cut, size_of
-from holdfast.inside.oom.undo import StateBefore
 from holdfast.inside.ranks import current_rank, is_sharded, world_size
 
 if TYPE_CHECKING:
@@ -100,6 +99,66 @@ class Job:
         ]
         count = len(args)
         return [((tuple(values[:count]), dict(zip(kwargs, values[count:], strict=True))), samples) for values, samples in named]
+
+
+class StateBefore:
+    """Everything that a forward and backward pass changes, from before the step.
+
+    A healthy step copies almost nothing. Gradients from before the call (accumulation) are set aside, the call fills fresh
+    ones, and one addition joins them: bit for bit the same sums as adding in place, for the memory of one more set of gradients.
+    """
+
+    def __init__(self, parameters: list[torch.Tensor], statistics: RunningStatistics, losses: Any) -> None:
+        self._parameters = parameters
+        self._earlier = [(p, p.grad) for p in parameters if p.grad is not None]
+        generators = [torch.default_generator]
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
+        self._random = [(generator, generator.get_state()) for generator in generators]
+        self._statistics = statistics
+        if statistics:
+            statistics.keep()
+        self._losses = losses
+        self._losses_before = {**vars(losses), "_on_device": list(losses._on_device)}
+        self._set_aside()
+
+    def undo(self) -> None:
+        """Restore everything, ready for another attempt."""
+        self.abandon()
+        for generator, state in self._random:
+            generator.set_state(state)
+        self._set_aside()
+
+    def abandon(self) -> None:
+        """Restore the gradients, statistics and recorded losses from before the step."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        for parameter, gradient in self._earlier:
+            parameter.grad = gradient
+        if self._statistics:
+            self._statistics.put_back()
+        vars(self._losses).update({**self._losses_before, "_on_device": list(self._losses_before["_on_device"])})
+
+    def join(self) -> None:
+        """Add the earlier gradients to those of the finished step."""
+        earlier, added = [], []
+        with torch.no_grad():
+            for parameter, old in self._earlier:
+                new = parameter.grad
+                if new is None:
+                    parameter.grad = old
+                elif old.layout == new.layout == torch.strided:
+                    earlier.append(old)
+                    added.append(new)
+                    parameter.grad = old
+                else:
+                    parameter.grad = old + new
+            if earlier:
+                torch._foreach_add_(earlier, added)
+
+    def _set_aside(self) -> None:
+        for parameter, _ in self._earlier:
+            parameter.grad = None
 
 
 class MicroBatches:
