@@ -180,8 +180,9 @@ def restore_sharded(path: Path, saved: SavedState, state: TrainingState, *, rand
         tree = _by_name(tree, live)
     current, targets = flatten_all(live)
     places = {place: targets[ref.number] for place, ref in refs_in(current)}
+    kinds = _kinds(path / SHARDS, saved.names) if saved.names else [(host.size(), host.dtype) for host in saved.hosts]
+    _refuse_different(tree, places, kinds)
     loaded = _load(path / SHARDS, saved.names, tree, places) if saved.names else saved.hosts
-    _refuse_different(tree, places, loaded)
     state_dict = unflatten(tree, lambda ref: loaded[ref.number])
     api = _api()
     options = api.StateDictOptions(full_state_dict=not saved.names, strict=False)  # a parameter without gradients has no state
@@ -242,8 +243,8 @@ def _optimizer_by_name(saved: Tree, live: Tree) -> Tree:
     return {"state": {names[number]: state for number, state in saved["state"].items()}, "param_groups": groups}
 
 
-def _refuse_different(tree: Tree, places: Mapping[str, torch.Tensor], loaded: list[Any]) -> None:
-    """Refuse a checkpoint without all weights, or with others or of another shape."""
+def _refuse_different(tree: Tree, places: Mapping[str, torch.Tensor], kinds: list[tuple[torch.Size, torch.dtype]]) -> None:
+    """Refuse a checkpoint without all weights, with others, or of another shape or dtype."""
     refs = dict(refs_in(tree))
     required = [place for place in places if place.startswith("models.")]
     if missing := [place for place in required if place not in refs]:
@@ -252,21 +253,13 @@ def _refuse_different(tree: Tree, places: Mapping[str, torch.Tensor], loaded: li
     for place, ref in refs.items():
         if place not in places:
             raise CannotRestore(f"it holds {place}, which the training does not have", fix="")
-        if (was := loaded[ref.number].size()) != (now := places[place].size()):
-            raise CannotRestore(f"{place} was {tuple(was)} and is {tuple(now)}", fix="")
+        if (was := kinds[ref.number]) != (now := (places[place].size(), places[place].dtype)):
+            raise CannotRestore(f"{place} was {tuple(was[0])} {was[1]} and is {tuple(now[0])} {now[1]}", fix="")
 
 
 def _load(folder: Path, names: list[str], tree: Tree, places: Mapping[str, torch.Tensor]) -> list[Any]:
     """The tensors that a tree refers to, on the host; those that are sharded in the live training as shards."""
-    saved, dcp = _index(folder), _dcp()
-    live: dict[str, Any] = {}
-    for place, ref in refs_in(tree):
-        if (name := names[ref.number]) not in saved:
-            raise StorageError(f"{folder} does not hold {name}.", fix="use an older checkpoint")
-        size = torch.Size(saved[name].size)
-        has_place = place in places and places[place].size() == size
-        live.setdefault(name, places[place] if has_place else torch.empty(size, dtype=saved[name].properties.dtype))
-    wanted = {name: _on_host(tensor) for name, tensor in live.items()}
+    dcp, wanted = _dcp(), {names[ref.number]: _on_host(places[place]) for place, ref in refs_in(tree)}
     alone = {"no_dist": True} if "no_dist" in inspect.signature(dcp.load).parameters else {}  # no collectives
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about reading without a process group
@@ -277,13 +270,16 @@ def _load(folder: Path, names: list[str], tree: Tree, places: Mapping[str, torch
     return [wanted.get(name) for name in names]
 
 
-def _index(folder: Path) -> dict[str, Any]:
-    """The index of `shards/`. It is a pickle: one that would run code is refused before it is read."""
+def _kinds(folder: Path, names: list[str]) -> list[tuple[torch.Size, torch.dtype]]:
+    """The size and dtype of each tensor. The index is a pickle: one that would run code is refused before it is read."""
     contents = open_checkpoint(folder)
     if contents.state not in ("clean", "non-finite"):
         trouble = contents.troubles[0]
         raise StorageError(f"{folder} cannot be read: {trouble.words}", fix=trouble.fix)
-    return dict(_dcp().FileSystemReader(folder).read_metadata().state_dict_metadata)
+    index = _dcp().FileSystemReader(folder).read_metadata().state_dict_metadata
+    if missing := [name for name in names if name not in index]:
+        raise StorageError(f"{folder} does not hold {missing[0]}.", fix="use an older checkpoint")
+    return [(torch.Size(index[name].size), index[name].properties.dtype) for name in names]
 
 
 def _sharded_as(state: Any, live: Any) -> Any:
