@@ -6,7 +6,6 @@ checkpoint can be used without Holdfast: `optimizer.load_state_dict(torch.load("
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +42,7 @@ def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
                 in_weights.update(tensors.values())
             rest.append(apart)
         training[f"{kind}_apart"] = rest
-    training["optimizers"] = [_optimizer(saved) for saved in tree["optimizers"]]
+    training["optimizers"] = [{name: saved[name] for name in ("state", "param_groups")} for saved in tree["optimizers"]]
     training["own_parameters"] = [
         {number: ref for number, ref in saved["parameters"].items() if ref not in in_weights} for saved in tree["optimizers"]
     ]
@@ -64,7 +63,7 @@ def from_parts(parts: Mapping[str, Any]) -> tuple[Tree, list[torch.Tensor]]:
     content["models"] = _joined("weights", parts, training["models_apart"])
     content["averages"] = _joined("averages", parts, training["averages_apart"])
     own = zip(training["optimizers"], training["own_parameters"], strict=True)
-    content["optimizers"] = [_optimizer_tree(state, parameters) for state, parameters in own]
+    content["optimizers"] = [{**state, "parameters": parameters} for state, parameters in own]
     content["scalers"] = [{"state": state} for state in training["scalers"]]
     tree, hosts = flatten_all(content, lambda tensor: (tensor.data_ptr() or id(tensor), tensor.shape, tensor.dtype))
     return {**tree, "randomness": training.get("randomness")}, hosts
@@ -122,18 +121,3 @@ def _joined(what: str, parts: Mapping[str, Any], apart: Sequence[Tree]) -> list[
         rest if "state" in rest else {"parameters": parts.get(numbered(what, number), {}), **rest}
         for number, rest in enumerate(apart)
     ]
-
-
-def _optimizer(saved: Tree) -> Tree:
-    """An optimizer's state in the format of its `state_dict()`."""
-    numbers = itertools.count()
-    groups = [{**group["settings"], "params": list(itertools.islice(numbers, group["count"]))} for group in saved["groups"]]
-    return {"state": saved["state"], "param_groups": groups}
-
-
-def _optimizer_tree(state: Tree, parameters: Tree) -> Tree:
-    groups = [
-        {"count": len(group["params"]), "settings": {name: value for name, value in group.items() if name != "params"}}
-        for group in state["param_groups"]
-    ]
-    return {"parameters": parameters, "state": state["state"], "groups": groups}

@@ -6,6 +6,7 @@ everything (`RestorePlan`), then copies into the existing tensors.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Sequence, Set
 from typing import Any
@@ -92,7 +93,7 @@ def read_average(average: Any, keep: Keep) -> Tree:
 
 
 def read_optimizer(optimizer: Optimizer, keep: Keep) -> Tree:
-    """Read parameters, their state and the groups' settings; parameters are numbered across groups."""
+    """Read the parameters, and state and groups as in `state_dict()`: with the parameters' numbers."""
     parameters: dict[int, Ref] = {}
     state: dict[int, Any] = {}
     for number, parameter in enumerate(optimizer_parameters(optimizer)):
@@ -100,11 +101,11 @@ def read_optimizer(optimizer: Optimizer, keep: Keep) -> Tree:
             parameters[number] = keep(parameter)
         if (values := optimizer.state.get(parameter)) is not None:
             state[number] = flatten_plain(dict(values), keep)
-    groups = [
-        {"count": len(group["params"]), "settings": read_state({k: v for k, v in group.items() if k != "params"}, keep)}
-        for group in optimizer.param_groups
-    ]
-    return {"parameters": parameters, "state": state, "groups": groups}
+    groups, numbers = [], itertools.count()
+    for group in optimizer.param_groups:
+        settings = read_state({k: v for k, v in group.items() if k != "params"}, keep)
+        groups.append({**settings, "params": [number for _, number in zip(group["params"], numbers, strict=False)]})
+    return {"parameters": parameters, "state": state, "param_groups": groups}
 
 
 def read_scaler(scaler: Any, keep: Keep) -> Tree:
@@ -204,25 +205,21 @@ class RestorePlan:
 
     def optimizer(self, saved: Tree, optimizer: Optimizer) -> None:
         """Restore an optimizer's state and settings; the parameter lists stay the same objects."""
-        if len(saved["groups"]) != len(optimizer.param_groups):
-            raise _changed(f"the optimizer had {len(saved['groups'])} parameter groups and has {len(optimizer.param_groups)}")
-        number = 0
-        for old, group in zip(saved["groups"], optimizer.param_groups, strict=True):
-            if old["count"] != len(group["params"]):
-                raise _changed(f"a parameter group had {old['count']} parameters and has {len(group['params'])}")
-            self._settings(old["settings"], group)
-            for parameter in group["params"]:
+        groups = saved["param_groups"]
+        if len(groups) != len(optimizer.param_groups):
+            raise _changed(f"the optimizer had {len(groups)} parameter groups and has {len(optimizer.param_groups)}")
+        for old, group in zip(groups, optimizer.param_groups, strict=True):
+            if len(old["params"]) != len(group["params"]):
+                raise _changed(f"a parameter group had {len(old['params'])} parameters and has {len(group['params'])}")
+            for name, value in old.items():
+                if isinstance(value, Ref) and isinstance(group.get(name), torch.Tensor):
+                    self._into(group[name], value, name)
+                elif name != "params":
+                    self._later(group.__setitem__, name, self._values(value, group.get(name)))
+            for number, parameter in zip(old["params"], group["params"], strict=True):
                 if number in saved["parameters"]:
                     self._into(parameter, saved["parameters"][number], f"parameter {number} of the optimizer")
                 self._parameter(saved["state"].get(number), optimizer, group, parameter)
-                number += 1
-
-    def _settings(self, old: Tree, group: Tree) -> None:
-        for name, value in old.items():
-            if isinstance(value, Ref) and isinstance(group.get(name), torch.Tensor):
-                self._into(group[name], value, name)
-            else:
-                self._later(group.__setitem__, name, self._values(value, group.get(name)))
 
     def _parameter(self, old: Tree | None, optimizer: Optimizer, group: Tree, parameter: torch.Tensor) -> None:
         """Restore the state of one parameter; state that did not exist yet is removed."""

@@ -236,10 +236,11 @@ def _module_by_name(saved: Tree, live: Tree) -> Tree:
 
 def _optimizer_by_name(saved: Tree, live: Tree) -> Tree:
     """Parameters by name instead of number; of an optimizer without state only the settings."""
+    settings = [{k: v for k, v in group.items() if k != "params"} for group in saved["param_groups"]]
     if not saved["state"]:
-        return {"groups": [old["settings"] for old in saved["groups"]]}
+        return {"groups": settings}
     names = [name for group in live["param_groups"] for name in group["params"]]
-    groups = [{**group, **old["settings"]} for old, group in zip(saved["groups"], live["param_groups"], strict=True)]
+    groups = [{**group, **old} for old, group in zip(settings, live["param_groups"], strict=True)]
     return {"state": {names[number]: state for number, state in saved["state"].items()}, "param_groups": groups}
 
 

@@ -207,7 +207,7 @@ class Snapshots:
         """Drop the snapshots if the training's structure has changed."""
         structure = (
             [len(part["parameters"]) for part in live_state.tree["models"]],
-            [[group["count"] for group in saved["groups"]] for saved in live_state.tree["optimizers"]],
+            [[len(group["params"]) for group in saved["param_groups"]] for saved in live_state.tree["optimizers"]],
         )
         if self._structure is not None and structure != self._structure:
             with self._lock:
