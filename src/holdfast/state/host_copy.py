@@ -65,35 +65,37 @@ class Block:
         self.memory.fill(0)  # touch the pages now, not while the training waits
         self.size, self.pinned = size, pinned and pin(self.memory)
         self._address = self.memory.ctypes.data  # reading it later needs an import, and the interpreter may be exiting
-        self._shapes: list[tuple[torch.dtype, torch.Size, bool]] = []
+        self._shapes: list[tuple[torch.dtype, torch.Size, tuple[int, ...], bool]] = []
         self._views: list[torch.Tensor] = []
         self._checked: list[tuple[torch.dtype, int, int]] = []  # stretches that must be finite
 
     def views(self, sources: Sequence[Source]) -> list[torch.Tensor]:
         """The host tensors for these sources, each with its own storage, so that saving one does not save the block."""
-        shapes = [(source.tensor.dtype, source.tensor.shape, source.checked) for source in sources]
+        shapes = [(tensor.dtype, tensor.shape, tensor.stride(), checked) for tensor, checked in sources]
         if shapes != self._shapes:
             if self._shapes:
                 self.memory.fill(0)  # the gaps between tensors are checked too
             self._shapes = shapes
-            self._lay_out()
+            self._lay_out(sources)
         return self._views
 
-    def _lay_out(self) -> None:
+    def _lay_out(self, sources: Sequence[Source]) -> None:
         self._views, self._checked, end = [], [], 0
-        for (dtype, checked), shapes in groupby(self._shapes, lambda shape: (shape[0], shape[2])):
+        for (dtype, checked), alike in groupby(sources, lambda source: (source.tensor.dtype, source.checked)):
             begin = end
-            for _, size, _ in shapes:
-                self._views.append(self._view(dtype, size, end))
-                end += _aligned(size.numel() * dtype.itemsize)
+            for tensor, _ in alike:
+                self._views.append(self._view(tensor, end))
+                end += _aligned(tensor.nbytes)
             if checked and dtype.is_floating_point:
                 self._checked.append((dtype, begin, end))
 
-    def _view(self, dtype: torch.dtype, size: torch.Size, offset: int) -> torch.Tensor:
-        if size.numel() == 0:
-            return torch.empty(size, dtype=dtype)
-        length = size.numel() * dtype.itemsize
-        return torch.frombuffer(self.memory, dtype=torch.uint8, count=length, offset=offset).view(dtype).view(size)
+    def _view(self, tensor: torch.Tensor, offset: int) -> torch.Tensor:
+        """A view with the strides of a tensor, if those leave no gaps: it is copied in one piece then."""
+        like = torch.empty_like(tensor, device="meta")
+        if not tensor.numel():
+            return torch.empty(tensor.shape, dtype=tensor.dtype)
+        flat = torch.frombuffer(self.memory, dtype=torch.uint8, count=tensor.nbytes, offset=offset).view(tensor.dtype)
+        return flat.as_strided(like.shape, like.stride())
 
     def is_finite(self) -> bool:
         """Whether all checked values are finite; one thread, which often releases the GIL."""
