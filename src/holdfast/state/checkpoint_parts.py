@@ -46,7 +46,10 @@ def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
     training["own_parameters"] = [
         {number: ref for number, ref in saved["parameters"].items() if ref not in in_weights} for saved in tree["optimizers"]
     ]
-    training["scalers"] = [unflatten(one["state"], lambda ref: hosts[ref.number].item()) for one in tree["scalers"]]
+    training["scalers"] = [
+        unflatten(one["numbers"], lambda ref: hosts[ref.number].item()) if "numbers" in one else one["state"]
+        for one in tree["scalers"]
+    ]
     ordered = {name: training[name] for name in (*(first for first in _ORDER if first in training), *training)}
     return {**parts, "training": unflatten(ordered, lambda ref: hosts[ref.number], arrays=False)}
 

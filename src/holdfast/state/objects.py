@@ -120,7 +120,7 @@ def read_scaler(scaler: Any, keep: Keep) -> Tree:
         "growth_interval": scaler._growth_interval,
         "_growth_tracker": scaler._init_growth_tracker if tracker is None else tracker,
     }
-    return {"state": state}
+    return {"numbers": state}
 
 
 def read_state(state: Any, keep: Keep) -> Any:
@@ -198,10 +198,10 @@ class RestorePlan:
 
     def scaler(self, saved: Tree, scaler: Any) -> None:
         """Restore a gradient scaler; a disabled one has an empty state."""
-        if not isinstance(scaler, torch.amp.GradScaler):
-            self._later(self._load, scaler, saved["state"])
+        if "numbers" in saved:
+            self._later(scaler.load_state_dict, unflatten(saved["numbers"], lambda ref: self._hosts[ref.number].item()))
         elif saved["state"]:
-            self._later(scaler.load_state_dict, unflatten(saved["state"], lambda ref: self._hosts[ref.number].item()))
+            self._later(self._load, scaler, saved["state"])
 
     def optimizer(self, saved: Tree, optimizer: Optimizer) -> None:
         """Restore an optimizer's state and settings; the parameter lists stay the same objects."""
