@@ -126,6 +126,9 @@ def test_odd_sharded_states_are_restored_as_they_were(ranks: Ranks, warm: WarmPy
         assert told["state before the first step"] == told["restored before the first step"] == 0, "a save is no step"
         assert told["states"] == (4, 4), "what never got a gradient has no state"
         assert told["lr"] == 0.1
+        (groups, num_states), (weights, num_states_too) = told["refused"], told["refused too"]
+        assert "1 parameter groups and has 2" in groups and "does not hold" in weights, "another model is refused"
+        assert num_states == num_states_too == 0, "with nothing changed"
         for case in ("accumulated", "two models"):
             saved, restored = told[case]
             assert all(torch.equal(one, other) for one, other in zip(saved, restored, strict=True)), case

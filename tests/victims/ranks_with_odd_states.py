@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import holdfast
+from holdfast.errors import CannotRestore
 
 
 class Odd(nn.Module):
@@ -71,6 +72,19 @@ told["accumulated"] = weights(model), weights(again)
 fresh = torch.optim.AdamW(again.parameters())
 store.restore(model=again, optimizer=fresh, at=0)
 told["restored before the first step"] = len(fresh.state)
+
+fresh = torch.optim.AdamW(again.parameters())
+fresh.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+try:
+    store.restore(model=again, optimizer=fresh)
+except CannotRestore as error:
+    told["refused"] = error.problem, len(fresh.state)
+other = fully_shard(nn.Linear(3, 3), mesh=init_device_mesh("cpu", (2,)))
+fresh = torch.optim.AdamW(other.parameters())
+try:
+    store.restore(model=other, optimizer=fresh)
+except CannotRestore as error:
+    told["refused too"] = error.problem, len(fresh.state)
 
 store = holdfast.CheckpointStore(folder / "two")
 pair, pair_again = [sharded(2), sharded(3)], [sharded(4), sharded(5)]

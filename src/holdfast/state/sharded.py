@@ -170,20 +170,13 @@ def restore_sharded(path: Path, saved: SavedState, state: TrainingState, *, rand
 
     Raises CannotRestore, with nothing changed, if it does not fit.
     """
-    tree = {kind: saved.tree.get(kind, []) for kind in BY_NAME}
-    for kind, objects in (("models", state.models()), ("averages", state.averages()), ("optimizers", state.optimizers())):
-        if len(tree[kind]) != len(objects):
-            raise CannotRestore(f"it holds {len(tree[kind])} {kind} and there are {len(objects)}", fix="")
-    live = _read(state, [bool(states.get("state")) for states in tree["optimizers"]])
-    live["gradients"] = [dict(enumerate(optimizer_parameters(optimizer))) for optimizer in state.optimizers()]
-    if not saved.names:
-        tree = _by_name(tree, live)
-    current, targets = flatten_all(live)
-    places = {place: targets[ref.number] for place, ref in refs_in(current)}
-    kinds = _kinds(path / SHARDS, saved.names) if saved.names else [(host.size(), host.dtype) for host in saved.hosts]
-    _refuse_different(tree, places, kinds)
-    loaded = _load(path / SHARDS, saved.names, tree, places) if saved.names else saved.hosts
-    state_dict = unflatten(tree, lambda ref: loaded[ref.number])
+    fresh = [optimizer for optimizer in state.optimizers() if not optimizer.state]
+    try:
+        state_dict = _state_dict_for(state, path, saved)
+    except Exception:
+        for optimizer in fresh:  # torch may have made a state for it
+            optimizer.state.clear()
+        raise
     api = _api()
     options = api.StateDictOptions(full_state_dict=not saved.names, strict=False)  # a parameter without gradients has no state
     with _hidden():
@@ -196,9 +189,33 @@ def restore_sharded(path: Path, saved: SavedState, state: TrainingState, *, rand
                 average.load_state_dict(_sharded_as(weights, average.state_dict()))
         for optimizer, states in zip(state.optimizers(), state_dict["optimizers"], strict=True):
             _set_optimizer(_as_one(state.models()), optimizer, states, options)
-    saved.gradients = [_sharded_as(*pair) for pair in zip(state_dict["gradients"], live["gradients"], strict=False)]
+    parameters = [dict(enumerate(optimizer_parameters(optimizer))) for optimizer in state.optimizers()]
+    saved.gradients = [_sharded_as(*pair) for pair in zip(state_dict["gradients"], parameters, strict=False)]
     rest = {**saved.tree, **{kind: [] for kind in BY_NAME}}
     state.without_models().restore(rest, saved.hosts, randomness=randomness)
+
+
+def _state_dict_for(state: TrainingState, path: Path, saved: SavedState) -> Tree:
+    """The saved state by name, with the tensors that the live training needs on this rank. Raises CannotRestore."""
+    tree = {kind: saved.tree.get(kind, []) for kind in BY_NAME}
+    for kind, objects in (("models", state.models()), ("averages", state.averages()), ("optimizers", state.optimizers())):
+        if len(tree[kind]) != len(objects):
+            raise CannotRestore(f"it holds {len(tree[kind])} {kind} and there are {len(objects)}", fix="")
+    for states, optimizer in zip(tree["optimizers"], state.optimizers(), strict=True):
+        groups, now = states.get("param_groups", states.get("groups", ())), optimizer.param_groups
+        if len(groups) != len(now):
+            raise CannotRestore(f"the optimizer had {len(groups)} parameter groups and has {len(now)}", fix="")
+    live = _read(state, [bool(states.get("state")) for states in tree["optimizers"]])
+    live["gradients"] = [dict(enumerate(optimizer_parameters(optimizer))) for optimizer in state.optimizers()]
+    if not saved.names:
+        tree = _by_name(tree, live)
+    current, targets = flatten_all(live)
+    places = {place: targets[ref.number] for place, ref in refs_in(current)}
+    kinds = _kinds(path / SHARDS, saved.names) if saved.names else [(host.size(), host.dtype) for host in saved.hosts]
+    _refuse_different(tree, places, kinds)
+    loaded = _load(path / SHARDS, saved.names, tree, places) if saved.names else saved.hosts
+    state_dict: Tree = unflatten(tree, lambda ref: loaded[ref.number])
+    return state_dict
 
 
 def _set_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, states: Tree, options: Any) -> None:
@@ -240,6 +257,8 @@ def _optimizer_by_name(saved: Tree, live: Tree) -> Tree:
     if not saved["state"]:
         return {"groups": settings}
     names = [name for group in live["param_groups"] for name in group["params"]]
+    if len(names) != (number := sum(len(group["params"]) for group in saved["param_groups"])):
+        raise CannotRestore(f"the optimizer had {number} parameters and has {len(names)}", fix="")
     groups = [{**group, **old} for old, group in zip(settings, live["param_groups"], strict=True)]
     return {"state": {names[number]: state for number, state in saved["state"].items()}, "param_groups": groups}
 
