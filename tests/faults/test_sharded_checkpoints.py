@@ -118,6 +118,22 @@ def test_a_state_that_is_bad_on_one_rank_is_saved_by_none(ranks: Ranks, tmp_path
         assert "model.0.weight on rank 1" in end["troubles"][0]["evidence"]["error"]
 
 
+def test_odd_sharded_states_are_restored_as_they_were(ranks: Ranks, warm: WarmPython, tmp_path: Path) -> None:
+    script = VICTIM.with_name("ranks_with_odd_states.py")
+    warm.run(tmp_path, FORKED_RANKS, str(script), str(tmp_path), str(tmp_path), HOLDFAST_DEBUG="raise")
+    for rank in (0, 1):
+        told = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        assert told["state before the first step"] == told["restored before the first step"] == 0, "a save is no step"
+        assert told["states"] == (4, 4), "what never got a gradient has no state"
+        assert told["lr"] == 0.1
+        (groups, num_states), (weights, num_states_too) = told["refused"], told["refused too"]
+        assert "1 parameter groups and has 2" in groups and "does not hold" in weights, "another model is refused"
+        assert num_states == num_states_too == 0, "with nothing changed"
+        for case in ("accumulated", "two models"):
+            saved, restored = told[case]
+            assert all(torch.equal(one, other) for one, other in zip(saved, restored, strict=True)), case
+
+
 @pytest.mark.slow
 def test_ranks_that_are_killed_while_saving_leave_a_clean_newest_one_and_go_on_from_it(ranks: Ranks, tmp_path: Path) -> None:
     moments, store, steps, left = random.Random(4), tmp_path / "store", 40, 0

@@ -75,10 +75,7 @@ class Measure:
                     arguments["batch_size"] = self._batch_size
             self._own_workers = max(self._own_workers, int(arguments.get("num_workers", 0)))
             if self._num_workers is not None:
-                arguments["num_workers"] = self._num_workers
-                if not self._num_workers:
-                    for name in ("prefetch_factor", "persistent_workers"):
-                        arguments.pop(name, None)
+                arguments["num_workers"] = self._num_workers  # 1 or more: other options may need workers
             original(**arguments)
 
         return __init__

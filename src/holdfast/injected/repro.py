@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import inspect
 import itertools
 import json
 import os
@@ -23,12 +22,13 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from holdfast.inside.control.restarted import cap_workers
 from holdfast.inside.discovery import find_live_objects, find_roots, named
+from holdfast.inside.observers.batch_contents import leaves
 from holdfast.inside.seeding import ask_for_determinism, seed
-from holdfast.inside.taps.registry import Patches
+from holdfast.inside.taps.registry import Taps
 
 VARIABLE = "HOLDFAST_REPRO"
 _MAX_OUTPUTS = 2000  # of modules per step
@@ -37,7 +37,7 @@ _MAX_OUTPUTS = 2000  # of modules per step
 def begin() -> None:
     """Called when torch is imported: fix the requested sources of randomness, and record."""
     request = json.loads(os.environ[VARIABLE])
-    patches = Patches()
+    patches = Taps()
     for name in request["steady"]:
         FIXES[name](patches)
     if int(os.environ.get("RANK", "0")) == 0:
@@ -54,7 +54,7 @@ class Record:
         self._step, self._start = 0, time.perf_counter()
         self._clear()
 
-    def install(self, patches: Patches) -> None:
+    def install(self, patches: Taps) -> None:
         """Install the hooks."""
         self._pid = os.getpid()
         register_optimizer_step_pre_hook(self._before_step)
@@ -156,13 +156,9 @@ def digest_of_samples(tensor: torch.Tensor) -> str:
     return digest(tensor) if host.dim() == 0 else _hash(" ".join(sorted(_hash(_bytes(row)) for row in host)).encode())
 
 
-def tensors_in(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a batch or an output with their paths."""
-    if isinstance(value, torch.Tensor):
-        yield name, value
-    elif isinstance(value, dict | list | tuple):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from tensors_in(part, f"{name}[{key!r}]")
+def tensors_in(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a batch or an output with their names."""
+    return ((name, leaf) for name, leaf in leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def digest_generators() -> dict[str, str]:
@@ -190,11 +186,10 @@ def _hash(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-_WORKER_OPTIONS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout", "worker_init_fn")
 _START_TIME = 1_700_000_000.0
 
 
-def fix_seed(patches: Patches) -> None:
+def fix_seed(patches: Taps) -> None:
     """Seed all generators before the script runs, and those that it later makes without a seed."""
     seed(0, deterministic=False)
 
@@ -204,18 +199,18 @@ def fix_seed(patches: Patches) -> None:
     patches.replace(np.random, "default_rng", seeded)
 
 
-def fix_kernels(_patches: Patches) -> None:
+def fix_kernels(_patches: Taps) -> None:
     """Use deterministic kernels and one thread, so that sums have one order."""
     ask_for_determinism()
     torch.set_num_threads(1)
 
 
-def use_deterministic(_patches: Patches) -> None:
+def use_deterministic(_patches: Taps) -> None:
     """Use deterministic kernels alone, to measure their cost."""
     ask_for_determinism()
 
 
-def fix_time(patches: Patches) -> None:
+def fix_time(patches: Taps) -> None:
     """Replace the clock: each reading is a millisecond after the one before."""
     ticks = itertools.count()
 
@@ -234,21 +229,12 @@ def fix_time(patches: Patches) -> None:
     datetime.datetime = FixedDatetime  # type: ignore[misc]
 
 
-def fix_workers(patches: Patches) -> None:
+def fix_workers(patches: Taps) -> None:
     """Load samples in this process, without workers."""
-    signature = inspect.signature(DataLoader.__init__)
-
-    def make(original: Any) -> Callable[..., None]:
-        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
-            arguments = {**signature.bind(loader, *args, **kwargs).arguments, "num_workers": 0}
-            original(**{name: value for name, value in arguments.items() if name not in _WORKER_OPTIONS})
-
-        return __init__
-
-    patches.replace(DataLoader, "__init__", make)
+    cap_workers(patches, 0)
 
 
-FIXES: dict[str, Callable[[Patches], None]] = {
+FIXES: dict[str, Callable[[Taps], None]] = {
     "seed": fix_seed,
     "kernels": fix_kernels,
     "determinism": use_deterministic,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -40,23 +38,12 @@ def alike(saved: Any, drawn: Any) -> bool:
 
 
 def set_randomness(randomness: Mapping[str, Any]) -> None:
-    """Set the random generators to their saved states."""
+    """Set torch's random generators to their saved states; those of missing GPUs are skipped."""
     if "torch" in randomness:
         torch.set_rng_state(randomness["torch"])
-    cuda = randomness.get("cuda")
-    if cuda and torch.cuda.is_available():
-        for device, state in cuda.items() if isinstance(cuda, Mapping) else enumerate(cuda):
-            if int(device) < torch.cuda.device_count():
-                torch.cuda.set_rng_state(state, int(device))
-    if "python" in randomness:
-        version, numbers, gauss = randomness["python"]
-        random.setstate((version, tuple(numbers), gauss))
-    state = randomness.get("numpy")
-    if isinstance(state, Mapping):
-        state = (state["kind"], state["key"], state["pos"], state["has_gauss"], state["gauss"])
-    if state is not None:
-        name, keys, *rest = state
-        np.random.set_state((name, np.asarray(keys, dtype=np.uint32), *rest))
+    for device, state in randomness.get("cuda", {}).items():
+        if torch.cuda.is_available() and device < torch.cuda.device_count():
+            torch.cuda.set_rng_state(state, device)
 
 
 def moved(batch: Any, like: Any) -> Any:

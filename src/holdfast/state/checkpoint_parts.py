@@ -6,9 +6,8 @@ checkpoint can be used without Holdfast: `optimizer.load_state_dict(torch.load("
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,17 @@ import torch
 
 from holdfast.checkpoints.manifest import read_manifest
 from holdfast.checkpoints.safetensors import Tensors, can_hold
-from holdfast.errors import StorageError
-from holdfast.state.fsdp1 import FlatState
 from holdfast.state.ranks import current_rank, world_size
-from holdfast.state.sharded import from_shards, numbered, shard_tensors
-from holdfast.state.training_state import TrainingState
-from holdfast.state.values import Ref, Tree, flatten, unflatten
+from holdfast.state.values import Ref, Tree, flatten, flatten_all, unflatten
 
 _ORDER = ("step", "epoch", "optimizers", "schedulers", "scalers", "loader")  # what people look for first in training.pt
 _IN_WEIGHTS = ("parameters", "buffers", "extra_state")
+BY_NAME = ("models", "averages", "optimizers", "gradients")  # what a sharded checkpoint keeps in `shards/`
+
+
+def numbered(name: str, number: int) -> str:
+    """The name of the n-th object of a kind: "model", "model-1"."""
+    return name if number == 0 else f"{name}-{number}"
 
 
 def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
@@ -41,66 +42,58 @@ def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
                 in_weights.update(tensors.values())
             rest.append(apart)
         training[f"{kind}_apart"] = rest
-    training["optimizers"] = [_optimizer(saved) for saved in tree["optimizers"]]
+    training["optimizers"] = [{name: saved[name] for name in ("state", "param_groups")} for saved in tree["optimizers"]]
     training["own_parameters"] = [
         {number: ref for number, ref in saved["parameters"].items() if ref not in in_weights} for saved in tree["optimizers"]
     ]
-    training["scalers"] = [_scaler(saved, hosts) for saved in tree["scalers"]]
+    training["scalers"] = [
+        unflatten(one["numbers"], lambda ref: hosts[ref.number].item()) if "numbers" in one else one["state"]
+        for one in tree["scalers"]
+    ]
     ordered = {name: training[name] for name in (*(first for first in _ORDER if first in training), *training)}
     return {**parts, "training": unflatten(ordered, lambda ref: hosts[ref.number], arrays=False)}
 
 
 def from_parts(parts: Mapping[str, Any]) -> tuple[Tree, list[torch.Tensor]]:
-    """The tree and tensors of a state, from either checkpoint format."""
+    """The tree and tensors of a state. Of a sharded one, a `Ref` in `BY_NAME` is a tensor by its number in `names`."""
     training = parts["training"]
-    if training.get("sharded"):  # `from_shards` reads those
-        raise StorageError("The checkpoint is sharded over several ranks.", fix="use store.restore or run.restore")
-    hosts: list[torch.Tensor] = []
-    seen: dict[tuple[int, torch.Size, torch.dtype], Ref] = {}
-
-    def keep(tensor: torch.Tensor) -> Ref:
-        key = tensor.data_ptr() or id(tensor), tensor.shape, tensor.dtype
-        if key not in seen:
-            seen[key] = Ref(len(hosts))
-            hosts.append(tensor)
-        return seen[key]
-
-    content = {name: value for name, value in training.items() if not name.endswith(("_apart", "own_parameters"))}
+    apart = ("_apart", "own_parameters", "sharded", "randomness")  # generator states are set, not copied
+    content = {name: value for name, value in training.items() if not name.endswith(apart)}
+    if "sharded" in training:
+        tree, hosts = flatten_all(content)
+        by_name = flatten(training["sharded"], lambda number: Ref(int(number)))
+        return {**tree, **by_name, "randomness": training["randomness"]}, hosts
     content["models"] = _joined("weights", parts, training["models_apart"])
     content["averages"] = _joined("averages", parts, training["averages_apart"])
     own = zip(training["optimizers"], training["own_parameters"], strict=True)
-    content["optimizers"] = [_optimizer_tree(state, parameters) for state, parameters in own]
+    content["optimizers"] = [{**state, "parameters": parameters} for state, parameters in own]
     content["scalers"] = [{"state": state} for state in training["scalers"]]
-    randomness = content.pop("randomness", None)  # generator states are set, not copied
-    return {**flatten(content, keep), "randomness": randomness}, hosts
+    tree, hosts = flatten_all(content, lambda tensor: (tensor.data_ptr() or id(tensor), tensor.shape, tensor.dtype))
+    return {**tree, "randomness": training.get("randomness")}, hosts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SavedState:
-    """A checkpoint's state for the live training. `position` is the position in the data."""
+    """The state in a checkpoint. `position` is the position in the data."""
 
     tree: Tree
     hosts: list[torch.Tensor]
     position: Any
     gradients: Any  # accumulated before the save, if any
     has_randomness: bool  # False if the checkpoint has none for this rank
+    names: list[str] = field(default_factory=list)  # of the tensors in `shards/`
 
     @classmethod
-    def of(cls, path: Path, parts: dict[str, Any], live: TrainingState) -> SavedState:
-        """Read a checkpoint for the live training. Raises StorageError and CannotRestore."""
-        flat = isinstance(live, FlatState)
-        if parts["training"].get("sharded"):
-            tree, hosts = from_shards(path, parts["training"], live.read(), local=not flat)
-        else:
-            tree, hosts = from_parts(parts)
-            if live.is_sharded() and not flat:
-                hosts = shard_tensors(tree, hosts, live.read())
-        ranks, position, gradients = tree.pop("ranks", {}), tree.pop("loader", None), tree.pop("gradients", None)
+    def of(cls, path: Path, parts: dict[str, Any]) -> SavedState:
+        """The state in a checkpoint for this rank."""
+        tree, hosts = from_parts(parts)
+        names, ranks, position = tree.pop("names", []), tree.pop("ranks", {}), tree.pop("loader", None)
+        gradients = None if names else _plain(tree.get("gradients"), hosts)
         rank, same = current_rank(), (read_manifest(path) or {}).get("world_size", 1) == world_size()
         own = _plain(ranks[rank], hosts) if same and rank in ranks else {}
         tree["randomness"] = own.get("randomness", tree.get("randomness"))
         has_randomness = bool(own) or rank == 0 or tree["randomness"] is None
-        return cls(tree, hosts, own.get("loader", _plain(position, hosts)), _plain(gradients, hosts), has_randomness)
+        return cls(tree, hosts, own.get("loader", _plain(position, hosts)), gradients, has_randomness, names)
 
 
 def _plain(tree: Any, hosts: list[torch.Tensor]) -> Any:
@@ -131,26 +124,3 @@ def _joined(what: str, parts: Mapping[str, Any], apart: Sequence[Tree]) -> list[
         rest if "state" in rest else {"parameters": parts.get(numbered(what, number), {}), **rest}
         for number, rest in enumerate(apart)
     ]
-
-
-def _optimizer(saved: Tree) -> Tree:
-    """An optimizer's state in the format of its `state_dict()`."""
-    numbers = itertools.count()
-    groups = [{**group["settings"], "params": list(itertools.islice(numbers, group["count"]))} for group in saved["groups"]]
-    return {"state": saved["state"], "param_groups": groups}
-
-
-def _optimizer_tree(state: Tree, parameters: Tree) -> Tree:
-    groups = [
-        {"count": len(group["params"]), "settings": {name: value for name, value in group.items() if name != "params"}}
-        for group in state["param_groups"]
-    ]
-    return {"parameters": parameters, "state": state["state"], "groups": groups}
-
-
-def _scaler(saved: Tree, hosts: Sequence[torch.Tensor]) -> Tree:
-    """A gradient scaler's state in the format of its `state_dict()`."""
-    if "state" in saved:
-        return dict(saved["state"])
-    refs = {"scale": saved["_scale"], "_growth_tracker": saved["_growth_tracker"]}
-    return {**saved["settings"], **{name: hosts[ref.number].item() for name, ref in refs.items() if isinstance(ref, Ref)}}

@@ -20,8 +20,6 @@ from holdfast.state.generators import LoaderGenerators
 from holdfast.state.values import Tree
 
 _DETERMINISTIC = (TensorDataset, list, tuple, range, torch.Tensor, np.ndarray)  # an index always gives the same sample
-_MAX_VALUES = 32  # of a tensor that go into a batch's fingerprint
-_MAX_TENSORS = 8  # of a batch that do
 _MAX_INDICES = 64  # of a batch that are compared
 active = False  # while batches are drawn and dropped
 
@@ -40,11 +38,11 @@ def begin_pass(
         if skips:
             iterator = _skipping_iterator(loader, count)
             return iterator, BatchCheck(loader, iterator), None
-        iterator, batch = iter(loader), None
+        iterator = iter(loader)
         check = BatchCheck(loader, iterator)
         for _ in range(count):
-            batch = next(iterator)
-        return iterator, check, check.fingerprint(batch) if count else None
+            next(iterator)
+        return iterator, check, check.fingerprint()
     finally:
         active = False
 
@@ -144,22 +142,15 @@ def _length(obj: Any) -> int | None:
 
 
 class BatchCheck:
-    """Recognises a batch, to tell whether a pass was repeated exactly.
-
-    With workers by its values, which are independent of this process. Without, by the sampler's indices: the values may be
-    random. None where neither is known.
-    """
+    """Recognises the last batch by the sampler's indices, to tell whether a pass was repeated exactly."""
 
     def __init__(self, loader: Any, iterator: Any) -> None:
-        self._by_values = isinstance(loader, DataLoader) and loader.num_workers > 0 and getattr(loader, "in_order", True)
         self._indices: Any = None
-        if not self._by_values and can_skip(loader) and isinstance(iterator, _BaseDataLoaderIter):
+        if can_skip(loader) and isinstance(iterator, _BaseDataLoaderIter):
             iterator._sampler_iter = self._record(iterator._sampler_iter)
 
-    def fingerprint(self, batch: Any) -> int | None:
-        """A checksum of the last batch."""
-        if self._by_values:
-            return fingerprint(batch)
+    def fingerprint(self) -> int | None:
+        """A checksum of the last indices; None where they are not known."""
         indices = self._indices
         if indices is None:
             return None
@@ -168,33 +159,3 @@ class BatchCheck:
     def _record(self, entries: Iterator[Any]) -> Iterator[Any]:
         for self._indices in entries:
             yield self._indices
-
-
-def fingerprint(batch: Any) -> int:
-    """A checksum of a few values of a batch."""
-    checksum, left = 0, _MAX_TENSORS
-    pending = [batch]
-    while pending and left:
-        value = pending.pop()
-        if isinstance(value, (list, tuple)):
-            pending.extend(value[:_MAX_TENSORS])
-        elif isinstance(value, dict):
-            pending.extend(list(value.values())[:_MAX_TENSORS])
-        else:
-            left -= 1
-            checksum = zlib.crc32(_sample(value), checksum)
-    return checksum
-
-
-def _sample(value: Any) -> bytes:
-    if isinstance(value, torch.Tensor):
-        if not value.is_cpu or value.layout is not torch.strided or value.is_quantized:
-            return b"?"
-        flat = value.detach()
-        count = flat.numel()
-        if not flat.is_contiguous():
-            flat = flat.take(torch.arange(0, count, max(1, count // _MAX_VALUES)))
-        value = (flat.view(torch.int16) if flat.dtype is torch.bfloat16 else flat).numpy()
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-        return value.reshape(-1)[:: max(1, value.size // _MAX_VALUES)][:_MAX_VALUES].tobytes()
-    return repr(value).encode() if isinstance(value, (str, bytes, int, float, bool)) else b"?"

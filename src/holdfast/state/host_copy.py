@@ -11,8 +11,9 @@ import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from holdfast.checkpoints.safetensors import count
 from holdfast.environment.cgroup import Limits, read_limits
 from holdfast.state.values import Tree
 
-_ALIGNMENT = 64  # bytes, of the tensors of one dtype in a block
+_ALIGNMENT = 64  # bytes, of a tensor in a block
 
 
 class Source(NamedTuple):
@@ -33,7 +34,6 @@ class Source(NamedTuple):
 
     tensor: torch.Tensor
     checked: bool
-    spec: Any = None  # of a sharded tensor: its place in the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,42 +45,13 @@ class LiveState:
 
     @property
     def size(self) -> int:
-        """Bytes of all tensors."""
-        return sum(source.tensor.nbytes for source in self.sources)
+        """Bytes that a block for all tensors needs."""
+        return sum(_aligned(source.tensor.nbytes) for source in self.sources)
 
     @property
     def on_gpu(self) -> bool:
         """Whether some tensors are on a GPU."""
         return any(source.tensor.is_cuda for source in self.sources)
-
-
-Shape = tuple[torch.dtype, torch.Size, tuple[int, ...], bool]
-
-
-class Layout:
-    """The offset of each tensor in a block; checked tensors of one dtype are adjacent, to be checked as one."""
-
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self.shapes = shapes_of(sources)
-        self.offsets = [0] * len(sources)
-        self.checked: list[tuple[torch.dtype, int, int]] = []
-        kinds: dict[tuple[bool, torch.dtype], list[int]] = {}
-        for index, source in enumerate(sources):
-            kinds.setdefault((source.checked, source.tensor.dtype), []).append(index)
-        end = 0
-        for (checked, dtype), indices in kinds.items():
-            begin = end = -(-end // _ALIGNMENT) * _ALIGNMENT
-            for index in indices:
-                self.offsets[index] = end
-                end += sources[index].tensor.numel() * dtype.itemsize
-            if checked and dtype.is_floating_point:
-                self.checked.append((dtype, begin, end))
-        self.size = end
-
-
-def shapes_of(sources: Sequence[Source]) -> list[Shape]:
-    """The properties that decide the layout."""
-    return [(s.tensor.dtype, s.tensor.shape, s.tensor.stride(), s.checked) for s in sources]
 
 
 # Memory
@@ -94,133 +65,55 @@ class Block:
         self.memory.fill(0)  # touch the pages now, not while the training waits
         self.size, self.pinned = size, pinned and pin(self.memory)
         self._address = self.memory.ctypes.data  # reading it later needs an import, and the interpreter may be exiting
+        self._shapes: list[tuple[torch.dtype, torch.Size, tuple[int, ...], bool]] = []
         self._views: list[torch.Tensor] = []
-        self.layout: Layout | None = None
+        self._checked: list[tuple[torch.dtype, int, int]] = []  # stretches that must be finite
 
-    def views(self, layout: Layout) -> list[torch.Tensor]:
-        """The host tensors for a layout, each with its own storage, so that saving one does not save the block."""
-        if self.layout is not layout:
-            places = zip(layout.shapes, layout.offsets, strict=True)
-            self._views, self.layout = [self._view(shape, offset) for shape, offset in places], layout
+    def views(self, sources: Sequence[Source]) -> list[torch.Tensor]:
+        """The host tensors for these sources, each with its own storage, so that saving one does not save the block."""
+        shapes = [(tensor.dtype, tensor.shape, tensor.stride(), checked) for tensor, checked in sources]
+        if shapes != self._shapes:
+            if self._shapes:
+                self.memory.fill(0)  # the gaps between tensors are checked too
+            self._shapes = shapes
+            self._lay_out(sources)
         return self._views
 
-    def _view(self, shape: Shape, offset: int) -> torch.Tensor:
-        dtype, size, stride, _ = shape
-        length = size.numel()
-        if length == 0:
-            return torch.empty(size, dtype=dtype)
-        flat = torch.frombuffer(self.memory, dtype=torch.uint8, count=length * dtype.itemsize, offset=offset).view(dtype)
-        return flat.as_strided(size, stride) if _is_dense(size, stride) else flat.view(size)
+    def _lay_out(self, sources: Sequence[Source]) -> None:
+        self._views, self._checked, end = [], [], 0
+        for (dtype, checked), alike in groupby(sources, lambda source: (source.tensor.dtype, source.checked)):
+            begin = end
+            for tensor, _ in alike:
+                self._views.append(self._view(tensor, end))
+                end += _aligned(tensor.nbytes)
+            if checked and dtype.is_floating_point:
+                self._checked.append((dtype, begin, end))
+
+    def _view(self, tensor: torch.Tensor, offset: int) -> torch.Tensor:
+        """A view with the strides of a tensor, if those leave no gaps: it is copied in one piece then."""
+        like = torch.empty_like(tensor, device="meta")
+        if not tensor.numel():
+            return torch.empty(tensor.shape, dtype=tensor.dtype)
+        flat = torch.frombuffer(self.memory, dtype=torch.uint8, count=tensor.nbytes, offset=offset).view(tensor.dtype)
+        return flat.as_strided(like.shape, like.stride())
 
     def is_finite(self) -> bool:
         """Whether all checked values are finite; one thread, which often releases the GIL."""
-        assert self.layout is not None
-        return all(not count_non_finite(self.memory[begin:end], dtype) for dtype, begin, end in self.layout.checked)
+        return all(not count_non_finite(self.memory[begin:end], dtype) for dtype, begin, end in self._checked)
 
     def release(self) -> None:
         """Release the memory. No copy from or to it may be running."""
         if self.pinned:
             self.pinned = False
             unpin(self._address)
-        self._views, self.layout = [], None
+        self._shapes, self._views, self._checked = [], [], []
 
     def __del__(self) -> None:
         if getattr(self, "pinned", False):
             self.release()
 
 
-class BlockPool:
-    """Blocks for snapshots: allocated ahead in the background and reused; `off` if there is no memory."""
-
-    def __init__(
-        self,
-        keep: int,
-        memory_limit: int | None,
-        *,
-        run_later: Callable[[Callable[[], None]], None],
-        warn: Callable[[str], None],
-        lock: threading.RLock,
-    ) -> None:
-        self.keep, self.memory_limit = keep, memory_limit
-        self.free: list[Block] = []
-        self.count, self.pending, self.off = 0, 0, False
-        self._run_later, self._warn, self._lock = run_later, warn, lock
-
-    def capacity(self, size: int) -> int:
-        """How many snapshots of this size fit, at most `keep`."""
-        if self.memory_limit is None:
-            self.memory_limit = snapshot_memory()
-        capacity = min(self.keep, self.memory_limit // max(1, size))
-        if capacity < 1 and not self.off:
-            self.off = True
-            self._warn(
-                f"No snapshots are kept: one takes {size / 1e9:.2f} GB and {self.memory_limit / 1e9:.2f} GB of host memory "
-                "may be used. Rollbacks can only use checkpoints on disk."
-            )
-        return capacity
-
-    def allocate(self, size: int, *, pinned: bool) -> None:
-        """Allocate a block in the background."""
-        with self._lock:
-            self.pending += 1
-
-        def run() -> None:
-            try:
-                block = Block(size, pinned=pinned)
-                with self._lock:
-                    if not self.off:
-                        self.free.append(block)
-                        self.count += 1
-            except MemoryError:
-                self.keep = self.count
-                self.off = self.count == 0
-                self._warn(f"Memory is short: {self.count} snapshots of {size / 1e9:.2f} GB are kept.")
-            finally:
-                self.pending -= 1
-
-        self._run_later(run)
-
-    def take(self, size: int, *, pinned: bool) -> Block:
-        """A free block of sufficient size, or a new one."""
-        with self._lock:
-            while self.free:
-                block = self.free.pop()
-                if block.size >= size:
-                    return block
-                block.release()
-                self.count -= 1
-            self.count += 1
-        return Block(size, pinned=pinned)
-
-    def put(self, block: Block, *, in_use: bool) -> None:
-        """Return the block of a dropped snapshot. One still in use is not reused, but freed after its reader."""
-        if in_use:
-            self.count -= 1
-        else:
-            self.free.append(block)
-
-    def release_all(self) -> None:
-        """Release the free blocks and allocate no more."""
-        self.off = True
-        with self._lock:
-            free, self.free, self.count = self.free, [], 0
-        for block in free:
-            block.release()
-
-
 # Copying
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceCopies:
-    """Copies from one GPU that may still be running."""
-
-    begin: Any
-    end: Any
-
-    def seconds(self) -> float:
-        """How long the copies took, once they are done."""
-        return float(self.begin.elapsed_time(self.end)) / 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +123,8 @@ class HostCopy:
     tree: Tree
     hosts: list[torch.Tensor]
     checked: list[bool]  # which must be finite
-    specs: list[Any]  # of sharded tensors: the place in the whole
     block: Block | None
-    running: list[DeviceCopies]
+    running: list[tuple[Any, Any]]  # the begin and end of copies from a GPU
 
     @property
     def size(self) -> int:
@@ -241,16 +133,16 @@ class HostCopy:
 
     def wait(self) -> None:
         """Wait for the copies; not for the training thread."""
-        for copies in self.running:
-            copies.end.synchronize()
+        for _, end in self.running:
+            end.synchronize()
 
     def done(self) -> bool:
         """Whether the copies are done; does not wait."""
-        return all(copies.end.query() for copies in self.running)
+        return all(end.query() for _, end in self.running)
 
     def seconds(self) -> float:
         """How long the copies took in the training's stream, once they are done."""
-        return max((copies.seconds() for copies in self.running), default=0.0)
+        return max((begin.elapsed_time(end) / 1000.0 for begin, end in self.running), default=0.0)
 
     def non_finite(self) -> dict[int, int]:
         """The number of non-finite values of each checked tensor that has some, by index."""
@@ -260,35 +152,37 @@ class HostCopy:
         return {index: bad for index, bad in counts.items() if bad}
 
 
-class HostCopier:
-    """Copies states, and keeps the layout while it stays the same."""
+@dataclass(slots=True, eq=False)
+class Snapshot:
+    """The state before the update of `step`. `verified` is None until it is checked."""
 
-    def __init__(self) -> None:
-        self._layout: Layout | None = None
+    step: int
+    copy: HostCopy
+    block: Block
+    verified: bool | None = None
+    path: Path | None = None  # of its checkpoint, if written
+    users: int = 0  # threads that read it: its memory must not be reused
+    checking: threading.Lock = field(default_factory=threading.Lock)
 
-    def size(self, live_state: LiveState) -> int:
-        """Bytes that a block for this state needs."""
-        return self._layout_of(live_state).size
-
-    def copy(self, live_state: LiveState, block: Block | None) -> HostCopy:
-        """Copy a state into an unused block; later changes of the training do not affect the copy."""
-        sources = live_state.sources
-        checked = [source.checked and source.tensor.is_floating_point() for source in sources]
-        specs = [source.spec for source in sources]
-        if block is None:
-            return HostCopy(live_state.tree, [source.tensor for source in sources], checked, specs, None, [])
-        hosts = block.views(self._layout_of(live_state))
-        return HostCopy(live_state.tree, hosts, checked, specs, block, copy_out([source.tensor for source in sources], hosts))
-
-    def _layout_of(self, live_state: LiveState) -> Layout:
-        if self._layout is None or self._layout.shapes != shapes_of(live_state.sources):
-            self._layout = Layout(live_state.sources)
-        return self._layout
+    def verify(self) -> bool:
+        """Wait for the copies, and check that they are finite."""
+        with self.checking:
+            if self.verified is None:
+                self.copy.wait()
+                self.verified = self.block.is_finite()
+            return self.verified
 
 
-def copy_out(tensors: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> list[DeviceCopies]:
-    """Copy the training's tensors to the host, in its own streams; returns the copies that may still run."""
-    running: list[DeviceCopies] = []
+def copy_state(live_state: LiveState, block: Block | None) -> HostCopy:
+    """Copy a state into an unused block; later changes of the training do not affect the copy.
+
+    The copies from a GPU run in the training's own stream, and may still run on return.
+    """
+    tensors = [source.tensor for source in live_state.sources]
+    checked = [source.checked and source.tensor.is_floating_point() for source in live_state.sources]
+    if block is None:
+        return HostCopy(live_state.tree, tensors, checked, None, [])
+    hosts, running = block.views(live_state.sources), []
     for device, indices in _by_device(tensors):
         pairs = [hosts[i] for i in indices], [tensors[i] for i in indices]
         if device.type != "cuda":
@@ -299,8 +193,8 @@ def copy_out(tensors: Sequence[torch.Tensor], hosts: Sequence[torch.Tensor]) -> 
         begin.record(stream)
         torch._foreach_copy_(*pairs, non_blocking=True)
         end.record(stream)
-        running.append(DeviceCopies(begin, end))
-    return running
+        running.append((begin, end))
+    return HostCopy(live_state.tree, hosts, checked, block, running)
 
 
 def copy_in(hosts: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
@@ -320,15 +214,8 @@ def _by_device(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[torch.device, 
     yield from devices.items()
 
 
-def _is_dense(size: torch.Size, stride: tuple[int, ...]) -> bool:
-    """Whether the values fill their memory without gaps, in any order of dimensions."""
-    expected = 1
-    for step, length in sorted(zip(stride, size, strict=True)):
-        if length != 1:
-            if step != expected:
-                return False
-            expected *= length
-    return True
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def available_memory(limits: Limits | None = None) -> int:

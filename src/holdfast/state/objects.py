@@ -6,8 +6,8 @@ everything (`RestorePlan`), then copies into the existing tensors.
 
 from __future__ import annotations
 
+import itertools
 import warnings
-import weakref
 from collections.abc import Callable, Sequence, Set
 from typing import Any
 
@@ -93,7 +93,7 @@ def read_average(average: Any, keep: Keep) -> Tree:
 
 
 def read_optimizer(optimizer: Optimizer, keep: Keep) -> Tree:
-    """Read parameters, their state and the groups' settings; parameters are numbered across groups."""
+    """Read the parameters, and state and groups as in `state_dict()`: with the parameters' numbers."""
     parameters: dict[int, Ref] = {}
     state: dict[int, Any] = {}
     for number, parameter in enumerate(optimizer_parameters(optimizer)):
@@ -101,27 +101,26 @@ def read_optimizer(optimizer: Optimizer, keep: Keep) -> Tree:
             parameters[number] = keep(parameter)
         if (values := optimizer.state.get(parameter)) is not None:
             state[number] = flatten_plain(dict(values), keep)
-    groups = [
-        {"count": len(group["params"]), "settings": read_state({k: v for k, v in group.items() if k != "params"}, keep)}
-        for group in optimizer.param_groups
-    ]
-    return {"parameters": parameters, "state": state, "groups": groups}
+    groups, numbers = [], itertools.count()
+    for group in optimizer.param_groups:
+        settings = read_state({k: v for k, v in group.items() if k != "params"}, keep)
+        groups.append({**settings, "params": [number for _, number in zip(group["params"], numbers, strict=False)]})
+    return {"parameters": parameters, "state": state, "param_groups": groups}
 
 
 def read_scaler(scaler: Any, keep: Keep) -> Tree:
-    """Read scale and growth tracker as tensors: `state_dict()` would wait for the GPU."""
+    """Read a scaler's state dict, with scale and growth tracker as tensors: `state_dict()` would wait for the GPU."""
     if not hasattr(scaler, "_growth_tracker"):
         return {"state": read_state(scaler.state_dict(), keep)}
-    values = {name: getattr(scaler, name) for name in ("_scale", "_growth_tracker")}
-    settings = {
-        "scale": scaler._init_scale,
+    scale, tracker = (None if value is None else keep(value, checked=False) for value in (scaler._scale, scaler._growth_tracker))
+    state = {
+        "scale": scaler._init_scale if scale is None else scale,
         "growth_factor": scaler._growth_factor,
         "backoff_factor": scaler._backoff_factor,
         "growth_interval": scaler._growth_interval,
-        "_growth_tracker": scaler._init_growth_tracker,
+        "_growth_tracker": scaler._init_growth_tracker if tracker is None else tracker,
     }
-    refs = {name: None if value is None else keep(value, checked=False) for name, value in values.items()}
-    return {**refs, "settings": settings}
+    return {"numbers": state}
 
 
 def read_state(state: Any, keep: Keep) -> Any:
@@ -141,22 +140,9 @@ def set_gradients(optimizer: Optimizer, gradients: dict[int, torch.Tensor]) -> N
         parameter.grad = None if gradient is None else gradient.to(device=parameter.device, dtype=parameter.dtype)
 
 
-class Counters:
-    """The numbers of an object that holds an average: its update count sets the decay."""
-
-    def __init__(self, holder: Any) -> None:
-        self._holder = weakref.ref(holder)
-
-    def read(self) -> Tree:
-        """The numbers by attribute."""
-        holder = self._holder()
-        return {} if holder is None else {name: value for name, value in vars(holder).items() if type(value) in (int, float)}
-
-    def set(self, numbers: Tree) -> None:
-        """Set the numbers."""
-        holder = self._holder()
-        if holder is not None:
-            vars(holder).update(numbers)
+def read_counters(holder: Any) -> Tree:
+    """The numbers of an object that holds an average, by attribute: its update count sets the decay."""
+    return {name: value for name, value in vars(holder).items() if type(value) in (int, float)}
 
 
 # Restoring
@@ -202,50 +188,38 @@ class RestorePlan:
         else:
             self._later(self._load, average, saved["state"])
 
-    def counters(self, saved: Tree, counters: Counters) -> None:
+    def counters(self, saved: Tree, holder: Any) -> None:
         """Restore the numbers beside an average."""
-        self._later(counters.set, saved)
+        self._later(vars(holder).update, saved)
 
     def scheduler(self, saved: Any, scheduler: Any) -> None:
         """Restore a scheduler through `load_state_dict`."""
         self._later(self._load, scheduler, saved)
 
     def scaler(self, saved: Tree, scaler: Any) -> None:
-        """Restore a gradient scaler; one that was unused starts anew."""
-        if "state" in saved:
-            if saved["state"]:  # a disabled scaler has an empty state
-                self._later(self._load, scaler, saved["state"])
-            return
-        for name, initial in (("_scale", "_init_scale"), ("_growth_tracker", "_init_growth_tracker")):
-            live, value = getattr(scaler, name), saved[name]
-            if live is not None and isinstance(value, Ref):
-                self._into(live, value, name)
-            elif live is not None:
-                self._later(live.fill_, getattr(scaler, initial))
-            elif isinstance(value, Ref):  # its first use starts from this value
-                self._later(setattr, scaler, initial, self._hosts[value.number].item())
+        """Restore a gradient scaler; a disabled one has an empty state."""
+        if "numbers" in saved:
+            self._later(scaler.load_state_dict, unflatten(saved["numbers"], lambda ref: self._hosts[ref.number].item()))
+        elif saved["state"]:
+            self._later(self._load, scaler, saved["state"])
 
     def optimizer(self, saved: Tree, optimizer: Optimizer) -> None:
         """Restore an optimizer's state and settings; the parameter lists stay the same objects."""
-        if len(saved["groups"]) != len(optimizer.param_groups):
-            raise _changed(f"the optimizer had {len(saved['groups'])} parameter groups and has {len(optimizer.param_groups)}")
-        number = 0
-        for old, group in zip(saved["groups"], optimizer.param_groups, strict=True):
-            if old["count"] != len(group["params"]):
-                raise _changed(f"a parameter group had {old['count']} parameters and has {len(group['params'])}")
-            self._settings(old["settings"], group)
-            for parameter in group["params"]:
+        groups = saved["param_groups"]
+        if len(groups) != len(optimizer.param_groups):
+            raise _changed(f"the optimizer had {len(groups)} parameter groups and has {len(optimizer.param_groups)}")
+        for old, group in zip(groups, optimizer.param_groups, strict=True):
+            if len(old["params"]) != len(group["params"]):
+                raise _changed(f"a parameter group had {len(old['params'])} parameters and has {len(group['params'])}")
+            for name, value in old.items():
+                if isinstance(value, Ref) and isinstance(group.get(name), torch.Tensor):
+                    self._into(group[name], value, name)
+                elif name != "params":
+                    self._later(group.__setitem__, name, self._values(value, group.get(name)))
+            for number, parameter in zip(old["params"], group["params"], strict=True):
                 if number in saved["parameters"]:
                     self._into(parameter, saved["parameters"][number], f"parameter {number} of the optimizer")
                 self._parameter(saved["state"].get(number), optimizer, group, parameter)
-                number += 1
-
-    def _settings(self, old: Tree, group: Tree) -> None:
-        for name, value in old.items():
-            if isinstance(value, Ref) and isinstance(group.get(name), torch.Tensor):
-                self._into(group[name], value, name)
-            else:
-                self._later(group.__setitem__, name, self._values(value, group.get(name)))
 
     def _parameter(self, old: Tree | None, optimizer: Optimizer, group: Tree, parameter: torch.Tensor) -> None:
         """Restore the state of one parameter; state that did not exist yet is removed."""

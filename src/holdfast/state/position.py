@@ -152,7 +152,7 @@ class Position(Generic[Batch]):
                     break
                 if number == self._started:
                     self.batches += 1
-                    self._last = check.fingerprint(batch)
+                    self._last = check.fingerprint()
                 if self._on_batch is not None:
                     self._on_batch(batch, time.perf_counter() - start)
                 yield batch
@@ -227,9 +227,8 @@ class Position(Generic[Batch]):
             )
         elif last is not None and saved["last"] is not None and last != saved["last"]:
             self._warn(
-                f"the {saved['batches']} batches before this point of the pass differ from those of the first time: the order or "
-                "the augmentation depends on something that is not restored. Give the sampler or the dataset its own generator, "
-                "or use workers"
+                f"the {saved['batches']} batches before this point of the pass differ from those of the first time: the order "
+                "depends on something that is not restored. Give the sampler its own generator"
             )
         if seconds > _SLOW and not self.fast:
             self._warn(

@@ -18,11 +18,11 @@ from holdfast.checkpoints.write import best_checkpoint
 from holdfast.errors import CannotRestore, StorageError, UsageError
 from holdfast.signals.run_folder import RunFolder
 from holdfast.state.checkpoint_parts import SavedState
-from holdfast.state.fsdp1 import by_name
 from holdfast.state.objects import not_in_state_dict, set_gradients
 from holdfast.state.parameters import Optimizer, buffers_in, parameters_in
 from holdfast.state.ranks import RankNotes
 from holdfast.state.related_objects import innermost
+from holdfast.state.sharded import restore_sharded
 from holdfast.state.training_state import TrainingState
 from holdfast.state.values import Tree, not_plain
 
@@ -148,12 +148,15 @@ def restore(
             why = " ".join(skipped) or f"There is no checkpoint {at!r} in {folder}."
             raise CannotRestore(f"Nothing was restored. {why}", fix=f"holdfast checkpoints list {folder}")
         return None
-    path, state = Path(choice["path"]), by_name(live())
+    path, state = Path(choice["path"]), live()
     try:
-        saved = SavedState.of(path, read_checkpoint(path, verify=False), state)
-        unused = select(saved)
-        _refuse_missing(saved.tree, state.models())
-        state.restore(saved.tree, saved.hosts, randomness=randomness and saved.has_randomness)
+        saved = SavedState.of(path, read_checkpoint(path, verify=False))
+        unused, randomness = select(saved), randomness and saved.has_randomness
+        if saved.names or state.is_sharded():
+            restore_sharded(path, saved, state, randomness=randomness)
+        else:
+            _refuse_missing(saved.tree, state.models())
+            state.restore(saved.tree, saved.hosts, randomness=randomness)
     except CannotRestore as error:
         fix = f"see what differs: holdfast checkpoints compare {path} --with package.module:factory"
         raise CannotRestore(f"{path} does not fit: {error.problem}", fix=fix) from None

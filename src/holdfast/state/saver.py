@@ -15,7 +15,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,12 @@ from holdfast.checkpoints.write import (
 from holdfast.errors import StorageError
 from holdfast.state.background import BackgroundThread
 from holdfast.state.checkpoint_parts import to_parts
-from holdfast.state.host_copy import Block, HostCopier, HostCopy, LiveState, available_memory
+from holdfast.state.host_copy import Block, HostCopy, LiveState, available_memory, copy_state
 from holdfast.state.ranks import RankNotes, SaveGroup, finish_before_groups_end
 from holdfast.state.report import SaveReport, while_saving
-from holdfast.state.sharded import SHARDS, files_of, name_tensors, training_part, write_shards
+from holdfast.state.sharded import SHARDS, ShardedCopy
 from holdfast.state.training_state import TrainingState
-from holdfast.state.values import Ref, Tree, unflatten
+from holdfast.state.values import Tree
 
 _STUCK = 60.0  # seconds without anything written, after which a save counts as stuck
 _MAX_NAMED = 5  # non-finite tensors in a finding
@@ -68,7 +67,7 @@ class Job:
     step: int
     path: Path  # of the checkpoint, once written
     facts: dict[str, Any]
-    copy: HostCopy | None
+    write: Callable[[Job], None] | None  # holds the copied state
     done: threading.Event = field(default_factory=threading.Event)
     saved: bool = False
     process: int = field(default_factory=os.getpid)
@@ -95,7 +94,7 @@ class Saver:
         """With `notes` the checkpoint gets the other ranks' own state too."""
         self.folder, self.retention, self.report, self.names = folder, retention, report, Names(folder)
         self._notes, self._drop = notes, drop
-        self._copier, self._block = HostCopier(), None  # type: tuple[HostCopier, Block | None]
+        self._block: Block | None = None
         self._thread = BackgroundThread("holdfast-saving", on_error=lambda _, error: report.failed(error, None))
         self._job: Job | None = None
         self._moved_at = 0.0
@@ -115,13 +114,12 @@ class Saver:
         with torch.no_grad():
             metrics = {name: _detached(value) for name, value in facts["metrics"].items()}
             step, path = self.names.foretell(step)
-            live_state = state.read({"step": step, "epoch": facts["epoch"], **also})
-            copy = self._copier.copy(live_state, self._block_for(live_state))
-        job = self._job = Job(step, path, {**facts, "metrics": metrics}, copy)
+            write, is_copied = self._copy(state, {"step": step, "epoch": facts["epoch"], **also})
+        job = self._job = Job(step, path, {**facts, "metrics": metrics}, write)
         self._moved()
         _finish_at_exit(self)
         self._thread.submit(lambda: self._work(job))
-        if copy.block is None:  # the training's own memory is being written
+        if not is_copied:  # the training's own memory is being written
             with while_saving():
                 job.done.wait()
         return job
@@ -149,9 +147,15 @@ class Saver:
         job = self._job
         return job if job is not None and not job.done.is_set() and job.process == os.getpid() else None
 
+    def _copy(self, state: TrainingState, also: Mapping[str, Any]) -> tuple[Callable[[Job], None], bool]:
+        """Copy a state; returns what writes it, and False if it is the training's own memory."""
+        live_state = state.read(also)
+        copy = copy_state(live_state, self._block_for(live_state))
+        return lambda job: self._write(job, copy), copy.block is not None
+
     def _block_for(self, live_state: LiveState) -> Block | None:
         """The reused block, or a larger one; None if memory is short."""
-        size = self._copier.size(live_state)
+        size = live_state.size
         if self._block is not None and self._block.size < size:
             self._block.release()
             self._block = None
@@ -166,10 +170,9 @@ class Saver:
 
     def _work(self, job: Job) -> None:
         try:
-            assert job.copy is not None
-            job.copy.wait()
             job.facts["metrics"] = {str(name): _as_number(value) for name, value in job.facts["metrics"].items()}
-            self._write(job, job.copy)
+            assert job.write is not None
+            job.write(job)
         except NonFinite as error:
             rows = error.tensors
             self.report.failed(error, job.step, code="checkpoint-non-finite", bad_tensors=len(rows), tensors=rows[:_MAX_NAMED])
@@ -177,10 +180,11 @@ class Saver:
             self.report.failed(error, job.step)
         finally:
             self.names.look()
-            job.copy = None
+            job.write = None
             job.done.set()
 
     def _write(self, job: Job, copy: HostCopy) -> None:
+        copy.wait()
         if self._notes is not None and (others := self._notes.collect(job.step)):
             copy.tree["ranks"] = others
         parts = to_parts(copy.tree, copy.hosts)
@@ -227,27 +231,27 @@ class ShardedSaver(Saver):
         self._drop = False  # whether one is in progress may differ between ranks
         return super().save(state, step, facts, also)
 
-    def _write(self, job: Job, copy: HostCopy) -> None:
+    def _copy(self, state: TrainingState, also: Mapping[str, Any]) -> tuple[Callable[[Job], None], bool]:
+        copy = ShardedCopy.of(state, also)
+        return lambda job: self._write_shards(job, copy), True
+
+    def _write_shards(self, job: Job, copy: ShardedCopy) -> None:
         """All ranks take every step together; a failure on one is raised on all."""
         assert self._group is not None
         ranks = self._group
         leads = ranks.rank == 0
-        names = name_tensors(copy.tree, copy.specs)
         job.step = ranks.share(lambda: job.step)[0]
-        bad = ranks.share(lambda: [{"name": names.get(Ref(n), "?"), "non_finite": bad} for n, bad in copy.non_finite().items()])
-        if rows := [{"rank": rank, **row} for rank, rows in enumerate(bad) for row in rows]:
+        if rows := [{"rank": rank, **row} for rank, rows in enumerate(ranks.share(copy.non_finite)) for row in rows]:
             raise NonFinite(job.step, rows)
         size = sum(ranks.share(lambda: copy.size))
         folder = Path(ranks.share(lambda: str(begin_checkpoint(self.folder, job.step, size=size)) if leads else "")[0])
         try:
-            write_shards(folder / SHARDS, copy, names, ranks.group)
+            written = ranks.share(lambda: copy.write(folder / SHARDS, ranks.group))
             self._moved()
-            files = ranks.share(lambda: files_of(folder / SHARDS, ranks.rank))
-            own = ranks.share(lambda: _state_of_rank(copy))
-            finish = partial(
-                self._finish, job, folder, {name: facts for written in files for name, facts in written.items()}, own
-            )
-            job.path = Path(ranks.share(lambda: finish(training_part(copy, names)) if leads else "")[0])
+            own = ranks.share(lambda: {name: copy.training[name] for name in _PER_RANK if name in copy.training})
+            files = {name: facts for files in written for name, facts in files.items()}
+            training = {**copy.training, "ranks": dict(enumerate(own[1:], 1))}
+            job.path = Path(ranks.share(lambda: self._finish(job, folder, files, training) if leads else "")[0])
         finally:
             if leads:
                 spare.clear(folder)
@@ -255,9 +259,8 @@ class ShardedSaver(Saver):
         if leads:
             self._saved(job)
 
-    def _finish(self, job: Job, folder: Path, files: Mapping[str, Any], own: list[Tree], training: Tree) -> str:
+    def _finish(self, job: Job, folder: Path, files: Mapping[str, Any], training: Tree) -> str:
         """Add training.pt and the manifest to the shards, rename the folder, and read it back."""
-        training["ranks"] = dict(enumerate(own[1:], 1))
         sync_folder(folder / SHARDS)
         path = finish_checkpoint(folder, job.step, {"training": training}, others=files, moved=self._moved, **job.facts)
         _read_back(path, self._moved)
@@ -280,12 +283,6 @@ def _read_back(path: Path, moved: Callable[[], None]) -> None:
     except StorageError:
         spare.remove(path)
         raise
-
-
-def _state_of_rank(copy: HostCopy) -> Tree:
-    """The rank's own state, in plain containers and tensors."""
-    own = {name: copy.tree[name] for name in _PER_RANK if name in copy.tree}
-    return unflatten(own, lambda ref: copy.hosts[ref.number].clone(), arrays=False)  # type: ignore[no-any-return]
 
 
 def _detached(value: Any) -> Any:

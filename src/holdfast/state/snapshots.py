@@ -16,7 +16,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from holdfast.checkpoints.retain import retain
 from holdfast.checkpoints.write import mark_best
 from holdfast.errors import CannotRestore, HoldfastError
 from holdfast.state.checkpoint_parts import from_parts, to_parts
-from holdfast.state.host_copy import Block, BlockPool, HostCopier, HostCopy, LiveState
+from holdfast.state.host_copy import Block, LiveState, Snapshot, copy_state, snapshot_memory
 from holdfast.state.report import SaveReport
 from holdfast.state.saver import write_verified
 from holdfast.state.training_state import TrainingState
@@ -39,27 +38,6 @@ _FIRST_STEPS = (1, 10)  # many runs diverge within the first interval
 _MOMENTUM = 0.9  # of the running mean of a step's seconds
 _MAX_AGE = 32  # intervals
 _ROUND_INTERVALS = (50, 100, 200, 500, 1000, 2000, 5000)
-
-
-@dataclass(slots=True, eq=False)
-class Snapshot:
-    """The state before the update of `step`. `verified` is None until it is checked."""
-
-    step: int
-    copy: HostCopy
-    block: Block
-    verified: bool | None = None
-    path: Path | None = None  # of its checkpoint, if written
-    users: int = 0  # threads that read it: its memory must not be reused
-    checking: threading.Lock = field(default_factory=threading.Lock)
-
-    def verify(self) -> bool:
-        """Wait for the copies, and check that they are finite."""
-        with self.checking:
-            if self.verified is None:
-                self.copy.wait()
-                self.verified = self.block.is_finite()
-            return self.verified
 
 
 class Snapshots:
@@ -88,14 +66,15 @@ class Snapshots:
         self._state, self._run_later, self._index = state, run_later, index
         self._facts, self._report = facts, report
         self._min_every, self._budget, self._rank, self._alone = every, budget, rank, world_size == 1
-        self._copier = HostCopier()
         self._snapshots: list[Snapshot] = []
         self._structure: Any = None
         self._next = _FIRST_STEPS[0]
         self._checked_at, self._step_seconds = 0.0, 0.0
         self._costs: deque[float] = deque(maxlen=3)  # seconds of the last snapshots
         self._lock = threading.RLock()
-        self._blocks = BlockPool(keep, memory_limit, run_later=run_later, warn=warn, lock=self._lock)
+        self._keep, self._memory_limit, self._warn = keep, memory_limit, warn
+        self._free: list[Block] = []
+        self._num_blocks, self._allocating, self._off = 0, False, False
 
     # Taking
 
@@ -107,7 +86,7 @@ class Snapshots:
             mean = self._step_seconds or seconds
             self._step_seconds = mean + (1 - _MOMENTUM) * (min(seconds, 4 * mean) - mean)  # limits the weight of an evaluation
         self._checked_at = now
-        if step < self._next or self._blocks.off or not (self._alone or step in _FIRST_STEPS or step % self.every == 0):
+        if step < self._next or self._off or not (self._alone or step in _FIRST_STEPS or step % self.every == 0):
             return False
         return self._has_room()
 
@@ -119,13 +98,13 @@ class Snapshots:
             return False
         with torch.no_grad():
             live_state = state.read()
-            size = self._size_of(live_state)
-            allocating = time.perf_counter()
+            self._drop_if_changed(live_state)
+            size, allocating = live_state.size, time.perf_counter()
             block = self._block_for(step, size, pinned=live_state.on_gpu)
             if block is None:
                 return False
             start += time.perf_counter() - allocating  # not counted: memory is allocated once
-            snapshot = Snapshot(step, self._copier.copy(live_state, block), block, users=1)
+            snapshot = Snapshot(step, copy_state(live_state, block), block, users=1)
         with self._lock:
             self._snapshots.append(snapshot)
         self.taken += 1
@@ -167,24 +146,18 @@ class Snapshots:
 
     def forget(self) -> None:
         """Drop all snapshots and release their memory."""
-        self._blocks.off = True
+        self._off = True
         with self._lock:
             snapshots, self._snapshots = self._snapshots, []
+            free, self._free, self._num_blocks = self._free, [], 0
         for snapshot in snapshots:
             if snapshot.copy.running:
                 torch.cuda.synchronize()  # copies from and to it
             if not snapshot.users:
                 snapshot.block.release()
-        self._blocks.release_all()
+        for block in free:
+            block.release()
         self._publish()
-
-    def write_index(self, path: Path) -> None:
-        """Write the steps that can be restored, atomically, for other processes."""
-        with self._lock:
-            steps = sorted(snapshot.step for snapshot in self._snapshots if snapshot.verified)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(json.dumps({"steps": steps, "every": self.every}) + "\n", encoding="utf-8")
-        temporary.replace(path)
 
     # On disk
 
@@ -194,14 +167,14 @@ class Snapshots:
         With a value for `best` it is marked as the best one and kept. If the newest snapshot is not finite, the one before it is
         written. If the state is not sharded, only rank 0 writes.
         """
+        parent = self._folder_of_rank(folder)
         with self._lock:
             candidates = [s for s in sorted(self._snapshots, key=lambda s: s.step, reverse=True) if s.verified is not False]
+            if not candidates or parent is None:
+                return folder / free_name(folder, candidates[0].step) if candidates else None
             for snapshot in candidates:
                 snapshot.users += 1
-        if not candidates:
-            return None
-        parent = self._folder_of_rank(folder)
-        path = candidates[0].path or (parent or folder) / free_name(parent or folder, candidates[0].step)
+        path = candidates[0].path or parent / free_name(parent, candidates[0].step)
         self._run_later(lambda: self._write(candidates, parent, keep, best))
         return path
 
@@ -230,18 +203,17 @@ class Snapshots:
             raise CannotRestore("The model and the optimizer were deleted.", fix="restore while the training runs")
         state.restore(tree, hosts, randomness=randomness)
 
-    def _size_of(self, live_state: LiveState) -> int:
-        """Bytes of a snapshot; drops the snapshots if the training's structure has changed."""
+    def _drop_if_changed(self, live_state: LiveState) -> None:
+        """Drop the snapshots if the training's structure has changed."""
         structure = (
             [len(part["parameters"]) for part in live_state.tree["models"]],
-            [[group["count"] for group in saved["groups"]] for saved in live_state.tree["optimizers"]],
+            [[len(group["params"]) for group in saved["param_groups"]] for saved in live_state.tree["optimizers"]],
         )
         if self._structure is not None and structure != self._structure:
             with self._lock:
                 for snapshot in list(self._snapshots):
                     self._drop(snapshot)
         self._structure = structure
-        return self._copier.size(live_state)
 
     def _plan_next(self, step: int) -> None:
         """Schedule the next snapshot by the cost of this one."""
@@ -255,42 +227,80 @@ class Snapshots:
     # Memory
 
     def _has_room(self) -> bool:
-        """Whether the next snapshot has a block; if not, allocate one in the background."""
+        """Whether the next snapshot has a block; if not, one is allocated in the background."""
         with self._lock:
-            if self._blocks.free or self._blocks.pending:
-                return bool(self._blocks.free)
-            if self._snapshots and self._blocks.count >= self._blocks.capacity(self._snapshots[-1].block.size):
+            if self._free or self._allocating:
+                return bool(self._free)
+            if self._snapshots and self._num_blocks >= self._capacity(self._snapshots[-1].block.size):
                 return True
         state = self._state()
         if state is None or not state.alive():
             return False
         live_state = state.read()
-        size = self._size_of(live_state)
-        if self._blocks.capacity(size) < 1:
+        if self._capacity(live_state.size) < 1:
             return False
-        self._blocks.allocate(size, pinned=live_state.on_gpu)
-        return bool(self._blocks.free)
+        self._allocating = True
+        self._run_later(lambda: self._allocate(live_state.size, pinned=live_state.on_gpu))
+        return bool(self._free)
+
+    def _capacity(self, size: int) -> int:
+        """How many snapshots of this size fit, at most `keep`."""
+        if self._memory_limit is None:
+            self._memory_limit = snapshot_memory()
+        capacity = min(self._keep, self._memory_limit // max(1, size))
+        if capacity < 1 and not self._off:
+            self._off = True
+            self._warn(
+                f"No snapshots are kept: one takes {size / 1e9:.2f} GB and {self._memory_limit / 1e9:.2f} GB of host memory "
+                "may be used. Rollbacks can only use checkpoints on disk."
+            )
+        return capacity
+
+    def _allocate(self, size: int, *, pinned: bool) -> None:
+        """Allocate a block ahead; not in the training thread."""
+        try:
+            block = Block(size, pinned=pinned)
+            with self._lock:
+                if not self._off:
+                    self._free.append(block)
+                    self._num_blocks += 1
+        except MemoryError:
+            self._keep, self._off = self._num_blocks, not self._num_blocks
+            self._warn(f"Memory is short: {self._num_blocks} snapshots of {size / 1e9:.2f} GB are kept.")
+        finally:
+            self._allocating = False
 
     def _block_for(self, step: int, size: int, *, pinned: bool) -> Block | None:
         """A free block, a new one, or that of a dropped snapshot; None if all are in use or too small."""
-        capacity = self._blocks.capacity(size)
+        capacity = self._capacity(size)
         if capacity < 1:
             return None
         with self._lock:
             for old in [s for s in self._snapshots if s.verified is False or s.step == step]:
                 self._drop(old)
-            if not self._blocks.free and self._blocks.count + self._blocks.pending >= capacity:
+            if not self._free and self._num_blocks + self._allocating >= capacity:
                 drop = step_to_drop([s.step for s in self._snapshots], step, every=self.every, keep=capacity)
                 idle = [s for s in self._snapshots if not s.users and s.copy.done()]
                 chosen = next((s for s in idle if s.step == drop), max(idle, key=lambda s: s.step, default=None))
                 if chosen is None:
                     return None
                 self._drop(chosen)
-        return self._blocks.take(size, pinned=pinned)
+            for block in [block for block in self._free if block.size < size]:
+                self._free.remove(block)
+                self._num_blocks -= 1
+                block.release()
+            if self._free:
+                return self._free.pop()
+            self._num_blocks += 1
+        return Block(size, pinned=pinned)
 
     def _drop(self, snapshot: Snapshot) -> None:
+        """Drop a snapshot. A block that is still in use is not reused, but freed after its reader."""
         self._snapshots.remove(snapshot)
-        self._blocks.put(snapshot.block, in_use=bool(snapshot.users) or not snapshot.copy.done())
+        if snapshot.users or not snapshot.copy.done():
+            self._num_blocks -= 1
+        else:
+            self._free.append(snapshot.block)
 
     # In the background
 
@@ -304,36 +314,32 @@ class Snapshots:
         with self._lock:
             if not clean and snapshot in self._snapshots:
                 self._drop(snapshot)
-            blocks = self._blocks
-            more = not (blocks.free or blocks.pending or blocks.off) and blocks.count < blocks.capacity(size)
+            more = not (self._free or self._allocating or self._off) and self._num_blocks < self._capacity(size)
+            self._allocating = self._allocating or more
         self._publish()
         if more:
-            self._blocks.allocate(size, pinned=bool(snapshot.copy.running))
+            self._allocate(size, pinned=bool(snapshot.copy.running))
 
-    def _write(self, candidates: list[Snapshot], parent: Path | None, keep: int, best: float | None) -> None:
+    def _write(self, candidates: list[Snapshot], parent: Path, keep: int, best: float | None) -> None:
+        """Write the newest clean snapshot, unless it is on disk already; then remove older ones."""
+        snapshot = next((candidate for candidate in candidates if candidate.verify()), None)
         try:
-            snapshot = next((candidate for candidate in candidates if candidate.verify()), None)
-            if snapshot is not None and parent is not None:
-                self._write_one(snapshot, parent, keep, best)
-        finally:
-            self._release(candidates)
-
-    def _write_one(self, snapshot: Snapshot, parent: Path, keep: int, best: float | None) -> None:
-        """Write a clean snapshot, unless it is on disk already; then remove older ones."""
-        try:
+            if snapshot is None:
+                return
             if snapshot.path is None or snapshot.path.parent != parent or read_manifest(snapshot.path) is None:
                 parts, facts = to_parts(snapshot.copy.tree, snapshot.copy.hosts), {"rank": self._rank, **self._facts()}
                 snapshot.path = write_verified(parent, snapshot.step, parts, size=snapshot.block.size, made_by=MADE_BY, **facts)
             if best is not None:
                 mark_best(snapshot.path, best)
             retain(parent, verified=snapshot.path, keep_last=keep, made_by=MADE_BY)
+            if self._report is not None:
+                self._report.saved(snapshot.path, snapshot.step, by=MADE_BY)
         except (HoldfastError, OSError) as error:
             if self._report is None:
                 raise
-            self._report.failed(error, snapshot.step)
-            return
-        if self._report is not None:
-            self._report.saved(snapshot.path, snapshot.step, by=MADE_BY)
+            self._report.failed(error, snapshot.step if snapshot is not None else None)
+        finally:
+            self._release(candidates)
 
     def _release(self, snapshots: list[Snapshot]) -> None:
         with self._lock:
@@ -349,8 +355,16 @@ class Snapshots:
 
     def _publish(self) -> None:
         if self._index is not None:
-            index = self._index
-            self._run_later(lambda: self.write_index(index))
+            self._run_later(self._write_index)
+
+    def _write_index(self) -> None:
+        """Write the steps that can be restored, atomically, for other processes."""
+        assert self._index is not None
+        with self._lock:
+            steps = sorted(snapshot.step for snapshot in self._snapshots if snapshot.verified)
+        temporary = self._index.with_name(f".{self._index.name}.{os.getpid()}")
+        temporary.write_text(json.dumps({"steps": steps, "every": self.every}) + "\n", encoding="utf-8")
+        temporary.replace(self._index)
 
 
 # Which to keep: the newest, and older ones at growing distances, so that a fault seen late has a clean ancestor

@@ -22,7 +22,6 @@ from holdfast.checkpoints.write import best_checkpoint
 from holdfast.errors import StorageError, UsageError
 from holdfast.signals.metric_direction import better
 from holdfast.signals.run_folder import RunFolder
-from holdfast.state.fsdp1 import by_name
 from holdfast.state.generators import read_process_generators
 from holdfast.state.objects import read_gradients
 from holdfast.state.ranks import RankNotes, current_rank, world_size
@@ -138,7 +137,7 @@ class CheckpointStore:
             "run": str(run.path) if run is not None else None,
             "made_by": self._saver.retention.made_by,
         }
-        saver, state = self._saver_for(state), by_name(state)
+        saver = self._saver_for(state)
         if rank != 0 and not state.is_sharded():  # all ranks have the same state: rank 0 writes it
             step, path = saver.names.foretell(step)
             own = {name: value for name, value in also.items() if name == "loader"}

@@ -21,7 +21,7 @@ from torch import nn
 from holdfast.state import objects
 from holdfast.state.generators import read_process_generators, set_process_generators
 from holdfast.state.host_copy import LiveState, Source
-from holdfast.state.objects import Counters, RestorePlan
+from holdfast.state.objects import RestorePlan
 from holdfast.state.parameters import Optimizer, local_tensor, optimizer_parameters
 from holdfast.state.ranks import is_sharded
 from holdfast.state.related_objects import find_related_objects, innermost
@@ -39,14 +39,14 @@ class TrainingState:
         schedulers: Iterable[Any] = (),
         scalers: Iterable[Any] = (),
         averages: Iterable[Any] = (),
-        counters: Iterable[Counters] = (),
+        counters: Iterable[Any] = (),
         not_restored: Iterable[str] = (),
         whole: bool = False,
     ) -> None:
         """With `whole` frozen parameters are always included, whatever their size."""
         self.models, self.optimizers = _weak(models), _weak(_with_inner(optimizers))
-        self.schedulers, self.scalers, self._averages = _weak(schedulers), _weak(scalers), _weak(averages)
-        self._counters, self._not_restored, self._whole = list(counters), list(not_restored), whole
+        self.schedulers, self.scalers, self.averages = _weak(schedulers), _weak(scalers), _weak(averages)
+        self._counters, self._not_restored, self._whole = _weak(counters), list(not_restored), whole
 
     @classmethod
     def discover(
@@ -66,7 +66,7 @@ class TrainingState:
             schedulers=related.schedulers,
             scalers=related.scalers,
             averages=averages,
-            counters=[Counters(holder) for holder in related.counters],
+            counters=related.counters,
             not_restored=related.not_restored,
             whole=whole,
         )
@@ -89,9 +89,9 @@ class TrainingState:
         return bool(self.models() or self.optimizers())
 
     def without_models(self) -> TrainingState:
-        """The same state without models and optimizers."""
+        """The same state without models, averages and optimizers."""
         rest = copy.copy(self)
-        rest.models = rest.optimizers = _weak(())
+        rest.models = rest.optimizers = rest.averages = _weak(())
         return rest
 
     def is_sharded(self) -> bool:
@@ -111,17 +111,17 @@ class TrainingState:
             ref = seen.get(id(tensor))
             if ref is None:
                 ref = seen[id(tensor)] = Ref(len(sources))
-                sources.append(Source(local_tensor(tensor), checked, getattr(tensor, "_spec", None)))
+                sources.append(Source(local_tensor(tensor), checked))
             return ref
 
         skip = {id(parameter) for parameter in self._skipped()}
         tree: Tree = {
             "models": [objects.read_module(model, keep, skip=skip) for model in self.models()],
-            "averages": [objects.read_average(average, keep) for average in self._averages()],
+            "averages": [objects.read_average(average, keep) for average in self.averages()],
             "optimizers": [objects.read_optimizer(optimizer, keep) for optimizer in self.optimizers()],
             "schedulers": [objects.read_state(scheduler.state_dict(), keep) for scheduler in self.schedulers()],
             "scalers": [objects.read_scaler(scaler, keep) for scaler in self.scalers()],
-            "counters": [counters.read() for counters in self._counters],
+            "counters": [objects.read_counters(holder) for holder in self._counters()],
             **{name: objects.read_state(value, keep) for name, value in also.items()},
         }
         gpus = sorted({source.tensor.get_device() for source in sources if source.tensor.is_cuda})
@@ -136,12 +136,12 @@ class TrainingState:
         with torch.no_grad():
             plan = RestorePlan(hosts)
             plan.add("models", tree["models"], self.models(), plan.module)
-            if len(tree["averages"]) == len(self._averages()):  # an average added or deleted since does not prevent a rollback
-                plan.add("averages", tree["averages"], self._averages(), plan.average)
+            if len(tree["averages"]) == len(self.averages()):  # an average added or deleted since does not prevent a rollback
+                plan.add("averages", tree["averages"], self.averages(), plan.average)
             plan.add("optimizers", tree["optimizers"], self.optimizers(), plan.optimizer)
             plan.add("schedulers", tree["schedulers"], self.schedulers(), plan.scheduler)
             plan.add("gradient scalers", tree["scalers"], self.scalers(), plan.scaler)
-            plan.add("counters", tree["counters"], self._counters, plan.counters)
+            plan.add("counters", tree["counters"], self._counters(), plan.counters)
             plan.apply()
         if randomness:
             set_process_generators(tree["randomness"])

@@ -78,6 +78,20 @@ def flatten_plain(value: Any, keep: Callable[[torch.Tensor], Ref]) -> Any:
         return {}
 
 
+def flatten_all(value: Any, key: Callable[[torch.Tensor], Any] = id) -> tuple[Any, list[torch.Tensor]]:
+    """A tree with a `Ref` for each tensor, and the tensors; those with the same `key` are one."""
+    refs: dict[Any, Ref] = {}
+    tensors: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> Ref:
+        if (name := key(tensor)) not in refs:
+            refs[name] = Ref(len(tensors))
+            tensors.append(tensor)
+        return refs[name]
+
+    return flatten(value, keep), tensors
+
+
 def unflatten(tree: Any, get: Callable[[Ref], Any], like: Any = None, *, arrays: bool = True) -> Any:
     """The inverse, with containers of the types in `like`; without `arrays`, arrays stay bytes."""
     if isinstance(tree, Ref):

@@ -17,7 +17,6 @@ from torch.utils.data import (
 )
 
 from holdfast.errors import CannotRestore
-from holdfast.state.fast_forward import fingerprint
 from holdfast.state.position import Position
 
 
@@ -126,11 +125,3 @@ def test_an_order_that_cannot_be_repeated_is_told() -> None:
     position.load_state_dict(state)
     assert len(list(position)) == 3
     assert "differ from those of the first time" in said[0] and "its own generator" in said[0]
-
-
-def test_a_fingerprint_tells_samples_apart_in_whatever_they_come() -> None:
-    one, other = torch.arange(1000.0), torch.arange(1000.0) + 1
-    across, halves = (lambda t: t.view(10, 100).t()), (lambda t: [t.bfloat16()])
-    for wrap in (lambda t: t, lambda t: {"x": [t]}, lambda t: (t.numpy(), "a"), across, halves):
-        assert fingerprint(wrap(one)) == fingerprint(wrap(one.clone())) != fingerprint(wrap(other))
-    assert fingerprint([torch.empty(0), object(), torch.ones(3).to_sparse()]) == fingerprint([torch.empty(0), object(), None])

@@ -16,8 +16,9 @@ from torch import nn
 from holdfast.environment.cgroup import Limits
 from holdfast.errors import CannotRestore
 from holdfast.state import host_copy
+from holdfast.state import snapshots as module
 from holdfast.state.background import BackgroundThread
-from holdfast.state.host_copy import Block, HostCopier, LiveState, Source
+from holdfast.state.host_copy import Block, LiveState, Source, copy_state
 
 
 @pytest.fixture
@@ -94,8 +95,8 @@ def test_every_kind_of_number_is_checked(dtype: torch.dtype) -> None:
         values = [torch.full((1000,), largest, dtype=dtype), torch.zeros(7, dtype=dtype)]  # a sum of these overflows
         if bad is not None:
             values[0][617] = bad
-        live_state, copier = LiveState([Source(value, checked=True) for value in values], {}), HostCopier()
-        copy = copier.copy(live_state, Block(copier.size(live_state), pinned=False))
+        live_state = LiveState([Source(value, checked=True) for value in values], {})
+        copy = copy_state(live_state, Block(live_state.size, pinned=False))
         assert copy.non_finite() == ({} if bad is None else {0: 1})
 
 
@@ -115,10 +116,7 @@ def test_memory_is_used_again_and_bounded(loop: Loop) -> None:
         if snapshots.due(step):
             snapshots.take(step)
         made.append(
-            len(
-                {s.block.memory.ctypes.data for s in snapshots._snapshots}
-                | {b.memory.ctypes.data for b in snapshots._blocks.free}
-            )
+            len({s.block.memory.ctypes.data for s in snapshots._snapshots} | {b.memory.ctypes.data for b in snapshots._free})
         )
 
     loop.run(2, 60, between)
@@ -127,7 +125,7 @@ def test_memory_is_used_again_and_bounded(loop: Loop) -> None:
 
 def test_fewer_are_kept_when_memory_is_short_and_none_is_said_aloud(loop: Loop) -> None:
     loop.run(0, 2)
-    size = HostCopier().size(loop.state.read())
+    size = loop.state.read().size
     two = snapshots_of(loop, every=1, memory_limit=int(2.5 * size))
     loop.run(2, 30, lambda step: two.due(step) and two.take(step))
     assert len(two.steps()) == 2
@@ -144,7 +142,7 @@ def test_memory_that_cannot_be_had_is_not_asked_for_again(loop: Loop, monkeypatc
 
     said: list[str] = []
     snapshots = snapshots_of(loop, warn=said.append)
-    monkeypatch.setattr("holdfast.state.host_copy.Block", none)
+    monkeypatch.setattr(module, "Block", none)
     loop.run(0, 10, lambda step: snapshots.due(step) and snapshots.take(step))
     assert len(said) == 1 and "Memory is short" in said[0]
 
@@ -165,13 +163,13 @@ def test_a_costly_snapshot_is_taken_less_often_but_not_with_several_ranks(loop: 
 
 
 def test_one_snapshot_that_a_busy_machine_held_up_does_not_make_them_rare(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    snapshots, copy = snapshots_of(loop, budget=1.0), HostCopier.copy
+    snapshots = snapshots_of(loop, budget=1.0)
 
-    def held_up(self: HostCopier, *arguments: Any) -> Any:
+    def held_up(*arguments: Any) -> Any:
         time.sleep(0.5 if snapshots.taken == 3 else 0.0)
-        return copy(self, *arguments)
+        return copy_state(*arguments)
 
-    monkeypatch.setattr(HostCopier, "copy", held_up)
+    monkeypatch.setattr(module, "copy_state", held_up)
     taken: list[int] = []
     loop.run(0, 220, lambda step: taken.append(step) if snapshots.due(step) and snapshots.take(step) else None)
     assert taken == [1, 10, 50, 100, 150, 200]

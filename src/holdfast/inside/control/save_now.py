@@ -16,9 +16,10 @@ import torch
 
 from holdfast.inside.run_checkpoints import RunCheckpoints
 from holdfast.signals.actions import Refused
+from holdfast.state.checkpoint_parts import numbered, to_parts
+from holdfast.state.host_copy import Block, HostCopy, copy_state
 from holdfast.state.position import Positions
-from holdfast.state.ranks import current_rank, is_sharded
-from holdfast.state.related_objects import find_related_objects
+from holdfast.state.ranks import current_rank
 
 if TYPE_CHECKING:
     from holdfast.inside.process import Process
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 Finish = Callable[[], dict[str, Any]]
 _KEEP_LAST = 1000  # checkpoints saved on request are not deleted by later ones
 _FILE_SUFFIXES = (".pt", ".pth", ".ckpt")
-_WRAPPERS = ("DistributedDataParallel", "DataParallel", "OptimizedModule")
 
 
 class SaveNow:
@@ -77,39 +77,31 @@ class SaveNow:
             return lambda: {"ok": True, "path": str(path), "writes": False}
         if not path.parent.is_dir():
             raise Refused(f"there is no folder {path.parent}")
-        optimizers = [o for member in self._training.members.values() if (o := member.optimizer()) is not None]
-        if any(is_sharded(p) for o in optimizers for group in o.param_groups for p in group["params"]):
+        state = self._run_checkpoints().state(self._training)
+        if state.is_sharded():
             raise Refused("each rank holds a shard of the weights, which is not one file: save without a file name")
-        models = [_unwrapped(model) for model in self._training.roots()]
-        schedulers = [s for s in find_related_objects(models, optimizers).schedulers if hasattr(s, "state_dict")]
-        content: dict[str, Any] = {"step": self._training.step, "epoch": self._training.loader.epoch, "time": time.time()}
-        for name, objects in (("model", models), ("optimizer", optimizers), ("scheduler", schedulers)):
-            states = [_to_host(one.state_dict()) for one in objects]
-            if states:
-                content[name] = states[0] if len(states) == 1 else states
-        return lambda: _write(content, path)
+        facts = {"step": self._training.step, "epoch": self._training.loader.epoch, "time": time.time()}
+        with torch.no_grad():
+            live_state = state.read()
+            copy = copy_state(live_state, Block(live_state.size, pinned=live_state.on_gpu))
+        return lambda: _write({**facts, **_state_dicts(copy)}, path)
 
 
 def _ignore(*_: Any) -> None:
     return None
 
 
-def _unwrapped(model: Any) -> Any:
-    while type(model).__name__ in _WRAPPERS:
-        model = model._orig_mod if hasattr(model, "_orig_mod") else model.module
-    return model
-
-
-def _to_host(state: Any) -> Any:
-    """Copy the tensors of a state dict to the host."""
-    if isinstance(state, torch.Tensor):
-        return state.detach().to("cpu", copy=True)
-    if isinstance(state, dict):
-        return {name: _to_host(value) for name, value in state.items()}
-    if isinstance(state, (list, tuple)):
-        copies = [_to_host(value) for value in state]
-        return copies if isinstance(state, list) else tuple(copies)
-    return state
+def _state_dicts(copy: HostCopy) -> dict[str, Any]:
+    """The state dicts of models, optimizers and schedulers: one, or a list of several."""
+    copy.wait()
+    parts = to_parts(copy.tree, copy.hosts)
+    training, models = parts["training"], []
+    for number, apart in enumerate(training["models_apart"]):
+        weights = parts[numbered("weights", number)]
+        tied = {name: weights.tensors[first] for name, first in weights.tied.items()}
+        models.append({**weights.tensors, **tied, **apart["extra_state"]})
+    states = {"model": models, "optimizer": training["optimizers"], "scheduler": training["schedulers"]}
+    return {name: one[0] if len(one) == 1 else one for name, one in states.items() if one}
 
 
 def _write(content: dict[str, Any], path: Path) -> dict[str, Any]:

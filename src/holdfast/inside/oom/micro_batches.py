@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.errors import DoesNotFit, UsageError
 from holdfast.inside.discovery import find_live_objects, find_roots
 from holdfast.inside.guard.batchnorm import RunningStatistics
-from holdfast.inside.oom.distributed import CANNOT, SharedReduction, reduction_of
 from holdfast.inside.oom.shortage import Shortage, shortage_of
 from holdfast.inside.oom.splitting import cut, size_of
-from holdfast.inside.oom.undo import StateBefore
+from holdfast.inside.ranks import current_rank, is_sharded, world_size
 
 if TYPE_CHECKING:
     from holdfast.inside.observers.losses import Losses
@@ -42,7 +42,6 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and named arguments
 _GROW_AFTER, _MAX_GROW_AFTER = 200, 25_600  # good steps before fewer parts are tried; 4x after each failure
 _JUST_GROWN = 20  # steps; memory that runs out so soon means that growing was a mistake
 _CHECK_EVERY, _MAX_RETRIES = 8, 2  # steps between two checks of the allocator; its retries in that time
-_NO_CONTEXT = contextlib.nullcontext()
 _BATCH_NORM = (
     "Batch normalisation takes its statistics from each part, not from the whole batch: the gradient is that of smaller "
     "batches. Group or layer normalisation, or frozen statistics, do not depend on the split."
@@ -102,14 +101,64 @@ class Job:
         return [((tuple(values[:count]), dict(zip(kwargs, values[count:], strict=True))), samples) for values, samples in named]
 
 
-@dataclass(slots=True)
-class _Failure:
-    """Where in a step memory ran out; the error no longer holds the frames with activations."""
+class StateBefore:
+    """Everything that a forward and backward pass changes, from before the step.
 
-    error: BaseException
-    shortage: Shortage
-    unsynced: bool
-    backward_begun: bool
+    A healthy step copies almost nothing. Gradients from before the call (accumulation) are set aside, the call fills fresh
+    ones, and one addition joins them: bit for bit the same sums as adding in place, for the memory of one more set of gradients.
+    """
+
+    def __init__(self, parameters: list[torch.Tensor], statistics: RunningStatistics, losses: Any) -> None:
+        self._parameters = parameters
+        self._earlier = [(p, p.grad) for p in parameters if p.grad is not None]
+        generators = [torch.default_generator]
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            generators.append(torch.cuda.default_generators[torch.cuda.current_device()])
+        self._random = [(generator, generator.get_state()) for generator in generators]
+        self._statistics = statistics
+        if statistics:
+            statistics.keep()
+        self._losses = losses
+        self._losses_before = {**vars(losses), "_on_device": list(losses._on_device)}
+        self._set_aside()
+
+    def undo(self) -> None:
+        """Restore everything, ready for another attempt."""
+        self.abandon()
+        for generator, state in self._random:
+            generator.set_state(state)
+        self._set_aside()
+
+    def abandon(self) -> None:
+        """Restore the gradients, statistics and recorded losses from before the step."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        for parameter, gradient in self._earlier:
+            parameter.grad = gradient
+        if self._statistics:
+            self._statistics.put_back()
+        vars(self._losses).update({**self._losses_before, "_on_device": list(self._losses_before["_on_device"])})
+
+    def join(self) -> None:
+        """Add the earlier gradients to those of the finished step."""
+        earlier, added = [], []
+        with torch.no_grad():
+            for parameter, old in self._earlier:
+                new = parameter.grad
+                if new is None:
+                    parameter.grad = old
+                elif old.layout == new.layout == torch.strided:
+                    earlier.append(old)
+                    added.append(new)
+                    parameter.grad = old
+                else:
+                    parameter.grad = old + new
+            if earlier:
+                torch._foreach_add_(earlier, added)
+
+    def _set_aside(self) -> None:
+        for parameter, _ in self._earlier:
+            parameter.grad = None
 
 
 class MicroBatches:
@@ -118,14 +167,13 @@ class MicroBatches:
     def __init__(self, scope: Scope, losses: Losses) -> None:
         self._scope, self._losses = scope, losses
         self._heals = any(scope.policy.heals_from(f"{where}-out-of-memory") for where in ("gpu", "host"))
-        self.parts = 1  # agreed by all ranks
-        self._own = 1  # what this rank needs; more than `parts` until the ranks agree
+        self.parts = 1
         self._good, self._grow_after, self._grown = 0, _GROW_AFTER, False
         self._calls, self._retries, self._warned_batch_norm = 0, -1, False
         self._parameters: list[weakref.ref[torch.Tensor]] = []
         self._batch_norms: list[weakref.ref[nn.Module]] = []
         self._statistics = RunningStatistics(())
-        self._reduction: SharedReduction | None = None
+        self._ddp: list[weakref.ref[DistributedDataParallel]] = []
         self._unsupported = ""  # why a step cannot be repeated
 
     def step(self, function: Callable[..., Any], **how: Any) -> Callable[..., torch.Tensor]:
@@ -144,7 +192,6 @@ class MicroBatches:
         """Split every batch into at least `parts` from the next call on; must be called on every rank."""
         if parts > self.parts:
             self.parts, self._good, self._grown = parts, 0, False
-        self._own = max(self._own, self.parts)
 
     # One call
 
@@ -152,100 +199,70 @@ class MicroBatches:
         if self._calls & (self._calls - 1) == 0:  # calls 0, 1, 2, 4, 8, ...
             self._find_parameters()
         self._calls += 1
-        reduction = self._reduction if self._reduction is not None and self._reduction.syncs else None
-        before = self._state_before(reduction) if self._heals and not self._unsupported and not _capturing() else None
+        before = self._state_before() if self._heals and not self._unsupported and not _capturing() else None
         if before is None:
-            loss, _ = self._attempt(job, call, self.parts, None, retry=False)
-            assert loss is not None, "an attempt without retry returns the loss or raises"
-            return loss
+            try:
+                return self._attempt(job, call)
+            except Exception as error:
+                if (shortage := shortage_of(error)) is not None:
+                    self._report_shortage(shortage, job.size(call), "critical", reason=self._unsupported)
+                raise
         try:
-            with reduction.counting() if reduction is not None else _NO_CONTEXT:
-                loss = self._until_it_fits(job, call, before, reduction)
+            loss = self._until_it_fits(job, call, before)
         except BaseException:
             before.abandon()
             raise
         before.join()
-        self._after_success(shared=reduction is not None)
+        self._after_success()
         return loss
 
-    def _state_before(self, reduction: SharedReduction | None) -> StateBefore | None:
+    def _state_before(self) -> StateBefore | None:
         parameters = [parameter for reference in self._parameters if (parameter := reference()) is not None]
-        views = reduction is not None and reduction.views
         try:
-            return StateBefore(parameters, self._statistics, self._losses, reduced=reduction is not None, views=views)
+            return StateBefore(parameters, self._statistics, self._losses)
         except Exception as error:  # noqa: BLE001 - the step runs without undo
             self._scope.step_back("noting the state before a step", error)
             return None
 
-    def _until_it_fits(self, job: Job, call: Call, before: StateBefore, reduction: SharedReduction | None) -> torch.Tensor:
+    def _until_it_fits(self, job: Job, call: Call, before: StateBefore) -> torch.Tensor:
         while True:
-            parts = self.parts if reduction is not None else max(self.parts, self._own)
-            loss, failure = self._attempt(job, call, parts, reduction) if parts >= self._own else (None, None)
-            if loss is not None and (reduction is None or not reduction.is_void()):
-                return loss
-            wanted = 0 if loss is not None else self._own if failure is None else self._after_failure(job, call, parts, failure)
-            if reduction is not None:
-                if loss is None:
-                    self._contribute_nan(reduction, failure, before, parts)
-                wanted = reduction.agree(wanted)
-                if wanted == 0 and loss is not None:
-                    return loss  # non-finite by itself: the guard handles it
-            if wanted >= CANNOT:
-                raise self._does_not_fit(job, call, failure)
-            before.undo()
-            self._shrink_to(wanted, failure.shortage.code if failure is not None else "gpu-out-of-memory", reduction)
-
-    def _attempt(
-        self, job: Job, call: Call, parts: int, reduction: SharedReduction | None, *, retry: bool = True
-    ) -> tuple[torch.Tensor, None] | tuple[None, _Failure]:
-        """Forward and backward of every part; only the last one reduces gradients."""
-        pieces = job.pieces(call, parts, self._smallest) if parts > 1 else [(call, None)]
-        total: torch.Tensor | None = None
-        for index, (piece, weight) in enumerate(pieces):
-            unsynced, begun = index < len(pieces) - 1, [False]
             try:
-                with reduction.part(unsynced=unsynced) if reduction is not None else _NO_CONTEXT:
-                    loss = _forward_backward(job, piece, weight, begun)
+                return self._attempt(job, call)
             except Exception as error:
                 shortage = shortage_of(error)
                 if shortage is None:
                     raise
-                if not (retry and self._scope.policy.heals_from(shortage.code)):
-                    self._report_shortage(shortage, job.size(call), parts, "critical", reason=self._unsupported)
+                heals = self._scope.policy.heals_from(shortage.code)
+                more = job.more_parts(call, self.parts, self._smallest) if heals else None
+                self._report_shortage(shortage, job.size(call), "critical" if more is None else "warning")
+                if not heals:
                     raise
                 _release_frames(error)
-                return None, _Failure(error, shortage, unsynced, begun[0])
-            total = loss if total is None else total + loss
-        assert total is not None
-        return total, None
+                failure = error
+            gc.collect()
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                torch.cuda.empty_cache()
+            if more is None:
+                raise self._does_not_fit(job, call, shortage) from failure
+            before.undo()
+            self._shrink_to(more, shortage.code)
 
-    def _after_failure(self, job: Job, call: Call, parts: int, failure: _Failure) -> int:
-        """Free memory; returns the number of parts to try next, or CANNOT."""
-        more = job.more_parts(call, parts, self._smallest)
-        self._report_shortage(failure.shortage, job.size(call), parts, "critical" if more is None else "warning")
-        gc.collect()
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.empty_cache()
-        if more is not None:
-            self._own = more
-        return CANNOT if more is None else more
-
-    def _contribute_nan(self, reduction: SharedReduction, failure: _Failure | None, before: StateBefore, parts: int) -> None:
-        if failure is None:  # this rank has not started, it only needs smaller parts
-            reduction.contribute_nan_step(parts=parts)
-            return
-        reduced = before.touched()
-        if not reduction.contribute_nan(unsynced=failure.unsynced, backward_begun=failure.backward_begun, reduced=reduced):
-            raise failure.error  # all gradients were reduced: the other ranks have a complete step
+    def _attempt(self, job: Job, call: Call) -> torch.Tensor:
+        """Forward and backward of every part; under DDP only the last one reduces gradients."""
+        *first, last = job.pieces(call, self.parts, self._smallest) if self.parts > 1 else [(call, None)]
+        with contextlib.ExitStack() as unsynced:
+            for model in [model for reference in self._ddp if first and (model := reference()) is not None]:
+                unsynced.enter_context(model.no_sync())
+            losses = [_forward_backward(job, piece, weight) for piece, weight in first]
+        losses.append(_forward_backward(job, *last))
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     # Between calls
 
-    def _shrink_to(self, parts: int, because: str, reduction: SharedReduction | None, detail: str = "") -> None:
+    def _shrink_to(self, parts: int, because: str, detail: str = "") -> None:
         if self._grown and self._good < _JUST_GROWN:
             self._grow_after = min(4 * self._grow_after, _MAX_GROW_AFTER)
-        self._own, self._good, self._grown = max(self._own, parts) if reduction is None else parts, 0, False
-        if reduction is not None or self._reduction is None:
-            self.parts = parts
+        self.parts, self._good, self._grown = parts, 0, False
         more = {"detail": detail} if detail else {}
         self._write("action", action="shrink-micro-batch", because=because, settings={"parts": parts}, state="done", **more)
         layers = self._batch_norm_layers()
@@ -263,11 +280,10 @@ class MicroBatches:
         """The number of layers that take their statistics from the batch."""
         return sum(layer.training for reference in self._batch_norms if (layer := reference()) is not None)
 
-    def _after_success(self, *, shared: bool) -> None:
+    def _after_success(self) -> None:
         self._good += 1
-        if self.parts > 1 and self._good >= self._grow_after and (shared or self._reduction is None):
-            self.parts = self._own = self.parts // 2
-            self._good, self._grown = 0, True
+        if self.parts > 1 and self._good >= self._grow_after:
+            self.parts, self._good, self._grown = self.parts // 2, 0, True
         if self._calls % _CHECK_EVERY == 0 and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self._check_allocator()
 
@@ -276,10 +292,8 @@ class MicroBatches:
         retries = int(torch.cuda.memory_stats_as_nested_dict().get("num_alloc_retries", 0))
         new_retries, self._retries = retries - self._retries if self._retries >= 0 else 0, retries
         if new_retries >= _MAX_RETRIES:
-            self._own = 2 * max(self.parts, self._own)
-            if self._reduction is None:
-                detail = f"the allocator had to retry {new_retries} times in {_CHECK_EVERY} steps"
-                self._shrink_to(self._own, "gpu-out-of-memory", None, detail)
+            detail = f"the allocator had to retry {new_retries} times in {_CHECK_EVERY} steps"
+            self._shrink_to(2 * self.parts, "gpu-out-of-memory", detail)
 
     def _find_parameters(self) -> None:
         """Find the models and parameters of the run: those passed to `watch`, else the live ones."""
@@ -293,44 +307,38 @@ class MicroBatches:
         parameters.update({id(p): p for o in optimizers for g in o.param_groups for p in g["params"]})
         if [id(reference()) for reference in self._parameters] != list(parameters):
             self._parameters = [weakref.ref(parameter) for parameter in parameters.values()]
-            modules = (module for model in models for module in model.modules())
+            modules = [module for model in models for module in model.modules()]
             self._batch_norms = [weakref.ref(module) for module in modules if isinstance(module, _BatchNorm)]
             self._statistics = RunningStatistics(models)
-            self._reduction, self._unsupported = reduction_of(models, parameters.values())
+            wrappers = [module for module in find_live_objects().modules if isinstance(module, DistributedDataParallel)]
+            wrappers = [w for w in wrappers if any(id(parameter) in parameters for parameter in w.parameters())]
+            self._ddp, self._unsupported = [weakref.ref(wrapper) for wrapper in wrappers], ""
+            if world_size() > 1 and (wrappers or any(map(is_sharded, parameters.values())) or _syncs_statistics(modules)):
+                self._unsupported = "the other ranks wait for this one in the middle of the step"
 
     # Reports
 
-    def _does_not_fit(self, job: Job, call: Call, failure: _Failure | None) -> DoesNotFit:
+    def _does_not_fit(self, job: Job, call: Call, shortage: Shortage) -> DoesNotFit:
         size = job.size(call)
-        if failure is None:
-            error = DoesNotFit(
-                "another rank ran out of memory and cannot split its batch further.",
-                fix="see that rank's entry in the journal; use smaller samples, or a smaller model",
-            )
-        elif size is None:
-            error = DoesNotFit(
-                f"memory ran out ({failure.shortage}) and the batch cannot be split into samples.",
+        if size is None:
+            return DoesNotFit(
+                f"memory ran out ({shortage}) and the batch cannot be split into samples.",
                 fix="split it yourself: @run.step(split=...), see docs/out_of_memory.md; or use smaller batches",
             )
-        else:
-            least = "a single sample" if min(size, self._smallest) == 1 else f"only {self._smallest} samples"
-            error = DoesNotFit(
-                f"memory ran out with {least} of a batch of {size} ({failure.shortage}).",
-                fix="make a sample smaller (resolution, sequence length), use mixed precision or activation checkpointing, "
-                "a smaller model, or end other processes on the device",
-            )
-        error.__cause__ = failure.error if failure is not None else None
-        return error
+        least = "a single sample" if min(size, self._smallest) == 1 else f"only {self._smallest} samples"
+        return DoesNotFit(
+            f"memory ran out with {least} of a batch of {size} ({shortage}).",
+            fix="make a sample smaller (resolution, sequence length), use mixed precision or activation checkpointing, "
+            "a smaller model, or end other processes on the device",
+        )
 
-    def _report_shortage(self, shortage: Shortage, size: int | None, parts: int, severity: str, *, reason: str = "") -> None:
-        evidence = {**shortage.evidence(), "batch_size": size, "parts": parts}
+    def _report_shortage(self, shortage: Shortage, size: int | None, severity: str, *, reason: str = "") -> None:
+        evidence = {**shortage.evidence(), "batch_size": size, "parts": self.parts}
         if reason:
             evidence["not_repeated_because"] = reason
         self._write("finding", code=shortage.code, severity=severity, evidence=evidence)
 
     def _write(self, kind: str, **fields: Any) -> None:
-        from holdfast.inside.ranks import current_rank
-
         step = self._scope.trainings[-1].step if self._scope.trainings else 0
         with contextlib.suppress(OSError):
             self._scope.run.journal.write(kind, **fields, step=step, rank=current_rank())
@@ -341,15 +349,17 @@ def _capturing() -> bool:
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
 
 
-def _forward_backward(job: Job, piece: Call, weight: float | None, begun: list[bool]) -> torch.Tensor:
+def _syncs_statistics(modules: list[nn.Module]) -> bool:
+    return any(isinstance(module, nn.SyncBatchNorm) for module in modules)
+
+
+def _forward_backward(job: Job, piece: Call, weight: float | None) -> torch.Tensor:
     loss = job.function(*piece[0], **piece[1])
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise UsageError("a step function must return the loss, a tensor with one element.", fix="return the loss only")
     if weight is not None:
         loss = loss * weight
-    scaled = loss if job.scaler is None else job.scaler.scale(loss)
-    begun[0] = True
-    scaled.backward()
+    (loss if job.scaler is None else job.scaler.scale(loss)).backward()
     return loss.detach()
 
 

@@ -29,9 +29,8 @@ class _Lengths(NamedTuple):
 
 def size_of(batch: Any) -> int | None:
     """The number of samples in a batch, or None if it is unknown or cannot be split."""
-    lengths = _Lengths(Counter(), Counter(), Counter())
     try:
-        _measure(batch, lengths, outermost=True, inside=False)
+        lengths = _lengths_in(batch, outermost=True)
     except _CannotSplit:
         return None
     return next((counts.most_common(1)[0][0] for counts in lengths if counts), None)
@@ -75,6 +74,12 @@ def _fields(value: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
+def _lengths_in(value: Any, *, outermost: bool = False) -> _Lengths:
+    lengths = _Lengths(Counter(), Counter(), Counter())
+    _measure(value, lengths, outermost=outermost, inside=False)
+    return lengths
+
+
 def _measure(value: Any, lengths: _Lengths, *, outermost: bool, inside: bool) -> None:
     length = _length(value)
     if length is not None:
@@ -98,7 +103,9 @@ def _narrow(value: Any, size: int, start: int, stop: int) -> Any:
     if fields is not None:
         return _with_fields(value, {name: _narrow(field, size, start, stop) for name, field in fields})
     if isinstance(value, (list, tuple)):
-        if len(value) == size and (_are_samples(value) or not any(_holds_length(item, size) for item in value)):
+        if len(value) == size and (
+            _are_samples(value) or not any(size in counts for item in value for counts in _lengths_in(item))
+        ):
             return value[start:stop]
         return type(value)(_narrow(item, size, start, stop) for item in value)
     return value
@@ -109,17 +116,6 @@ def _are_samples(items: list[Any] | tuple[Any, ...]) -> bool:
     if all(isinstance(item, (str, bytes)) for item in items):
         return True
     return all(isinstance(item, Mapping) and item.keys() == items[0].keys() for item in items)
-
-
-def _holds_length(value: Any, size: int) -> bool:
-    """Whether a value contains anything of that length."""
-    length = _length(value)
-    if length is not None:
-        return length == size
-    fields = _fields(value)
-    if fields is not None:
-        return any(_holds_length(field, size) for _, field in fields)
-    return isinstance(value, (list, tuple)) and (len(value) == size or any(_holds_length(item, size) for item in value))
 
 
 def _with_fields(original: Any, values: dict[str, Any]) -> Any:

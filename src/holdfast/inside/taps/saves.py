@@ -81,7 +81,7 @@ class Saves:
 
     def _wrap_safetensors(self, _module: ModuleType) -> None:
         def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-            save = self._wrap_save(original, frames_up=3)
+            save = self._wrap_save(original, frames_up=2)
 
             def save_file(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> Any:
                 return save(tensors, filename, *args, **kwargs)
@@ -91,29 +91,26 @@ class Saves:
         if self._taps is not None:
             self._taps.wrap("safetensors.torch.save_file", wrap)
 
-    def _wrap_save(self, original: Callable[..., Any], frames_up: int = 2) -> Callable[..., Any]:
+    def _wrap_save(self, original: Callable[..., Any], frames_up: int = 1) -> Callable[..., Any]:
         assert self._shield is not None
         before, after = self._shield(self.before_save), self._shield(self.after_save)
         failed = self._shield(self.save_failed)
 
         def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
             with HEARTBEAT.during(SAVING):
-                return watched(obj, f, *args, **kwargs)
-
-        def watched(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
-            target = before(obj, f, sys._getframe(frames_up))
-            if target is None:
-                return original(obj, f, *args, **kwargs)
-            if target.is_skipped:
-                return None
-            start = time.perf_counter()
-            try:
-                result = original(obj, target.diverted_to or f, *args, **kwargs)
-            except Exception as error:
-                failed(target, error)
-                raise
-            after(target, f, time.perf_counter() - start)
-            return result
+                target = before(obj, f, sys._getframe(frames_up))
+                if target is None:
+                    return original(obj, f, *args, **kwargs)
+                if target.is_skipped:
+                    return None
+                start = time.perf_counter()
+                try:
+                    result = original(obj, target.diverted_to or f, *args, **kwargs)
+                except Exception as error:
+                    failed(target, error)
+                    raise
+                after(target, f, time.perf_counter() - start)
+                return result
 
         return save
 
