@@ -123,6 +123,10 @@ class Contents:
         """When its newest file was written."""
         return max((file.modified for file in self.files), default=0.0)
 
+    def trouble(self, state: State, words: str, fix: str, where: str = "") -> None:
+        """Add a trouble."""
+        self.troubles.append(Trouble(state, words, fix, where))
+
     @property
     def state(self) -> State:
         """The worst of its troubles; clean as far as the indexes tell."""

@@ -108,17 +108,12 @@ class Found:
     looked_at: int = 0
 
 
-def find_checkpoints(folder: Path, *, unfinished: bool = False) -> list[Path]:
-    """The checkpoints in a folder and all below it, by path, "step-9" before "step-10"; the folder itself, if it is one.
-
-    With `unfinished` also what a save or a download left half done: Holdfast's spare folders, `*.tmp`, `*.part`, `*.incomplete`.
-    """
-    return search(folder, unfinished=unfinished).paths
+def find_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints in a folder and all below it, by path, "step-9" before "step-10"; the folder itself, if it is one."""
+    return search(folder).paths
 
 
-def search(
-    folder: Path, *, unfinished: bool = False, most: int = MOST_ENTRIES, deepest: int = DEEPEST, ends: float = math.inf
-) -> Found:
+def search(folder: Path, *, most: int = MOST_ENTRIES, deepest: int = DEEPEST, ends: float = math.inf) -> Found:
     """As `find_checkpoints`, but says whether it had to end early: at `ends`, on the clock. What cannot be read is skipped.
 
     Links are followed last, and lead nowhere twice: `runs/latest` does not list a run again.
@@ -138,7 +133,7 @@ def search(
             found.paths.append(path)
             continue
         listing = _listing(path, found, most)
-        inside = _one_folder(path, listing, seen, unfinished=unfinished)
+        inside = _one_folder(path, listing, seen)
         found.paths += inside.checkpoints
         if depth >= deepest and (inside.folders or inside.links):
             found.complete = False
@@ -157,7 +152,7 @@ def by_path(path: Path) -> tuple[list[tuple[int, int, str]], ...]:
     return (*parts, [_LAST])
 
 
-def _one_folder(path: Path, inside: list[os.DirEntry[str]], seen: set[tuple[int, int]], *, unfinished: bool) -> _Inside:
+def _one_folder(path: Path, inside: list[os.DirEntry[str]], seen: set[tuple[int, int]]) -> _Inside:
     """Sort out what is a checkpoint in one folder, and what is to be looked into."""
     kind = folder_kind(path.name, {entry.name for entry in inside})
     result = _Inside([path] if kind is not None else [], [], [])
@@ -165,7 +160,7 @@ def _one_folder(path: Path, inside: list[os.DirEntry[str]], seen: set[tuple[int,
         folder = _is(entry, os.DirEntry.is_dir)
         if belongs(kind, entry.name) or not (folder or _is(entry, os.DirEntry.is_file)):
             continue
-        if not (_is_open if folder else _is_wanted)(entry.name, unfinished=unfinished):
+        if not (_is_open if folder else _is_wanted)(entry.name):
             continue
         if entry.is_symlink():
             result.links.append(Path(entry.path))
@@ -177,18 +172,14 @@ def _one_folder(path: Path, inside: list[os.DirEntry[str]], seen: set[tuple[int,
     return result
 
 
-def _is_open(name: str, *, unfinished: bool) -> bool:
-    """Whether to look into a folder."""
-    if SPARE.match(name):
-        return unfinished
-    return not name.startswith(".") and name not in NEVER
+def _is_open(name: str) -> bool:
+    """Whether to look into a folder. What a save left half done is none."""
+    return not name.startswith(".") and name not in NEVER and not SPARE.match(name)
 
 
-def _is_wanted(name: str, *, unfinished: bool) -> bool:
+def _is_wanted(name: str) -> bool:
     low = name.lower()
-    if low.endswith((*SUFFIXES, ".pth.tar")) or _PART.match(low):
-        return not name.startswith(".") or unfinished
-    return unfinished and bool(UNFINISHED.match(name))
+    return not name.startswith(".") and (low.endswith((*SUFFIXES, ".pth.tar")) or bool(_PART.match(low)))
 
 
 def _is(entry: os.DirEntry[str], what: Callable[[os.DirEntry[str]], bool]) -> bool:

@@ -18,7 +18,7 @@ from holdfast.checkpoints.contents import Contents
 from holdfast.checkpoints.formats.distributed_folder import open_distributed
 from holdfast.checkpoints.formats.files import BadJson, missing_ranks, read_json
 from holdfast.checkpoints.formats.find import FSDP, INDEX, SHARD, TRAINER, weights_in
-from holdfast.checkpoints.formats.joining import add_file, denied, join, open_part, trouble
+from holdfast.checkpoints.formats.joining import add_file, denied, join, open_part
 from holdfast.checkpoints.formats.one_file import open_file
 from holdfast.checkpoints.formats.sharded import lonely_shards, open_index
 
@@ -75,7 +75,7 @@ def _add_weights(contents: Contents, folder: Path, names: list[str]) -> None:
             _add_part(contents, folder / name, "optimizer")
     if not files and not shards and any(map(SHARD.match, names)):
         lonely, words = lonely_shards(names)
-        trouble(contents, "torn", words, _OLDER, lonely[0])
+        contents.trouble("torn", words, _OLDER, lonely[0])
         for name in lonely:
             _add_part(contents, folder / name, "model")
 
@@ -107,7 +107,7 @@ def _add_settings(contents: Contents, path: Path) -> None:
         return
     except BadJson as error:
         add_file(contents, path)
-        trouble(contents, "torn", f"{path.name} is cut short or damaged: {error}.", _OLDER, path.name)
+        contents.trouble("torn", f"{path.name} is cut short or damaged: {error}.", _OLDER, path.name)
         return
     add_file(contents, path)
     contents.tree[key] = value
@@ -123,10 +123,10 @@ def _tell_what_is_missing(contents: Contents, name: str, names: list[str]) -> No
     if "model" not in tree and not any(
         told.where.startswith(("model", "pytorch_model", "adapter")) for told in contents.troubles
     ):
-        trouble(contents, "torn", "The folder has no weights: the file was removed or never written.", _OLDER)
+        contents.trouble("torn", "The folder has no weights: the file was removed or never written.", _OLDER)
     if TRAINER.match(name) and "training_args.bin" in names and "trainer_state.json" not in names:
         words = "trainer_state.json, which the Trainer writes last, is missing: the save was interrupted before the end."
-        trouble(contents, "torn", words, _OLDER, "trainer_state.json")
+        contents.trouble("torn", words, _OLDER, "trainer_state.json")
     step = tree["trainer_state"].get("global_step") if "trainer_state" in tree else None
     if step or contents.producer == "accelerate":
         since = f"trainer_state.json says step {step}, but " if step else ""

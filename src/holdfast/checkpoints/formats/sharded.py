@@ -12,30 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents
-from holdfast.checkpoints.formats.files import BadJson, few, no_access, read_json, shown
+from holdfast.checkpoints.formats.files import BadJson, few, read_json, shown
 from holdfast.checkpoints.formats.find import SHARD
-from holdfast.checkpoints.formats.joining import add_file, join, open_part, trouble
+from holdfast.checkpoints.formats.joining import add_file, join, open_part
 from holdfast.checkpoints.formats.one_file import open_file
 
 _FETCH = "copy or download the missing files again; if this is where it was saved, use an older checkpoint"
 
 
 def open_index(path: Path) -> Contents:
-    """All shards that an index names, as one."""
+    """All shards that an index names, as one. Raises OSError."""
     contents = Contents(path=path, format="sharded safetensors" if ".safetensors." in path.name else "sharded torch")
+    add_file(contents, path)
     try:
         index = read_json(path)
-    except OSError as error:
-        contents.troubles.append(no_access(error))
-        return contents
     except BadJson as error:
-        add_file(contents, path)
-        trouble(contents, "torn", f"The index is damaged: {error}.", _FETCH, path.name)
+        contents.trouble("torn", f"The index is damaged: {error}.", _FETCH, path.name)
         return contents
-    add_file(contents, path)
     wanted = _shards(index)
     if wanted is None:
-        trouble(contents, "unreadable", "The index does not say which tensor is in which file (`weight_map`).", _FETCH, path.name)
+        contents.trouble("unreadable", "The index does not say which tensor is in which file (`weight_map`).", _FETCH, path.name)
         return contents
     contents.tree = {}
     for name, tensors in wanted.items():
@@ -69,12 +65,12 @@ def _shards(index: Any) -> dict[str, list[str]] | None:
 
 def _add_shard(contents: Contents, folder: Path, name: str, wanted: list[str]) -> None:
     if re.search(r"[/\\\0]", name) or name in ("", ".", ".."):
-        trouble(
-            contents, "unreadable", f"The index names a file outside of its folder: {shown(name)}.", "do not load it", name[:60]
+        contents.trouble(
+            "unreadable", f"The index names a file outside of its folder: {shown(name)}.", "do not load it", name[:60]
         )
         return
     if not (folder / name).exists():
-        trouble(contents, "torn", f"{shown(name)} is missing, and with it {len(wanted)} tensors: {few(wanted)}.", _FETCH, name)
+        contents.trouble("torn", f"{shown(name)} is missing, and with it {len(wanted)} tensors: {few(wanted)}.", _FETCH, name)
         return
     part = open_part(contents, folder / name, open_file)
     if part is None:
@@ -91,7 +87,7 @@ def _compare_names(contents: Contents, name: str, wanted: list[str], there: list
     more = sorted(set(there) - set(wanted))
     if missing:
         words = f"{name} does not hold {len(missing)} tensors that the index says are in it: {few(missing)}."
-        trouble(contents, "torn", words, "the files are of two different saves: copy them all again", name)
+        contents.trouble("torn", words, "the files are of two different saves: copy them all again", name)
     if more:
         words = f"{name} holds {len(more)} tensors that the index does not name: {few(more)}"
         contents.notes.append(words)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching.sides import Difference, Labels, count, unfit
+from holdfast.checkpoints.matching.sides import Difference, Labels, as_tuple, count, unfit
 from holdfast.checkpoints.renames import Shape
 
 Pair = tuple[int, int]
@@ -167,7 +167,7 @@ def _head(left: Mismatches, labels: Labels) -> list[Difference]:
     said = [labels.both(f"{a:,} {what}", f"{b:,}") for a, b in (pairs[:1] if together else pairs[:3])]
     modules = list(dict.fromkeys(_module(name) for name in taken))
     words = f"the head {few(modules, 2)} has {'; '.join(said)}"
-    fix = f"load everything but that and train it anew: leave_out={_as_python(modules)}"
+    fix = f"load everything but that and train it anew: leave_out={as_tuple(modules)}"
     return [unfit("head", words, fix, taken)]
 
 
@@ -185,7 +185,7 @@ def _others(left: Mismatches, labels: Labels) -> Difference:
     shown = [f"{name} {list(one)} and {list(other)}" for name, (one, other) in left.items()]
     words = f"{count(len(left), 'weight')} of another shape: {few(shown, 2)} in {labels.one} and {labels.other}"
     modules = list(dict.fromkeys(map(_module, left)))
-    fix = f"build the model as the file was saved, or leave them out: leave_out={_as_python(modules)}"
+    fix = f"build the model as the file was saved, or leave them out: leave_out={as_tuple(modules)}"
     return unfit("shape", words, fix, left)
 
 
@@ -201,11 +201,6 @@ def _by_pair(taken: Mapping[str, tuple[Shape, Shape]]) -> dict[Pair, list[str]]:
 
 def _module(name: str) -> str:
     return name.rpartition(".")[0] or name
-
-
-def _as_python(modules: list[str]) -> str:
-    inside = ", ".join(f'"{module}"' for module in modules[:6])
-    return f"({inside}, …)" if len(modules) > 6 else f"({inside},)" if len(modules) == 1 else f"({inside})"
 
 
 def _times(lengths: Shape) -> str:

@@ -6,7 +6,6 @@ Each function takes what the name is given in the stream, and raises TypeError, 
 from __future__ import annotations
 
 import datetime
-import math
 import pathlib
 import re
 import struct
@@ -164,18 +163,6 @@ def _device(kind: Any, index: Any = None) -> str:
     return kind if index is None else f"{kind}:{index}"
 
 
-def _decimal(text: Any) -> float:
-    """A decimal or a fraction, as text: "1.5", "1/3"."""
-    if not isinstance(text, str) or len(text) > 60:
-        raise TypeError
-    over, _, under = text.partition("/")
-    divisor = float(under or 1)
-    number = float(over) / divisor if divisor else math.nan
-    if not math.isfinite(number):
-        raise ValueError
-    return number
-
-
 def _packed(value: Any) -> bytes:
     if isinstance(value, Blob) and value.data is not None:
         return value.data
@@ -226,8 +213,6 @@ VALUES: dict[str, Callable[..., Any]] = {
     "torch.device": _device,
     "datetime.datetime": _moment,
     "datetime.date": _day,
-    "decimal.Decimal": _decimal,
-    "fractions.Fraction": _decimal,
     **{
         f"pathlib{part}.{name}": _POSIX for part in ("", "._local") for name in ("Path", "PurePath", "PosixPath", "PurePosixPath")
     },
