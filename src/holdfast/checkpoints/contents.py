@@ -14,12 +14,12 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from holdfast.checkpoints.harmless import ITEM_SIZES
 
 State = Literal["clean", "non-finite", "torn", "unreadable", "unsafe"]
-WORST_LAST: tuple[State, ...] = ("clean", "non-finite", "torn", "unreadable", "unsafe")
+WORST_LAST: tuple[State, ...] = get_args(State)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from holdfast.checkpoints.formats.files import holds
 from holdfast.checkpoints.formats.kinds import SUFFIXES
@@ -91,14 +91,6 @@ _DIGITS = re.compile(r"(\d+)")
 _LAST = (2, 0, "")  # comes after each name: what lies in a folder is listed before the folder
 
 
-class _Inside(NamedTuple):
-    """What lies in one folder: checkpoints, folders to look into, and links to look at when all else is done."""
-
-    checkpoints: list[Path]
-    folders: list[Path]
-    links: list[Path]
-
-
 @dataclass(slots=True)
 class Found:
     """What was found, and whether the search came to its end."""
@@ -133,13 +125,12 @@ def search(folder: Path, *, most: int = MOST_ENTRIES, deepest: int = DEEPEST, en
             found.paths.append(path)
             continue
         listing = _listing(path, found, most)
-        inside = _one_folder(path, listing, seen)
-        found.paths += inside.checkpoints
-        if depth >= deepest and (inside.folders or inside.links):
+        below, linked = _one_folder(path, listing, seen, found)
+        if depth >= deepest and (below or linked):
             found.complete = False
             continue
-        folders.extend((one, depth + 1) for one in inside.folders)
-        links.extend((one, depth + 1) for one in inside.links)
+        folders.extend((one, depth + 1) for one in below)
+        links.extend((one, depth + 1) for one in linked)
     found.paths.sort(key=by_path)
     return found
 
@@ -152,10 +143,14 @@ def by_path(path: Path) -> tuple[list[tuple[int, int, str]], ...]:
     return (*parts, [_LAST])
 
 
-def _one_folder(path: Path, inside: list[os.DirEntry[str]], seen: set[tuple[int, int]]) -> _Inside:
-    """Sort out what is a checkpoint in one folder, and what is to be looked into."""
+def _one_folder(
+    path: Path, inside: list[os.DirEntry[str]], seen: set[tuple[int, int]], found: Found
+) -> tuple[list[Path], list[Path]]:
+    """Add what is a checkpoint in one folder; the folders to look into, and links to look at when all else is done."""
     kind = folder_kind(path.name, {entry.name for entry in inside})
-    result = _Inside([path] if kind is not None else [], [], [])
+    found.paths += [path] if kind is not None else []
+    folders: list[Path] = []
+    links: list[Path] = []
     for entry in inside:
         folder = _is(entry, os.DirEntry.is_dir)
         if belongs(kind, entry.name) or not (folder or _is(entry, os.DirEntry.is_file)):
@@ -163,13 +158,13 @@ def _one_folder(path: Path, inside: list[os.DirEntry[str]], seen: set[tuple[int,
         if not (_is_open if folder else _is_wanted)(entry.name):
             continue
         if entry.is_symlink():
-            result.links.append(Path(entry.path))
+            links.append(Path(entry.path))
         elif folder:
-            result.folders.append(Path(entry.path))
+            folders.append(Path(entry.path))
         else:
             _is_new(Path(entry.path), seen)
-            result.checkpoints.append(Path(entry.path))
-    return result
+            found.paths.append(Path(entry.path))
+    return folders, links
 
 
 def _is_open(name: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Contents
 from holdfast.checkpoints.formats.distributed_folder import open_distributed
-from holdfast.checkpoints.formats.files import BadJson, few, read_json, shown
+from holdfast.checkpoints.formats.files import BadJson, few, is_inside, read_json, shown
 from holdfast.checkpoints.formats.joining import add_file, denied, join, open_part
 from holdfast.checkpoints.formats.one_file import open_file
 from holdfast.checkpoints.manifest import FORMAT, MANIFEST
@@ -79,15 +79,10 @@ def _names(contents: Contents, manifest: dict[str, Any] | None) -> list[str]:
         return [name for name in there if name.endswith((".safetensors", ".pt"))]
     names = []
     for name in manifest["files"]:
-        parts = PurePosixPath(name).parts
-        if not parts or parts[0] == "/" or ".." in parts or "\0" in name:
-            contents.trouble(
-                "unreadable",
-                f"Its manifest names a file outside of its folder: {shown(name)}.",
-                "do not load it",
-                MANIFEST,
-            )
-        elif parts[0] != _SHARDS and name.endswith((".safetensors", ".pt")):
+        if not is_inside(name):
+            words = f"Its manifest names a file outside of its folder: {shown(name)}."
+            contents.trouble("unreadable", words, "do not load it", MANIFEST)
+        elif not name.startswith(f"{_SHARDS}/") and name.endswith((".safetensors", ".pt")):
             names.append(name)
     return names
 
@@ -149,7 +144,7 @@ def _compare_sizes(contents: Contents, manifest: dict[str, Any] | None) -> None:
     """Told for files about which nothing more exact is known."""
     told = {one.where for one in contents.troubles}
     for name, facts in (manifest["files"] if manifest else {}).items():
-        if name in told or "\0" in name or ".." in PurePosixPath(name).parts or name.startswith("/"):
+        if name in told or not is_inside(name):
             continue
         info = add_file(contents, contents.path / name)
         wanted = facts.get("size") if isinstance(facts, dict) else None

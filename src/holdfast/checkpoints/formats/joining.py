@@ -61,6 +61,12 @@ def open_part(whole: Contents, path: Path, opener: Callable[[Path], Contents]) -
         return None
 
 
+def add_part(whole: Contents, path: Path, key: str, opener: Callable[[Path], Contents]) -> Any:
+    """Open a file or folder of the whole, add what it holds under a key, and return its tree."""
+    part = open_part(whole, path, opener)
+    return None if part is None else join(whole, part, file=path.name, key=key)
+
+
 def denied(whole: Contents, error: OSError, file: str) -> None:
     """Tell that the system does not let us read a file of the whole."""
     told = no_access(error, file)

@@ -17,11 +17,10 @@ from holdfast.checkpoints.formats.distributed_folder import open_distributed
 from holdfast.checkpoints.formats.files import few, holds, missing_ranks, no_access
 from holdfast.checkpoints.formats.find import DEEPSPEED, HOLDFAST, SPARE, UNFINISHED, candidates, folder_kind, search
 from holdfast.checkpoints.formats.holdfast_folder import open_holdfast
-from holdfast.checkpoints.formats.hugging_face import open_hugging_face
-from holdfast.checkpoints.formats.joining import join, open_part
+from holdfast.checkpoints.formats.hugging_face import open_hugging_face, open_index
+from holdfast.checkpoints.formats.joining import add_part
 from holdfast.checkpoints.formats.kinds import recognise
 from holdfast.checkpoints.formats.one_file import open_file, recognise_producer
-from holdfast.checkpoints.formats.sharded import open_index
 from holdfast.errors import NoCheckpoint
 
 _FEW = 20_000  # names that are looked at for a hint
@@ -149,12 +148,8 @@ def open_deepspeed(path: Path) -> Contents:
 
 
 def _add(contents: Contents, path: Path) -> None:
-    part = open_part(contents, path, open_file)
-    if part is None:
-        return
     key = path.name.removesuffix(".pt")
-    tree = join(contents, part, file=path.name, key=key)
-    contents.tree[key] = tree
+    tree = contents.tree[key] = add_part(contents, path, key, open_file)
     version = tree.get("ds_version") if isinstance(tree, dict) else None
     if isinstance(version, str):
         contents.versions["deepspeed"] = version

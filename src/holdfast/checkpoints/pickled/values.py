@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import pathlib
 import re
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +22,7 @@ SMALL = 1024  # elements that are shown; a larger array is told by its kind and 
 _LONGEST_NUMBER = 256  # bytes
 _NONE = Counts()
 _FLOATS = {"f2": "float16", "f4": "float32", "f8": "float64", "c8": "complex64", "c16": "complex128"}
-_CODES = dict(
-    zip(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"], "?bhiqBHIQefd", strict=True)
-)  # of numpy: of struct
+_PLAIN = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", *_FLOATS)
 _TYPE = re.compile(r"[<>=|]?([a-zA-Z])(\d*)")
 _KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 
@@ -73,8 +70,8 @@ def describe(array: Thing, counted: dict[tuple[int, str], Counts]) -> Array:
             counted[id(packed), code + order] = _not_finite(blob, code, order)
         bad = counted.get((id(packed), code + order), bad)
         if length <= SMALL and blob.size <= SMALL * _LONGEST_NUMBER:
-            values = list(_values(code, order, b"".join(blob.open().chunks()), length))
-    except (ValueError, TypeError, struct.error, NotFollowed):
+            values = _values(code, order, b"".join(blob.open().chunks()), length)
+    except (ValueError, TypeError, NotFollowed):
         pass
     return Array(kind, tuple(shape), values, bad)
 
@@ -112,17 +109,14 @@ def _blob(packed: Any) -> Blob:
     return packed
 
 
-def _values(code: str, order: str, data: bytes, count: int) -> tuple[Any, ...]:
-    if code in ("c8", "c16"):
-        parts = struct.unpack(f"{order}{2 * count}{'f' if code == 'c8' else 'd'}", data)
-        return tuple(map(complex, parts[::2], parts[1::2]))
-    if code[0] in "US":
-        width = int(code[1:]) * (4 if code[0] == "U" else 1)
-        if width * count != len(data):
-            raise ValueError
-        encoding = f"utf-32-{'be' if order == '>' else 'le'}" if code[0] == "U" else "latin-1"
-        return tuple(data[at * width : (at + 1) * width].decode(encoding).rstrip("\0") for at in range(count))
-    return struct.unpack(f"{order}{count}{_CODES[code]}", data)
+def _values(code: str, order: str, data: bytes, count: int) -> list[Any]:
+    if code not in _PLAIN and code[0] not in "US":
+        raise ValueError
+    array = np.frombuffer(data, np.dtype(order + code))
+    if array.size != count:
+        raise ValueError
+    values: list[Any] = array.tolist()
+    return [value.decode("latin-1") for value in values] if code[0] == "S" else values
 
 
 def table_of(items: Any = ()) -> Pairs:
