@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from holdfast.errors import DoorClosed, NoSuchRun
-from holdfast.probe.door import ask, doors
+from holdfast.errors import ControlUnreachable, NoSuchRun
+from holdfast.probe.control_client import ask, listening
 from holdfast.probe.far_rank import Rank, ask_group, asked_together, common_number
 from holdfast.signals.run_folder import Recording, RunFolder
 
@@ -28,7 +28,7 @@ class Told(NamedTuple):
 
     recording: Rank
     answer: dict[str, Any]
-    closed: DoorClosed | None = None
+    closed: ControlUnreachable | None = None
 
     @property
     def ok(self) -> bool:
@@ -37,8 +37,8 @@ class Told(NamedTuple):
 
 
 def ranks_to_ask(run: RunFolder, rank: int | None = None) -> list[Recording]:
-    """The ranks that can be asked, or the one that is named. Raises NoSuchRun or DoorClosed, in words."""
-    found = doors(run)
+    """The ranks that can be asked, or the one that is named. Raises NoSuchRun or ControlUnreachable, in words."""
+    found = listening(run)
     if rank is not None:
         chosen = [one for one in found if one.rank == rank]
         if not chosen:
@@ -51,11 +51,11 @@ def ranks_to_ask(run: RunFolder, rank: int | None = None) -> list[Recording]:
         return found
     recordings = run.recordings()
     if not recordings:
-        raise DoorClosed(
+        raise ControlUnreachable(
             f"{run.name} has not made a step yet, so that nobody can be asked.", fix="holdfast backtrace shows what it is doing"
         )
     ask(recordings[-1], {"do": "where"}, seconds=2.0)  # says what is wrong
-    raise DoorClosed(f"no rank of {run.name} can be asked.", fix="holdfast ps")
+    raise ControlUnreachable(f"no rank of {run.name} can be asked.", fix="holdfast ps")
 
 
 def evaluate(recordings: Sequence[Rank], code: str, *, now: bool, seconds: float) -> list[Told]:
@@ -135,8 +135,8 @@ def _ask_each(recordings: Sequence[Rank], request: Callable[[Rank], Request], se
     return [told[recording] for recording in recordings]
 
 
-def _as_told(recording: Rank, answer: dict[str, Any] | DoorClosed) -> Told:
-    if isinstance(answer, DoorClosed):
+def _as_told(recording: Rank, answer: dict[str, Any] | ControlUnreachable) -> Told:
+    if isinstance(answer, ControlUnreachable):
         return Told(recording, {"ok": False, "error": answer.problem}, answer)
     return Told(recording, answer)
 
@@ -148,7 +148,7 @@ def _refuse_part_of(run: RunFolder, recordings: list[Recording]) -> None:
     missing = sorted(known - {one.rank for one in recordings})
     elsewhere = [rank for rank in missing if _lives_elsewhere(run, rank)]
     if elsewhere or (isinstance(size, int) and size > max(len(known), len(recordings))):
-        raise DoorClosed(
+        raise ControlUnreachable(
             f"rank {elsewhere[0] if elsewhere else len(known)} cannot be asked from here, and a change must reach all of them.",
             fix="name every machine: -t node1:8080 -t node2:8080; or one rank, on purpose: --rank 0",
         )
