@@ -207,6 +207,11 @@ def open_table(run: RunFolder, name: str, *, labelled: bool = False) -> TableFil
     folders = [Owner(run.path / "host")] if outside else _ranks(run)
     if labelled:
         _label(run, folders, outside=outside)
+    return open_owned(name, folders, labelled=labelled)
+
+
+def open_owned(name: str, folders: Sequence[Owner], *, labelled: bool = False) -> TableFiles:
+    """Open the files of one table in the folders that hold its parts."""
     make_room(3 * len(folders))
     owners = [(owner, open_pieces(owner.folder / name)) for owner in folders]
     table = TableFiles(name, owners=owners, labelled=labelled, warnings=[w for _, pieces in owners for w in pieces.warnings])
