@@ -236,7 +236,7 @@ def _read_checkpoints(folder: Path) -> str:
     from holdfast.checkpoints.verify import verify
     from holdfast.errors import HoldfastError
 
-    for path in find_checkpoints(folder, unfinished=True) or sorted(folder.rglob("*")):
+    for path in find_checkpoints(folder) or sorted(folder.rglob("*")):
         try:
             contents = open_checkpoint(path)
         except HoldfastError:

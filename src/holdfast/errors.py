@@ -11,7 +11,7 @@
     │   ├── NewerFormat           the folder was written by a newer Holdfast
     │   ├── NoSuchRun             no run of that name, process id or age
     │   ├── NoCheckpoint          no checkpoint at that path
-    │   ├── DoorClosed            the process cannot be asked: gone, not answering, or refusing
+    │   ├── ControlUnreachable    the process cannot be asked: gone, not answering, or refusing
     │   ├── CannotAttach          a process that Holdfast cannot get into
     │   ├── Unreachable           a server that does not answer
     │   └── NotAllowed            a server that does not let this token do it
@@ -88,7 +88,7 @@ class NoCheckpoint(TargetError):
     """No checkpoint at that path; the fix names those that were found nearby."""
 
 
-class DoorClosed(TargetError):
+class ControlUnreachable(TargetError):
     """The process of a rank cannot be asked: it is gone, does not answer, or refuses."""
 
 

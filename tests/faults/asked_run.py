@@ -9,7 +9,7 @@ from typing import Any
 from holdfast_run import Done, typed, wait_until
 
 from holdfast.probe.changing import Told, change, evaluate
-from holdfast.probe.door import doors
+from holdfast.probe.control_client import listening
 from holdfast.signals.run_folder import RunFolder
 
 
@@ -25,10 +25,10 @@ class AskedRun:
 
     def wait(self, ranks: int = 1, seconds: float = 600.0) -> None:
         """Wait until so many ranks can be asked."""
-        wait_until(lambda: (self.path / "run.json").exists() and len(doors(self.run)) >= ranks, seconds)
+        wait_until(lambda: (self.path / "run.json").exists() and len(listening(self.run)) >= ranks, seconds)
 
     def eval(self, code: str, *, now: bool = False, seconds: float = 30.0, rank: int = 0) -> dict[str, Any]:
-        (told,) = evaluate([one for one in doors(self.run) if one.rank == rank], code, now=now, seconds=seconds)
+        (told,) = evaluate([one for one in listening(self.run) if one.rank == rank], code, now=now, seconds=seconds)
         return told.answer
 
     def value(self, code: str, **how: Any) -> str | None:

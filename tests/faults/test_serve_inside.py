@@ -30,9 +30,9 @@ class Two:
             wait_until(lambda run=run: (run.path / "serve.json").exists() and bool(self._ranks(run)), 90)  # type: ignore[misc]
 
     def _ranks(self, run: RunFolder) -> list[Any]:
-        from holdfast.probe.door import doors
+        from holdfast.probe.control_client import listening
 
-        return doors(run)
+        return listening(run)
 
     @property
     def addresses(self) -> list[str]:

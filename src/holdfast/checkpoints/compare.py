@@ -16,7 +16,7 @@ from typing import Any, Literal
 from holdfast.checkpoints.formats.files import few
 from holdfast.checkpoints.matching import presence, shapes
 from holdfast.checkpoints.matching.settings import setting_differences, training_differences
-from holdfast.checkpoints.matching.sides import Difference, Labels, Side, count, grouped, unfit
+from holdfast.checkpoints.matching.sides import Difference, Labels, Side, as_tuple, count, grouped, unfit
 from holdfast.checkpoints.matching.weights import Matched, Weights, match
 from holdfast.checkpoints.renames import Rename
 
@@ -230,7 +230,7 @@ def _calls(comparison: Comparison, leave_out: tuple[str, ...], part: str) -> Ite
     elif comparison.matched.pairs and stopping and all(difference.kind in _ALONE_LEFT_OUT for difference in stopping):
         among = {*comparison.other.weights, *comparison.matched.rename.names.values()}
         groups = grouped(dict.fromkeys(name for difference in stopping for name in difference.names), among)
-        parts = [module for group in groups for module in group.modules]
+        parts = [group.label for group in groups]
         if len(parts) <= _PARTS_LISTED:
             yield own_call(comparison.one, which=comparison.which, leave_out=(*leave_out, *parts), part=part)
 
@@ -241,8 +241,7 @@ def own_call(side: Side, *, which: str = "model", leave_out: Sequence[str] = (),
     if part:
         more += f', part="{part}"'
     if leave_out:
-        listed = ", ".join(f'"{name}"' for name in leave_out)
-        more += f", leave_out=({listed},)" if len(leave_out) == 1 else f", leave_out=({listed})"
+        more += f", leave_out={as_tuple(leave_out, len(leave_out))}"
     return f'holdfast.load(model, "{side.name}"{more})'
 
 

@@ -14,12 +14,12 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from holdfast.checkpoints.harmless import ITEM_SIZES
 
 State = Literal["clean", "non-finite", "torn", "unreadable", "unsafe"]
-WORST_LAST: tuple[State, ...] = ("clean", "non-finite", "torn", "unreadable", "unsafe")
+WORST_LAST: tuple[State, ...] = get_args(State)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,10 @@ class Contents:
     def modified(self) -> float:
         """When its newest file was written."""
         return max((file.modified for file in self.files), default=0.0)
+
+    def trouble(self, state: State, words: str, fix: str, where: str = "") -> None:
+        """Add a trouble."""
+        self.troubles.append(Trouble(state, words, fix, where))
 
     @property
     def state(self) -> State:

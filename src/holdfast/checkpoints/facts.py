@@ -227,9 +227,7 @@ def _moment(value: Any) -> float | None:
         return float(value) if 1e9 < value < 4e9 else None
     if not isinstance(value, str) or not 8 <= len(value) <= 40:
         return None
-    for read in (datetime.datetime.fromisoformat, lambda text: datetime.datetime.strptime(text, "%a %b %d %H:%M:%S %Y")):
-        try:
-            return read(value).timestamp()
-        except (ValueError, OverflowError, OSError):
-            continue
-    return None
+    try:
+        return datetime.datetime.fromisoformat(value).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -35,10 +35,10 @@ from holdfast.checkpoints.matching.from_contents import (
 )
 from holdfast.checkpoints.matching.from_model import side_of_model, state_of
 from holdfast.checkpoints.matching.settings import optimizer_differences
-from holdfast.checkpoints.matching.sides import Difference, Labels, OptimizerState, is_extra
+from holdfast.checkpoints.matching.sides import Difference, Labels, is_extra
 from holdfast.checkpoints.parts import tensors_in
 from holdfast.checkpoints.tensors import Tensors, pieces_of
-from holdfast.checkpoints.verify import verify
+from holdfast.checkpoints.verify import has_changed, verify
 from holdfast.errors import BadCheckpoint, DoesNotMatch, StorageError, UsageError
 
 
@@ -175,8 +175,7 @@ def _verify(contents: Contents, used: list[TensorInfo], *, allow_non_finite: boo
 def _refuse_changed(contents: Contents) -> None:
     """Someone may have written to it since it was verified."""
     for file in contents.files:
-        now = file.path.stat()
-        if (now.st_size, now.st_mtime) != (file.size, file.modified):
+        if has_changed(file):
             raise BadCheckpoint(f"{file.path} was changed while it was loaded.", fix="load it again when the save is done")
 
 
@@ -360,18 +359,12 @@ def _other_number(kind: str, saved: int, given: int) -> Difference:
 
 def _optimizer_problems(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> list[Difference]:
     labels = Labels("the checkpoint", "the optimizer")
-    problems = [one for one in optimizer_differences(describe_optimizer(state), _described(optimizer), labels) if one.stops]
+    problems = [
+        one
+        for one in optimizer_differences(describe_optimizer(state), describe_optimizer(optimizer.state_dict()), labels)
+        if one.stops
+    ]
     return problems or _shape_problems(optimizer, state)
-
-
-def _described(optimizer: torch.optim.Optimizer) -> OptimizerState:
-    groups = optimizer.param_groups
-    return OptimizerState(
-        groups=tuple(len(group["params"]) for group in groups),
-        settings=tuple({key: value for key, value in group.items() if key != "params"} for group in groups),
-        state_keys=frozenset(),
-        filled=0,
-    )
 
 
 def _shape_problems(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> list[Difference]:

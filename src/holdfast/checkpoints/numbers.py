@@ -97,7 +97,7 @@ def _largest_is_below(memory: Bytes, layout: Layout) -> bool:
 
 def count(memory: Bytes, layout: Layout) -> Counts:
     """Count exactly, whatever the numbers are."""
-    return count_bits(memory.view(_UNSIGNED[layout.size]), layout)
+    return count_bits(bits_of(memory, layout), layout)
 
 
 def count_bits(bits: npt.NDArray[Any], layout: Layout) -> Counts:

@@ -10,7 +10,6 @@ nn.Module that only torch knows ("_modules", "_parameters") are left out of it.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import IO, Any
@@ -19,7 +18,7 @@ from holdfast.checkpoints.contents import Opaque, TensorInfo
 from holdfast.checkpoints.pickled.legacy import Legacy, read_legacy
 from holdfast.checkpoints.pickled.machine import Findings, Machine
 from holdfast.checkpoints.pickled.opcodes import Blob, LongText, Source
-from holdfast.checkpoints.pickled.stack import Bag, Named, Pairs, StorageUse, Tensor, Thing, View, printable
+from holdfast.checkpoints.pickled.stack import Bag, Named, Pairs, StorageUse, Tensor, Thing, printable
 from holdfast.checkpoints.pickled.values import describe
 
 DEEPEST = 64  # levels; a level takes several calls, of which Python allows 1,000
@@ -51,9 +50,8 @@ class Listing:
         self._room -= 1
         if isinstance(node, Tensor):
             return self._tensor(node, node.dtype, node.shape, node.offset, node.stride)
-        if isinstance(node, StorageUse | View):
-            whole, begin = (node.storage, node.offset) if isinstance(node, View) else (node, 0)
-            return self._tensor(whole, whole.dtype, (max(0, whole.count - begin),), begin, (1,))
+        if isinstance(node, StorageUse):
+            return self._tensor(node, node.dtype, (node.count,), 0, (1,))
         if isinstance(node, Named):
             self.getattr_named |= node.full == "builtins.getattr"
             return Opaque(node.full)
@@ -124,8 +122,6 @@ class Listing:
     def _thing(self, node: Thing) -> Any:
         if node.name.endswith(("core.multiarray._reconstruct", "numpy.ndarray")):
             return self._array(node)
-        if node.name == "uuid.UUID" and isinstance(node.state, Pairs):
-            return _uuid(node)
         return Opaque(node.name, self._arguments(node), self._state(node))
 
     def _arguments(self, node: Thing) -> tuple[Any, ...]:
@@ -165,19 +161,20 @@ class Listing:
         name = ".".join(self._path)[:_NAME] or "tensor"
         self._room -= len(name) >> 5
         seen = self._names[name] = self._names.get(name, 0) + 1
-        steps = None if stride == contiguous(shape) else stride
+        steps = None if _is_contiguous(shape, stride) else stride
         info = TensorInfo(name if seen == 1 else f"{name} ({seen})", dtype, shape, storage.number, offset, steps)
         self.tensors.append(info)
         return info
 
 
-def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of a tensor whose numbers lie one after the other."""
-    steps, step = [], 1
-    for length in reversed(shape):
-        steps.append(step)
-        step *= max(length, 1)
-    return tuple(reversed(steps))
+def _is_contiguous(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Whether the numbers of a tensor lie one after the other; a dimension of one has no stride to speak of."""
+    expected = 1
+    for length, step in zip(reversed(shape), reversed(stride), strict=True):
+        if length != 1 and step != expected:
+            return False
+        expected *= max(length, 1)
+    return True
 
 
 def _sorted(row: list[Any]) -> list[Any]:
@@ -190,11 +187,6 @@ def _as_words(plain: Any) -> str:
         given = [str(part)[:100] for part in plain.arguments[:3] if isinstance(part, _SCALAR)]
         return f"{plain.name}({', '.join(given)})"
     return f"{plain:#x}" if isinstance(plain, int) else f"a {type(plain).__name__}"
-
-
-def _uuid(node: Thing) -> Any:
-    number = next((value for key, value in node.state if key == "int"), None)
-    return str(uuid.UUID(int=number)) if isinstance(number, int) and 0 <= number < 1 << 128 else Opaque(node.name)
 
 
 TOO_MUCH = "it is nested too deeply, or refers to itself too often, to be listed in full"
@@ -217,7 +209,6 @@ class Unpickled:
 def read_pickle(
     stream: IO[bytes],
     *,
-    storages: list[StorageUse] | None = None,
     start: int = 0,
     end: int | None = None,
     located: bool = True,
@@ -225,10 +216,10 @@ def read_pickle(
 ) -> Unpickled:
     """Read one pickle from `start`, not beyond `end`. Nothing in it is executed, ever.
 
-    Storages that it names are added to `storages` in the order in which they are met. `located` says that offsets in the stream
-    are those of the checkpoint's file. Pickles that share a `found` share its limits. Raises OSError only.
+    `located` says that offsets in the stream are those of the checkpoint's file. Pickles that share `findings` share its limits.
+    Raises OSError only.
     """
-    findings = Findings(storages) if findings is None else findings
+    findings = Findings() if findings is None else findings
     machine = Machine(Source(stream, start, end, located=located), findings).run()
     unpickled = list_tree(machine.value, findings)
     unpickled.problem, unpickled.cut, unpickled.end = machine.problem or unpickled.problem, machine.cut, machine.source.offset

@@ -23,15 +23,8 @@ def read_checkpoint(folder: Path, *, verify: bool = True) -> dict[str, Any]:
     Tensors are mapped from the files. A tied weight stands under all its names.
     """
     manifest = verify_checkpoint(folder) if verify else _manifest_of(folder)
-    parts: dict[str, Any] = {}
-    for name in manifest["files"]:
-        part, _, kind = name.rpartition(".")
-        if kind == "safetensors":
-            content = read_safetensors(folder / name)
-            parts[part] = {**content.tensors, **{tied: content.tensors[kept] for tied, kept in content.tied.items()}}
-        elif kind == "pt":
-            parts[part] = _load(folder / name)
-    return parts
+    names = [name for name in manifest["files"] if name.endswith((".safetensors", ".pt"))]
+    return {name.rpartition(".")[0]: _load(folder / name) for name in names}
 
 
 def verify_checkpoint(folder: Path, *, from_disk: bool = False, moved: Callable[[], None] = lambda: None) -> dict[str, Any]:
@@ -83,7 +76,12 @@ def _crc(path: Path, offset: int, size: int, moved: Callable[[], None]) -> str:
 
 def _load(path: Path) -> Any:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        if path.suffix == ".pt":
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        content = read_safetensors(path)
+        return {**content.tensors, **{tied: content.tensors[kept] for tied, kept in content.tied.items()}}
+    except StorageError:
+        raise
     except Exception as error:  # torch raises of many kinds
         raise StorageError(f"{path} cannot be read: {error}", fix="use an older checkpoint") from error
 

@@ -7,7 +7,6 @@ mapped: one that is cut short while it is mapped would end the process.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import zlib
@@ -56,7 +55,6 @@ def _product(one: int, other: int) -> int:
 CHUNK = 1 << 20  # bytes that are read at once: what fits into the cache beside a core
 PIECE = 32 << 20  # bytes that one thread reads of one storage before it takes the next
 _WORKERS = 4  # more do not make a disk faster
-_ALIGNED = 64
 
 Crc32 = Callable[[memoryview, int], int]
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -68,7 +66,6 @@ class Wanted:
 
     storage: Storage
     layouts: tuple[Layout, ...] = ()
-    swapped: bool = False  # written by a machine with the other byte order
 
 
 @dataclass(slots=True)
@@ -92,12 +89,15 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What a thread reads in one go: a part of a large storage, or several small ones that lie beside each other."""
+    """What a thread reads in one go: a part of a large storage, or several small ones of one file."""
 
     file: Path
-    offset: int
-    size: int
-    parts: tuple[_Part, ...]
+    parts: list[_Part]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its parts."""
+        return sum(part.size for part in self.parts)
 
 
 def scan(
@@ -136,38 +136,20 @@ def _cores() -> int:
 
 
 def _pieces(wanted: Sequence[Wanted]) -> Iterator[_Piece]:
-    """In the order in which they lie on the disk."""
+    """In the order in which they lie on the disk; small ones together, so that each thread has work for a while."""
     order = sorted(range(len(wanted)), key=lambda i: (str(wanted[i].storage.file), wanted[i].storage.offset))
-    group: list[tuple[int, Storage]] = []
+    file, parts, size = Path(), list[_Part](), 0
     for number in order:
         storage = wanted[number].storage
-        if group and not _belongs(group[0][1], storage):
-            yield _together(group)
-            group = []
-        if storage.size > CHUNK // 2:
-            yield from _cut(number, storage)
-        elif storage.size:
-            group.append((number, storage))
-    if group:
-        yield _together(group)
-
-
-def _belongs(first: Storage, other: Storage) -> bool:
-    """Whether a storage is read in one go with those that come before it."""
-    return other.size <= CHUNK // 2 and first.file == other.file and other.offset + other.size - first.offset <= CHUNK - _ALIGNED
-
-
-def _together(group: list[tuple[int, Storage]]) -> _Piece:
-    first = group[0][1]
-    end = max(storage.offset + storage.size for _, storage in group)
-    parts = tuple(_Part(number, 0, storage.size) for number, storage in group)
-    return _Piece(first.file, first.offset, end - first.offset, parts)
-
-
-def _cut(number: int, storage: Storage) -> Iterator[_Piece]:
-    for begin in range(0, storage.size, PIECE):
-        size = min(PIECE, storage.size - begin)
-        yield _Piece(storage.file, storage.offset + begin, size, (_Part(number, begin, size),))
+        for begin in range(0, storage.size, PIECE):
+            part = _Part(number, begin, min(PIECE, storage.size - begin))
+            if parts and (file != storage.file or size + part.size > CHUNK):
+                yield _Piece(file, parts)
+                parts, size = [], 0
+            file, size = storage.file, size + part.size
+            parts.append(part)
+    if parts:
+        yield _Piece(file, parts)
 
 
 def _add(whole: Scanned, part: _Part, result: Scanned) -> None:
@@ -199,44 +181,21 @@ class _Reading:
         except OSError as error:
             return [Scanned(error=_words(error))] * len(piece.parts)
         try:
-            with contextlib.suppress(OSError, AttributeError):
-                os.posix_fadvise(file, piece.offset, piece.size, os.POSIX_FADV_SEQUENTIAL)
-            if len(piece.parts) == 1:
-                return [self._read_one(file, piece.offset, piece.parts[0])]
-            return self._read_several(file, piece)
+            return [self._read_part(file, part) for part in piece.parts]
         finally:
             os.close(file)
 
-    def _read_one(self, file: int, offset: int, part: _Part) -> Scanned:
+    def _read_part(self, file: int, part: _Part) -> Scanned:
         """Part of a storage, a chunk at a time."""
         wanted, buffer = self._wanted[part.wanted], self._buffer()
         result = Scanned(crc32=None if wanted.storage.crc32 is None else 0)
         while result.read < part.size and not result.error:
-            size = min(CHUNK, part.size - result.read)
-            memory = buffer[:size]
-            result.error = _fill(file, memory, offset + result.read)
+            memory = buffer[: min(CHUNK, part.size - result.read)]
+            at = part.begin + result.read
+            result.error = _fill(file, memory, wanted.storage.offset + at)
             if not result.error:
-                self._look(memory, wanted, part.begin + result.read, result)
+                self._look(memory, wanted, at, result)
         return result
-
-    def _read_several(self, file: int, piece: _Piece) -> list[Scanned]:
-        """Small storages, all at once; each lies in the buffer as it lies in the file, so that numbers stay aligned."""
-        shift = piece.offset % _ALIGNED
-        memory = self._buffer()[shift : shift + piece.size]
-        error = _fill(file, memory, piece.offset)
-        if error:
-            return [self._read_alone(file, part) for part in piece.parts]
-        results = []
-        for part in piece.parts:
-            wanted = self._wanted[part.wanted]
-            begin = wanted.storage.offset - piece.offset
-            result = Scanned(crc32=None if wanted.storage.crc32 is None else 0)
-            self._look(memory[begin : begin + part.size], wanted, 0, result)
-            results.append(result)
-        return results
-
-    def _read_alone(self, file: int, part: _Part) -> Scanned:
-        return self._read_one(file, self._wanted[part.wanted].storage.offset, part)
 
     def _look(self, memory: Bytes, wanted: Wanted, begin: int, result: Scanned) -> None:
         """Look at some bytes, of which the first is number `begin` of its storage."""
@@ -244,10 +203,7 @@ class _Reading:
         if result.crc32 is not None:
             result.crc32 = self._crc32(memory.data, result.crc32)
         for layout in wanted.layouts:
-            numbers = memory[: size - size % layout.size]
-            if wanted.swapped:
-                numbers = numbers.view(f"u{layout.size}").byteswap().view(np.uint8)
-            if not is_finite(numbers, layout):
+            if not is_finite(memory[: size - size % layout.size], layout):
                 result.bad.append((begin, begin + size))
                 break
         result.read += size
@@ -255,9 +211,7 @@ class _Reading:
     def _buffer(self) -> Bytes:
         buffer: Bytes | None = getattr(self._local, "buffer", None)
         if buffer is None:
-            memory = np.empty(CHUNK + _ALIGNED, np.uint8)
-            begin = -memory.ctypes.data % _ALIGNED
-            buffer = self._local.buffer = memory[begin : begin + CHUNK]
+            buffer = self._local.buffer = np.empty(CHUNK // 8, np.uint64).view(np.uint8)  # aligned for numbers of any kind
         return buffer
 
 

@@ -122,21 +122,22 @@ def tensors_of(value: Any) -> dict[str, TensorInfo]:
 
 def _largest(part: Part) -> Part | None:
     """The part itself if it is a state dict, else the largest one below it: {"model": {"state_dict": …}}."""
-    return max(_state_dicts(part, 0), key=_count, default=None)
+    return max(state_dicts(part), key=_count, default=None)
 
 
-def _state_dicts(part: Part, depth: int) -> Iterator[Part]:
+def state_dicts(part: Part, depth: int = 3) -> Iterator[Part]:
+    """The state dicts and modules in a part: itself, or those below it."""
     value = part.value
     if is_state_dict(value) or is_module(value):
         yield part
         return
     if isinstance(value, Opaque):
         value = value.state
-    if depth < 3:
+    if depth:
         entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
         for key, one in entries:
             if isinstance(one, (dict, Opaque, list)):
-                yield from _state_dicts(Part(part.role, (*part.path, key), one), depth + 1)
+                yield from state_dicts(Part(part.role, (*part.path, key), one), depth - 1)
 
 
 def _count(part: Part) -> int:

@@ -30,7 +30,6 @@ class Tensors:
         self._storages, self._path = contents.storages, contents.path
         self._open: dict[Path, int] = {}
         self._room = bytearray()
-        self._swapped = any("big-endian order" in note for note in contents.notes)
 
     def __enter__(self) -> Tensors:
         return self
@@ -52,7 +51,7 @@ class Tensors:
                 place = tuple(slice(first, first + length) for first, length in zip(begin, part.shape, strict=True))
                 self.copy(part, plain[place])
             return
-        if not _is_contiguous(info):
+        if info.stride is not None:
             plain.copy_(self._strided(info))
             return
         if not plain.is_contiguous():
@@ -65,7 +64,7 @@ class Tensors:
 
     def pieces(self, info: TensorInfo) -> Iterator[torch.Tensor]:
         """A tensor's numbers in order. Each piece is gone when the next one comes."""
-        if not _is_contiguous(info) or isinstance(info, InPieces):
+        if info.stride is not None or isinstance(info, InPieces):
             yield self.tensor(info).view(-1)
             return
         dtype, storage = _dtype(info), self._storages[info.storage]
@@ -80,7 +79,7 @@ class Tensors:
         dtype, size = _dtype(info), self._storages[info.storage].size if info.count else 0
         if not info.count:
             return torch.empty(info.shape, dtype=dtype)
-        if _is_contiguous(info) or isinstance(info, InPieces):
+        if info.stride is None or isinstance(info, InPieces):
             self._expect_all(info)
             made = torch.empty(info.shape, dtype=dtype)
             self.copy(info, made)
@@ -120,7 +119,7 @@ class Tensors:
     def _expect_all(self, info: TensorInfo) -> None:
         """The bytes of all pieces must be there, and the pieces must make up the whole."""
         for piece in pieces_of(info):
-            if piece.count and _is_contiguous(piece):
+            if piece.count and piece.stride is None:
                 self._expect(self._storages[piece.storage], piece, piece.count)
         if sum(piece.count for piece in pieces_of(info)) != info.count:
             raise StorageError(f"{info.name} in {self._path} has pieces that do not make up the whole.", fix=_OTHER)
@@ -141,8 +140,6 @@ class Tensors:
                 done += got
         except OSError as error:
             raise StorageError(f"{storage.file} cannot be read: {error}.", fix=_OTHER) from error
-        if self._swapped:
-            _swap(room, size, dtype)
         return torch.frombuffer(room, dtype=dtype, count=count)
 
     def _descriptor(self, path: Path) -> int:
@@ -154,24 +151,6 @@ class Tensors:
 def pieces_of(info: TensorInfo) -> tuple[TensorInfo, ...]:
     """The tensor itself, or the pieces that it lies in."""
     return info.pieces if isinstance(info, InPieces) else (info,)
-
-
-def _swap(room: bytearray, size: int, dtype: torch.dtype) -> None:
-    """Turn round the bytes of each number, in place."""
-    width = dtype.itemsize // 2 if dtype.is_complex else dtype.itemsize
-    numbers = torch.frombuffer(room, dtype=torch.uint8, count=size).view(-1, width)
-    numbers.copy_(numbers.flip(1))
-
-
-def _is_contiguous(info: TensorInfo) -> bool:
-    if info.stride is None:
-        return True
-    expected = 1
-    for length, stride in zip(reversed(info.shape), reversed(info.stride), strict=True):
-        if length != 1 and stride != expected:
-            return False
-        expected *= length
-    return True
 
 
 def _dtype(info: TensorInfo) -> torch.dtype:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.checkpoints.contents import Contents, State, Storage, TensorInfo, Trouble, worst
+from holdfast.checkpoints.contents import Contents, FileInfo, State, Storage, TensorInfo, Trouble, worst
 from holdfast.checkpoints.formats.files import few
 from holdfast.checkpoints.names import ITEM_SIZES
 from holdfast.checkpoints.numbers import LAYOUTS, Counts, Layout, bits_of, count_bits, only_zero_one_or_minus_infinity
@@ -33,23 +33,23 @@ _AT_ONCE = 4 << 20  # bytes
 Range = tuple[int, int]
 
 
-def count_in(tensor: TensorInfo, storage: Storage, ranges: Sequence[Range], *, swapped: bool = False) -> Counts:
+def count_in(tensor: TensorInfo, storage: Storage, ranges: Sequence[Range]) -> Counts:
     """How many numbers of a tensor are not finite; only the given bytes of its storage are looked at."""
     layout, total = LAYOUTS[tensor.dtype], Counts()
     begin, end = tensor.span
     picked = None if is_dense(tensor) else _Picked(tensor)
     for low, high in ranges:
-        for at, bits in _bits(storage, max(low, begin), min(high, end), layout, swapped=swapped):
+        for at, bits in _bits(storage, max(low, begin), min(high, end), layout):
             own = bits if picked is None else picked.of(bits, at, layout)
             total = total.plus(count_bits(own, layout))
     return total if picked is None else Counts(*(number * picked.times for number in total))
 
 
-def is_mask(tensor: TensorInfo, storage: Storage, *, swapped: bool = False) -> bool:
+def is_mask(tensor: TensorInfo, storage: Storage) -> bool:
     """Whether a tensor holds nothing but 0, 1 and -Inf."""
     layout = LAYOUTS[tensor.dtype]
     picked = None if is_dense(tensor) else _Picked(tensor)
-    for at, bits in _bits(storage, *tensor.span, layout, swapped=swapped):
+    for at, bits in _bits(storage, *tensor.span, layout):
         if not only_zero_one_or_minus_infinity(bits if picked is None else picked.of(bits, at, layout, every=True), layout):
             return False
     return True
@@ -89,7 +89,7 @@ class _Picked:
         return chosen
 
 
-def _bits(storage: Storage, begin: int, end: int, layout: Layout, *, swapped: bool) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+def _bits(storage: Storage, begin: int, end: int, layout: Layout) -> Iterator[tuple[int, npt.NDArray[Any]]]:
     """The numbers between two bytes of a storage, a few megabytes at a time; what cannot be read any more is left out."""
     end = min(end, storage.size)
     begin += -begin % layout.size if begin % layout.size else 0
@@ -98,8 +98,7 @@ def _bits(storage: Storage, begin: int, end: int, layout: Layout, *, swapped: bo
             memory = np.frombuffer(storage.read(at, min(_AT_ONCE, end - at)), np.uint8)
         except OSError:
             return
-        bits = bits_of(memory[: memory.size - memory.size % layout.size], layout)
-        yield at, bits.byteswap() if swapped else bits
+        yield at, bits_of(memory[: memory.size - memory.size % layout.size], layout)
 
 
 _MUST_BE_FINITE = ("weights", "optimizer", "ema")
@@ -160,8 +159,7 @@ def verify(
     With `must_hold_tensors` a file without any is not a clean checkpoint; without it, a script may keep its counters in one.
     """
     started = time.perf_counter()
-    swapped = any("big-endian order" in note for note in contents.notes)
-    looking = _Looking(contents, swapped=swapped)
+    looking = _Looking(contents)
     scanned = scan(looking.wanted(), crc32=crc32, progress=progress)
     troubles = [*contents.troubles, *_read_troubles(contents, scanned), *_sum_troubles(contents, scanned)]
     bad, notes = looking.judge(scanned)
@@ -185,8 +183,8 @@ def verify(
 class _Looking:
     """Which tensors lie in which storage, and which of them must be finite."""
 
-    def __init__(self, contents: Contents, *, swapped: bool) -> None:
-        self._contents, self._swapped = contents, swapped
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
         self._inside: dict[int, list[TensorInfo]] = defaultdict(list)
         for tensor in contents.tensors:
             if tensor.dtype in LAYOUTS and tensor.count and 0 <= tensor.storage < len(contents.storages):
@@ -205,7 +203,7 @@ class _Looking:
         wanted = []
         for number, storage in enumerate(self._contents.storages):
             kinds = dict.fromkeys(LAYOUTS[tensor.dtype] for tensor in self._inside.get(number, ()))
-            wanted.append(Wanted(storage, tuple(kinds), self._swapped))
+            wanted.append(Wanted(storage, tuple(kinds)))
         return wanted
 
     def judge(self, scanned: list[Scanned]) -> tuple[list[BadTensor], list[str]]:
@@ -232,7 +230,7 @@ class _Looking:
         begin, end = tensor.span
         ranges = [one for one in scanned[tensor.storage].bad if one[0] < end and one[1] > begin]
         storage = self._contents.storages[tensor.storage]
-        return count_in(tensor, storage, ranges, swapped=self._swapped) if ranges else Counts()
+        return count_in(tensor, storage, ranges) if ranges else Counts()
 
     def _excuse(self, tensor: TensorInfo, counts: Counts) -> str:
         """Why a tensor may hold what it holds; empty if it may not."""
@@ -244,7 +242,7 @@ class _Looking:
         if _UNSET.search(tensor.name):
             return "an observer for quantisation that has not seen any data"
         storage = self._contents.storages[tensor.storage]
-        if not counts.positive and _may_be_a_mask(tensor, counts) and is_mask(tensor, storage, swapped=self._swapped):
+        if not counts.positive and _may_be_a_mask(tensor, counts) and is_mask(tensor, storage):
             return "a mask, nothing but 0 and -Inf"
         return ""
 
@@ -280,17 +278,18 @@ def _read_troubles(contents: Contents, scanned: list[Scanned]) -> Iterator[Troub
         words = f"{file.name}: {error}." if len(contents.files) > 1 else f"{error[:1].upper()}{error[1:]}."
         yield Trouble("torn", words, _AGAIN if changed else _COPY, file.name)
     for info in contents.files:
-        if info.path not in told and _has_changed(info.path, info.size, info.modified):
+        if info.path not in told and has_changed(info):
             words = f"{info.path.name} changed while it was read: something writes to it."
             yield Trouble("torn", words, _AGAIN, info.path.name)
 
 
-def _has_changed(path: Path, size: int, modified: float) -> bool:
+def has_changed(info: FileInfo) -> bool:
+    """Whether a file is another one than when the checkpoint was opened."""
     try:
-        now = path.stat()
+        now = info.path.stat()
     except OSError:
         return True
-    return (now.st_size, now.st_mtime) != (size, modified)
+    return (now.st_size, now.st_mtime) != (info.size, info.modified)
 
 
 def _sum_troubles(contents: Contents, scanned: list[Scanned]) -> Iterator[Trouble]:

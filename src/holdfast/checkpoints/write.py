@@ -175,19 +175,11 @@ def _write_part(path: Path, content: Any, moved: Moved) -> dict[str, Any]:
 
 
 def _manifest(parent: Path, step: int, facts: Mapping[str, Any], files: Mapping[str, Any]) -> str:
-    """The text of the manifest, with one line for each tensor."""
+    """The text of the manifest."""
     versions = {"torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version(), "holdfast": __version__}
     known = {"epoch": None, "time": time.time(), "metrics": {}, "settings": {}, "versions": versions, "rank": 0, "world_size": 1}
     first = {"format": FORMAT, "number": next_number(parent), "step": step, **known, "run": None, **facts}
-    lines = [f" {json.dumps(name)}: {json.dumps(value, default=str)}" for name, value in first.items()]
-    lines.append(' "files": {\n' + ",\n".join(_about_file(name, facts) for name, facts in files.items()) + "\n }")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _about_file(name: str, facts: Mapping[str, Any]) -> str:
-    tensors = ",\n".join(f"   {json.dumps(tensor)}: {json.dumps(about)}" for tensor, about in facts["tensors"].items())
-    first = ", ".join(f'"{key}": {json.dumps(facts[key])}' for key in ("size", "crc32"))
-    return f'  {json.dumps(name)}: {{{first}, "tensors": {{\n{tensors}\n  }}}}'
+    return json.dumps({**first, "files": files}, indent=1, default=str) + "\n"
 
 
 def _write_text(path: Path, text: str) -> None:

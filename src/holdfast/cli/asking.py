@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.errors import DoorClosed
+from holdfast.errors import ControlUnreachable
 
 if TYPE_CHECKING:
     from holdfast.probe.changing import Told
@@ -43,7 +43,7 @@ def finish(told: Sequence[Told], *, as_json: bool, words: Any = None) -> None:
     """Show what each rank answered, and leave with 1 if one of them failed, 2 if none could be asked."""
     if all(one.closed is not None for one in told):
         closed = next(one.closed for one in told if one.closed is not None)
-        raise DoorClosed(closed.problem, fix=closed.fix)
+        raise ControlUnreachable(closed.problem, fix=closed.fix)
     if as_json:
         _as_json(told)
     else:

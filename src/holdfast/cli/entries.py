@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.cli import checkpoint_words, door_words
+from holdfast.cli import checkpoint_words, control_words
 from holdfast.cli.show import DASH, for_json, number
 from holdfast.probe.journal import Event, Folding
 from holdfast.probe.words import SILENT, action_words, finding_words, plain
@@ -57,7 +57,7 @@ def sentence(event: Event, *, brief: bool = False) -> str:
     if event.kind == "diagnosis":
         return _diagnosis(event)
     if event.kind == "eval" or (event.kind == "change" and "do" in event.row):
-        return door_words.row_words(event.row)
+        return control_words.row_words(event.row)
     return checkpoint_words.row_words(event.row) if event.kind == "checkpoint" else _other(event)
 
 

@@ -11,7 +11,7 @@ import typer
 
 from holdfast.cli.asking import Rank, Seconds
 from holdfast.cli.options import RunName, Target, one_of
-from holdfast.errors import DoorClosed
+from holdfast.errors import ControlUnreachable
 
 if TYPE_CHECKING:
     from holdfast.signals.run_folder import Recording
@@ -91,7 +91,7 @@ def _prepare(recording: Recording) -> Path | None:
         import readline
     except ImportError:
         return None
-    from holdfast.probe.door import ask
+    from holdfast.probe.control_client import ask
     from holdfast.signals.registry import runtime_folder
 
     found: list[str] = []
@@ -100,7 +100,7 @@ def _prepare(recording: Recording) -> Path | None:
         if state == 0:
             try:
                 found[:] = ask(recording, {"do": "complete", "text": text}, seconds=2.0).get("names") or []
-            except DoorClosed:
+            except ControlUnreachable:
                 found.clear()
         return found[state] if state < len(found) else None
 

@@ -9,7 +9,7 @@ from holdfast.diagnosis.checkup import HEALTHY, Checkup, check_up
 from holdfast.diagnosis.earlier import last_good
 from holdfast.diagnosis.run_follower import findings_of
 from holdfast.logs.holdfast_run import read_run
-from holdfast.probe.door import doors
+from holdfast.probe.control_client import listening
 from holdfast.signals.curves import Curves
 from holdfast.signals.run_folder import RunFolder
 
@@ -29,7 +29,9 @@ def check_up_run(run: RunFolder, curves: Curves | None = None, *, compare: bool 
     ]
     earlier = partial(last_good, run, _is_healthy) if compare else None
     curves = read_run(run) if curves is None else curves
-    return check_up(curves, seen=[*seen, *findings_of(run)], around=rows, name=run.name, live=bool(doors(run)), earlier=earlier)
+    return check_up(
+        curves, seen=[*seen, *findings_of(run)], around=rows, name=run.name, live=bool(listening(run)), earlier=earlier
+    )
 
 
 def _is_healthy(run: RunFolder) -> bool:

@@ -1,4 +1,4 @@
-"""A recording's table as Arrow: raw segments without copying, Parquet segments read column by column.
+"""The raw segments of a recording's table as Arrow, without copying.
 
 What was not measured becomes null; a loss that is NaN stays NaN. Segments of an older or newer version are united by
 column name. String columns come as dictionaries, and the names are read after the rows, so that every code is known.
@@ -6,17 +6,15 @@ column name. String columns come as dictionaries, and the names are read after t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from holdfast.probe.pieces import Pieces, open_pieces
+from holdfast.probe.pieces import Pieces
 from holdfast.signals.schema import MISSING_BITS, MISSING_INT, TABLES, Kind
 from holdfast.signals.segment import Segment
 from holdfast.signals.strings import read_strings
@@ -25,33 +23,9 @@ STRING = pa.dictionary(pa.int32(), pa.string())
 _TYPES = {Kind.FLOAT: pa.float64(), Kind.INT: pa.int64(), Kind.STRING: STRING}
 
 
-@dataclass(slots=True)
-class Loaded:
-    """An Arrow table, and what had to be left out of it."""
-
-    table: pa.Table
-    warnings: list[str] = field(default_factory=list)
-
-
-def read_table(folder: Path, name: str, columns: Sequence[str] | None = None) -> Loaded:
-    """Load one table of the recording in `folder`; `columns` names the ones to load, all by default.
-
-    A table that does not exist is an empty one. A column that no segment has is null.
-    """
-    pieces = open_pieces(folder / name)
-    stored = [(number, _ParquetPiece(path)) for number, path in pieces.parquet if _readable(path, pieces.warnings)]
-    schema = known_schema(name, [segment_schema(s) for _, s in pieces.segments] + [p.schema for _, p in stored])
-    if columns is not None:
-        schema = pa.schema([schema.field(c) if c in schema.names else pa.field(c, pa.null()) for c in columns])
-    parts = {number: piece.read(schema) for number, piece in stored}
-    names = _dictionary(folder) if _has_strings(schema) else None
-    parts |= {number: segment_table(segment, schema, names) for number, segment in pieces.segments}
-    return Loaded(_join([parts[number] for number in sorted(parts)], schema), pieces.warnings)
-
-
 def read_live(folder: Path, pieces: Pieces, schema: pa.Schema) -> pa.Table:
     """The raw segments among the pieces of a recording's table, as one Arrow table of that schema."""
-    names = _dictionary(folder) if _has_strings(schema) else None
+    names = read_names(folder) if _has_strings(schema) else None
     return _join([segment_table(segment, schema, names) for _, segment in pieces.segments], schema)
 
 
@@ -83,10 +57,6 @@ def segment_table(segment: Segment, schema: pa.Schema, names: pa.Array | None = 
 
 def read_names(folder: Path) -> pa.Array:
     """The dictionary of a recording's strings as Arrow."""
-    return _dictionary(folder)
-
-
-def _dictionary(folder: Path) -> pa.Array:
     return pa.array(read_strings(folder), pa.string())
 
 
@@ -141,31 +111,3 @@ def _join(parts: list[pa.Table], schema: pa.Schema) -> pa.Table:
     if not parts:
         return schema.empty_table()
     return pa.concat_tables(parts).unify_dictionaries() if len(parts) > 1 else parts[0]
-
-
-def _readable(path: Path, warnings: list[str]) -> bool:
-    try:
-        pq.read_schema(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        warnings.append(f"{path} cannot be read: {str(error).splitlines()[0]}")
-        return False
-    return True
-
-
-class _ParquetPiece:
-    """A Parquet segment, read in the types of the raw ones."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = pq.ParquetFile(path)
-        self.schema: pa.Schema = self._file.schema_arrow
-
-    def read(self, schema: pa.Schema) -> pa.Table:
-        table = self._file.read([one.name for one in schema if one.name in self.schema.names])
-        arrays = [self._column(table, one) for one in schema]
-        return pa.Table.from_arrays(arrays, schema=schema)
-
-    def _column(self, table: pa.Table, one: pa.Field) -> pa.ChunkedArray:
-        if one.name not in table.column_names:
-            return pa.nulls(self._file.metadata.num_rows, one.type)
-        column = table.column(one.name)
-        return column if column.type == one.type else _other_type(column, one.type)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from holdfast.errors import DoorClosed, NoSuchRun
-from holdfast.probe.door import ask, doors
+from holdfast.errors import ControlUnreachable, NoSuchRun
+from holdfast.probe.control_client import ask, listening
 from holdfast.probe.far_rank import Rank, ask_group, asked_together, common_number
 from holdfast.signals.run_folder import Recording, RunFolder
 
@@ -28,7 +28,7 @@ class Told(NamedTuple):
 
     recording: Rank
     answer: dict[str, Any]
-    closed: DoorClosed | None = None
+    closed: ControlUnreachable | None = None
 
     @property
     def ok(self) -> bool:
@@ -37,8 +37,8 @@ class Told(NamedTuple):
 
 
 def ranks_to_ask(run: RunFolder, rank: int | None = None) -> list[Recording]:
-    """The ranks that can be asked, or the one that is named. Raises NoSuchRun or DoorClosed, in words."""
-    found = doors(run)
+    """The ranks that can be asked, or the one that is named. Raises NoSuchRun or ControlUnreachable, in words."""
+    found = listening(run)
     if rank is not None:
         chosen = [one for one in found if one.rank == rank]
         if not chosen:
@@ -51,17 +51,17 @@ def ranks_to_ask(run: RunFolder, rank: int | None = None) -> list[Recording]:
         return found
     recordings = run.recordings()
     if not recordings:
-        raise DoorClosed(
+        raise ControlUnreachable(
             f"{run.name} has not made a step yet, so that nobody can be asked.", fix="holdfast backtrace shows what it is doing"
         )
     ask(recordings[-1], {"do": "where"}, seconds=2.0)  # says what is wrong
-    raise DoorClosed(f"no rank of {run.name} can be asked.", fix="holdfast ps")
+    raise ControlUnreachable(f"no rank of {run.name} can be asked.", fix="holdfast ps")
 
 
 def evaluate(recordings: Sequence[Rank], code: str, *, now: bool, seconds: float) -> list[Told]:
     """Run code in each of these ranks."""
     request = {"do": "eval", "code": code, "now": now, "seconds": seconds}
-    return _ask_each(recordings, lambda _: request, 2 * seconds + _SPARE)
+    return _ask_each(recordings, request, 2 * seconds + _SPARE)
 
 
 def change(run: RunFolder, request: Request, *, seconds: float = 30.0, rank: int | None = None) -> list[Told]:
@@ -78,7 +78,7 @@ def change_ranks(recordings: Sequence[Rank], request: Request, *, seconds: float
     if len(recordings) == 1 or request["do"] == "continue":
         if len(recordings) > 1:
             request = _numbered(recordings, request)
-        return _ask_each(recordings, lambda _: request, 2 * seconds + _SPARE)
+        return _ask_each(recordings, request, 2 * seconds + _SPARE)
     told = _together(recordings, request, _AHEAD_SECONDS)
     if any(one.answer.get("late") or one.answer.get("withdrawn") for one in told) and not any(one.ok for one in told):
         told = _together(recordings, request, 4 * _AHEAD_SECONDS)
@@ -88,16 +88,16 @@ def change_ranks(recordings: Sequence[Rank], request: Request, *, seconds: float
 def _together(recordings: Sequence[Rank], request: Request, ahead: float) -> list[Told]:
     request = _numbered(recordings, request)
     number = request.get("as", request.get("number"))
-    states = _ask_each(recordings, lambda _: {"do": "where"}, 5.0)
+    states = _ask_each(recordings, {"do": "where"}, 5.0)
     if closed := [one.closed for one in states if one.closed is not None]:
         raise closed[0]
     request["at"], wait = _step_ahead([one.answer for one in states], ahead)
     request["seconds"] = max(float(request["seconds"]), wait)
     with ThreadPoolExecutor(1) as pool:
-        answers = pool.submit(_ask_each, recordings, lambda _: request, 2 * float(request["seconds"]) + _SPARE)
+        answers = pool.submit(_ask_each, recordings, request, 2 * float(request["seconds"]) + _SPARE)
         time.sleep(min(0.3, ahead / 4))
         if not answers.done() and not _has_arrived(recordings, number, request["at"]):
-            _ask_each(recordings, lambda _: {"do": "withdraw", "number": number}, 5.0)
+            _ask_each(recordings, {"do": "withdraw", "number": number}, 5.0)
         return answers.result()
 
 
@@ -118,13 +118,13 @@ def _step_ahead(states: list[dict[str, Any]], seconds: float) -> tuple[int, floa
 
 def _has_arrived(recordings: Sequence[Rank], number: Any, at: int) -> bool:
     """Whether every rank has the request before it, or is past it already."""
-    states = [one.answer for one in _ask_each(recordings, lambda _: {"do": "where"}, 5.0)]
+    states = [one.answer for one in _ask_each(recordings, {"do": "where"}, 5.0)]
     return all(number in (state.get("waiting") or ()) or int(state.get("step") or 0) >= at for state in states)
 
 
-def _ask_each(recordings: Sequence[Rank], request: Callable[[Rank], Request], seconds: float) -> list[Told]:
+def _ask_each(recordings: Sequence[Rank], request: Request, seconds: float) -> list[Told]:
     def work(group: list[Rank]) -> list[Told]:
-        answers = ask_group(group, request(group[0]), seconds=seconds)
+        answers = ask_group(group, request, seconds=seconds)
         return [_as_told(one, answer) for one, answer in zip(group, answers, strict=True)]
 
     groups = asked_together(recordings)
@@ -135,8 +135,8 @@ def _ask_each(recordings: Sequence[Rank], request: Callable[[Rank], Request], se
     return [told[recording] for recording in recordings]
 
 
-def _as_told(recording: Rank, answer: dict[str, Any] | DoorClosed) -> Told:
-    if isinstance(answer, DoorClosed):
+def _as_told(recording: Rank, answer: dict[str, Any] | ControlUnreachable) -> Told:
+    if isinstance(answer, ControlUnreachable):
         return Told(recording, {"ok": False, "error": answer.problem}, answer)
     return Told(recording, answer)
 
@@ -148,7 +148,7 @@ def _refuse_part_of(run: RunFolder, recordings: list[Recording]) -> None:
     missing = sorted(known - {one.rank for one in recordings})
     elsewhere = [rank for rank in missing if _lives_elsewhere(run, rank)]
     if elsewhere or (isinstance(size, int) and size > max(len(known), len(recordings))):
-        raise DoorClosed(
+        raise ControlUnreachable(
             f"rank {elsewhere[0] if elsewhere else len(known)} cannot be asked from here, and a change must reach all of them.",
             fix="name every machine: -t node1:8080 -t node2:8080; or one rank, on purpose: --rank 0",
         )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import DoorClosed, HoldfastError, NoSuchRun, UsageError
+from holdfast.errors import ControlUnreachable, HoldfastError, NoSuchRun, UsageError
 from holdfast.probe.changing import ranks_to_ask
 from holdfast.probe.cluster import Cluster
 from holdfast.probe.far_rank import FarRank, Rank
@@ -66,14 +66,14 @@ def ranks_in(crews: Sequence[Crew]) -> list[Rank]:
 def refuse_part(cluster: Cluster, crews: Sequence[Crew]) -> None:
     """A change to some ranks of a training makes them differ for ever: it is for all of them, or for none."""
     for problem in cluster.problems.values():
-        raise DoorClosed(f"{problem.problem} A change must reach every rank: nothing was changed.", fix=problem.fix)
+        raise ControlUnreachable(f"{problem.problem} A change must reach every rank: nothing was changed.", fix=problem.fix)
     for job in jobs_in(crews):
         asked = {one.rank for crew in job for one in crew.ranks}
         known = {number for crew in job for number in crew.known}
         world = max((crew.world or 0 for crew in job), default=0)
         missing = sorted((known | set(range(world))) - asked)
         if missing:
-            raise DoorClosed(
+            raise ControlUnreachable(
                 f"rank {missing[0]} cannot be asked{f', nor {len(missing) - 1} more' if len(missing) > 1 else ''}, "
                 "and a change must reach all of them.",
                 fix="name every machine: -t node1:8080 -t node2:8080; or one rank, on purpose: --rank 0",

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import DoorClosed, HoldfastError
-from holdfast.probe import door
+from holdfast.errors import ControlUnreachable, HoldfastError
+from holdfast.probe import control_client
 from holdfast.probe.remote import Remote
-from holdfast.signals.door import next_number
+from holdfast.signals.control_socket import next_number
 from holdfast.signals.run_folder import Recording
 
 _SPARE = 5.0
@@ -27,14 +27,14 @@ class FarRank:
 
 
 Rank = Recording | FarRank
-Told = dict[str, Any] | DoorClosed
+Told = dict[str, Any] | ControlUnreachable
 
 
 def ask_rank(rank: Recording, request: dict[str, Any], *, seconds: float) -> Told:
     """Send one request to the process of a rank of this machine; its answer, or in words why there is none."""
     try:
-        return door.ask(rank, request, seconds=seconds)
-    except DoorClosed as closed:
+        return control_client.ask(rank, request, seconds=seconds)
+    except ControlUnreachable as closed:
         return closed
 
 
@@ -44,7 +44,7 @@ def ask_there(ranks: Sequence[FarRank], request: dict[str, Any], *, seconds: flo
     try:
         told = {one["rank"]: one for one in ranks[0].remote.post("/v1/ask", body, seconds=seconds + _SPARE, run=ranks[0].run)}
     except HoldfastError as error:
-        return [DoorClosed(error.problem, fix=error.fix)] * len(ranks)
+        return [ControlUnreachable(error.problem, fix=error.fix)] * len(ranks)
     return [_told(one, told.get(one.rank, {})) for one in ranks]
 
 
@@ -53,7 +53,7 @@ def _told(rank: FarRank, answer: dict[str, Any]) -> Told:
         found: dict[str, Any] = answer["answer"]
         return found
     gone = f"{name_of(rank)} cannot be asked any more."
-    return DoorClosed(str(answer.get("problem") or gone), fix=str(answer.get("fix") or "holdfast ps"))
+    return ControlUnreachable(str(answer.get("problem") or gone), fix=str(answer.get("fix") or "holdfast ps"))
 
 
 def asked_together(ranks: Iterable[Rank]) -> list[list[Rank]]:

@@ -8,23 +8,82 @@ and the caller gets the answer "too slow" in time all the same.
 from __future__ import annotations
 
 import contextlib
+import difflib
+import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
 
-from holdfast.errors import QueryError, QueryTimeout
-from holdfast.probe.database import DATABASE, MEMORY, Connection, make_database
+from holdfast.errors import QueryError, QueryTimeout, UnknownName
 from holdfast.probe.niceness import SOMEBODY_WAITS, be_nice
 from holdfast.probe.sources import LocalRun, Source, all_tables, open_all
-from holdfast.probe.sql_errors import explain_error
 from holdfast.probe.table_files import TableFiles
-from holdfast.probe.views import add_views, asks_for_backtrace, mentioned, needs_schema, referenced
+from holdfast.probe.views import (
+    BACKTRACE,
+    TORCH_TRACE,
+    add_views,
+    asks_for_backtrace,
+    loses_nan,
+    mentioned,
+    needs_schema,
+    referenced,
+)
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
+
+Connection = duckdb.DuckDBPyConnection
+MEMORY = "2GB"
+_SETTINGS = {
+    "threads": str(max(1, min(4, (os.cpu_count() or 2) // 2))),  # the training needs the processors more
+    "memory_limit": f"'{MEMORY}'",
+    "temp_directory": "''",
+    "max_temp_directory_size": "'0KB'",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+    "enable_external_access": "false",
+    "lock_configuration": "true",
+}
+_OF_A_CONNECTION = ("python_enable_replacements",)
+
+
+class Database:
+    """Hands out connections."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: Connection | None = None
+        self._process = 0
+
+    def connect(self) -> Connection:
+        """A new connection that can read what it is given and nothing else."""
+        with self._lock:
+            if self._made is None or self._process != os.getpid():  # a child that was forked must not touch its parent's
+                self._made, self._process = make_database(), os.getpid()
+            return self._made.cursor()
+
+    def leave(self) -> None:
+        """A query does not end: it keeps its database, and those that come get a new one."""
+        with self._lock:
+            self._made = None
+
+
+def make_database() -> Connection:
+    """A database of its own, with the same limits."""
+    made = duckdb.connect(":memory:")
+    if loses_nan(made):
+        made.execute("SET GLOBAL disabled_optimizers='filter_pushdown'")
+    for name, value in _SETTINGS.items():
+        made.execute(f"SET {'GLOBAL ' if name in _OF_A_CONNECTION else ''}{name}={value}")
+    return made
+
+
+DATABASE = Database()
+
 
 _GRACE_SECONDS = 0.5
 _EXPLAIN = re.compile(r"explain\s+(analyze\s+)?(\([^)]*\)\s*)?", re.IGNORECASE)
@@ -153,3 +212,52 @@ def _too_slow(seconds: float) -> QueryTimeout:
         f"the query was stopped after {seconds:g} s.",
         fix="ask for fewer rows (WHERE step > …), or give it longer: --timeout 60",
     )
+
+
+_TABLE = re.compile(r"Table with name \"?([^\s\"!]+)\"? does not exist")
+_COLUMN = re.compile(r"[Cc]olumn \"([^\"]+)\" (?:not found|does not exist)|does not have a column named \"([^\"]+)\"")
+_LOOK = "`holdfast tables` lists what can be asked"
+_CANDIDATES = re.compile(r"Candidate (?:bindings|functions)?:? (.*)")
+
+
+def explain_error(error: duckdb.Error, tables: Iterable[str], columns: Iterable[str], *, memory: str) -> QueryError:
+    """The error to show for one of DuckDB's."""
+    text = str(error)
+    if found := _TABLE.search(text):
+        return _unknown("table", found[1], [*tables, TORCH_TRACE, BACKTRACE], fix=_LOOK)
+    if found := _COLUMN.search(text):
+        names = list(dict.fromkeys([*columns, *_candidates(text)]))
+        return _unknown("column", found[1] or found[2], names, fix=f"DESCRIBE <table> lists its columns; {_LOOK}")
+    if isinstance(error, duckdb.PermissionException):
+        return QueryError("files, settings and extensions are out of reach of a query.", fix=_LOOK)
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return QueryError(f"the query needs more than {memory} of memory.", fix="aggregate, or ask for less: WHERE step > …")
+    return QueryError(_essential(text), fix=f"the SQL is DuckDB's; {_LOOK}")
+
+
+def nearest(name: str, known: Iterable[str], at_most: int = 3) -> list[str]:
+    """Known names that look like this one, whatever their case."""
+    by_lower = {one.lower(): one for one in known}
+    return [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, at_most, 0.55)]
+
+
+def _unknown(what: str, name: str, known: list[str], *, fix: str) -> UnknownName:
+    close = nearest(name, known)
+    if close:
+        return UnknownName(f"there is no {what} {name!r}; near it: {', '.join(close)}.", fix=fix)
+    listed = f"; there are: {', '.join(known)}" if known else ""
+    return UnknownName(f"there is no {what} {name!r}{listed}.", fix=fix)
+
+
+def _candidates(text: str) -> list[str]:
+    found = _CANDIDATES.search(text)
+    return [name.split(".")[-1] for name in re.findall(r"\"([^\"]+)\"", found[1])] if found else []
+
+
+def _essential(text: str) -> str:
+    """The first line without its kind, then a suggestion if there is one, or the line of a statement that has several."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = re.sub(r"^[A-Z][\w ]* Error: ", "", lines[0]) if lines else "the statement cannot be run."
+    hint = next((line for line in lines[1:] if line.startswith("Did you mean")), "")
+    place = next((line for line in lines[1:] if re.match(r"LINE (?!1:)", line)), "")
+    return " ".join(part for part in (first, hint, f"({place})" if place and not hint else "") if part)

@@ -6,24 +6,98 @@ a run. Rows are in Parquet files, in segments that are still raw, or on another 
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
 from holdfast.errors import QueryError
 from holdfast.probe.arrow import known_schema, read_live, segment_schema
-from holdfast.probe.on_demand import FewAtATime, OnDemand
-from holdfast.probe.open_files import make_room
 from holdfast.probe.pieces import Pieces, open_pieces, table_names
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
+
+_BATCH_ROWS = 65536
+_FILES_TOGETHER = 64  # the files of 2,000 ranks are small, and starting a scan costs more than reading one
+Load = Callable[[list[str]], pa.Table]
+
+
+class FewAtATime(ds.FileSystemDataset):  # type: ignore[misc]
+    """A file dataset whose scans hold a few files at a time; DuckDB asks `scanner` for columns and filter."""
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None) -> OneScan:
+        """What DuckDB takes for a pyarrow scanner."""
+        names = list(self.schema.names if columns is None else columns)
+        return OneScan(self.schema, names, self._batches(names, filter))
+
+    def _batches(self, columns: list[str], only: Any) -> Iterator[pa.RecordBatch]:
+        for group in together(self.get_fragments(only), _BATCH_ROWS, _FILES_TOGETHER):
+            files = ds.FileSystemDataset(group, self.schema, self.format, self.filesystem)
+            yield from files.to_batches(columns=columns, filter=only, batch_size=_BATCH_ROWS)
+
+
+class OnDemand(ds.InMemoryDataset):  # type: ignore[misc]
+    """A dataset that calls `load` with the columns of each scan."""
+
+    load: Load
+
+    @classmethod
+    def over(cls, schema: pa.Schema, load: Load) -> OnDemand:
+        """The dataset of that schema; `load` answers with the named columns, in that order."""
+        made = cls(schema.empty_table())
+        made.load = load
+        return made
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None) -> OneScan:
+        """What DuckDB takes for a pyarrow scanner."""
+        names = list(self.schema.names if columns is None else columns)
+        return OneScan(self.schema, names, self._batches(names, filter))
+
+    def _batches(self, columns: list[str], only: Any) -> Iterator[pa.RecordBatch]:
+        table = self.load(self._with_filtered(columns, only))
+        chosen = (table if only is None else table.filter(only)).select(columns)
+        yield from chosen.to_batches(max_chunksize=_BATCH_ROWS)
+
+    def _with_filtered(self, columns: list[str], only: Any) -> list[str]:
+        """The columns, and those that the filter looks at: an expression names them in its text."""
+        words = "" if only is None else str(only)
+        return columns + [name for name in self.schema.names if name not in columns and name in words]
+
+
+class OneScan:
+    """One scan: as much of pyarrow's `Scanner` as DuckDB uses."""
+
+    def __init__(self, schema: pa.Schema, columns: list[str], batches: Iterable[pa.RecordBatch]) -> None:
+        self.projected_schema = pa.schema([schema.field(name) for name in columns])
+        self._batches = batches
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows, read when they are asked for."""
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches)
+
+
+def together(fragments: Iterable[Any], rows: int, files: int) -> Iterator[list[Any]]:
+    """Files that follow each other, in groups of about `rows` rows and at most `files`."""
+    group: list[Any] = []
+    held = 0
+    for fragment in fragments:
+        count = int(fragment.metadata.num_rows)
+        if group and (held + count > rows or len(group) == files):
+            yield group
+            group, held = [], 0
+        group.append(fragment)
+        held += count
+    if group:
+        yield group
+
 
 SEEN_FROM_OUTSIDE = ("processes", "gpus", "stacks")
 _DISTANT_BYTES = 2 << 30
@@ -133,6 +207,11 @@ def open_table(run: RunFolder, name: str, *, labelled: bool = False) -> TableFil
     folders = [Owner(run.path / "host")] if outside else _ranks(run)
     if labelled:
         _label(run, folders, outside=outside)
+    return open_owned(name, folders, labelled=labelled)
+
+
+def open_owned(name: str, folders: Sequence[Owner], *, labelled: bool = False) -> TableFiles:
+    """Open the files of one table in the folders that hold its parts."""
     make_room(3 * len(folders))
     owners = [(owner, open_pieces(owner.folder / name)) for owner in folders]
     table = TableFiles(name, owners=owners, labelled=labelled, warnings=[w for _, pieces in owners for w in pieces.warnings])
@@ -221,3 +300,20 @@ def _fragment(table: TableFiles, owner: Owner, path: Path) -> tuple[Owner, ds.Pa
         table.warnings.append(f"{path} cannot be read: {str(error).splitlines()[0]}")
         return None
     return owner, fragment
+
+
+_ALWAYS_THERE = 128
+
+
+def make_room(files: int) -> None:
+    """Take as many more as are needed of what the system allows; where it is less, the ranks beyond are told as unreadable."""
+    if files <= _ALWAYS_THERE:
+        return
+    with contextlib.suppress(ImportError, OSError, ValueError, psutil.Error):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = psutil.Process().num_fds() + files + _ALWAYS_THERE
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

@@ -113,7 +113,7 @@ DIFFERENT = [
     (gpt2(), gpt2(vocab_size=44), ["vocabulary"], "another vocabulary: 40 tokens", ("transformer.wte", "lm_head")),
     (gpt2(), gpt2(n_positions=24), ["positions"], "another number of positions: 12 in the", ("transformer.wpe",)),
     (vit(), vit(image_size=64), ["positions"], "positions for 4x4 patches in the checkpoint and 8x8 in the model", None),
-    (vit(), vit(image_size=64, patch_size=16), ["patch-size"], "another patch size: 8x8 in the checkpoint and 16x16", None),
+    (vit(), vit(image_size=64, patch_size=16), ["shape"], "projection.weight [16, 3, 8, 8] and [16, 3, 16, 16]", None),
     (bert(max_position_embeddings=64), bert(max_position_embeddings=256), ["positions"], "another number of positions: 64", None),
     (Net(), Net(channels=1), ["input"], "other input channels: conv1.weight takes 3 in the checkpoint and 1", None),
     (Net(), Net(depth=6), ["depth"], "another number of layers: blocks.0 … has 3 in the checkpoint and 6 in the model", None),
@@ -157,7 +157,7 @@ def test_queries_of_a_detector_are_no_classes() -> None:
     def detector(queries: int) -> nn.ModuleDict:
         return nn.ModuleDict({"body": nn.Linear(8, 8), "query_embed": nn.Embedding(queries, 8), "fc": nn.Linear(8, 3)})
 
-    assert kinds(found(detector(100), detector(300))) == ["queries"]
+    assert "query_embed has 100 queries in the checkpoint and 300 in the model" in found(detector(100), detector(300)).verdict
 
 
 def test_layers_behind_a_head_that_was_widened_are_not_called_classes() -> None:

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from holdfast.checkpoints.contents import Contents
+from holdfast.checkpoints.formats.find import find_checkpoints
 from holdfast.checkpoints.formats.holdfast_folder import open_holdfast
-from holdfast.checkpoints.formats.open import find_checkpoints, open_checkpoint
+from holdfast.checkpoints.formats.open import open_checkpoint
 from holdfast.checkpoints.manifest import list_checkpoints
 from holdfast.checkpoints.safetensors import Tensors
 from holdfast.checkpoints.write import write_checkpoint
@@ -97,12 +98,11 @@ def test_a_copy_under_another_name_is_still_ours(folder: Path, tmp_path: Path) -
     assert open_checkpoint(tmp_path / "the good one").format == "holdfast"
 
 
-def test_a_spare_folder_is_found_only_when_asked_for_and_is_torn(folder: Path) -> None:
+def test_a_spare_folder_is_not_listed_and_is_torn(folder: Path) -> None:
     spare = folder.with_name(".new-step-000124~host~1~1~1")
     spare.mkdir()
     shutil.copy(folder / "weights.safetensors", spare)
     assert find_checkpoints(folder.parent) == [folder]
-    assert find_checkpoints(folder.parent, unfinished=True) == [spare, folder]
     contents = open_checkpoint(spare)
     assert contents.state == "torn" and any("not finished" in note for note in contents.notes)
     gone = spare.rename(spare.with_name(".gone-step-000124~host~1~1~1"))

@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 
 from holdfast.checkpoints.compare import compare
 from holdfast.checkpoints.contents import Contents
-from holdfast.checkpoints.formats.open import find_checkpoints, open_checkpoint
+from holdfast.checkpoints.formats.find import find_checkpoints
+from holdfast.checkpoints.formats.open import open_checkpoint
 from holdfast.checkpoints.matching.from_contents import side_of
 
 SCRIPT = Path(__file__).parents[2] / "victims" / "saves_like_hugging_face.py"

@@ -126,13 +126,14 @@ def test_parts_that_do_not_fit_each_other_are_told(tmp_path: Path) -> None:
         assert contents.state in ("torn", "unreadable") and told in words(contents), change
 
 
-def test_big_endian_files_are_noted(tmp_path: Path) -> None:
+def test_numbers_of_a_big_endian_machine_are_never_called_clean(tmp_path: Path) -> None:
     stream = [pickle.dumps(value, 2) for value in (MAGIC, 1001, {"little_endian": False}, {"x": 1}, [])]
     (tmp_path / "a.pt").write_bytes(b"".join(stream))
-    assert open_legacy(tmp_path / "a.pt").notes == ["its numbers are stored in big-endian order"]
+    contents = open_legacy(tmp_path / "a.pt")
+    assert contents.state == "unreadable" and words(contents) == "Its numbers are stored in big-endian order."
 
 
-def test_views_of_storages_as_old_torch_wrote_them_are_found(tmp_path: Path) -> None:
+def test_views_of_storages_as_old_torch_wrote_them_are_told_and_not_called_clean(tmp_path: Path) -> None:
     class Views(pickle.Pickler):
         def persistent_id(self, obj: Any) -> Any:
             return obj if isinstance(obj, tuple) and obj[:1] == ("storage",) else None
@@ -153,9 +154,7 @@ def test_views_of_storages_as_old_torch_wrote_them_are_found(tmp_path: Path) -> 
     numbers = torch.arange(10.0)
     (tmp_path / "a.pt").write_bytes(buffer.getvalue() + struct.pack("<q", 10) + numbers.numpy().tobytes())
     contents = open_legacy(tmp_path / "a.pt")
-    assert contents.state == "clean" and [(info.name, info.offset) for info in contents.tensors] == [("a", 3), ("b", 6)]
-    loaded = torch.load(tmp_path / "a.pt", weights_only=False)
-    assert {name: tensor.tolist() for name, tensor in loaded.items()} == {"a": [3.0, 4.0], "b": [6.0, 7.0]}
+    assert contents.state == "unreadable" and "as torch did before 0.4" in words(contents)
 
 
 def test_a_tensor_in_a_bare_pickle_is_found_where_it_lies(tmp_path: Path) -> None:
@@ -211,7 +210,3 @@ def test_random_damage_is_never_an_exception(tmp_path: Path) -> None:
         contents = open_legacy(tmp_path / "a.pt")
         assert all(0 <= info.storage < len(contents.storages) for info in contents.tensors)
         assert all(storage.offset + storage.size <= len(data) for storage in contents.storages)
-
-
-def test_a_file_that_may_not_be_read_is_unreadable(tmp_path: Path) -> None:
-    assert open_legacy(tmp_path / "gone.pt").state == "unreadable"

@@ -188,11 +188,9 @@ def test_tensors_without_one_storage_are_described_by_their_parts(kind: str, tmp
     contents = save(kind, tree, tmp_path / "a.pt")
     assert contents.state == "clean" and not contents.refused
     found = {info.name: read(contents, info) for info in contents.tensors}
-    assert found["coo.values"] == as_bytes(torch.tensor([1.0, 2.0])) and found["csr.values"] == found["coo.values"]
-    assert found["nested.buffer"] == as_bytes(torch.ones(5))
-    assert contents.tree["meta"] == Opaque(
-        "torch.Tensor on meta", (), {"dtype": "torch.float32", "shape": (3, 4), "stride": (4, 1)}
-    )
+    assert {as_bytes(torch.tensor([1.0, 2.0])), as_bytes(torch.ones(5))} <= set(found.values())
+    assert {name.split(".")[0] for name in found} == {"coo", "csr", "nested"}
+    assert contents.tree["meta"].name == "torch._utils._rebuild_meta_tensor_no_storage"
 
 
 PLAIN = {

@@ -60,7 +60,7 @@ def entry(data: bytes, name: bytes) -> int:
 def test_a_training_s_checkpoint_is_read(path: Path) -> None:
     contents = open_zip(path)
     assert contents.state == "clean" and contents.troubles == [] and contents.notes == []
-    assert contents.format == "torch zip" and contents.versions == {"format": "3", "layout": "1"}
+    assert contents.format == "torch zip" and contents.versions == {}
     assert [info.name for info in contents.tensors] == NAMES and contents.tree["epoch"] == 3 and contents.tree["lr"] == [0.1]
     data = path.read_bytes()
     for storage in contents.storages:
@@ -85,25 +85,21 @@ def test_a_file_cut_at_any_byte_is_never_called_clean(path: Path, tmp_path: Path
         assert contents.refused == [] and contents.troubles[0].fix
 
 
-def test_a_cut_file_tells_how_much_is_there_and_what_of_it_is_whole(tmp_path: Path) -> None:
+def test_a_cut_file_tells_how_much_of_it_is_there_and_what_it_held(tmp_path: Path) -> None:
     torch.save({f"w{at}": torch.zeros(1000) for at in range(10)}, tmp_path / "a.pt")
     data = (tmp_path / "a.pt").read_bytes()
     (tmp_path / "a.pt").write_bytes(data[: len(data) // 2])
     contents = open_zip(aged(tmp_path / "a.pt"))
     assert [info.name for info in contents.tensors] == [f"w{at}" for at in range(10)]
     assert contents.troubles[0].words.startswith("The file ends after 21.1 of 41.1 KB")
-    assert "5 of its 10 storages are whole" in contents.troubles[0].words
-    assert "5 tensors are not there in full: w5, w6, w7 and 2 more" in words(contents)
-    sizes = [storage.size for storage in contents.storages]
-    assert sizes[:5] == [4000] * 5 and 0 < sizes[5] < 4000 and sizes[6:] == [0] * 4
-    assert [storage.crc32 for storage in contents.storages] == [zlib.crc32(bytes(4000))] * 5 + [None] * 5
+    assert len(contents.troubles) == 1
 
 
 def test_a_file_without_its_index_only_says_so(path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: data.index(b"PK\1\2")])
     contents = open_zip(aged(path))
-    assert contents.state == "torn" and "without the index" in words(contents) and "all its storages are whole" in words(contents)
+    assert contents.state == "torn" and "without the index" in words(contents)
     assert contents.tree["epoch"] == 3 and [info.name for info in contents.tensors] == NAMES
 
 
@@ -245,13 +241,14 @@ def test_a_torchscript_archive_gives_its_weights_and_says_that_it_holds_code(tmp
         assert open_zip(tmp_path / "a.pt").state == "torn"
 
 
-def test_big_endian_files_are_noted(path: Path) -> None:
+def test_numbers_of_a_big_endian_machine_are_never_called_clean(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         records = {info.filename: archive.read(info) for info in archive.infolist()}
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in {**records, "a/byteorder": b"big"}.items():
             archive.writestr(name, data)
-    assert open_zip(path).notes == ["its numbers are stored in big-endian order"]
+    contents = open_zip(path)
+    assert contents.state == "unreadable" and words(contents) == "Its numbers are stored in big-endian order."
 
 
 def test_a_file_beyond_four_gigabytes_is_found_by_its_larger_fields(tmp_path: Path) -> None:
@@ -323,7 +320,3 @@ def damaged(good: bytes, dice: random.Random) -> bytes:
             other = dice.randrange(len(data))
             data[at : at + 40] = data[other : other + 40]
     return bytes(data)
-
-
-def test_a_file_that_may_not_be_read_is_unreadable(tmp_path: Path) -> None:
-    assert open_zip(tmp_path / "gone.pt").state == "unreadable"

@@ -13,7 +13,7 @@ from torch import nn
 
 from holdfast.inside.arm import armed
 from holdfast.inside.scope import Scope
-from holdfast.probe.door import doors
+from holdfast.probe.control_client import listening
 from holdfast.probe.state import read_state
 from holdfast.signals.run_folder import RunFolder
 
@@ -56,7 +56,7 @@ def test_one_that_is_over_is_closed_when_the_next_begins(run: Start, policy: str
     wait_until(lambda: closed(first))
     assert [id(optimizer()) for optimizer, _ in armed().runtime.of_optimizer.values()] == [id(kept)]
     assert all(training is not first for _, training in armed().runtime.whole_models.values())
-    assert [one.name for one in doors(folder)] == ["rank-0.1"]
+    assert [one.name for one in listening(folder)] == ["rank-0.1"]
     state = read_state(folder)
     assert state.alive and [(rank.part, rank.alive) for rank in state.ranks] == [(1, True)]
     assert not state.findings

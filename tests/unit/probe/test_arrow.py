@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from one_table import read_table
 
 from holdfast.probe import pieces as pieces_module
-from holdfast.probe.arrow import read_table
 from holdfast.probe.compact import compact
 from holdfast.signals.schema import MISSING, MISSING_INT, STEPS, TABLES, Column, Kind, Table
 from holdfast.signals.segment import Segment, SegmentWriter, segment_path

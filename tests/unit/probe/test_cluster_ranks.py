@@ -8,7 +8,7 @@ import pytest
 from every_case import every_case
 from small_server import make_run, served
 
-from holdfast.errors import DoorClosed, HoldfastError, NoSuchRun, UsageError
+from holdfast.errors import ControlUnreachable, HoldfastError, NoSuchRun, UsageError
 from holdfast.probe.address import Address
 from holdfast.probe.cluster import Cluster, find
 from holdfast.probe.cluster_ranks import Crew, crews_of, jobs_in, ranks_in, refuse_part, refuse_several
@@ -47,14 +47,14 @@ def test_two_trainings_that_are_whole_are_two() -> None:
     ],
 )
 def test_a_change_that_would_leave_a_rank_out_is_refused(crews: list[Crew]) -> None:
-    with pytest.raises(DoorClosed, match="must reach all") as caught:
+    with pytest.raises(ControlUnreachable, match="must reach all") as caught:
         refuse_part(Cluster(), crews)
     assert "name every machine" in caught.value.fix
 
 
 def test_a_change_is_refused_while_a_server_does_not_answer() -> None:
     cluster = Cluster(problems={"node2:80": HoldfastError("node2:80 cannot be reached.", fix="see there")})
-    with pytest.raises(DoorClosed, match="nothing was changed"):
+    with pytest.raises(ControlUnreachable, match="nothing was changed"):
         refuse_part(cluster, [crew(0, world=1)])
 
 

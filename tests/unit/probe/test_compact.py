@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from one_table import read_table
 
 from holdfast.probe import compact as compact_module
-from holdfast.probe.arrow import read_table
 from holdfast.probe.compact import compact, compact_run
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.segment import segment_path

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.probe.compact import compact
-from holdfast.probe.on_demand import together
 from holdfast.probe.sql import query
+from holdfast.probe.table_files import together
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
 from holdfast.signals.segment import SegmentWriter, segment_path

@@ -15,12 +15,11 @@ import pytest
 from every_case import every_case
 
 from holdfast.errors import HoldfastError, QueryError, QueryTimeout, UnknownName
-from holdfast.probe import database, views
 from holdfast.probe import sql as sql_module
+from holdfast.probe import views
 from holdfast.probe.compact import compact_run
-from holdfast.probe.on_demand import FewAtATime
 from holdfast.probe.sql import query
-from holdfast.probe.table_files import open_table
+from holdfast.probe.table_files import FewAtATime, open_table
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES, Column, Kind, Table
 from holdfast.signals.segment import SegmentWriter, segment_path
@@ -243,8 +242,8 @@ def test_a_query_that_does_not_hear_the_interrupt_still_returns_in_time(run: Run
 
 
 def test_memory_is_limited(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(database._SETTINGS, "memory_limit", "'50MB'")
-    monkeypatch.setattr(sql_module, "DATABASE", database.Database())
+    monkeypatch.setitem(sql_module._SETTINGS, "memory_limit", "'50MB'")
+    monkeypatch.setattr(sql_module, "DATABASE", sql_module.Database())
     with pytest.raises(QueryError, match="memory"):
         query(run, "SELECT list(a.range) FROM range(40000000) a")
 

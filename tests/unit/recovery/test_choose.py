@@ -11,7 +11,8 @@ import torch
 from every_case import every_case
 
 from holdfast.checkpoints.contents import State, Trouble
-from holdfast.checkpoints.formats.open import find_checkpoints, open_checkpoint
+from holdfast.checkpoints.formats.find import find_checkpoints
+from holdfast.checkpoints.formats.open import open_checkpoint
 from holdfast.checkpoints.safetensors import Tensors
 from holdfast.checkpoints.summary import Summary
 from holdfast.checkpoints.verify import BadTensor, Verdict, verify

@@ -45,6 +45,11 @@ def no_access(error: OSError, where: str = "") -> Trouble:
     )
 
 
+def is_inside(name: str) -> bool:
+    """Whether a name that a file gives stays in the file's own folder."""
+    return bool(name) and not re.search(r"^[/\\]|[\0\\]|(^|/)\.\.?(/|$)", name)
+
+
 def missing_ranks(pattern: str, names: Iterable[str]) -> list[str]:
     """Ranks whose file is not there. They are numbered from zero: one below the highest was not written, or not copied."""
     ranks = {int(match[1]) for name in names if (match := re.search(pattern, name))}

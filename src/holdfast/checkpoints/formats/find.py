@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from holdfast.checkpoints.formats.files import holds
 from holdfast.checkpoints.formats.kinds import SUFFIXES
@@ -91,14 +91,6 @@ _DIGITS = re.compile(r"(\d+)")
 _LAST = (2, 0, "")  # comes after each name: what lies in a folder is listed before the folder
 
 
-class _Inside(NamedTuple):
-    """What lies in one folder: checkpoints, folders to look into, and links to look at when all else is done."""
-
-    checkpoints: list[Path]
-    folders: list[Path]
-    links: list[Path]
-
-
 @dataclass(slots=True)
 class Found:
     """What was found, and whether the search came to its end."""
@@ -108,17 +100,12 @@ class Found:
     looked_at: int = 0
 
 
-def find_checkpoints(folder: Path, *, unfinished: bool = False) -> list[Path]:
-    """The checkpoints in a folder and all below it, by path, "step-9" before "step-10"; the folder itself, if it is one.
-
-    With `unfinished` also what a save or a download left half done: Holdfast's spare folders, `*.tmp`, `*.part`, `*.incomplete`.
-    """
-    return search(folder, unfinished=unfinished).paths
+def find_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints in a folder and all below it, by path, "step-9" before "step-10"; the folder itself, if it is one."""
+    return search(folder).paths
 
 
-def search(
-    folder: Path, *, unfinished: bool = False, most: int = MOST_ENTRIES, deepest: int = DEEPEST, ends: float = math.inf
-) -> Found:
+def search(folder: Path, *, most: int = MOST_ENTRIES, deepest: int = DEEPEST, ends: float = math.inf) -> Found:
     """As `find_checkpoints`, but says whether it had to end early: at `ends`, on the clock. What cannot be read is skipped.
 
     Links are followed last, and lead nowhere twice: `runs/latest` does not list a run again.
@@ -138,13 +125,12 @@ def search(
             found.paths.append(path)
             continue
         listing = _listing(path, found, most)
-        inside = _one_folder(path, listing, seen, unfinished=unfinished)
-        found.paths += inside.checkpoints
-        if depth >= deepest and (inside.folders or inside.links):
+        below, linked = _one_folder(path, listing, seen, found)
+        if depth >= deepest and (below or linked):
             found.complete = False
             continue
-        folders.extend((one, depth + 1) for one in inside.folders)
-        links.extend((one, depth + 1) for one in inside.links)
+        folders.extend((one, depth + 1) for one in below)
+        links.extend((one, depth + 1) for one in linked)
     found.paths.sort(key=by_path)
     return found
 
@@ -157,38 +143,38 @@ def by_path(path: Path) -> tuple[list[tuple[int, int, str]], ...]:
     return (*parts, [_LAST])
 
 
-def _one_folder(path: Path, inside: list[os.DirEntry[str]], seen: set[tuple[int, int]], *, unfinished: bool) -> _Inside:
-    """Sort out what is a checkpoint in one folder, and what is to be looked into."""
+def _one_folder(
+    path: Path, inside: list[os.DirEntry[str]], seen: set[tuple[int, int]], found: Found
+) -> tuple[list[Path], list[Path]]:
+    """Add what is a checkpoint in one folder; the folders to look into, and links to look at when all else is done."""
     kind = folder_kind(path.name, {entry.name for entry in inside})
-    result = _Inside([path] if kind is not None else [], [], [])
+    found.paths += [path] if kind is not None else []
+    folders: list[Path] = []
+    links: list[Path] = []
     for entry in inside:
         folder = _is(entry, os.DirEntry.is_dir)
         if belongs(kind, entry.name) or not (folder or _is(entry, os.DirEntry.is_file)):
             continue
-        if not (_is_open if folder else _is_wanted)(entry.name, unfinished=unfinished):
+        if not (_is_open if folder else _is_wanted)(entry.name):
             continue
         if entry.is_symlink():
-            result.links.append(Path(entry.path))
+            links.append(Path(entry.path))
         elif folder:
-            result.folders.append(Path(entry.path))
+            folders.append(Path(entry.path))
         else:
             _is_new(Path(entry.path), seen)
-            result.checkpoints.append(Path(entry.path))
-    return result
+            found.paths.append(Path(entry.path))
+    return folders, links
 
 
-def _is_open(name: str, *, unfinished: bool) -> bool:
-    """Whether to look into a folder."""
-    if SPARE.match(name):
-        return unfinished
-    return not name.startswith(".") and name not in NEVER
+def _is_open(name: str) -> bool:
+    """Whether to look into a folder. What a save left half done is none."""
+    return not name.startswith(".") and name not in NEVER and not SPARE.match(name)
 
 
-def _is_wanted(name: str, *, unfinished: bool) -> bool:
+def _is_wanted(name: str) -> bool:
     low = name.lower()
-    if low.endswith((*SUFFIXES, ".pth.tar")) or _PART.match(low):
-        return not name.startswith(".") or unfinished
-    return unfinished and bool(UNFINISHED.match(name))
+    return not name.startswith(".") and (low.endswith((*SUFFIXES, ".pth.tar")) or bool(_PART.match(low)))
 
 
 def _is(entry: os.DirEntry[str], what: Callable[[os.DirEntry[str]], bool]) -> bool:

@@ -12,8 +12,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents
-from holdfast.checkpoints.formats.files import BadJson, few, read_json, shown
-from holdfast.checkpoints.formats.joining import add_file, denied, join, open_part, trouble
+from holdfast.checkpoints.formats.distributed_folder import open_distributed
+from holdfast.checkpoints.formats.files import BadJson, few, is_inside, read_json, shown
+from holdfast.checkpoints.formats.joining import add_file, denied, join, open_part
 from holdfast.checkpoints.formats.one_file import open_file
 from holdfast.checkpoints.manifest import FORMAT, MANIFEST
 
@@ -52,19 +53,19 @@ def _read_manifest(contents: Contents) -> dict[str, Any] | None:
     except FileNotFoundError:
         removed = contents.path.name.startswith(".gone-")
         why = "it was being removed" if removed else "the save was interrupted before it was complete"
-        trouble(contents, "torn", f"It has no manifest: {why}.", _OLDER, MANIFEST)
+        contents.trouble("torn", f"It has no manifest: {why}.", _OLDER, MANIFEST)
         return None
     except OSError as error:
         denied(contents, error, MANIFEST)
         return None
     except BadJson as error:
         add_file(contents, path)
-        trouble(contents, "torn", f"Its manifest is damaged: {error}.", _OLDER, MANIFEST)
+        contents.trouble("torn", f"Its manifest is damaged: {error}.", _OLDER, MANIFEST)
         return None
     add_file(contents, path)
     if manifest["format"] != FORMAT:
         words = f"It was written by another version of Holdfast: its manifest has format {manifest['format']!r}."
-        trouble(contents, "unreadable", words, "update Holdfast", MANIFEST)
+        contents.trouble("unreadable", words, "update Holdfast", MANIFEST)
     return manifest
 
 
@@ -78,16 +79,10 @@ def _names(contents: Contents, manifest: dict[str, Any] | None) -> list[str]:
         return [name for name in there if name.endswith((".safetensors", ".pt"))]
     names = []
     for name in manifest["files"]:
-        parts = PurePosixPath(name).parts
-        if not parts or parts[0] == "/" or ".." in parts or "\0" in name:
-            trouble(
-                contents,
-                "unreadable",
-                f"Its manifest names a file outside of its folder: {shown(name)}.",
-                "do not load it",
-                MANIFEST,
-            )
-        elif parts[0] != _SHARDS and name.endswith((".safetensors", ".pt")):
+        if not is_inside(name):
+            words = f"Its manifest names a file outside of its folder: {shown(name)}."
+            contents.trouble("unreadable", words, "do not load it", MANIFEST)
+        elif not name.startswith(f"{_SHARDS}/") and name.endswith((".safetensors", ".pt")):
             names.append(name)
     return names
 
@@ -113,14 +108,14 @@ def _take_checksums(contents: Contents, part: Contents, name: str, facts: dict[s
     with path.open("rb") as file:
         if stated is not None and zlib.crc32(file.read(size)) != stated:
             words = f"{name} does not match its manifest: the names and places of its tensors were changed."
-            trouble(contents, "torn", words, _OLDER, name)
+            contents.trouble("torn", words, _OLDER, name)
     tensors = facts.get("tensors")
     table = tensors if isinstance(tensors, dict) else {}
     sums = {key: _number(value.get("crc32")) for key, value in table.items() if isinstance(value, dict)}
     there = {storage.name for storage in part.storages}
     if table and there != set(table):
         words = f"{name} holds other tensors than its manifest says: {few(sorted(there ^ set(table)))}."
-        trouble(contents, "torn", words, _OLDER, name)
+        contents.trouble("torn", words, _OLDER, name)
     part.storages[:] = [replace(storage, crc32=sums.get(storage.name)) for storage in part.storages]
     bad = [key for key, value in table.items() if isinstance(value, dict) and value.get("non_finite")]
     if bad:
@@ -136,8 +131,6 @@ def _number(text: Any) -> int | None:
 
 
 def _add_shards(contents: Contents) -> None:
-    from holdfast.checkpoints.formats.distributed_folder import open_distributed
-
     part = open_part(contents, contents.path / _SHARDS, open_distributed)
     tree = join(contents, part, file=_SHARDS) if part is not None else None
     for name, value in tree.items() if isinstance(tree, dict) else ():
@@ -151,17 +144,17 @@ def _compare_sizes(contents: Contents, manifest: dict[str, Any] | None) -> None:
     """Told for files about which nothing more exact is known."""
     told = {one.where for one in contents.troubles}
     for name, facts in (manifest["files"] if manifest else {}).items():
-        if name in told or "\0" in name or ".." in PurePosixPath(name).parts or name.startswith("/"):
+        if name in told or not is_inside(name):
             continue
         info = add_file(contents, contents.path / name)
         wanted = facts.get("size") if isinstance(facts, dict) else None
         if info is None:
-            trouble(contents, "torn", f"{shown(name)} is missing, and its manifest names it.", _OLDER, name)
+            contents.trouble("torn", f"{shown(name)} is missing, and its manifest names it.", _OLDER, name)
         elif type(wanted) is not int:
-            trouble(contents, "torn", f"Its manifest is damaged: it does not say how long {shown(name)} is.", _OLDER, name)
+            contents.trouble("torn", f"Its manifest is damaged: it does not say how long {shown(name)} is.", _OLDER, name)
         elif info.size != wanted:
             less = f"{abs(wanted - info.size):,} bytes {'shorter' if info.size < wanted else 'longer'}"
-            trouble(contents, "torn", f"{name} is {less} than its manifest says.", _OLDER, name)
+            contents.trouble("torn", f"{name} is {less} than its manifest says.", _OLDER, name)
 
 
 def _take_facts(contents: Contents, manifest: dict[str, Any]) -> None:

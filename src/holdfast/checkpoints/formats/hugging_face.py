@@ -5,23 +5,27 @@
                       trainer_state.json  config.json  training_args.bin    step and metrics, architecture, settings
     state/            model.safetensors  optimizer.bin  scheduler.bin  random_states_0.pkl  custom_checkpoint_0.pkl
 
+model.safetensors.index.json          {"metadata": {"total_size": …}, "weight_map": {tensor: file}}
+model-00001-of-00006.safetensors …    the shards of an index
+
 The tree has a part for each: {"model": …, "optimizer": …, "scheduler": …, "rng": …, "trainer_state": …, "config": …}.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents
 from holdfast.checkpoints.formats.distributed_folder import open_distributed
-from holdfast.checkpoints.formats.files import BadJson, missing_ranks, read_json
+from holdfast.checkpoints.formats.files import BadJson, few, is_inside, missing_ranks, read_json, shown
 from holdfast.checkpoints.formats.find import FSDP, INDEX, SHARD, TRAINER, weights_in
-from holdfast.checkpoints.formats.joining import add_file, denied, join, open_part, trouble
+from holdfast.checkpoints.formats.joining import add_file, add_part, denied, join, open_part
 from holdfast.checkpoints.formats.one_file import open_file
-from holdfast.checkpoints.formats.sharded import lonely_shards, open_index
 
+_FETCH = "copy or download the missing files again; if this is where it was saved, use an older checkpoint"
 _OLDER = "use an older checkpoint; if this one was copied, copy it again"
 
 _PARTS = (  # file, key in the tree; what is in brackets is put behind the key, or chosen among several
@@ -74,19 +78,17 @@ def _add_weights(contents: Contents, folder: Path, names: list[str]) -> None:
         if FSDP.match(name) and name.startswith("optimizer"):
             _add_part(contents, folder / name, "optimizer")
     if not files and not shards and any(map(SHARD.match, names)):
-        lonely, words = lonely_shards(names)
-        trouble(contents, "torn", words, _OLDER, lonely[0])
+        lonely, words = _lonely_shards(names)
+        contents.trouble("torn", words, _OLDER, lonely[0])
         for name in lonely:
             _add_part(contents, folder / name, "model")
 
 
 def _add_part(contents: Contents, path: Path, key: str) -> None:
-    part = open_part(contents, path, _open_part)
-    if part is None:
-        return
-    tree = join(contents, part, file=path.name, key=key)
+    tree = add_part(contents, path, key, _open_part)
     known = contents.tree.get(key)
-    contents.tree[key] = {**known, **tree} if isinstance(known, dict) and isinstance(tree, dict) else tree
+    if tree is not None:
+        contents.tree[key] = {**known, **tree} if isinstance(known, dict) and isinstance(tree, dict) else tree
 
 
 def _open_part(path: Path) -> Contents:
@@ -107,7 +109,7 @@ def _add_settings(contents: Contents, path: Path) -> None:
         return
     except BadJson as error:
         add_file(contents, path)
-        trouble(contents, "torn", f"{path.name} is cut short or damaged: {error}.", _OLDER, path.name)
+        contents.trouble("torn", f"{path.name} is cut short or damaged: {error}.", _OLDER, path.name)
         return
     add_file(contents, path)
     contents.tree[key] = value
@@ -123,10 +125,10 @@ def _tell_what_is_missing(contents: Contents, name: str, names: list[str]) -> No
     if "model" not in tree and not any(
         told.where.startswith(("model", "pytorch_model", "adapter")) for told in contents.troubles
     ):
-        trouble(contents, "torn", "The folder has no weights: the file was removed or never written.", _OLDER)
+        contents.trouble("torn", "The folder has no weights: the file was removed or never written.", _OLDER)
     if TRAINER.match(name) and "training_args.bin" in names and "trainer_state.json" not in names:
         words = "trainer_state.json, which the Trainer writes last, is missing: the save was interrupted before the end."
-        trouble(contents, "torn", words, _OLDER, "trainer_state.json")
+        contents.trouble("torn", words, _OLDER, "trainer_state.json")
     step = tree["trainer_state"].get("global_step") if "trainer_state" in tree else None
     if step or contents.producer == "accelerate":
         since = f"trainer_state.json says step {step}, but " if step else ""
@@ -138,3 +140,78 @@ def _tell_what_is_missing(contents: Contents, name: str, names: list[str]) -> No
     missing = missing_ranks(r"^(?:rng_state|random_states)_(\d+)\.", names)
     if missing:
         contents.notes.append(f"the random state of {', '.join(missing)} is not there, that of a higher rank is")
+
+
+# --- weights in several files, with an index beside them
+
+
+def open_index(path: Path) -> Contents:
+    """All shards that an index names, as one. Raises OSError."""
+    contents = Contents(path=path, format="sharded safetensors" if ".safetensors." in path.name else "sharded torch")
+    add_file(contents, path)
+    try:
+        index = read_json(path)
+    except BadJson as error:
+        contents.trouble("torn", f"The index is damaged: {error}.", _FETCH, path.name)
+        return contents
+    wanted = _shards(index)
+    if wanted is None:
+        contents.trouble("unreadable", "The index does not say which tensor is in which file (`weight_map`).", _FETCH, path.name)
+        return contents
+    contents.tree = {}
+    for name, tensors in wanted.items():
+        _add_shard(contents, path.parent, name, tensors)
+    return contents
+
+
+def _lonely_shards(names: list[str]) -> tuple[list[str], str]:
+    """Shards in a folder without an index: their names, and what to say about it."""
+    shards = {name: match for name in names if (match := SHARD.match(name))}
+    total = max((int(match[3]) for match in shards.values()), default=0)
+    there = {int(match[2]) for match in shards.values()}
+    missing = total - len(there)
+    words = f"The folder has {len(there)} of {total} shards and no index that says which tensor is in which."
+    if missing > 0:
+        words = f"The folder has {len(there)} of {total} shards and no index: the save or the download was interrupted."
+    return sorted(shards), words
+
+
+def _shards(index: Any) -> dict[str, list[str]] | None:
+    """The tensors of each file; None if the index is not one. A file may lie nowhere but beside the index."""
+    table = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(table, dict) or not all(isinstance(file, str) for file in table.values()):
+        return None
+    wanted: dict[str, list[str]] = defaultdict(list)
+    for tensor, file in table.items():
+        wanted[file].append(tensor)
+    return dict(sorted(wanted.items()))
+
+
+def _add_shard(contents: Contents, folder: Path, name: str, wanted: list[str]) -> None:
+    if not is_inside(name) or Path(name).name != name:
+        contents.trouble(
+            "unreadable", f"The index names a file outside of its folder: {shown(name)}.", "do not load it", name[:60]
+        )
+        return
+    if not (folder / name).exists():
+        contents.trouble("torn", f"{shown(name)} is missing, and with it {len(wanted)} tensors: {few(wanted)}.", _FETCH, name)
+        return
+    part = open_part(contents, folder / name, open_file)
+    if part is None:
+        return
+    tree = join(contents, part, file=name)
+    if isinstance(tree, dict):
+        contents.tree.update({key: value for key, value in tree.items() if key != "__metadata__"})
+    if not part.troubles:
+        _compare_names(contents, name, wanted, [tensor.name for tensor in part.tensors])
+
+
+def _compare_names(contents: Contents, name: str, wanted: list[str], there: list[str]) -> None:
+    missing = sorted(set(wanted) - set(there))
+    more = sorted(set(there) - set(wanted))
+    if missing:
+        words = f"{name} does not hold {len(missing)} tensors that the index says are in it: {few(missing)}."
+        contents.trouble("torn", words, "the files are of two different saves: copy them all again", name)
+    if more:
+        words = f"{name} holds {len(more)} tensors that the index does not name: {few(more)}"
+        contents.notes.append(words)

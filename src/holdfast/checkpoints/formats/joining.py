@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints.contents import Contents, FileInfo, Opaque, State, TensorInfo, Trouble
+from holdfast.checkpoints.contents import Contents, FileInfo, Opaque, TensorInfo
 from holdfast.checkpoints.formats.files import file_info, no_access
 
 
@@ -27,9 +27,6 @@ def moved(tensor: TensorInfo, prefix: str, first: int) -> TensorInfo:
     return new
 
 
-_OF_A_FILE = ("format", "layout")  # versions of one file's form, not of the checkpoint
-
-
 def join(whole: Contents, part: Contents, *, file: str, key: str = "") -> Any:
     """Add what a part holds to the whole, and return its tree as it belongs into the tree of the whole.
 
@@ -46,13 +43,8 @@ def join(whole: Contents, part: Contents, *, file: str, key: str = "") -> Any:
     add_new(whole.needs_code, part.needs_code)
     add_new(whole.refused, part.refused)
     for name, version in part.versions.items():
-        if name not in _OF_A_FILE:
-            whole.versions.setdefault(name, version)
-    try:
-        return _Moved(prefix, first).tree(part.tree)
-    except RecursionError:
-        whole.notes.append(about(file, "what it holds is nested too deeply to be shown"))
-        return None
+        whole.versions.setdefault(name, version)
+    return _moved_tree(part.tree, prefix, first)
 
 
 def about(file: str, words: str) -> str:
@@ -67,6 +59,12 @@ def open_part(whole: Contents, path: Path, opener: Callable[[Path], Contents]) -
     except OSError as error:
         denied(whole, error, path.name)
         return None
+
+
+def add_part(whole: Contents, path: Path, key: str, opener: Callable[[Path], Contents]) -> Any:
+    """Open a file or folder of the whole, add what it holds under a key, and return its tree."""
+    part = open_part(whole, path, opener)
+    return None if part is None else join(whole, part, file=path.name, key=key)
 
 
 def denied(whole: Contents, error: OSError, file: str) -> None:
@@ -86,50 +84,21 @@ def add_file(whole: Contents, path: Path) -> FileInfo | None:
     return info
 
 
-def trouble(whole: Contents, state: State, words: str, fix: str, where: str = "") -> None:
-    """Tell a trouble of the whole."""
-    whole.troubles.append(Trouble(state, words, fix, where))
-
-
 def add_new(known: list[str], new: Iterable[str]) -> None:
     """Add names that are not there yet."""
     known += [name for name in dict.fromkeys(new) if name not in known]
 
 
-class _Moved:
-    """A tree with its tensors replaced. What stands at several places, or inside itself, is made once."""
+def _moved_tree(old: Any, prefix: str, first: int) -> Any:
+    """A plain tree with its tensors moved. It has no circles, and is nowhere deeper than `pickles.DEEPEST`."""
 
-    def __init__(self, prefix: str, first: int) -> None:
-        self._prefix, self._first = prefix, first
-        self._made: dict[int, tuple[Any, Any]] = {}  # by id; the old one is held, so that its id stays taken
+    def new(value: Any) -> Any:
+        return _moved_tree(value, prefix, first)
 
-    def tree(self, old: Any) -> Any:
-        if isinstance(old, TensorInfo):
-            return moved(old, self._prefix, self._first)
-        if not isinstance(old, dict | list | tuple | set | frozenset | Opaque):
-            return old
-        if id(old) in self._made:
-            return self._made[id(old)][1]
-        return self._container(old)
-
-    def _container(self, old: Any) -> Any:
-        if isinstance(old, dict):
-            table = self._keep(old, {})
-            table.update((key, self.tree(value)) for key, value in old.items())
-            return table
-        if isinstance(old, list):
-            row = self._keep(old, [])
-            row.extend(self.tree(value) for value in old)
-            return row
-        if isinstance(old, Opaque):
-            new = self._keep(old, Opaque(old.name))
-            object.__setattr__(new, "arguments", self.tree(old.arguments))
-            object.__setattr__(new, "state", self.tree(old.state))
-            return new
-        if isinstance(old, tuple):
-            return self._keep(old, tuple(self.tree(value) for value in old))
-        return self._keep(old, old)  # a set holds plain values only
-
-    def _keep(self, old: Any, new: Any) -> Any:
-        self._made[id(old)] = (old, new)
-        return new
+    if isinstance(old, TensorInfo):
+        return moved(old, prefix, first)
+    if isinstance(old, dict):
+        return {key: new(value) for key, value in old.items()}
+    if isinstance(old, list | tuple):
+        return type(old)(map(new, old))
+    return replace(old, arguments=new(old.arguments), state=new(old.state)) if isinstance(old, Opaque) else old

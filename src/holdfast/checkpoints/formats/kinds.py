@@ -22,23 +22,12 @@ _MAGIC = (  # offset, bytes, what it is, what to do
     (0, b"BZh", "a bzip2 archive", _UNPACK),
     (0, b"\xfd7zXZ\0", "an xz archive", _UNPACK),
     (0, b"\x28\xb5\x2f\xfd", "a zstd archive", _UNPACK),
-    (0, b"7z\xbc\xaf\x27\x1c", "a 7-zip archive", _UNPACK),
-    (0, b"Rar!", "a rar archive", _UNPACK),
     (257, b"ustar", "a tar archive", _UNPACK),
     (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file (Keras, TensorFlow)", _CONVERT),
     (0, b"\x93NUMPY", "a numpy array", _CONVERT),
     (0, b"GGUF", "a GGUF file (llama.cpp)", _CONVERT),
-    (0, b"lmgg", "a GGML file (llama.cpp)", _CONVERT),
-    (0, b"tjgg", "a GGML file (llama.cpp)", _CONVERT),
     (4, b"TFL3", "a TensorFlow Lite model", _CONVERT),
     (0, b"ftrt", "a TensorRT engine", _CONVERT),
-    (0, b"PAR1", "a Parquet table", _CONVERT),
-    (0, b"ARROW1", "an Arrow table", _CONVERT),
-    (0, b"SQLite format 3", "an SQLite database", _CONVERT),
-    (0, b"\x89PNG", "a PNG image", _CONVERT),
-    (0, b"\xff\xd8\xff", "a JPEG image", _CONVERT),
-    (0, b"%PDF", "a PDF document", _CONVERT),
-    (0, b"\x7fELF", "a program", _CONVERT),
 )
 _NAMES = {  # what has no bytes to be known by
     ".onnx": "an ONNX model",
@@ -47,9 +36,8 @@ _NAMES = {  # what has no bytes to be known by
     ".keras": "a Keras file",
     ".msgpack": "a Flax file",
     ".index": "the index of a TensorFlow checkpoint",
-    ".mlmodel": "a Core ML model",
 }
-_ZIPS = ((".npy", "a numpy archive (.npz)"), ("metadata.json", "a Keras file"), ("[Content_Types].xml", "an Office document"))
+_ZIPS = ((".npy", "a numpy archive (.npz)"), ("metadata.json", "a Keras file"))
 
 
 @dataclass(frozen=True, slots=True)

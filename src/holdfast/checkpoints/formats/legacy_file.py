@@ -6,9 +6,18 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.checkpoints.contents import Contents, Storage, Trouble
-from holdfast.checkpoints.formats.files import file_info, no_access
-from holdfast.checkpoints.formats.torch_words import OLDER, cut_short, name_kinds, not_followed, too_short, unsafe, versions_in
+from holdfast.checkpoints.contents import Contents, Storage
+from holdfast.checkpoints.formats.files import file_info
+from holdfast.checkpoints.formats.torch_words import (
+    OLDER,
+    cut_short,
+    name_kinds,
+    not_followed,
+    refuse_big_endian,
+    too_short,
+    unsafe,
+    versions_in,
+)
 from holdfast.checkpoints.pickled.legacy import Legacy
 from holdfast.checkpoints.pickled.stack import StorageUse
 from holdfast.checkpoints.pickles import Unpickled, read_old
@@ -17,20 +26,13 @@ _TAR = "It is a tar archive, as torch wrote before 2017: torch.load would load t
 
 
 def open_legacy(path: Path) -> Contents:
-    """What a file of one or more pickles holds: older files of torch.save, and what `pickle.dump` wrote."""
-    contents = Contents(path=path, format="torch legacy")
-    try:
-        contents.files.append(file_info(path))
-        with path.open("rb") as file:
-            if _is_tar(file.read(512)):
-                contents.troubles.append(
-                    Trouble("unreadable", _TAR, "load it where you trust it, and save it again with torch.save")
-                )
-                return contents
-            unpickled, legacy = read_old(file, contents.size)
-    except OSError as error:
-        contents.troubles.append(no_access(error))
-        return contents
+    """What a file of one or more pickles holds: older files of torch.save, and what `pickle.dump` wrote. Raises OSError."""
+    contents = Contents(path=path, format="torch legacy", files=[file_info(path)])
+    with path.open("rb") as file:
+        if _is_tar(file.read(512)):
+            contents.trouble("unreadable", _TAR, "load it where you trust it, and save it again with torch.save")
+            return contents
+        unpickled, legacy = read_old(file, contents.size)
     _take(contents, unpickled, legacy)
     _tell(contents, unpickled, legacy)
     return contents
@@ -55,7 +57,7 @@ def _take(contents: Contents, unpickled: Unpickled, legacy: Legacy) -> None:
     if any(use.inside and use.offset is None for use in unpickled.storages):
         contents.notes.append("its tensors were written as text by an old protocol of pickle: their numbers cannot be checked")
     if not legacy.little_endian:
-        contents.notes.append("its numbers are stored in big-endian order")
+        refuse_big_endian(contents)
 
 
 def _storage(path: Path, use: StorageUse, legacy: Legacy) -> Storage:
@@ -69,7 +71,7 @@ def _tell(contents: Contents, unpickled: Unpickled, legacy: Legacy) -> None:
     if unpickled.cut:
         contents.troubles.append(cut_short(info, expected=legacy.expected, rest=f"; it ends in {legacy.part}"))
     elif unpickled.problem is not None and legacy.part.endswith("its storages"):
-        contents.troubles.append(Trouble("torn", f"Its content and its storages do not fit: {unpickled.problem}.", OLDER))
+        contents.trouble("torn", f"Its content and its storages do not fit: {unpickled.problem}.", OLDER)
     elif unpickled.problem is not None:
         contents.troubles.append(not_followed(unpickled.problem, where=legacy.part))
     if legacy.bare and unpickled.end < info.size:

@@ -13,15 +13,15 @@ import time
 from pathlib import Path
 
 from holdfast.checkpoints.contents import Contents, Trouble
+from holdfast.checkpoints.formats.distributed_folder import open_distributed
 from holdfast.checkpoints.formats.files import few, holds, missing_ranks, no_access
-from holdfast.checkpoints.formats.find import DEEPSPEED, HOLDFAST, SPARE, UNFINISHED, find_checkpoints, folder_kind, search
-from holdfast.checkpoints.formats.joining import join, open_part, trouble
+from holdfast.checkpoints.formats.find import DEEPSPEED, HOLDFAST, SPARE, UNFINISHED, candidates, folder_kind, search
+from holdfast.checkpoints.formats.holdfast_folder import open_holdfast
+from holdfast.checkpoints.formats.hugging_face import open_hugging_face, open_index
+from holdfast.checkpoints.formats.joining import add_part
 from holdfast.checkpoints.formats.kinds import recognise
 from holdfast.checkpoints.formats.one_file import open_file, recognise_producer
-from holdfast.checkpoints.formats.sharded import open_index
 from holdfast.errors import NoCheckpoint
-
-__all__ = ["find_checkpoints", "open_checkpoint"]
 
 _FEW = 20_000  # names that are looked at for a hint
 _JUST_NOW = 30.0  # seconds
@@ -63,16 +63,10 @@ def _open_folder(path: Path) -> Contents:
     inside = {entry.name for entry in path.iterdir()}
     kind = folder_kind(path.name, inside)
     if kind == "holdfast":
-        from holdfast.checkpoints.formats.holdfast_folder import open_holdfast
-
         return open_holdfast(path)
     if kind == "distributed":
-        from holdfast.checkpoints.formats.distributed_folder import open_distributed
-
         return open_distributed(path)
     if kind == "hugging face":
-        from holdfast.checkpoints.formats.hugging_face import open_hugging_face
-
         return open_hugging_face(path)
     if kind == "deepspeed":
         return open_deepspeed(path)
@@ -128,8 +122,6 @@ def _what_is_missing(path: Path) -> str:
 
 
 def _candidates(path: Path) -> str:
-    from holdfast.checkpoints.formats.find import candidates
-
     found = candidates(path)
     if not found:
         return "name a checkpoint; none was found nearby (*.pt, *.pth, *.ckpt, *.safetensors and checkpoint folders)"
@@ -147,21 +139,17 @@ def open_deepspeed(path: Path) -> Contents:
     for name in names:
         _add(contents, path / name)
     if not any("model_states" in name for name in names):
-        trouble(contents, "torn", "The folder has no model states: the save was interrupted.", "use an older one")
+        contents.trouble("torn", "The folder has no model states: the save was interrupted.", "use an older one")
     missing = missing_ranks(r"zero_pp_rank_(\d+)_mp_rank_\d+.*optim", names)
     if missing:
         words = f"The optimizer states of {few(missing)} are missing: the save was interrupted or a file was left out."
-        trouble(contents, "torn", words, "use an older one, or copy it again")
+        contents.trouble("torn", words, "use an older one, or copy it again")
     return contents
 
 
 def _add(contents: Contents, path: Path) -> None:
-    part = open_part(contents, path, open_file)
-    if part is None:
-        return
     key = path.name.removesuffix(".pt")
-    tree = join(contents, part, file=path.name, key=key)
-    contents.tree[key] = tree
+    tree = contents.tree[key] = add_part(contents, path, key, open_file)
     version = tree.get("ds_version") if isinstance(tree, dict) else None
     if isinstance(version, str):
         contents.versions["deepspeed"] = version

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from holdfast.checkpoints.contents import Contents, Storage, TensorInfo, Trouble
-from holdfast.checkpoints.formats.files import BadJson, few, file_info, no_access, parse_json, shown
+from holdfast.checkpoints.formats.files import BadJson, few, file_info, parse_json, shown
 from holdfast.checkpoints.harmless import ITEM_SIZES
 
 LONGEST_HEADER = 32 << 20  # bytes; the library reads up to 100 MB, which would be 800,000 tensors in one file
@@ -60,14 +60,10 @@ class _Bad(Exception):
 
 
 def open_safetensors(path: Path) -> Contents:
-    """What a safetensors file holds; whatever is wrong with it is among the troubles."""
-    contents = Contents(path=path, format="safetensors")
+    """What a safetensors file holds; whatever is wrong with it is among the troubles. Raises OSError."""
+    contents = Contents(path=path, format="safetensors", files=[file_info(path)])
     try:
-        contents.files.append(file_info(path))
         header = read_header(path, contents.size)
-    except OSError as error:
-        contents.troubles.append(no_access(error))
-        return contents
     except _Bad as bad:
         contents.troubles.append(bad.trouble)
         return contents

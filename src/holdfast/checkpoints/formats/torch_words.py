@@ -67,6 +67,12 @@ def too_short(contents: Contents) -> Trouble | None:
     return Trouble("torn", words, OLDER, short[0])
 
 
+def refuse_big_endian(contents: Contents) -> None:
+    """Numbers in the byte order of another kind of machine are not looked at, so none of them is called good."""
+    contents.tensors = []
+    contents.trouble("unreadable", "Its numbers are stored in big-endian order.", "load it and save it again with torch.save")
+
+
 def versions_in(tree: Any) -> dict[str, str]:
     """The versions that a checkpoint tells itself, at the top of its tree."""
     if not isinstance(tree, dict):

@@ -5,7 +5,7 @@
     archive/version, byteorder, .format_version, .data/serialization_id
     archive/code/ …       TorchScript only, with constants.pkl
 
-The index stands at the end, so a file that was cut has none: its records are then found one after the other.
+The index stands at the end, so a file that was cut has none: its pickle, which comes first, is read all the same.
 """
 
 from __future__ import annotations
@@ -16,19 +16,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from holdfast.checkpoints.contents import Contents, FileInfo, State, Storage, Trouble
-from holdfast.checkpoints.formats.files import few, file_info, no_access
-from holdfast.checkpoints.formats.torch_words import OLDER, cut_short, name_kinds, not_followed, too_short, unsafe, versions_in
+from holdfast.checkpoints.contents import Contents, Storage
+from holdfast.checkpoints.formats.files import few, file_info
+from holdfast.checkpoints.formats.torch_words import (
+    OLDER,
+    cut_short,
+    name_kinds,
+    not_followed,
+    refuse_big_endian,
+    too_short,
+    unsafe,
+    versions_in,
+)
 from holdfast.checkpoints.formats.zip_index import (
-    CUT,
     STORED,
     BrokenIndex,
     Record,
     crc_of,
+    first_record,
     overlapping,
     read_index,
     unpack,
-    walk,
 )
 from holdfast.checkpoints.harmless import ITEM_SIZES
 from holdfast.checkpoints.pickled.stack import Findings, StorageUse
@@ -45,23 +53,18 @@ _NOT_OURS = "this is not a checkpoint that torch.save wrote; name the one that t
 
 
 def open_zip(path: Path) -> Contents:
-    """What a zip file of torch.save holds, as far as its index and its pickle tell."""
-    contents = Contents(path=path, format="torch zip")
-    try:
-        info = file_info(path)
-        contents.files.append(info)
-        with path.open("rb") as file:
-            _Archive(file, info, contents).read()
-    except OSError as error:
-        contents.troubles.append(no_access(error))
+    """What a zip file of torch.save holds, as far as its index and its pickle tell. Raises OSError."""
+    contents = Contents(path=path, format="torch zip", files=[file_info(path)])
+    with path.open("rb") as file:
+        _Archive(file, contents).read()
     return contents
 
 
 class _Archive:
     """One archive that is being opened."""
 
-    def __init__(self, file: IO[bytes], info: FileInfo, contents: Contents) -> None:
-        self._file, self._info, self._contents = file, info, contents
+    def __init__(self, file: IO[bytes], contents: Contents) -> None:
+        self._file, self._info, self._contents = file, contents.files[0], contents
         self._records: list[Record] = []
         self._by_name: dict[str, Record] = {}  # in small letters: torch's reader does not look at case
         self._top = ""  # the folder in the archive that everything is in
@@ -72,18 +75,23 @@ class _Archive:
         try:
             records = read_index(self._file, self._info.size)
         except BrokenIndex as error:
-            self._trouble("torn", f"Its index at the end is damaged: {error}.", OLDER)
-            self._walk()
+            self._contents.trouble("torn", f"Its index at the end is damaged: {error}.", OLDER)
+            self._without_index()
             return
         if records is None:
-            self._cut(self._walk())
+            expected = self._without_index()
+            self._contents.troubles.insert(0, cut_short(self._info, expected=expected, without="the index"))
             return
         self._take(records)
         main = self._named("data.pkl")
         if main is None:
-            self._trouble("unreadable", "It is a zip archive without data.pkl, so not one that torch.save wrote.", _NOT_OURS)
+            self._contents.trouble(
+                "unreadable", "It is a zip archive without data.pkl, so not one that torch.save wrote.", _NOT_OURS
+            )
         else:
             self._content(self._unpickled(main), main.name)
+            short = too_short(self._contents)
+            self._contents.troubles += [short] if short else []
         self._other_pickles(main)
         self._flaws()
         self._small_records()
@@ -114,9 +122,6 @@ class _Archive:
         contents.storages = name_kinds([self._storage(use) for use in unpickled.storages], unpickled.tensors)
         contents.versions.update(versions_in(unpickled.tree))
         self._judge(unpickled, name)
-        short = too_short(contents)
-        if short is not None:
-            contents.troubles.append(short)
 
     def _judge(self, unpickled: Unpickled, where: str) -> None:
         contents = self._contents
@@ -134,18 +139,13 @@ class _Archive:
         if record is None or record.method != STORED or record.offset >= self._info.size:
             return Storage(self._info.path, 0, 0, use.dtype, name=name)
         there = min(record.packed, self._info.size - record.offset)
-        whole = there == record.packed and record.problem != CUT
-        return Storage(self._info.path, record.offset, there, use.dtype, record.crc32 if whole else None, name)
+        return Storage(self._info.path, record.offset, there, use.dtype, record.crc32 if there == record.packed else None, name)
 
     def _other_pickles(self, main: Record | None) -> None:
         """Any other pickle is judged too: which one is loaded depends on who loads it."""
         for record in self._records:
-            if record is main or not record.name.lower().endswith(".pkl"):
-                continue
-            unpickled = self._unpickled(record, self._others)
-            if record.problem == CUT:
-                unpickled.problem = None  # it is the file that is cut
-            self._judge(unpickled, record.name)
+            if record is not main and record.name.lower().endswith(".pkl"):
+                self._judge(self._unpickled(record, self._others), record.name)
 
     def _unsafe(self) -> None:
         if self._contents.refused:
@@ -164,14 +164,16 @@ class _Archive:
         for problem, names in by_problem.items():
             packed_or_locked = problem.startswith(("is packed", "is encrypted"))
             words = f"A record {problem}: {few(names)}." if len(names) == 1 else f"Each of these records {problem}: {few(names)}."
-            self._trouble("unreadable" if packed_or_locked else "torn", words, _AGAIN if packed_or_locked else OLDER, names[0])
+            self._contents.trouble(
+                "unreadable" if packed_or_locked else "torn", words, _AGAIN if packed_or_locked else OLDER, names[0]
+            )
         self._twice()
 
     def _overlapping(self) -> bool:
         both = overlapping(self._records)
         if both:
             words = f"Two records lie on each other ({', '.join(both)}): torch.save never writes that."
-            self._trouble("unreadable", words, "get it again from where it came from", both[0])
+            self._contents.trouble("unreadable", words, "get it again from where it came from", both[0])
         return both is not None
 
     def _twice(self) -> None:
@@ -179,7 +181,7 @@ class _Archive:
         twice = [name for name, times in seen.items() if times > 1]
         if twice:
             words = f"It holds two records of one name ({few(twice)}): which of them is loaded depends on the reader."
-            self._trouble("unreadable", words, "get it again from where it came from", twice[0])
+            self._contents.trouble("unreadable", words, "get it again from where it came from", twice[0])
         if any(".." in record.name.split("/") or record.name.startswith(("/", "\\")) for record in self._records):
             self._contents.notes.append("its records have names that lead out of a folder: do not unpack it by hand")
 
@@ -191,20 +193,12 @@ class _Archive:
 
     def _small_records(self) -> None:
         contents = self._contents
-        for name, version in (("version", "format"), (".format_version", "layout")):
-            text = self._text(name)
-            if text:
-                contents.versions[version] = text
-        if self._text("byteorder") == "big":
-            contents.notes.append("its numbers are stored in big-endian order")
+        order = self._named("byteorder")
+        if order is not None and unpack(self._file, order, _SMALL) == b"big":
+            refuse_big_endian(contents)
         code = f"{self._top}code/".lower()
         if self._named("constants.pkl") or any(name.startswith(code) for name in self._by_name):
             contents.notes.append(_SCRIPT)
-
-    def _text(self, name: str) -> str:
-        record = self._named(name)
-        data = unpack(self._file, record, _SMALL) if record is not None else None
-        return data.decode("ascii", "replace").strip()[:100] if data is not None else ""
 
     def _compare_checksums(self) -> None:
         """Compare those of the small records; the storages' are for whoever reads them. Some files have none: then all are 0."""
@@ -220,49 +214,25 @@ class _Archive:
             small = not self._is_storage(record) and record.method == STORED and record.size < _PICKLE
             if small and crc_of(self._file, record) != record.crc32:
                 words = f"Bytes of {record.name} have changed: they do not match its checksum."
-                self._trouble("torn", words, OLDER, record.name)
+                self._contents.trouble("torn", words, OLDER, record.name)
 
     # --- without the index
 
-    def _walk(self) -> int | None:
-        """Take what is there of a file without its index; about how many bytes it should have, if that can be told."""
-        lengths: dict[str, int] = {}
-        records: list[Record] = []
-        main: Unpickled | None = None
-        for record in walk(self._file, self._info.size, lengths.get):
-            records.append(record)
-            top = _folder_of(records)
-            if main is None and record.name.lower() == f"{top}data.pkl".lower():
-                main = self._unpickled(record)
-                lengths.update({f"{top}data/{use.key}": _bytes_of(use) for use in main.storages if not use.inside})
-        self._take(records)
-        unpickled = main or Unpickled()
+    def _without_index(self) -> int | None:
+        """Take what the pickle at the beginning tells; about how many bytes the file should have, if that can be told."""
+        pickle = first_record(self._file, self._info.size)
+        if pickle is None or not pickle.name.lower().endswith("data.pkl"):
+            return None
+        unpickled = self._unpickled(pickle)
         if unpickled.cut:
             unpickled.problem = None  # it is the file that is cut
-        self._content(unpickled, f"{self._top}data.pkl")
-        self._other_pickles(self._named("data.pkl"))
+        self._content(unpickled, pickle.name)
         self._unsafe()
-        return records[0].end + sum(length + _OVERHEAD for length in lengths.values()) if lengths else None
-
-    def _cut(self, expected: int | None) -> None:
-        wanted = len(self._contents.storages)
-        whole = sum(self._is_storage(record) and not record.problem for record in self._records)
-        rest = f"; {whole:,} of its {wanted:,} storages are whole" if wanted else ""
-        if wanted and whole >= wanted:
-            rest = "; all its storages are whole, only the index is missing"
-        cut = cut_short(self._info, expected=expected, without="the index", rest=rest)
-        others = [replace(one, fix=cut.fix) if one.state == "torn" else one for one in self._contents.troubles]
-        self._contents.troubles = [cut, *others]
-
-    def _trouble(self, state: State, words: str, fix: str, where: str = "") -> None:
-        self._contents.troubles.append(Trouble(state, words, fix, where))
+        lengths = [use.count * ITEM_SIZES[use.dtype] + _OVERHEAD for use in unpickled.storages if not use.inside]
+        return unpickled.end + sum(lengths) if lengths else None
 
 
 def _folder_of(records: list[Record]) -> str:
     """The folder that everything is in; torch goes by the first record."""
     first = records[0].name if records else ""
     return f"{first.partition('/')[0]}/" if "/" in first else ""
-
-
-def _bytes_of(use: StorageUse) -> int:
-    return use.count * ITEM_SIZES[use.dtype]

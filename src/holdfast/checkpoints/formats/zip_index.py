@@ -1,4 +1,4 @@
-"""The index of a zip archive, and the records of one whose index is missing. Only headers are read.
+"""The index of a zip archive, and the first record of one whose index is missing. Only headers are read.
 
 Python's `zipfile` is not used: it raises where the interest begins. What is looked at is what torch's own reader goes by.
 """
@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import IO
 
 STORED, DEFLATED = 0, 8
-CUT = "is cut short"
-_END, _END64, _LOCATOR, _ENTRY, _LOCAL, _AFTER = (
-    b"PK" + pair for pair in (b"\5\6", b"\6\6", b"\6\7", b"\1\2", b"\3\4", b"\7\x08")
-)
+_END, _END64, _LOCATOR, _ENTRY, _LOCAL = (b"PK" + pair for pair in (b"\5\6", b"\6\6", b"\6\7", b"\1\2", b"\3\4"))
 _FULL = 0xFFFFFFFF  # "see the extra field"
 _TAIL = 22 + 65535
 _LARGEST_INDEX = 64 << 20
-_MOST = 1_000_000  # records
-_SEARCH = 256 << 20  # bytes in which the end of a record of unknown length is looked for
 
 
 @dataclass(slots=True)
@@ -137,58 +132,15 @@ def overlapping(records: list[Record]) -> tuple[str, str] | None:
     return None
 
 
-def walk(file: IO[bytes], size: int, length_of: Callable[[str], int | None]) -> Iterator[Record]:
-    """The records of a file without an index, in the order in which they lie. The last one may be cut: it has a problem then.
-
-    Torch writes the length of a record behind it. `length_of` tells it for those that are known otherwise.
-    """
-    at = count = 0
-    while at + 30 <= size and count < _MOST:
-        count += 1
-        header = _read(file, at, 30)
-        if not header.startswith(_LOCAL) or len(header) < 30:
-            return
-        flags, method = struct.unpack("<HH", header[6:10])
-        crc, packed, full, names, extras = struct.unpack("<IIIHH", header[14:30])
-        name = _read(file, at + 30, names).decode("utf-8", "replace")
-        extra = _read(file, at + 30 + names, extras)
-        record = Record(name, at, at + 30 + names + extras, full, packed, method, crc)
-        record.size, record.packed = _larger(extra, full, packed)
-        behind = _ending(file, size, record, length_of(name)) if flags & 8 else 0
-        if behind is None or record.end + behind > size:
-            record.packed = record.size = max(0, size - record.offset)
-            record.problem = CUT
-            yield record
-            return
-        yield record
-        at = record.end + behind
-
-
-def _ending(file: IO[bytes], size: int, record: Record, length: int | None) -> int | None:
-    """Find the end of a record that says its length behind itself, and take it over; bytes of what stands there."""
-    if length is not None:
-        return _descriptor(_read(file, record.offset + length, 24), record, length)
-    chunk, last = 1 << 20, min(size, record.offset + _SEARCH)
-    for begin in range(record.offset, last, chunk):
-        part = _read(file, begin, chunk + 24)
-        at = part.find(_AFTER)
-        while at >= 0:
-            behind = _descriptor(part[at : at + 24], record, begin + at - record.offset)
-            if behind is not None:
-                return behind
-            at = part.find(_AFTER, at + 1)
-    return None
-
-
-def _descriptor(found: bytes, record: Record, length: int) -> int | None:
-    """What stands behind a record of that length: its checksum and its size, in 16 bytes or, beyond 4 GB, in 24."""
-    for code, behind in (("<III", 16), ("<IQQ", 24)):
-        if found.startswith(_AFTER) and len(found) >= behind:
-            crc, packed, full = struct.unpack(code, found[4:behind])
-            if packed == length:
-                record.crc32, record.packed, record.size = crc, packed, full
-                return behind
-    return None
+def first_record(file: IO[bytes], size: int) -> Record | None:
+    """The record that a file begins with, up to the end of the file: torch writes how long it is behind it."""
+    header = _read(file, 0, 30)
+    if not header.startswith(_LOCAL) or len(header) < 30:
+        return None
+    names, extras = struct.unpack("<HH", header[26:30])
+    offset = 30 + names + extras
+    name = _read(file, 30, names).decode("utf-8", "replace")
+    return Record(name, 0, offset, max(0, size - offset), max(0, size - offset))
 
 
 def unpack(file: IO[bytes], record: Record, limit: int) -> bytes | None:

@@ -9,8 +9,8 @@ from typing import Any
 from holdfast.checkpoints.contents import Contents, TensorInfo
 from holdfast.checkpoints.matching.sides import OptimizerState, Side, Weight, is_extra
 from holdfast.checkpoints.matching.weights import covers
-from holdfast.checkpoints.parts import MODEL_KEYS, Part, is_module, is_state_dict, parts_of
-from holdfast.checkpoints.summary import averages_of, summarise, tensors_of, weights_part
+from holdfast.checkpoints.parts import MODEL_KEYS, Part, is_module, parts_of
+from holdfast.checkpoints.summary import averages_of, state_dicts, summarise, tensors_of, weights_part
 
 _DEEPEST = 4
 _OF_SCHEDULERS = ("_step_count", "base_lrs", "_last_lr", "num_bad_epochs")
@@ -117,7 +117,7 @@ def own_weights(contents: Contents, part: str = "") -> dict[str, TensorInfo]:
     known = bool(chosen.path) and str(chosen.path[0]) in MODEL_KEYS
     if any(covers(part, name) for name in own) if part else known or not chosen.path:
         return own
-    models = [one for top in parts_of(contents.tree) if top.role == "weights" for one in _models_in(top)]
+    models = [one for top in parts_of(contents.tree) if top.role == "weights" for one in state_dicts(top)]
     if len(models) < 2:
         return own
     return {".".join((*map(str, model.path), name)): info for model in models for name, info in _named(model.value).items()}
@@ -129,15 +129,6 @@ def _named(value: Any) -> dict[str, TensorInfo]:
     notes = value.get("__metadata__") if isinstance(value, dict) else None
     tied = notes.items() if isinstance(notes, dict) else ()
     return {**found, **{name: found[kept] for name, kept in tied if name not in found and kept in found}}
-
-
-def _models_in(part: Part, depth: int = 2) -> Iterator[Part]:
-    """The state dicts in a part: itself, or those below it."""
-    if is_state_dict(part.value) or is_module(part.value):
-        yield part
-    elif isinstance(part.value, dict) and depth:
-        for key, value in part.value.items():
-            yield from _models_in(Part(part.role, (*part.path, key), value), depth - 1)
 
 
 def averaged_weights(contents: Contents) -> dict[str, TensorInfo]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching.sides import Difference, Group, Labels, count, grouped, unfit
+from holdfast.checkpoints.matching.sides import Difference, Group, Labels, as_tuple, count, grouped, unfit
 
 _ADAPTER = re.compile(r"(^|\.)(lora_\w+|base_layer|modules_to_save|ia3_l|adapter\w*)(\.|$)")
 _QUANTISED = re.compile(r"(absmax|quant_map|quant_state\.\w+|SCB|_packed_params\S*|zero_point|qweight|qzeros|nested_absmax)$")
@@ -146,11 +146,10 @@ def _parts(groups: list[Group], has: str, kind: str) -> Difference:
 
 
 def _leave_out(groups: list[Group], kind: str) -> str:
-    labels = [module for group in groups for module in group.modules]
-    listed = ", ".join(f'"{label}"' for label in labels[:4]) + (", …" if len(labels) > 4 else "," if len(labels) == 1 else "")
+    listed = as_tuple([group.label for group in groups])
     if kind == "missing":
-        return f"load the rest, and train them anew: leave_out=({listed})"
-    return f"switch them on in the model, or load the rest: leave_out=({listed})"
+        return f"load the rest, and train them anew: leave_out={listed}"
+    return f"switch them on in the model, or load the rest: leave_out={listed}"
 
 
 def coverage(pairs: Mapping[str, str], here: int, there: int, labels: Labels) -> Difference | None:

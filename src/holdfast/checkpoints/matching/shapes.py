@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching.sides import Difference, Labels, count, unfit
+from holdfast.checkpoints.matching.sides import Difference, Labels, as_tuple, count, unfit
 from holdfast.checkpoints.renames import Shape
 
 Pair = tuple[int, int]
@@ -20,10 +20,8 @@ Mismatches = dict[str, tuple[Shape, Shape]]
 
 _TOKENS = re.compile(r"(^|[._])(wte|tok\w*|word\w*|vocab\w*|shared|embed_in|embed_tokens|\w*embeddings?|emb)([._]|$)")
 _POSITIONS = re.compile(r"(^|[._])(pos\w*|wpe|\w*position\w*)([._]|$)|relative_position")
-_QUERIES = re.compile(r"quer(y|ies)_(embed|feat|pos|content|token)|object_quer")
 _MANY = 4  # weights that make it a matter of the whole model
 _TOO_MANY = 24  # weights that are no head
-_PATCHES = re.compile(r"patch")
 _CLASSES = re.compile(
     r"(^|[._])(head|heads|cls\w*|class\w*|fc|classifier|logits|score|linear_?head|out_?proj|output)([._]|$)", re.I
 )
@@ -32,7 +30,7 @@ _CLASSES = re.compile(
 def meanings(shapes: Mismatches, order: Iterable[str], fitting: int, labels: Labels) -> list[Difference]:
     """What the shapes that differ mean. `order` is that of the model's names; `fitting` how many weights do agree."""
     left = dict(shapes)
-    differences = [*_positions(left, labels), *_queries(left, labels), *_vocabulary(left, labels), *_patches(left, labels)]
+    differences = [*_positions(left, labels), *_vocabulary(left, labels)]
     differences += _inputs(left, list(order), labels)
     if len(left) >= max(fitting, _MANY) and (len(left) > _TOO_MANY or any(max(_axes(pair), default=1) for pair in left.values())):
         return [_width(left, labels), *differences]
@@ -95,20 +93,6 @@ def _grid(positions: int, *, flat: bool) -> str | None:
     return None
 
 
-def _queries(left: Mismatches, labels: Labels) -> list[Difference]:
-    """What a detector asks an image with; their number is no number of classes."""
-    taken = _take(left, lambda name, shapes: bool(_QUERIES.search(name)) and _only(0, shapes) is not None)
-    return [
-        unfit(
-            "queries",
-            f"another number of queries: {labels.both(f'{one:,}', f'{other:,}')}",
-            f"build the model with {one:,} queries",
-            names,
-        )
-        for (one, other), names in _by_pair(taken).items()
-    ]
-
-
 def _vocabulary(left: Mismatches, labels: Labels) -> list[Difference]:
     """Rows of an embedding, and the output layer that has one for each token."""
     rows = {
@@ -125,16 +109,6 @@ def _vocabulary(left: Mismatches, labels: Labels) -> list[Difference]:
             f"larger or smaller: model.resize_token_embeddings({pair[1]}) of Hugging Face"
         )
         differences.append(unfit("vocabulary", words, fix, taken))
-    return differences
-
-
-def _patches(left: Mismatches, labels: Labels) -> list[Difference]:
-    """The kernel of the layer that cuts an image into patches."""
-    taken = _take(left, lambda name, pair: bool(_PATCHES.search(name)) and min(_axes(pair), default=0) > 1)
-    differences = []
-    for name, (one, other) in taken.items():
-        words = f"another patch size: {labels.both(_times(one[2:]), _times(other[2:]))}"
-        differences.append(unfit("patch-size", words, f"build the model with a patch size of {_times(one[2:])}", (name,)))
     return differences
 
 
@@ -163,11 +137,11 @@ def _head(left: Mismatches, labels: Labels) -> list[Difference]:
     pairs = sorted(_by_pair(taken))
     one, other = pairs[0]
     together = all(a * other == b * one for a, b in pairs)  # box regression: four numbers for each class
-    what = "classes" if any(map(_CLASSES.search, taken)) else "outputs"
+    what = "queries" if all("quer" in name for name in taken) else "classes" if any(map(_CLASSES.search, taken)) else "outputs"
     said = [labels.both(f"{a:,} {what}", f"{b:,}") for a, b in (pairs[:1] if together else pairs[:3])]
     modules = list(dict.fromkeys(_module(name) for name in taken))
     words = f"the head {few(modules, 2)} has {'; '.join(said)}"
-    fix = f"load everything but that and train it anew: leave_out={_as_python(modules)}"
+    fix = f"load everything but that and train it anew: leave_out={as_tuple(modules)}"
     return [unfit("head", words, fix, taken)]
 
 
@@ -185,7 +159,7 @@ def _others(left: Mismatches, labels: Labels) -> Difference:
     shown = [f"{name} {list(one)} and {list(other)}" for name, (one, other) in left.items()]
     words = f"{count(len(left), 'weight')} of another shape: {few(shown, 2)} in {labels.one} and {labels.other}"
     modules = list(dict.fromkeys(map(_module, left)))
-    fix = f"build the model as the file was saved, or leave them out: leave_out={_as_python(modules)}"
+    fix = f"build the model as the file was saved, or leave them out: leave_out={as_tuple(modules)}"
     return unfit("shape", words, fix, left)
 
 
@@ -201,12 +175,3 @@ def _by_pair(taken: Mapping[str, tuple[Shape, Shape]]) -> dict[Pair, list[str]]:
 
 def _module(name: str) -> str:
     return name.rpartition(".")[0] or name
-
-
-def _as_python(modules: list[str]) -> str:
-    inside = ", ".join(f'"{module}"' for module in modules[:6])
-    return f"({inside}, …)" if len(modules) > 6 else f"({inside},)" if len(modules) == 1 else f"({inside})"
-
-
-def _times(lengths: Shape) -> str:
-    return "x".join(map(str, lengths))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -48,9 +47,15 @@ class Labels:
         return f"{one} in {self.one} and {other} in {self.other}"
 
 
-def count(number: int, what: str, many: str = "") -> str:
+def count(number: int, what: str) -> str:
     """`1 weight`, `12 weights`."""
-    return f"{number:,} {what if number == 1 else many or what + 's'}"
+    return f"{number:,} {what if number == 1 else what + 's'}"
+
+
+def as_tuple(names: Sequence[str], most: int = 6) -> str:
+    """Names as one types them in Python: `("head",)`; of many the first."""
+    listed = ", ".join(f'"{name}"' for name in names[:most])
+    return f"({listed}, …)" if len(names) > most else f"({listed},)" if len(names) == 1 else f"({listed})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,21 +149,13 @@ class Side:
         return self.path is None
 
 
-_NUMBERED = re.compile(r"^(.*\.)?(\d+)$")
-
-
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A module, a stretch of numbered ones, or a single weight, with its weights."""
+    """A module or a single weight, with its weights."""
 
-    modules: tuple[str, ...]  # their names; of a single weight its own
+    label: str
     names: tuple[str, ...]
     is_module: bool
-
-    @property
-    def label(self) -> str:
-        """Its name, or the first and the last."""
-        return self.modules[0] if len(self.modules) == 1 else f"{self.modules[0]} … {self.modules[-1]}"
 
     def __str__(self) -> str:
         return f"{self.label} ({len(self.names):,} weights)" if len(self.names) > 1 else self.names[0]
@@ -175,28 +172,10 @@ def grouped(names: Iterable[str], among: Collection[str]) -> list[Group]:
     for name in chosen:
         whole = next((module for module in modules_of(name)[1:] if module not in mixed), name)
         found.setdefault(whole, []).append(name)
-    return _folded([Group((label,), tuple(inside), label not in left) for label, inside in found.items()])
+    return [Group(label, tuple(inside), label not in left) for label, inside in found.items()]
 
 
 def modules_of(name: str) -> list[str]:
     """The modules that a weight lies in, the model itself ("") first."""
     parts = name.split(".")[:-1]
     return ["", *(".".join(parts[: length + 1]) for length in range(len(parts)))]
-
-
-def _folded(groups: list[Group]) -> list[Group]:
-    """Numbered neighbours as one: `blocks.12 … blocks.23`."""
-    found: list[Group] = []
-    for group in groups:
-        if found and _follows(found[-1], group):
-            found[-1] = Group((*found[-1].modules, *group.modules), (*found[-1].names, *group.names), True)
-        else:
-            found.append(group)
-    return found
-
-
-def _follows(before: Group, after: Group) -> bool:
-    one, other = (_NUMBERED.match(group.modules[-1]) for group in (before, after))
-    return bool(
-        before.is_module and after.is_module and one and other and one[1] == other[1] and int(other[2]) == int(one[2]) + 1
-    )

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.checkpoints.harmless import ITEM_SIZES
 from holdfast.checkpoints.pickled.legacy import read_inside
 from holdfast.checkpoints.pickled.opcodes import Blob, LongText, made_again
-from holdfast.checkpoints.pickled.stack import Named, Pairs, Stack, StorageUse, Tensor, Thing, View
+from holdfast.checkpoints.pickled.stack import Named, Pairs, Stack, StorageUse, Tensor, Thing
 from holdfast.checkpoints.pickled.values import VALUES, fixed_row, text_of
 
 _DIMENSIONS = 64
@@ -62,13 +62,12 @@ def _bytes(machine: Stack, data: Any = "", encoding: Any = "latin-1") -> Blob:
 
 def _tensor(_: Stack, storage: Any, offset: Any, shape: Any, stride: Any, *_rest: Any, dtype: str = "") -> Tensor:
     """A tensor of a storage. Raises TypeError or ValueError for what no tensor has."""
-    whole, shift = (storage.storage, storage.offset) if isinstance(storage, View) else (storage, 0)
-    if not isinstance(whole, StorageUse):
+    if not isinstance(storage, StorageUse):
         raise TypeError
     (start,), sizes, steps = _lengths((offset,)), _lengths(shape), _lengths(stride)
     if len(sizes) != len(steps) or len(sizes) > _DIMENSIONS:
         raise ValueError
-    return Tensor(whole, dtype or whole.dtype, sizes, start + shift, steps)
+    return Tensor(storage, dtype or storage.dtype, sizes, start, steps)
 
 
 def _tensor_v3(machine: Stack, *args: Any) -> Tensor:
@@ -102,32 +101,6 @@ def _parameter(_: Stack, value: Any, *_rest: Any) -> Any:
 
 def _same(_: Stack, value: Any, *_rest: Any) -> Any:
     return value
-
-
-def _described(name: str, *parts: str) -> Callable[..., Thing]:
-    """A tensor that lies in no single storage, as a thing with its parts."""
-
-    def maker(_: Stack, *args: Any) -> Thing:
-        thing = Thing(name)
-        thing.state = Pairs((part, _plain(value)) for part, value in zip(parts, args, strict=False))
-        return thing
-
-    return maker
-
-
-def _plain(value: Any) -> Any:
-    return value.full if isinstance(value, Named) else value
-
-
-def _sparse(machine: Stack, layout: Any, data: Any) -> Thing:
-    parts = ("indices", "values", "size", "coalesced")
-    if _plain(layout) not in ("torch.sparse_coo", "sparse_coo"):
-        parts = ("compressed_indices", "plain_indices", "values", "size")
-    return _described("torch.sparse", *parts)(machine, *data)
-
-
-def _wrapper(_: Stack, kind: Any, dtype: Any, shape: Any, *_rest: Any) -> Thing:
-    return Thing(kind.full, (_plain(dtype), shape))
 
 
 def _of_type(machine: Stack, function: Any, kind: Any, args: Any, state: Any = None) -> Any:
@@ -175,10 +148,6 @@ _MAKERS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_parameter": _parameter,
     "torch._utils._rebuild_parameter_with_state": _parameter,
     "torch._utils._rebuild_device_tensor_from_cpu_tensor": _parameter,
-    "torch._utils._rebuild_sparse_tensor": _sparse,
-    "torch._utils._rebuild_nested_tensor": _described("torch.nested", "buffer", "sizes", "strides", "offsets"),
-    "torch._utils._rebuild_meta_tensor_no_storage": _described("torch.Tensor on meta", "dtype", "shape", "stride"),
-    "torch._utils._rebuild_wrapper_subclass": _wrapper,
     "torch._tensor._rebuild_from_type": _of_type,
     "torch._tensor._rebuild_from_type_v2": _of_type,
     "torch.nn.parameter.Parameter": _parameter,

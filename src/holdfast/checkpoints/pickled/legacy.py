@@ -64,7 +64,7 @@ def read_legacy(source: Source, findings: Findings, machine: type[Stack], *, siz
         legacy.value = content.value
         if legacy.problem is None:
             keys = read("the list of its storages")
-            if legacy.problem is None:
+            if legacy.problem is None and legacy.little_endian:
                 _place(source, legacy, keys.value, content.keys, size)
     legacy.end = source.offset
     return legacy
@@ -80,7 +80,7 @@ def _place(source: Source, legacy: Legacy, keys: Any, storages: dict[str, Storag
             legacy.problem, legacy.part = "another one is listed", "the list of its storages"
             return
         try:
-            count = int.from_bytes(source.take(8), "little" if legacy.little_endian else "big", signed=True)
+            count = int.from_bytes(source.take(8), "little", signed=True)
         except CutShort:
             legacy.problem, legacy.cut, legacy.part = "it ends in the middle", True, "its storages"
             return

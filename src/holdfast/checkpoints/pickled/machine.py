@@ -13,7 +13,7 @@ from holdfast.checkpoints.harmless import CALLS_WHAT_IT_IS_GIVEN, STORAGES
 from holdfast.checkpoints.names import Use, judge, today
 from holdfast.checkpoints.pickled.known import make
 from holdfast.checkpoints.pickled.opcodes import OPCODES, Blob, CutShort, NotFollowed, Source
-from holdfast.checkpoints.pickled.stack import CONTAINER, Named, Pairs, Stack, StorageUse, Thing, View
+from holdfast.checkpoints.pickled.stack import CONTAINER, Named, Pairs, Stack, StorageUse, Thing
 from holdfast.checkpoints.pickled.stack import Findings as Findings
 
 LIMIT = 16_000_000  # units of work: some 150,000 tensors, or a list of sixteen million numbers
@@ -219,8 +219,9 @@ class Machine(Stack):
             of, key, _, count, view = (*identity[1:], None)[:5]
             dtype = STORAGES.get(of.name) if isinstance(of, Named) else None
             if dtype and _is_count(count) and isinstance(key, str | int | Blob):
-                storage = self._storage(_words(key), dtype, count)
-                return storage if view is None else _view(storage, view)
+                if view is not None:
+                    raise NotFollowed("it holds a part of a storage as a storage of its own, as torch did before 0.4")
+                return self._storage(_words(key), dtype, count)
         return Thing("something outside the file", (identity,))
 
     def _storage(self, key: str, dtype: str, count: int) -> StorageUse:
@@ -237,12 +238,6 @@ def _words(key: Any) -> str:
     return (
         (key.data or b"").decode("ascii", "replace") if isinstance(key, Blob) else str(key) if isinstance(key, str | int) else ""
     )
-
-
-def _view(storage: StorageUse, view: Any) -> Any:
-    """A view is told as a key of its own, where it begins, and its length."""
-    whole = isinstance(view, tuple) and len(view) == 3 and _is_count(view[1])
-    return View(storage, view[1]) if whole else Thing("something outside the file", (view,))
 
 
 def _is_count(count: Any) -> bool:

@@ -68,14 +68,6 @@ class StorageUse:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class View:
-    """A part of a storage that was saved as one of its own, as torch did before 0.4."""
-
-    storage: StorageUse
-    offset: int  # elements
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
     """A tensor: which part of a storage it is."""
 
@@ -93,8 +85,8 @@ _ROOM, _EACH = 8 << 20, 16  # bytes of text, bytes and copies that may be held, 
 class Findings:
     """What was found out while reading, shared by a stream and those inside it."""
 
-    def __init__(self, storages: list[StorageUse] | None = None) -> None:
-        self.storages: list[StorageUse] = [] if storages is None else storages
+    def __init__(self) -> None:
+        self.storages: list[StorageUse] = []
         self.refused: dict[str, None] = {}  # in the order in which they were met
         self.needs_code: dict[str, None] = {}
         self.spent = 0  # units of work

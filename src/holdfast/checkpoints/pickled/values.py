@@ -6,10 +6,8 @@ Each function takes what the name is given in the stream, and raises TypeError, 
 from __future__ import annotations
 
 import datetime
-import math
 import pathlib
 import re
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +22,7 @@ SMALL = 1024  # elements that are shown; a larger array is told by its kind and 
 _LONGEST_NUMBER = 256  # bytes
 _NONE = Counts()
 _FLOATS = {"f2": "float16", "f4": "float32", "f8": "float64", "c8": "complex64", "c16": "complex128"}
-_CODES = dict(
-    zip(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"], "?bhiqBHIQefd", strict=True)
-)  # of numpy: of struct
+_PLAIN = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", *_FLOATS)
 _TYPE = re.compile(r"[<>=|]?([a-zA-Z])(\d*)")
 _KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 
@@ -74,8 +70,8 @@ def describe(array: Thing, counted: dict[tuple[int, str], Counts]) -> Array:
             counted[id(packed), code + order] = _not_finite(blob, code, order)
         bad = counted.get((id(packed), code + order), bad)
         if length <= SMALL and blob.size <= SMALL * _LONGEST_NUMBER:
-            values = list(_values(code, order, b"".join(blob.open().chunks()), length))
-    except (ValueError, TypeError, struct.error, NotFollowed):
+            values = _values(code, order, b"".join(blob.open().chunks()), length)
+    except (ValueError, TypeError, NotFollowed):
         pass
     return Array(kind, tuple(shape), values, bad)
 
@@ -113,17 +109,14 @@ def _blob(packed: Any) -> Blob:
     return packed
 
 
-def _values(code: str, order: str, data: bytes, count: int) -> tuple[Any, ...]:
-    if code in ("c8", "c16"):
-        parts = struct.unpack(f"{order}{2 * count}{'f' if code == 'c8' else 'd'}", data)
-        return tuple(map(complex, parts[::2], parts[1::2]))
-    if code[0] in "US":
-        width = int(code[1:]) * (4 if code[0] == "U" else 1)
-        if width * count != len(data):
-            raise ValueError
-        encoding = f"utf-32-{'be' if order == '>' else 'le'}" if code[0] == "U" else "latin-1"
-        return tuple(data[at * width : (at + 1) * width].decode(encoding).rstrip("\0") for at in range(count))
-    return struct.unpack(f"{order}{count}{_CODES[code]}", data)
+def _values(code: str, order: str, data: bytes, count: int) -> list[Any]:
+    if code not in _PLAIN and code[0] not in "US":
+        raise ValueError
+    array = np.frombuffer(data, np.dtype(order + code))
+    if array.size != count:
+        raise ValueError
+    values: list[Any] = array.tolist()
+    return [value.decode("latin-1") for value in values] if code[0] == "S" else values
 
 
 def table_of(items: Any = ()) -> Pairs:
@@ -162,18 +155,6 @@ def _device(kind: Any, index: Any = None) -> str:
     if not isinstance(kind, str) or not isinstance(index, int | None):
         raise TypeError
     return kind if index is None else f"{kind}:{index}"
-
-
-def _decimal(text: Any) -> float:
-    """A decimal or a fraction, as text: "1.5", "1/3"."""
-    if not isinstance(text, str) or len(text) > 60:
-        raise TypeError
-    over, _, under = text.partition("/")
-    divisor = float(under or 1)
-    number = float(over) / divisor if divisor else math.nan
-    if not math.isfinite(number):
-        raise ValueError
-    return number
 
 
 def _packed(value: Any) -> bytes:
@@ -226,8 +207,6 @@ VALUES: dict[str, Callable[..., Any]] = {
     "torch.device": _device,
     "datetime.datetime": _moment,
     "datetime.date": _day,
-    "decimal.Decimal": _decimal,
-    "fractions.Fraction": _decimal,
     **{
         f"pathlib{part}.{name}": _POSIX for part in ("", "._local") for name in ("Path", "PurePath", "PosixPath", "PurePosixPath")
     },

@@ -1,4 +1,4 @@
-"""What only the machine of a run can do for a client: read its stacks, and ask its processes through their doors."""
+"""What only the machine of a run can do for a client: read its stacks, and ask its processes through their control sockets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ask_ranks(request: Request) -> Json:
     if asked["do"] not in _SILENT:
         request.server.say(f"{who}: {asked['do']} {asked.get('code') or asked.get('text') or ''}".rstrip())
     ranks = request.body.get("ranks")
-    found = [(run, one) for run in request.runs for one in _doors(run) if ranks is None or one.rank in ranks]
+    found = [(run, one) for run in request.runs for one in _listening(run) if ranks is None or one.rank in ranks]
     with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(found)))) as pool:  # all of them: ranks wait for each other
         answers = list(pool.map(lambda pair: _ask(pair[0], pair[1], {**asked, "who": who}, seconds), found))
     return Json(answers)
@@ -58,7 +58,7 @@ def ranks(request: Request) -> Json:
     found = []
     for run in request.runs:
         size, known = run.info().get("world_size"), {one.rank for one in run.recordings()}
-        here = [one.rank for one in _doors(run)]
+        here = [one.rank for one in _listening(run)]
         found.append({"run": run.name, "ranks": here, "known": sorted(known), "world": size if isinstance(size, int) else None})
     return Json(found)
 
@@ -73,14 +73,14 @@ def number(request: Request) -> Json:
     return Json(next_from(request.runs[0].path, at_least))
 
 
-def _doors(run: RunFolder) -> list[Recording]:
-    from holdfast.probe.door import doors
+def _listening(run: RunFolder) -> list[Recording]:
+    from holdfast.probe.control_client import listening
 
-    return doors(run)
+    return listening(run)
 
 
 def _ask(run: RunFolder, recording: Recording, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-    from holdfast.probe.door import ask
+    from holdfast.probe.control_client import ask
 
     whose = {"host": socket.gethostname(), "run": run.name, "rank": recording.rank}
     try:

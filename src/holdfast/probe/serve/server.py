@@ -14,13 +14,47 @@ import socket
 import ssl
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.probe.serve.limits import Connections, Limits, Rate
-from holdfast.probe.serve.opened import Opened
 from holdfast.probe.serve.tokens import Token
+from holdfast.probe.table_files import TableFiles
 from holdfast.signals.run_folder import RunFolder
+
+_AT_MOST = 8
+_SECONDS = 60.0
+
+
+class Opened:
+    """The tables that were opened last, each under a mark. The oldest goes when there are too many: it is opened anew then."""
+
+    def __init__(self) -> None:
+        self._tables: OrderedDict[str, tuple[float, TableFiles]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def keep(self, table: TableFiles) -> str:
+        """Keep a table for a while; its mark."""
+        mark = secrets.token_hex(8)
+        with self._lock:
+            self._drop_old()
+            self._tables[mark] = (time.monotonic(), table)
+            if len(self._tables) > _AT_MOST:
+                self._tables.popitem(last=False)
+        return mark
+
+    def find(self, mark: str, name: str) -> TableFiles | None:
+        """The table of that name that was kept under a mark; None if it is gone."""
+        with self._lock:
+            self._drop_old()
+            _, table = self._tables.get(mark, (0.0, None))
+        return table if table is not None and table.name == name else None
+
+    def _drop_old(self) -> None:
+        while self._tables and next(iter(self._tables.values()))[0] < time.monotonic() - _SECONDS:
+            self._tables.popitem(last=False)
+
 
 _LOOK_SECONDS = 0.25
 

@@ -44,7 +44,7 @@ def serving(
     host, port = parse_listen(settings.listen)
     tokens, tls = given_tokens(settings.token_file), tls_of(settings.cert, settings.key)
     if not is_loopback(host):
-        _check_open_door(settings, has_tokens=bool(tokens), has_tls=tls is not None, say=say)
+        _check_open_to_all(settings, has_tokens=bool(tokens), has_tls=tls is not None, say=say)
     try:
         server = Server(
             (host, port), Handler, runs, tokens, read_only=settings.read_only, limits=settings.limits, tls=tls, say=say
@@ -92,7 +92,7 @@ def _no_password(key: Path) -> str:
     raise UsageError(f"{key} is locked with a password.", fix="give a key without one, in a file that only you can read")
 
 
-def _check_open_door(settings: Settings, *, has_tokens: bool, has_tls: bool, say: Callable[[str], None]) -> None:
+def _check_open_to_all(settings: Settings, *, has_tokens: bool, has_tls: bool, say: Callable[[str], None]) -> None:
     if not has_tokens:
         raise UsageError(
             f"{settings.listen} can be reached from other machines: not without a token.",

@@ -1,7 +1,7 @@
 """The fall-back where no process may be read from outside: the process writes its own stacks.
 
-Through the door of the run first: nothing in the process notices. If that does not answer (it hangs, or the interpreter lock is
-held) by a signal that faulthandler answers; a C function that sleeps at that moment may return early, as with any signal.
+Over the control socket of the run first: nothing in the process notices. If that does not answer (it hangs, or the interpreter
+lock is held) by a signal that faulthandler answers; a C function that sleeps at that moment may return early, as with any signal.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.probe.door import ask
+from holdfast.probe.control_client import ask
 from holdfast.probe.stacks.frames import MAIN, Frame, Thread
 from holdfast.probe.stacks.members import Member
 from holdfast.signals.run_folder import RunFolder
@@ -25,7 +25,7 @@ _FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<
 def ask_itself(run: RunFolder, member: Member) -> tuple[Thread, ...]:
     """The stacks that the process writes when asked; none if it cannot be asked."""
     runs = member.state == "running"
-    if told := _through_the_door(run, member, _SHORTLY, runs=runs):
+    if told := _over_control(run, member, _SHORTLY, runs=runs):
         return told
     parents = () if member.parent is None else (member.parent,)
     text = own_stacks(run, member.pid, parents, seconds=_SHORTLY if member.state in _DEAF else _IN_TURN)
@@ -54,7 +54,7 @@ def parse(text: str, pid: int, *, runs: bool = False) -> tuple[Thread, ...]:
     return tuple(reversed(threads))
 
 
-def _through_the_door(run: RunFolder, member: Member, seconds: float, *, runs: bool) -> tuple[Thread, ...]:
+def _over_control(run: RunFolder, member: Member, seconds: float, *, runs: bool) -> tuple[Thread, ...]:
     for recording in reversed(run.recordings()):
         if recording.info().get("pid") == member.pid:
             try:

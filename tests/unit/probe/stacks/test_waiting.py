@@ -8,8 +8,8 @@ from made_stacks import fetching, thread, waiting_for_loader, worker
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.diagnosis import diagnose
 from holdfast.probe.stacks.frames import Frame
+from holdfast.probe.stacks.loading import waits_for
 from holdfast.probe.stacks.sentence import explain
-from holdfast.probe.stacks.waiting import waits_for
 
 PACKAGES = "/venv/lib/python3.11/site-packages"
 LIBRARY = "/usr/lib/python3.11"

@@ -1,4 +1,4 @@
-"""Ask the process of a rank through its door: code, changes, stacks. The training process itself answers."""
+"""Ask the control server in the process of a rank: code, changes, stacks. The training process itself answers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.errors import DoorClosed
+from holdfast.errors import ControlUnreachable
 from holdfast.probe.alive import lives
-from holdfast.signals.door import ANSWER_BYTES, NoDoor, connect_to, is_there, receive, send
+from holdfast.signals.control_socket import ANSWER_BYTES, NoControlSocket, connect_to, is_there, receive, send
 from holdfast.signals.run_folder import Recording, RunFolder
 
 _BACKTRACE = "holdfast backtrace -t {pid} shows where it is"
 
 
 def ask(recording: Recording, request: dict[str, Any], *, seconds: float) -> dict[str, Any]:
-    """Send one request to the process of a rank; its answer. Raises DoorClosed, in words, if none comes within `seconds`."""
+    """Send one request to the process of a rank; its answer. Raises ControlUnreachable if none comes within `seconds`."""
     info = recording.info()
     pid = info.get("pid")
     _look_first(recording, info)
@@ -25,28 +25,28 @@ def ask(recording: Recording, request: dict[str, Any], *, seconds: float) -> dic
         with connect_to(recording.path, min(seconds, 5.0)) as connection:
             send(connection, {"who": who(), **request})
             answer = receive(connection, at_most=ANSWER_BYTES, seconds=seconds)
-    except NoDoor as error:
-        raise _no_door(recording, pid) from error
+    except NoControlSocket as error:
+        raise _no_server(recording, pid) from error
     except PermissionError as error:
-        raise DoorClosed(
-            f"the door of rank {recording.rank} is another user's.", fix="ask as the user who trains, or as root"
+        raise ControlUnreachable(
+            f"the control socket of rank {recording.rank} belongs to another user.", fix="ask as the user who trains, or as root"
         ) from error
     except TimeoutError as error:
-        raise DoorClosed(
+        raise ControlUnreachable(
             f"rank {recording.rank} (process {pid}) did not answer in {seconds:.0f} s: it hangs, or holds the interpreter lock.",
             fix=_BACKTRACE.format(pid=pid),
         ) from error
     except (OSError, EOFError, ValueError) as error:
-        raise DoorClosed(
-            f"rank {recording.rank} (process {pid}) closed its door before it answered: {error}.",
+        raise ControlUnreachable(
+            f"rank {recording.rank} (process {pid}) closed the connection before it answered: {error}.",
             fix="holdfast ps shows whether it lives",
         ) from error
     if answer.get("refused"):
-        raise DoorClosed(str(answer.get("error")), fix=str(answer.get("fix") or "holdfast ps"))
+        raise ControlUnreachable(str(answer.get("error")), fix=str(answer.get("fix") or "holdfast ps"))
     return answer
 
 
-def doors(run: RunFolder) -> list[Recording]:
+def listening(run: RunFolder) -> list[Recording]:
     """The ranks that can be asked now, of each the newest training that lives."""
     found: dict[int, Recording] = {}
     for recording in run.recordings() if run.path.is_dir() else ():
@@ -68,15 +68,15 @@ def who() -> str:
 def _look_first(recording: Recording, info: Mapping[str, Any]) -> None:
     pid, host, there = info.get("pid"), info.get("host"), lives(info)
     if there is None:
-        raise DoorClosed(
+        raise ControlUnreachable(
             f"rank {recording.rank} trains on {host}.", fix=f"ask there; or run `holdfast serve` there and ask -t {host}:PORT"
         )
     if not there:
-        raise DoorClosed(f"the process of rank {recording.rank} ({pid}) is gone.", fix="holdfast ps lists what is alive")
+        raise ControlUnreachable(f"the process of rank {recording.rank} ({pid}) is gone.", fix="holdfast ps lists what is alive")
 
 
-def _no_door(recording: Recording, pid: Any) -> DoorClosed:
-    return DoorClosed(
-        f"rank {recording.rank} (process {pid}) has no open door: its training is over, or it was started with HOLDFAST_DOOR=0.",
-        fix="holdfast ps shows what trains; start it without HOLDFAST_DOOR=0",
+def _no_server(recording: Recording, pid: Any) -> ControlUnreachable:
+    return ControlUnreachable(
+        f"rank {recording.rank} (process {pid}) has no control server: its training is over, or HOLDFAST_CONTROL=0 is set.",
+        fix="holdfast ps shows what trains; start it without HOLDFAST_CONTROL=0",
     )

@@ -19,12 +19,12 @@ from holdfast_run import PYTHON, VICTIMS, start, wait_until
 
 import holdfast
 from holdfast.checkpoints.read import verify_checkpoint
-from holdfast.errors import DoorClosed
+from holdfast.errors import ControlUnreachable
 from holdfast.probe.changing import change
-from holdfast.probe.door import ask, doors
+from holdfast.probe.control_client import ask, listening
 from holdfast.probe.rows import last_rows
 from holdfast.probe.state import read_state
-from holdfast.signals.door import connect_to, send
+from holdfast.signals.control_socket import connect_to, send
 from holdfast.signals.pulse import read_pulse
 
 OURS = str(Path(holdfast.__file__).parent)  # no line of ours is shown; the clone itself may be called holdfast
@@ -126,7 +126,7 @@ def test_code_that_takes_too_long_is_stopped_and_the_training_goes_on(asked: Ask
 
 
 def test_code_of_someone_who_has_gone_is_stopped(asked: AskedRun) -> None:
-    (recording,) = doors(asked.run)
+    (recording,) = listening(asked.run)
     with connect_to(recording.path, 5) as connection:
         send(connection, {"do": "eval", "code": "while True: pass", "seconds": 60})
         wait_until(lambda: "<eval>" in str(ask(recording, {"do": "stacks"}, seconds=5)["value"]))
@@ -137,7 +137,7 @@ def test_code_of_someone_who_has_gone_is_stopped(asked: AskedRun) -> None:
 @contextmanager
 def held(asked: AskedRun, released: Path) -> Iterator[None]:
     """The training stands still between two steps."""
-    (recording,) = doors(asked.run)
+    (recording,) = listening(asked.run)
     code = f"import os, time\nwhile not os.path.exists({str(released)!r}): time.sleep(0.01)"
     holding = threading.Thread(target=asked.eval, args=(code,), kwargs={"seconds": 120})
     holding.start()
@@ -150,7 +150,7 @@ def held(asked: AskedRun, released: Path) -> Iterator[None]:
 
 
 def test_now_does_not_wait_for_a_step_and_what_waits_in_vain_is_withdrawn(asked: AskedRun, tmp_path: Path) -> None:
-    (recording,) = doors(asked.run)
+    (recording,) = listening(asked.run)
     with held(asked, tmp_path / "released"):
         answer = asked.eval("speed", seconds=0.4)
         assert "no step within 0.4 s" in answer["error"] and "--now" in answer["error"]
@@ -168,7 +168,7 @@ def test_beside_a_training_that_runs_no_tensor_is_touched(asked: AskedRun, code:
     for _ in range(20):  # reading gradients so crashed the process in one of seven tries
         assert "TensorInUse: the training may be writing this tensor" in asked.eval(code, now=True)["error"]
     assert asked.value("[tuple(p.shape) for p in model.parameters()][1]", now=True) == "(32,)"
-    (recording,) = doors(asked.run)
+    (recording,) = listening(asked.run)
     assert ask(recording, {"do": "complete", "text": "model.weight.grad.is_n"}, seconds=5)["names"] == []
     wait_until(lambda: asked.eval("1")["step"] > before + 5)
 
@@ -254,7 +254,7 @@ def test_cleanup_drops_the_gradients_and_says_what_was_freed(asked: AskedRun) ->
 def test_a_paused_training_still_answers_and_the_pause_is_not_the_time_of_a_step(asked: AskedRun) -> None:
     paused = asked.change("pause").answer
     try:
-        (recording,) = doors(asked.run)
+        (recording,) = listening(asked.run)
         pulse = read_pulse(recording)
         assert pulse is not None and pulse.phase == "paused"
         time.sleep(1.2)
@@ -300,7 +300,7 @@ def test_a_session_runs_line_by_line(asked: AskedRun) -> None:
     done = asked.type("repl", stdin="1 + 1\nfor i in range(2):\n    print(i)\n\nundefined\nspeed > 0\nexit\n99\n")
     assert done.stdout.splitlines() == ["2", "0", "1", "True"]
     assert "NameError" in done.stderr
-    (recording,) = doors(asked.run)
+    (recording,) = listening(asked.run)
     names = ask(recording, {"do": "complete", "text": "optimizer.param_g"}, seconds=5)["names"]
     assert names == ["optimizer.param_groups"]
     assert "train_loader" in ask(recording, {"do": "complete", "text": "train_"}, seconds=5)["names"]
@@ -311,9 +311,9 @@ def test_a_session_runs_line_by_line(asked: AskedRun) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
 def test_another_user_is_refused_by_the_file_and_by_the_process(asked: AskedRun, tmp_path: Path) -> None:
-    socket = asked.path / "rank-0" / "door"
+    socket = asked.path / "rank-0" / "control"
     assert socket.stat().st_mode & 0o777 == 0o600
-    code = "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/proc/self/fd/{}/door'); print(s.recv(9999).decode())"
+    code = "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/proc/self/fd/{}/control'); print(s.recv(9999).decode())"
 
     def as_another() -> subprocess.CompletedProcess[str]:
         folder = os.open(socket.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -336,20 +336,20 @@ def test_another_user_is_refused_by_the_file_and_by_the_process(asked: AskedRun,
             path.chmod(mode)
 
 
-def test_a_worker_of_the_loader_has_no_door(asked: AskedRun) -> None:
+def test_a_worker_of_the_loader_has_no_control_socket(asked: AskedRun) -> None:
     worker = asked.value('[p.pid for p in __import__("multiprocessing").active_children()][0]')
-    inodes = {line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith("rank-0/door")}
+    inodes = {line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith("rank-0/control")}
     held = {str(fd.readlink()) for fd in Path(f"/proc/{worker}/fd").iterdir()}
     assert inodes
     assert not held & {f"socket:[{one}]" for one in inodes}
 
 
 def test_zz_after_the_process_is_killed_the_socket_that_stays_is_harmless(asked: AskedRun) -> None:
-    (recording,) = doors(asked.run)
+    (recording,) = listening(asked.run)
     os.kill(recording.info()["pid"], 9)
-    wait_until(lambda: not doors(asked.run))
-    assert (recording.path / "door").is_socket()
-    with pytest.raises(DoorClosed, match="is gone"):
+    wait_until(lambda: not listening(asked.run))
+    assert (recording.path / "control").is_socket()
+    with pytest.raises(ControlUnreachable, match="is gone"):
         ask(recording, {"do": "where"}, seconds=2)
     done = asked.type("eval", "1")
     assert done.returncode == 2 and "is gone" in done.stderr

@@ -13,7 +13,7 @@ import torch
 import holdfast
 from holdfast.checkpoints.read import verify_checkpoint
 from holdfast.probe.changing import change
-from holdfast.probe.door import ask, doors
+from holdfast.probe.control_client import ask, listening
 from holdfast.signals.run_folder import RunFolder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
@@ -51,7 +51,7 @@ def train(folder: Path, asks: Callable[[RunFolder], None], *, fused: bool, scale
 
 
 def value(run: RunFolder, code: str) -> Any:
-    answer = ask(doors(run)[0], {"do": "eval", "code": code, "seconds": 20}, seconds=60)
+    answer = ask(listening(run)[0], {"do": "eval", "code": code, "seconds": 20}, seconds=60)
     assert answer["ok"], answer
     return answer["value"]
 
