@@ -22,6 +22,7 @@ from holdfast.data.columns import BYTES, Array, Chunk, Column, Part, TableSet
 from holdfast.data.problem import Fault
 from holdfast.data.samples import ClassKey, Entry, Label, Thing
 from holdfast.errors import UsageError
+from holdfast.units import count
 
 # Boxes of detection samples, as torchvision has them: (image, {"boxes": left, top, right, bottom, "labels": …}).
 
@@ -61,8 +62,7 @@ class BoxJudge:
 
     def notes(self) -> list[str]:
         """How many samples have boxes that were not judged, and why the first of them were not."""
-        samples = "1 sample" if self._odd == 1 else f"{self._odd:,} samples"
-        return [f"the boxes of {samples} were not judged; first {self._first}"] if self._odd else []
+        return [f"the boxes of {count(self._odd, 'sample')} were not judged; first {self._first}"] if self._odd else []
 
 
 def things_of(target: dict[str, Any]) -> list[Thing]:
@@ -74,7 +74,7 @@ def things_of(target: dict[str, Any]) -> list[Thing]:
     except _NOT_READ:
         raise OddTarget("its labels are not one for each box") from None
     if len(kinds) != len(boxes):
-        raise OddTarget(f"it has {_many(len(kinds), 'label', 'labels')} for {_many(len(boxes), 'box', 'boxes')}")
+        raise OddTarget(f"it has {count(len(kinds), 'label', 'labels')} for {count(len(boxes), 'box', 'boxes')}")
     pairs = zip(kinds, boxes.tolist(), strict=True)
     return [Thing(_class(kind), (left, top, right, bottom)) for kind, (left, top, right, bottom) in pairs]
 
@@ -98,7 +98,7 @@ def _four_each(boxes: Array) -> Array:
     if boxes.ndim == 2 and boxes.shape[1] == 4:
         return boxes
     if boxes.ndim == 2:
-        raise OddTarget(f"its boxes have {_many(boxes.shape[1], 'number', 'numbers')} each, not four")
+        raise OddTarget(f"its boxes have {count(boxes.shape[1], 'number', 'numbers')} each, not four")
     raise OddTarget(f"its boxes have the shape {boxes.shape}, not (boxes, 4)")
 
 
@@ -107,10 +107,6 @@ def _class(kind: Any) -> ClassKey:
     if isinstance(kind, (int, float)) and kind == kind and abs(kind) != float("inf"):
         return int(kind)
     return str(kind)[:_LONGEST_NAME]
-
-
-def _many(count: int, one: str, more: str) -> str:
-    return f"{count:,} {one if count == 1 else more}"
 
 
 # What a sample of a torch data set holds, as columns, and many such samples joined to chunks of a bounded size.
@@ -234,9 +230,10 @@ def read(path: str) -> TableSet:
 
 def as_columns(made: Any) -> TableSet:
     """Data sets as columns; each is gone through anew whenever they are read."""
-    data = TableSet("dataset", Path.cwd(), None, [])
+    data = TableSet("dataset", Path.cwd(), [])
     for split, loaded in by_split(made):
-        one = _inside(loaded)
+        is_loader = hasattr(loaded, "dataset") and hasattr(loaded, "collate_fn") and not hasattr(loaded, "__getitem__")
+        one = loaded.dataset if is_loader else loaded
         if not hasattr(one, "__getitem__") and not hasattr(one, "__iter__"):
             raise UsageError(f"{split} is no data set but {type(one).__name__}", fix="the factory must return a data set")
         rows = len(one) if hasattr(one, "__len__") else None
@@ -251,12 +248,6 @@ def by_split(made: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(made, (tuple, list)):
         return iter(zip(("train", "val", "test"), made, strict=False))
     return iter([("all", made)])
-
-
-def _inside(made: Any) -> Any:
-    """The data set of a loader."""
-    is_loader = hasattr(made, "dataset") and hasattr(made, "collate_fn") and not hasattr(made, "__getitem__")
-    return made.dataset if is_loader else made
 
 
 def _chunks(split: str, data: Any, faults: list[Fault], notes: list[str]) -> Iterator[Chunk]:
