@@ -144,7 +144,9 @@ class ColumnSummary:
         if len(values):
             values = values.astype(values.dtype.newbyteorder("="), copy=False)
             self._widen(values.dtype)
-            self._add_distinct(values)
+            if self.distinct is not None:
+                self.distinct.update(map(_shortened, value_counts(values, MOST_DISTINCT + 1)))
+                self.distinct = self.distinct if len(self.distinct) <= MOST_DISTINCT else None
             if values.dtype.kind in _NUMBERS:
                 before, low, high = len(self.bad_rows), self.values.low, self.values.high
                 self._add_numbers(column, values, split)
@@ -164,13 +166,6 @@ class ColumnSummary:
             whole = _wider(self.whole, dtype) if self.whole is not None else dtype
             if whole != self.whole:
                 self.whole, self.at_limits = whole, 0  # the limits of a narrower type are none of this one
-
-    def _add_distinct(self, values: Array) -> None:
-        if self.distinct is None:
-            return
-        self.distinct.update(map(_shortened, value_counts(values, MOST_DISTINCT + 1)))
-        if len(self.distinct) > MOST_DISTINCT:
-            self.distinct = None
 
     def _add_numbers(self, column: Column, values: Array, split: str) -> None:
         if values.dtype.kind == "f":

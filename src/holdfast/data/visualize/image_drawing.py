@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,33 +127,27 @@ _COVER = 0.4  # of a pixel's colour that is the mask's
 _IGNORED, _GREY = 255, (128, 128, 128)
 
 
-def read_masks(root: Path, files: Sequence[str]) -> tuple[Numbers | None, str, list[str]]:
-    """The numbers of that folder of masks which tells most objects apart, its name, and what could not be read."""
+def read_masks(root: Path, files: Sequence[str]) -> tuple[Numbers | None, str]:
+    """The numbers of that folder of masks which tells most objects apart, and its name. What cannot be read is left out."""
     folders: dict[str, list[str]] = {}
     for file in files:
         folders.setdefault(folder_of_masks(file), []).append(file)
-    wrong: list[str] = []
-    maps = {folder: made for folder, some in folders.items() if (made := _one_folder(root, some, wrong)) is not None}
-    if not maps:
-        return None, "", wrong
-    best = max(maps, key=lambda folder: len(np.unique(maps[folder])))
-    return maps[best], best, wrong
+    maps = {folder: made for folder, some in folders.items() if (made := _one_folder(root, some)) is not None}
+    best = max(maps, key=lambda folder: len(np.unique(maps[folder])), default="")
+    return maps.get(best), best
 
 
-def _one_folder(root: Path, files: Sequence[str], wrong: list[str]) -> Numbers | None:
+def _one_folder(root: Path, files: Sequence[str]) -> Numbers | None:
     """One file: its own numbers. Several: each is an object, the later over the earlier."""
     made: Numbers | None = None
     for place, file in enumerate(files, 1):
-        try:
+        with contextlib.suppress(Exception):  # decoders raise anything on damaged files
             values = _flat(read_mask(root / file))
-        except Exception as error:  # noqa: BLE001 - decoders raise anything on damaged files
-            wrong.append(f"{file}: {error}"[:200])
-            continue
-        if len(files) == 1:
-            return values
-        made = np.zeros_like(values) if made is None else made
-        if made.shape == values.shape:
-            made[values > 0] = place
+            if len(files) == 1:
+                return values
+            made = np.zeros_like(values) if made is None else made
+            if made.shape == values.shape:
+                made[values > 0] = place
     return made
 
 
@@ -223,7 +218,7 @@ class ImageDrawing:
         except Exception as error:  # noqa: BLE001 - decoders raise anything on damaged files
             return words_instead("cannot be decoded", str(error) or type(error).__name__, room)
         label = self._data.label_of(entry)
-        numbers, folder, _ = read_masks(self._data.root, entry.masks) if entry.masks else (None, "", [])
+        numbers, folder = read_masks(self._data.root, entry.masks)
         bad = {fault.line for fault in faults if fault.code in _OF_BOXES}
         ways = _ways(picture, label, numbers)
         if len(ways) == 1:

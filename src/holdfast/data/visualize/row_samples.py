@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from holdfast.data.columns import Chunk, Column, TableSet, by_split, label_column, taken
 from holdfast.data.formats.detect import Settings
-from holdfast.data.formats.torch_dataset import OddTarget, as_columns, made_by, named_values, things_of
+from holdfast.data.formats.torch_dataset import OddTarget, as_columns, made_by, named_values, target_of, things_of
 from holdfast.data.formats.torch_dataset import by_split as splits_of
 from holdfast.data.problem import Problem, Report
 from holdfast.data.samples import Thing
@@ -353,8 +353,8 @@ def _same_chances(seed: int) -> None:
 
 def _things(sample: Any) -> list[Thing] | None:
     """Boxes of a detection sample, as torchvision has them; None for any other, and for boxes of another kind."""
-    target = sample[1] if isinstance(sample, (tuple, list)) and len(sample) == 2 else None
-    if not isinstance(target, dict) or "boxes" not in target:
+    target = target_of(sample)
+    if target is None:
         return None
     try:
         return [one._replace(line=place) for place, one in enumerate(things_of(target))]
