@@ -87,8 +87,10 @@ def _fractions(label: Label, width: int, height: int) -> tuple[float, ...]:
 
 def _image(how: Examination, file: str, faults: list[Fault]) -> tuple[Facts, Header]:
     """Header and pixels of an image."""
+    path = file if file[0] == "/" else f"{how.root}/{file}"  # making a Path of it takes as long as reading a label
     try:
-        content, header = _content(path_in(how.root, file), quick=how.quick and not how.pixels)
+        ends = _ends(path) if how.quick and not how.pixels else None
+        content, header = ends or ((whole := read_bytes(path, limit=_LARGEST_FILE)), read_header(whole))
     except (OSError, ValueError) as error:
         faults.append(Fault("image-unreadable", file, 0, str(error)[:200]))
         return Facts(), Header("")
@@ -105,20 +107,6 @@ def _image(how: Examination, file: str, faults: list[Fault]) -> tuple[Facts, Hea
     faults += odd_size(file, facts.width, facts.height)
     faults += [Fault("image-blank", file, 0, facts.blank)] if facts.blank else []
     return facts, header
-
-
-def path_in(root: Path, file: str) -> str:
-    """Where a file lies, as a word: making a Path of it takes as long as reading a label."""
-    return file if file[0] == "/" else f"{root}/{file}"
-
-
-def _content(path: str, *, quick: bool) -> tuple[bytes, Header]:
-    """All bytes of a file and its header; with `quick` only the beginning and the end of a JPEG, where these say all."""
-    ends = _ends(path) if quick else None
-    if ends is not None:
-        return ends
-    content = read_bytes(path, limit=_LARGEST_FILE)
-    return content, read_header(content)
 
 
 def _ends(path: str) -> tuple[bytes, Header] | None:

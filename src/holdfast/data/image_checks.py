@@ -188,15 +188,14 @@ class Gathering:
         files = [entry.image for entry in self._entries]
         yield from channel_problems(files, self._channels)
         yield from blur_problems(files, self._sharpness)
-        yield from self._class_problems()
+        if self._data.format != "masks":
+            yield from self._class_problems()
         yield from self._split_problems()
         for folder, masks in sorted(self._masks.items()):
             yield from folder_problems(masks, folder, len(self._data.classes))
         yield from self._duplicates(files)
 
     def _class_problems(self) -> Iterator[Problem]:
-        if self._data.format == "masks":
-            return
         names = self._data.classes if self._data.classes_are_known else {}
         total: Counter[ClassKey] = sum(self.classes.values(), Counter())
         where = self._data.described_by or "."

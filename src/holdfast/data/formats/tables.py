@@ -206,7 +206,8 @@ def _flat(values: Any) -> Any:
         return values.fill_null("").to_numpy(zero_copy_only=False)
     if pa.types.is_dictionary(kind):
         return _from_dictionary(values)
-    return np.array([_shortened(str(value.as_py())) for value in values], dtype=object)
+    words = (str(value.as_py()) for value in values)
+    return np.array([word if len(word) <= _LONG else f"{word[:_LONG]} {_digest(word)}" for word in words], dtype=object)
 
 
 def _from_dictionary(values: Any) -> Any:
@@ -224,5 +225,5 @@ def _from_dictionary(values: Any) -> Any:
     return different[places]
 
 
-def _shortened(word: str) -> str:
-    return word if len(word) <= _LONG else f"{word[:_LONG]} {hashlib.blake2b(word.encode('utf-8', 'surrogatepass')).hexdigest()}"
+def _digest(word: str) -> str:
+    return hashlib.blake2b(word.encode("utf-8", "surrogatepass")).hexdigest()

@@ -26,7 +26,7 @@ from holdfast.data.visualize.pictures import (
     width_of,
 )
 from holdfast.data.visualize.sample import Size
-from holdfast.units import count, number
+from holdfast.units import count
 
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
@@ -88,6 +88,11 @@ Box = tuple[float, float, float, float]
 _TITLE, _SMALL, _LARGE = 11, 10, 12
 _UP, _DOWN, _NOT = "#2b6cb0", "#dd6b20", "#ff00ff"
 _FEW = 24  # values that are drawn as dots on stalks
+
+
+def number(value: float) -> str:
+    """A number as it stands in its row: whole ones in full, since they may be ids."""
+    return f"{value:.0f}" if float(value).is_integer() and abs(value) < 1e10 else f"{value:.4g}"
 
 
 def title(draw: ImageDraw.ImageDraw, box: Box, name: str, values: Array, *, ranged: bool, bad: bool) -> Box:

@@ -25,11 +25,10 @@ from holdfast.data.problem import Problem, Report
 from holdfast.data.samples import Thing
 from holdfast.data.scan import Progress
 from holdfast.data.stats.figures import Distribution
-from holdfast.data.visualize.charts import Values, as_planes, draw_row, picture_of, put_together, row_at
+from holdfast.data.visualize.charts import Values, as_planes, draw_row, number, picture_of, put_together, row_at
 from holdfast.data.visualize.image_drawing import draw_things
 from holdfast.data.visualize.pictures import colour_of, fitting, scaled, words_instead
 from holdfast.data.visualize.sample import Group, Mark, Sample, Size, Suspects, Wish, chosen, kind_words
-from holdfast.units import number
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -74,7 +73,11 @@ class RowSamples:
         self._look(progress)
         suspects = self.others()
         for problem in filter(self.wish.wants, self.report.problems):
-            units = [unit for unit in self._units(problem) if self._has_class(unit)]
+            units = [
+                unit
+                for unit in self._units(problem)
+                if self.wish.wants_class(tuple(self._class_of[row] for row in unit if row in self._class_of))
+            ]
             suspects += [Suspects(problem.code, problem.severity, list(units))] if units else []
         codes = [problem.code for problem in self.report.problems]
         suspects.sort(key=lambda one: codes.index(one.code))
@@ -177,9 +180,6 @@ class RowSamples:
                 parts[self.data.parts[part].file] = part
         shown = problem.numbers.get("shown", ())
         return [tuple(Row(parts[file], place) for file, place in unit) for unit in shown if all(one[0] in parts for one in unit)]
-
-    def _has_class(self, unit: tuple[Row, ...]) -> bool:
-        return self.wish.wants_class(tuple(self._class_of[row] for row in unit if row in self._class_of))
 
     def _fetch(self, rows: set[Row]) -> None:
         """The values of rows; of a part no more is read than holds them."""
