@@ -6,8 +6,10 @@ and reported, not read.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
+import itertools
 import os
 import posixpath
 import re
@@ -135,20 +137,17 @@ def listed(root: Path, also: Iterable[Path] = ()) -> Listing:
         found = root.stat()
         listing.files[root.name] = Stamp(found.st_size, found.st_mtime_ns)
         return listing
-    found_files: list[tuple[str, Stamp]] = []
+    others = [folder for folder in listing.allowed if folder.is_dir() and not _is_within(folder, root)]
     seen: set[tuple[int, int]] = set()
-    _walk(str(root), "", listing, found_files, seen, 0)
-    for folder in listing.allowed:
-        if folder.is_dir() and not _is_within(folder, root):
-            _walk(str(folder), f"{folder.as_posix()}/", listing, found_files, seen, 0)
-    listing.files = dict(sorted(found_files))
+    walks = [_walk(str(root), "", listing, seen), *(_walk(str(one), f"{one.as_posix()}/", listing, seen) for one in others)]
+    listing.files = dict(sorted(itertools.islice(itertools.chain(*walks), _MOST_FILES + 1)))
+    if len(listing.files) > _MOST_FILES:
+        raise UsageError(f"{root} holds more than {_MOST_FILES:,} files", fix="validate one part of it at a time")
     return listing
 
 
-def _walk(
-    folder: str, start: str, listing: Listing, files: list[tuple[str, Stamp]], seen: set[tuple[int, int]], depth: int
-) -> None:
-    """Add the files of a folder; a folder that was met before (a link in a circle) is left out."""
+def _walk(folder: str, start: str, listing: Listing, seen: set[tuple[int, int]], depth: int = 0) -> Iterator[tuple[str, Stamp]]:
+    """The files of a folder; one that was met before (a link in a circle) is left out, and so are links that lead out."""
     try:
         own = Path(folder).stat()
         if (own.st_dev, own.st_ino) in seen or depth > _DEEPEST:
@@ -163,32 +162,15 @@ def _walk(
     for entry in entries:
         if entry.name[0] == "." or entry.name == "__MACOSX":
             continue
-        try:
-            if entry.is_file(follow_symlinks=False):
-                found = entry.stat(follow_symlinks=False)
-                files.append((start + entry.name, Stamp(found.st_size, found.st_mtime_ns)))
-            else:
-                _add(entry, start, listing, files, seen, depth)
-        except OSError:
-            continue
-    if len(files) > _MOST_FILES:
-        raise UsageError(f"{listing.root} holds more than {_MOST_FILES:,} files", fix="validate one part of it at a time")
-
-
-def _add(
-    entry: os.DirEntry[str], start: str, listing: Listing, files: list[tuple[str, Stamp]], seen: set[tuple[int, int]], depth: int
-) -> None:
-    """A folder, or a link to something."""
-    name = start + entry.name
-    target = Path(entry.path).resolve() if entry.is_symlink() else None
-    if target and not any(_is_within(target, folder) for folder in (listing.root, *listing.allowed)):
-        listing.outside.append(name)
-        return
-    if entry.is_dir():
-        _walk(entry.path, name + "/", listing, files, seen, depth + 1)
-    elif entry.is_file():
-        found = entry.stat()
-        files.append((name, Stamp(found.st_size, found.st_mtime_ns)))
+        with contextlib.suppress(OSError):
+            target = Path(entry.path).resolve() if entry.is_symlink() else None
+            if target and not any(_is_within(target, inside) for inside in (listing.root, *listing.allowed)):
+                listing.outside.append(start + entry.name)
+            elif entry.is_dir():
+                yield from _walk(entry.path, f"{start}{entry.name}/", listing, seen, depth + 1)
+            elif entry.is_file():
+                found = entry.stat()
+                yield start + entry.name, Stamp(found.st_size, found.st_mtime_ns)
 
 
 def _is_within(path: Path, folder: Path) -> bool:
