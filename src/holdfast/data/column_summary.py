@@ -145,8 +145,9 @@ class ColumnSummary:
             values = values.astype(values.dtype.newbyteorder("="), copy=False)
             self._widen(values.dtype)
             if self.distinct is not None:
-                self.distinct.update(map(_shortened, value_counts(values, MOST_DISTINCT + 1)))
-                self.distinct = self.distinct if len(self.distinct) <= MOST_DISTINCT else None
+                found = value_counts(values, MOST_DISTINCT + 1)
+                self.distinct = self.distinct | set(map(_shortened, found)) if len(found) <= MOST_DISTINCT else None
+                self.distinct = self.distinct if self.distinct and len(self.distinct) <= MOST_DISTINCT else None
             if values.dtype.kind in _NUMBERS:
                 before, low, high = len(self.bad_rows), self.values.low, self.values.high
                 self._add_numbers(column, values, split)
