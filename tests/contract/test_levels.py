@@ -33,6 +33,7 @@ LEVELS = {
     "data": 1,
     "environment": 1,
     "errors": 0,
+    "units": 0,
     "version": 0,
     "memory_errors": 0,  # which errors are memory that ran out: asked by the loop, by `plan` and by the diagnosis
 }

@@ -102,7 +102,7 @@ def test_a_worker_that_hangs_is_told_within_the_time_with_its_line() -> None:
     found = measured("hangs", seconds=20)
     assert found.failed is not None and "no batch within 8 s" in found.failed
     assert f"slow_loaders.py:{line}, in get" in found.failed
-    assert not any("slow_loaders:hangs" in words for words in commands_of_children()), "it left processes behind"
+    assert not any("spawn_main" in words for words in commands_of_children()), "it left processes behind"
 
 
 @pytest.mark.slow

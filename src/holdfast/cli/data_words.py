@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from holdfast.data.problem import Problem
-    from holdfast.data.report import Report
+    from holdfast.data.validate import Report
 
 _STYLES = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
 _INDENT = " " * 10

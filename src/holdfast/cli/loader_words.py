@@ -9,8 +9,7 @@ from holdfast.cli.checkpoints.telling import folded, page
 from holdfast.cli.show import DASH, duration, number, size
 from holdfast.data.loading.benchmark import LATE
 from holdfast.data.loading.measurer import OUTGREW
-from holdfast.data.loading.phases import PHASES
-from holdfast.data.loading.setting import by_setting
+from holdfast.data.loading.setting import PHASES, by_setting
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -44,9 +44,10 @@ def stats(
     from holdfast.cli.data_progress import Bar
     from holdfast.cli.stats_show import show
     from holdfast.data.cache import cache_folder
-    from holdfast.data.stats.take import StatsSettings, take_statistics
+    from holdfast.data.formats.detect import Settings
+    from holdfast.data.stats.take import take_statistics
 
-    settings = StatsSettings(
+    settings = Settings(
         format=format, jobs=jobs, pixels=pixels, label=label, tree=tree, tokenizer=tokenizer,
         classes=frozenset(classes or ()), also=tuple(also or ()), cache=None if no_cache else cache_folder(),
     )  # fmt: skip
@@ -64,7 +65,7 @@ def stats(
     else:
         show(found)
     if html is not None:
-        from holdfast.data.stats.page import page
+        from holdfast.data.stats.take import page
 
         _write(html, page(found))
     if found.unreadable_count:

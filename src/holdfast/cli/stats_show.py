@@ -14,13 +14,13 @@ from holdfast.cli.checkpoints.telling import folded, page, shortened
 from holdfast.cli.show import duration
 from holdfast.cli.stats_maps import heat_map, pairs
 from holdfast.data.stats.figures import Bars, Figure, Grid, Histogram
-from holdfast.data.stats.page import number
 from holdfast.probe.words import plain
+from holdfast.units import number
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from holdfast.data.stats.report import Statistics
+    from holdfast.data.stats.figures import Statistics
 
 _ROWS = 12  # names of a list of bars
 _LINES = 40  # histograms one under the other

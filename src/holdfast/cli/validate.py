@@ -15,8 +15,7 @@ from holdfast.cli.options import AsJson
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
-    from holdfast.data.report import Report
-    from holdfast.data.validate import Settings
+    from holdfast.data.validate import Report, Settings
 
 
 def register(app: typer.Typer) -> None:
@@ -131,7 +130,7 @@ def _write(
     from holdfast.data.cleaned import write_cleaned, write_quarantine
 
     if html is not None:
-        from holdfast.data.report import page
+        from holdfast.data.validate import page
 
         _told(html, "the report", page(report))
     if quarantine is not None:

@@ -6,6 +6,7 @@ where that cannot be written or read, validation goes on without it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_VERSION = 3  # raise it whenever facts or problems change their meaning
+_VERSION = 4  # raise it whenever facts or problems change their meaning
 _KEPT = 200  # cache files; the oldest go first
 
 
@@ -75,11 +76,6 @@ class Cache:
         except (sqlite3.Error, OSError):
             self.close()
 
-    @property
-    def remembers(self) -> bool:
-        """Whether anything that is put in is kept."""
-        return self._database is not None
-
     def __enter__(self) -> Cache:
         return self
 
@@ -104,16 +100,15 @@ class Cache:
 
     def keep_facts(self, rows: Iterable[tuple[str, str, Any]]) -> None:
         """Remember samples: name, stamp, and what JSON can hold."""
-        made = [(name, stamp, json.dumps(content, separators=(",", ":"))) for name, stamp, content in rows]
-        self._write("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", made)
+        if self._database is not None:
+            made = [(name, stamp, json.dumps(content, separators=(",", ":"))) for name, stamp, content in rows]
+            self._write("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", made)
 
     def report(self, stamp: str) -> Any:
         """The report of files that have this fingerprint; None where there is none."""
         for (content,) in self._ask("SELECT content FROM reports WHERE name = 'last' AND stamp = ?", stamp):
-            try:
+            with contextlib.suppress(ValueError):
                 return json.loads(content)
-            except ValueError:
-                return None
         return None
 
     def keep_report(self, stamp: str, content: Any) -> None:
@@ -121,12 +116,9 @@ class Cache:
         self._write("INSERT OR REPLACE INTO reports VALUES ('last', ?, ?)", [(stamp, json.dumps(content))])
 
     def _ask(self, question: str, *values: str) -> list[Any]:
-        if self._database is None:
-            return []
-        try:
-            return self._database.execute(question, values).fetchall()
-        except sqlite3.Error:
-            return []
+        with contextlib.suppress(sqlite3.Error):
+            return self._database.execute(question, values).fetchall() if self._database is not None else []
+        return []
 
     def _write(self, statement: str, rows: Sequence[tuple[str, ...]]) -> None:
         if self._database is None or not rows:
@@ -141,6 +133,5 @@ class Cache:
 
 def _make_room(folder: Path) -> None:
     """Remove the caches that were not used for longest."""
-    files = sorted(folder.glob("*.sqlite"), key=lambda path: path.stat().st_mtime)
-    for path in files[: max(0, len(files) - _KEPT)]:
+    for path in sorted(folder.glob("*.sqlite"), key=lambda path: path.stat().st_mtime)[:-_KEPT]:
         path.unlink(missing_ok=True)

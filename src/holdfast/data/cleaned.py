@@ -31,9 +31,7 @@ def leaves_out(problem: Problem) -> bool:
 
 def image_set(path: str, settings: Settings, format: str) -> ImageSet | None:
     """The set that a report is about, opened once more; None where it does not hold images."""
-    if format == "dataset":
-        return None
-    data = open_data(path, dataclasses.replace(settings, format=format))
+    data = open_data(path, dataclasses.replace(settings, format=format)) if format != "dataset" else None
     return data if isinstance(data, ImageSet) else None
 
 
@@ -108,13 +106,12 @@ def write_cleaned(report: Report, path: str, settings: Settings, into: Path | No
 def _lists(data: ImageSet, kept: list[Entry], folder: Path, *, beside: bool) -> Iterator[str]:
     """One list per split, and for YOLO a data.yaml that names them."""
     names = {}
-    inner = folder / "ImageSets" / "Main" if data.format == "voc" and (folder / "ImageSets" / "Main").is_dir() else folder
+    main = folder / "ImageSets" / "Main"
+    by_name = data.format == "voc" and main.is_dir()
+    inner = main if by_name else folder
     for split in data.splits:
         images = [entry.image for entry in kept if entry.split == split]
-        if data.format == "voc" and inner is not folder:
-            lines = [stem(image) for image in images]
-        else:
-            lines = [f"./{image}" if beside else (data.root / image).as_posix() for image in images]
+        lines = [stem(one) if by_name else f"./{one}" if beside else (data.root / one).as_posix() for one in images]
         names[split] = f"{split}.cleaned.txt"
         _write(inner / names[split], (f"{line}\n" for line in lines))
         yield f"wrote {inner / names[split]}: {len(lines):,} samples"

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.data.checks.classes import Spread
 from holdfast.data.columns import Array, Chunk, Column
+from holdfast.data.stats.figures import Distribution, Spread
 
 # A 64-bit number for each row of a chunk: equal rows have equal numbers, and others practically never do.
 
@@ -93,7 +93,6 @@ def words_of(values: Array) -> list[str | bytes]:
 
 SENTINELS = (-99.0, 999.0, -999.0, 9999.0, -9999.0, 99999.0, -99999.0, 999999.0, -999999.0, 1e20, -1e20, 1e30, -1e30)
 MOST_DISTINCT = 4096
-_SAMPLE = 8192
 _END = 0.02
 _SPARSE = 0.2  # of the values: where fewer differ from the most frequent one, they alone say how sure its statistics are
 _PLACES = 10_000  # rows with something wrong that are remembered
@@ -113,18 +112,14 @@ class ColumnSummary:
         self.dtype = dtype
         self.whole: np.dtype[Any] | None = None
         self.rows = self.count = self.nan = self.inf = self.beyond_float32 = self.at_limits = 0
-        self.low, self.high = math.inf, -math.inf
+        self.values = Distribution()  # the finite ones
         self.low_place: tuple[str, int] | None = None  # file and row, where a row has one value
         self.high_place: tuple[str, int] | None = None
-        self.mean, self._squares, self._finite = 0.0, 0.0, 0
         self.bad_rows: list[int] = []
         self.bad_places: list[tuple[str, int]] = []  # of the same rows: the file, and their number in it
         self.sentinels: dict[float, int] = {}
         self.low_without, self.high_without = math.inf, -math.inf  # the range without values that may be sentinels
-        self.sample: npt.NDArray[np.float64] = np.empty(0)
-        self._sampled = 0
         self.distinct: set[Any] | None = set()
-        self._chance = np.random.default_rng(0)
 
     @property
     def is_number(self) -> bool:
@@ -132,14 +127,10 @@ class ColumnSummary:
         return self.dtype.kind in _NUMBERS
 
     @property
-    def spread(self) -> Spread:
-        """Mean and deviation of the finite values."""
-        return Spread(self._finite, self.mean, math.sqrt(max(self._squares, 0.0) / max(self._finite, 1)))
-
-    @property
     def usual_spread(self) -> Spread:
         """The same without what a few odd values do to it: sentinels left out, the ends cut to where 96 % of a sample lie."""
-        some = self.sample[(self.sample >= self.low_without) & (self.sample <= self.high_without)]
+        some = self.values.sample()
+        some = some[(some >= self.low_without) & (some <= self.high_without)]
         if not len(some):
             return Spread(0, 0.0, 0.0)
         telling = int(np.count_nonzero(some != np.median(some)))
@@ -147,23 +138,26 @@ class ColumnSummary:
         some = np.clip(some, *np.quantile(some, (_END, 1 - _END)))
         return Spread(number, float(some.mean()), float(some.std()))
 
-    def add(self, column: Column, file: str = "", numbers: npt.NDArray[np.int64] | None = None) -> None:
+    def add(self, column: Column, file: str = "", numbers: npt.NDArray[np.int64] | None = None, split: str = "all") -> None:
         """The next rows; `numbers` are those that they have in their file, by which bad ones are found again."""
         values = column.values.ravel() if column.values.ndim > 1 else column.values
         if len(values):
             values = values.astype(values.dtype.newbyteorder("="), copy=False)
             self._widen(values.dtype)
-            self._add_distinct(values)
+            if self.distinct is not None:
+                found = value_counts(values, MOST_DISTINCT + 1)
+                self.distinct = self.distinct | set(map(_shortened, found)) if len(found) <= MOST_DISTINCT else None
+                self.distinct = self.distinct if self.distinct and len(self.distinct) <= MOST_DISTINCT else None
             if values.dtype.kind in _NUMBERS:
-                before, low, high = len(self.bad_rows), self.low, self.high
-                self._add_numbers(column, values)
+                before, low, high = len(self.bad_rows), self.values.low, self.values.high
+                self._add_numbers(column, values, split)
                 if numbers is not None:
                     self.bad_places += [(file, int(numbers[row - self.rows])) for row in self.bad_rows[before:]]
                     if column.counts is None and column.values.ndim == 1:
-                        if self.low < low:
-                            self.low_place = file, int(numbers[np.flatnonzero(values == self.low)[0]])
-                        if self.high > high:
-                            self.high_place = file, int(numbers[np.flatnonzero(values == self.high)[0]])
+                        if self.values.low < low:
+                            self.low_place = file, int(numbers[np.flatnonzero(values == self.values.low)[0]])
+                        if self.values.high > high:
+                            self.high_place = file, int(numbers[np.flatnonzero(values == self.values.high)[0]])
         self.rows += column.rows
         self.count += len(values)
 
@@ -174,14 +168,7 @@ class ColumnSummary:
             if whole != self.whole:
                 self.whole, self.at_limits = whole, 0  # the limits of a narrower type are none of this one
 
-    def _add_distinct(self, values: Array) -> None:
-        if self.distinct is None:
-            return
-        self.distinct.update(map(_shortened, value_counts(values, MOST_DISTINCT + 1)))
-        if len(self.distinct) > MOST_DISTINCT:
-            self.distinct = None
-
-    def _add_numbers(self, column: Column, values: Array) -> None:
+    def _add_numbers(self, column: Column, values: Array, split: str) -> None:
         if values.dtype.kind == "f":
             good = np.isfinite(values)
             if not good.all():
@@ -193,23 +180,10 @@ class ColumnSummary:
         if not len(values):
             return
         numbers = values.astype(np.float64)
-        self.low, self.high = min(self.low, float(numbers.min())), max(self.high, float(numbers.max()))
+        self.values.add(split, numbers)
         if values.dtype == np.float64:
             self.beyond_float32 += int((np.abs(numbers) > _FLOAT32).sum())
-        self._add_moments(numbers)
         self._add_sentinels(numbers)
-        self._add_to_sample(numbers)
-
-    def _add_to_sample(self, numbers: npt.NDArray[np.float64]) -> None:
-        """Each value has the same chance to be in the sample, in whatever chunk it comes: rows may be sorted."""
-        before, self._sampled = self._sampled, self._sampled + len(numbers)
-        if self._sampled <= _SAMPLE:
-            self.sample = np.concatenate([self.sample, numbers])
-            return
-        new = int(self._chance.binomial(_SAMPLE, len(numbers) / self._sampled))
-        new = min(max(new, _SAMPLE - before), len(numbers), _SAMPLE)
-        old = self._chance.choice(self.sample, min(_SAMPLE - new, len(self.sample)), replace=False)
-        self.sample = np.concatenate([old, self._chance.choice(numbers, new, replace=False)])
 
     def _add_bad(self, column: Column, good: npt.NDArray[np.bool_], values: Array) -> None:
         nan = int(np.isnan(values).sum())
@@ -223,19 +197,6 @@ class ColumnSummary:
         elif column.values.ndim > 1:
             places = places // (column.values.size // max(len(column.values), 1))
         self.bad_rows += (self.rows + np.unique(places)[: _PLACES - len(self.bad_rows)]).tolist()
-
-    def _add_moments(self, numbers: npt.NDArray[np.float64]) -> None:
-        """Join the moments of these numbers to those before (Chan); huge values are left out, as their squares are infinite."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = float(numbers.mean())
-            squares = float(((numbers - mean) ** 2).sum())
-        if not math.isfinite(squares):
-            return
-        total = self._finite + len(numbers)
-        apart = mean - self.mean
-        self._squares += squares + apart * apart * self._finite * len(numbers) / total
-        self.mean += apart * len(numbers) / total
-        self._finite = total
 
     def _add_sentinels(self, numbers: npt.NDArray[np.float64]) -> None:
         suspects = np.isin(numbers, SENTINELS)

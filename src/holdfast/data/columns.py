@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.data.listing import Listing, word_of_split
+from holdfast.data.listing import word_of_split
 from holdfast.data.problem import Fault
 from holdfast.data.samples import FormatName
 
@@ -38,31 +38,24 @@ class Column(NamedTuple):
 Chunk = dict[str, Column]
 
 
-class Unreadable(ValueError):
-    """A part that cannot be read on; what was read before counts."""
-
-
 @dataclass(slots=True)
 class Part:
     """A piece of a set that is read from beginning to end: a file, or some arrays of the same length."""
 
     split: str
     file: str
-    chunks: Callable[[], Iterator[Chunk]]  # may raise Unreadable
+    chunks: Callable[[], Iterator[Chunk]]  # may raise anything where the file is damaged: what was read before counts
     rows: int | None = None  # where that is known before reading
-    whole: bool = True  # the chunks hold all that the file holds of these rows
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of a row of arrays that are taken apart into columns
 
 
 @dataclass(slots=True)
 class TableSet:
-    """Tables, arrays, trees or a torch data set. `label` is the column with the classes, where one is known."""
+    """Tables, arrays, trees or a torch data set."""
 
     format: FormatName
     root: Path
-    listing: Listing | None
     parts: list[Part]
-    label: str | None = None
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     class_names: dict[str, list[str]] = field(default_factory=dict)  # by column: what its numbers stand for
@@ -84,16 +77,17 @@ class TableSet:
                     first, done = first + rows, done + rows
                     if progress:
                         progress(done, max(total, done))
-            except Unreadable as error:
-                fault = Fault(self.unreadable, part.file, 0, str(error))
+            except Exception as error:  # noqa: BLE001 - readers raise anything on damaged files
+                words = " ".join(str(error).split())[:300] or type(error).__name__
+                fault = Fault(_UNREADABLE.get(self.format, "table-unreadable"), part.file, 0, words)
                 self.faults += [fault] if fault not in self.faults else []
 
-    @property
-    def unreadable(self) -> str:
-        """The code of a part that cannot be read to its end."""
-        return {"array": "array-unreadable", "root": "tree-unreadable", "dataset": "sample-unreadable"}.get(
-            self.format, "table-unreadable"
-        )
+    def class_name(self, column: str, kind: Any) -> str:
+        """What a value of a column of classes stands for."""
+        return str(dict(enumerate(self.class_names.get(column, ()))).get(kind, kind))
+
+
+_UNREADABLE = {"array": "array-unreadable", "root": "tree-unreadable", "dataset": "sample-unreadable"}
 
 
 @contextlib.contextmanager

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast import units
 from holdfast.data.checks.boxes import box_faults
-from holdfast.data.checks.images import from_decoder, is_a_bomb, odd_size, rotated, wrong_extension
-from holdfast.data.checks.labels import presence, stated_size
-from holdfast.data.checks.masks import size_fault
+from holdfast.data.checks.images import from_decoder, is_a_bomb, odd_size, rotated
 from holdfast.data.formats.masks import folder_of_masks
-from holdfast.data.listing import Stamp, read_bytes, read_ends
+from holdfast.data.listing import Stamp, read_bytes, read_ends, suffix
 from holdfast.data.pixels import (
     MOST_PIXELS,
     Header,
     TooLarge,
     channels_of,
+    fits_ending,
     jpeg_from_ends,
     look_at,
     mask_facts,
@@ -57,9 +57,10 @@ def examine(how: Examination, entry: Entry) -> Facts:
     facts, header = _image(how, entry.image, faults)
     label = how.read_label(how.root, entry)
     faults += label.faults
-    if how.has_boxes:
-        found = presence(entry, label)
-        faults += [found] if found else []
+    if how.has_boxes and entry.label is None:
+        faults.append(Fault("label-missing", entry.image, 0, "no label file"))
+    elif how.has_boxes and not label.things and not label.faults:
+        faults.append(Fault("label-empty", entry.own_label or entry.image, 0, "no object"))
     masks = tuple(_masks(how, entry, faults))
     if facts.width and facts.height:
         faults += _against_the_image(how, entry, label, masks, facts, header)
@@ -86,39 +87,26 @@ def _fractions(label: Label, width: int, height: int) -> tuple[float, ...]:
 
 def _image(how: Examination, file: str, faults: list[Fault]) -> tuple[Facts, Header]:
     """Header and pixels of an image."""
+    path = file if file[0] == "/" else f"{how.root}/{file}"  # making a Path of it takes as long as reading a label
     try:
-        content, header = _content(path_in(how.root, file), quick=how.quick and not how.pixels)
+        ends = _ends(path) if how.quick and not how.pixels else None
+        content, header = ends or ((whole := read_bytes(path, limit=_LARGEST_FILE)), read_header(whole))
     except (OSError, ValueError) as error:
         faults.append(Fault("image-unreadable", file, 0, str(error)[:200]))
         return Facts(), Header("")
     if not content:
         faults.append(Fault("image-empty", file, 0, "0 bytes"))
         return Facts(), Header("")
-    wrong = wrong_extension(file, header.kind)
-    faults += [wrong] if wrong else []
+    if not fits_ending(header.kind, suffix(file)):
+        faults.append(Fault("image-extension", file, 0, f"its content is {header.kind.upper()}"))
     if is_a_bomb(header.width, header.height, len(content)):
-        said = f"it claims {header.width} × {header.height} pixels in {len(content):,} bytes; not decoded"
+        said = f"it claims {header.width} × {header.height} pixels in {units.size(len(content))}; not decoded"
         faults.append(Fault("image-unreadable", file, 0, said))
         return Facts(), header
     facts = _pixels(how, file, content, header, faults)
-    odd = odd_size(file, facts.width, facts.height)
-    faults += [odd] if odd else []
+    faults += odd_size(file, facts.width, facts.height)
     faults += [Fault("image-blank", file, 0, facts.blank)] if facts.blank else []
     return facts, header
-
-
-def path_in(root: Path, file: str) -> str:
-    """Where a file lies, as a word: making a Path of it takes as long as reading a label."""
-    return file if file[0] == "/" else f"{root}/{file}"
-
-
-def _content(path: str, *, quick: bool) -> tuple[bytes, Header]:
-    """All bytes of a file and its header; with `quick` only the beginning and the end of a JPEG, where these say all."""
-    ends = _ends(path) if quick else None
-    if ends is not None:
-        return ends
-    content = read_bytes(path, limit=_LARGEST_FILE)
-    return content, read_header(content)
 
 
 def _ends(path: str) -> tuple[bytes, Header] | None:
@@ -143,22 +131,17 @@ def _pixels(how: Examination, file: str, content: bytes, header: Header, faults:
         return stated
     try:
         if how.pixels:
-            return _all_pixels(content)
+            image = opened(content)
+            return Facts(*image.size, len(image.getbands()), histograms=tuple(channels_of(image)))
         if how.quick:
             return _without_decoding(content, header)
-        look = look_at(content)
+        return look_at(content)
     except TooLarge as error:
         width, _, height = str(error).split()[:3]
         return Facts(int(width), int(height))
     except Exception as error:  # noqa: BLE001 - decoders raise anything on damaged files: struct.error, SyntaxError, …
         faults.append(from_decoder(file, str(error) or type(error).__name__, header.cut))
         return stated
-    return Facts(look.width, look.height, look.channels, *look[3:])
-
-
-def _all_pixels(content: bytes) -> Facts:
-    image = opened(content)
-    return Facts(*image.size, len(image.getbands()), histograms=tuple(channels_of(image)))
 
 
 def _without_decoding(content: bytes, header: Header) -> Facts:
@@ -188,15 +171,17 @@ def _against_the_image(
     how: Examination, entry: Entry, label: Label, masks: tuple[MaskFacts, ...], facts: Facts, header: Header
 ) -> Iterator[Fault]:
     """What shows only where label and image are seen together."""
-    turned = rotated(entry, label, header.orientation, facts.width, facts.height)
-    other = stated_size(entry, label, facts.width, facts.height, header.orientation)
-    yield from (fault for fault in (turned, other) if fault)
+    size, turned = (facts.width, facts.height), header.orientation != 1 and bool(label.things or entry.masks)
+    if turned:
+        yield rotated(entry, label, header.orientation, *size)
+    differs = label.size not in (None, size) and not (header.orientation > 4 and label.size == size[::-1])
+    if differs and label.size is not None:
+        stated = f"{label.size[0]} × {label.size[1]}; the image has {size[0]} × {size[1]}"
+        yield Fault("label-size", entry.own_label or entry.image, 0, stated)
     for mask in masks:
-        wrong = size_fault(mask, facts.width, facts.height)
-        if wrong:
-            yield wrong
-    size = label.size if label.size is not None and (turned or other) else (facts.width, facts.height)
-    yield from box_faults(entry, label, size, how.classes)
+        if (mask.width, mask.height) != size:
+            yield Fault("mask-size", mask.file, 0, f"{mask.width} × {mask.height}; the image has {size[0]} × {size[1]}")
+    yield from box_faults(entry, label, label.size if label.size is not None and (turned or differs) else size, how.classes)
 
 
 def stamps(entry: Entry, files: dict[str, Stamp]) -> str:

@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.data.checks.classes import Spread, class_problems, pooled, share_problems, statistics_problems
+from holdfast.data.checks.classes import class_problems, share_problems, statistics_problems
 from holdfast.data.checks.images import blur_problems, channel_problems
 from holdfast.data.checks.masks import folder_problems
 from holdfast.data.formats.masks import folder_of_masks
 from holdfast.data.listing import read_bytes, read_middle
-from holdfast.data.problem import Fault, Problem, gathered, problem
+from holdfast.data.problem import MOST_CASES, Fault, Problem, gathered, problem
 from holdfast.data.samples import ClassKey, Entry, Facts, ImageSet, MaskFacts
+from holdfast.data.stats.figures import Spread
 
 # The same image twice, or nearly: by content, and by how it looks (perceptual hash, confirmed by a thumbnail).
 # Justified on BCCD and the nuclei: saved again at quality 40, scaled to two thirds or brightened, 300 of their images keep the
@@ -125,15 +126,12 @@ def pair_problems(files: Sequence[str], splits: Sequence[str], exact: Iterable[P
         within = [pair for pair in new if splits[pair[0]] == splits[pair[1]]]
         for kind, some in ((leak, across), (twice, within)):
             if some:
-                yield _as_problem(kind, files, splits, some)
-
-
-def _as_problem(kind: str, files: Sequence[str], splits: Sequence[str], pairs: list[Pair]) -> Problem:
-    one, other = pairs[0]
-    later = list(dict.fromkeys(files[second] for _, second in pairs))
-    said = [[files[first], files[second]] for first, second in pairs[:10_000]]
-    between = f" ({splits[one]} and {splits[other]})" if splits[one] != splits[other] else ""
-    return problem(kind, count=len(later), files=later, example=f"{files[other]} is {files[one]}{between}", pairs=said)
+                one, other = some[0]
+                later = list(dict.fromkeys(files[second] for _, second in some))
+                said = [[files[first], files[second]] for first, second in some[:MOST_CASES]]
+                between = f" ({splits[one]} and {splits[other]})" if kind == leak else ""
+                example = f"{files[other]} is {files[one]}{between}"
+                yield problem(kind, count=len(later), files=later, example=example, pairs=said)
 
 
 _COLOURS = ("red", "green", "blue", "alpha")
@@ -144,15 +142,15 @@ class Gathering:
 
     def __init__(self, data: ImageSet) -> None:
         self._data = data
-        self._faults: list[Fault] = [*data.faults, *_links(data)]
+        links = (Fault("path-outside", path, 0, "a link that leads out of the folder") for path in data.listing.outside)
+        self._faults: list[Fault] = [*data.faults, *links]
         self._entries: list[Entry] = []
         self._channels: list[int] = []
         self._sharpness = array("f")
         self._looks: list[int] = []
         self._thumbnails = bytearray()
         self._looked: list[int] = []
-        self._means: dict[str, list[tuple[float, ...]]] = {}
-        self._deviations: dict[str, list[tuple[float, ...]]] = {}
+        self._levels: dict[str, list[tuple[tuple[float, ...], tuple[float, ...]]]] = {}  # means and deviations
         self._masks: dict[str, list[MaskFacts]] = {}
         self.classes: dict[str, Counter[ClassKey]] = {}
 
@@ -167,8 +165,7 @@ class Gathering:
         self._sharpness.append(facts.sharpness)
         self._faults += facts.faults
         if facts.means:
-            self._means.setdefault(entry.split, []).append(facts.means)
-            self._deviations.setdefault(entry.split, []).append(facts.deviations)
+            self._levels.setdefault(entry.split, []).append((facts.means, facts.deviations))
         for mask in facts.masks:
             self._masks.setdefault(folder_of_masks(mask.file), []).append(mask._replace(pixels=(), cover=""))
         self.classes.setdefault(entry.split, Counter()).update(facts.kinds)
@@ -183,7 +180,7 @@ class Gathering:
         """Samples or objects of each class, by name."""
         total: Counter[ClassKey] = sum(self.classes.values(), Counter())
         keys = {**dict.fromkeys(self._data.classes), **dict.fromkeys(total)}
-        return {str(self._data.classes.get(key, key)): total.get(key, 0) for key in keys}
+        return {self._data.class_name(key): total.get(key, 0) for key in keys}
 
     def problems(self) -> Iterator[Problem]:
         """Everything that is wrong."""
@@ -191,15 +188,14 @@ class Gathering:
         files = [entry.image for entry in self._entries]
         yield from channel_problems(files, self._channels)
         yield from blur_problems(files, self._sharpness)
-        yield from self._class_problems()
+        if self._data.format != "masks":
+            yield from self._class_problems()
         yield from self._split_problems()
         for folder, masks in sorted(self._masks.items()):
             yield from folder_problems(masks, folder, len(self._data.classes))
         yield from self._duplicates(files)
 
     def _class_problems(self) -> Iterator[Problem]:
-        if self._data.format == "masks":
-            return
         names = self._data.classes if self._data.classes_are_known else {}
         total: Counter[ClassKey] = sum(self.classes.values(), Counter())
         where = self._data.described_by or "."
@@ -208,41 +204,31 @@ class Gathering:
 
     def _split_problems(self) -> Iterator[Problem]:
         """Compare the statistics of the splits, each channel for itself; only images with the usual number of channels."""
-        usual = Counter(len(means) for some in self._means.values() for means in some).most_common(1)
-        if len(self._means) < 2 or not usual:
+        usual = Counter(len(means) for some in self._levels.values() for means, _ in some).most_common(1)
+        if len(self._levels) < 2 or not usual:
             return
         width = usual[0][0]
-        splits = {split: dict(self._spreads(split, width)) for split in self._data.splits if split in self._means}
+        names = [*_COLOURS[:width]] if width > 2 else ["grey"] * width
+        splits: dict[str, dict[str, Spread]] = {}
+        for split in (split for split in self._data.splits if split in self._levels):
+            some = np.array([one for one in self._levels[split] if len(one[0]) == width])
+            means, deviations = (some.mean(axis=0).tolist(), some.std(axis=0).tolist()) if len(some) else ([], [])
+            splits[split] = {
+                f"{word} {name}": Spread(len(some), mean, deviation)
+                for word, *both in zip(("brightness of", "contrast of"), means, deviations, strict=False)
+                for name, mean, deviation in zip(names, *both, strict=True)
+            }
         yield from statistics_problems(splits, {})
-
-    def _spreads(self, split: str, width: int) -> Iterator[tuple[str, Spread]]:
-        for word, values in (("brightness of", self._means[split]), ("contrast of", self._deviations[split])):
-            some = [value for value in values if len(value) == width]
-            for channel in range(width if some else 0):
-                name = "grey" if width < 3 else _COLOURS[min(channel, 3)]
-                yield f"{word} {name}", Spread(len(some), *pooled([value[channel] for value in some]))
 
     def _duplicates(self, files: list[str]) -> Iterator[Problem]:
         splits = [entry.split for entry in self._entries]
         sizes = [self._data.listing.files[file].size for file in files]
         exact = list(same_content(self._data.root, files, sizes))
-        exact += _listed_twice(files)
+        first: dict[str, int] = {}
+        exact += [(first[file], number) for number, file in enumerate(files) if first.setdefault(file, number) != number]
         looked = np.array(self._looked, dtype=np.int64)
         once = ~np.isin(looked, [later for _, later in exact])  # equal ones need not be compared once more
         thumbnails = np.frombuffer(bytes(self._thumbnails), dtype=np.uint8).reshape(-1, 256)
         pairs = look_alike(np.array(self._looks, dtype=np.uint64)[once], thumbnails[once])
         numbers = looked[once].tolist()
         yield from pair_problems(files, splits, exact, [(numbers[one], numbers[other]) for one, other in pairs])
-
-
-def _listed_twice(files: list[str]) -> Iterator[tuple[int, int]]:
-    """One file that two splits (or one list twice) name."""
-    first: dict[str, int] = {}
-    for number, file in enumerate(files):
-        if file in first:
-            yield first[file], number
-        first.setdefault(file, number)
-
-
-def _links(data: ImageSet) -> Iterator[Fault]:
-    return (Fault("path-outside", path, 0, "a link that leads out of the folder") for path in data.listing.outside)

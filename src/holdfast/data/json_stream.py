@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from holdfast.units import size
+
 _BLOCK = 1 << 20
 _LARGEST = 16 << 20  # bytes of one value; an annotation has a few thousand
 _SPACE = " \t\n\r"
@@ -116,4 +118,4 @@ class _Window:
     def _may_grow(self, wrong: str) -> bool:
         if len(self._text) - self._at <= _LARGEST:
             return True
-        raise ValueError(wrong or f"a value of more than {_LARGEST >> 20} MB, at byte {self.place:,}")
+        raise ValueError(wrong or f"a value of more than {size(_LARGEST)}, at byte {self.place:,}")

@@ -6,8 +6,10 @@ and reported, not read.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
+import itertools
 import os
 import posixpath
 import re
@@ -17,31 +19,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast import units
 from holdfast.errors import UsageError
 
 # Which split a file belongs to, read from the folders and the name it has.
 
 ALL = "all"  # a set that is not split
-_NAMES = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "eval": "val",
-    "test": "test",
-    "testing": "test",
-}
+_WORDS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test", "testing")}
+_NAMES = {word: split for split, words in _WORDS.items() for word in words}
 
 
 def split_named(path: str) -> str:
     """The split that a path names, in a folder or in its file's name (`x_train.npy`, `instances_val2017.json`); else `all`."""
     *folders, name = path.split("/")
-    for folder in reversed(folders):
-        split = word_of_split(folder)
-        if split:
-            return split
+    for split in filter(None, map(word_of_split, reversed(folders))):
+        return split
     words = re.split(r"[^A-Za-z]+", name.rpartition(".")[0] or name)
     return next((_NAMES[word.lower()] for word in words if word.lower() in _NAMES), ALL)
 
@@ -53,7 +45,7 @@ def word_of_split(name: str) -> str | None:
 
 def order_of(split: str) -> int:
     """Training first, then validation, then test, then the rest."""
-    return ("train", "val", "test").index(split) if split in ("train", "val", "test") else 3
+    return list(_WORDS).index(split) if split in _WORDS else 3
 
 
 IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm", ".jp2", ".avif", ".mpo"})
@@ -111,6 +103,10 @@ class Listing:
         start = "" if folder in ("", ".") else folder.rstrip("/") + "/"
         return [path for path in self.with_suffix(*IMAGES) if path.startswith(start)]
 
+    def named_or_all(self, named: str | None, *endings: str) -> list[str]:
+        """The file that was named, if it has one of these endings; all that have one where none was named."""
+        return self.with_suffix(*endings) if named is None else [named] if suffix(named) in endings else []
+
     def with_suffix(self, *endings: str) -> list[str]:
         """The files with one of these endings, sorted."""
         if self._by_ending is None:
@@ -141,20 +137,17 @@ def listed(root: Path, also: Iterable[Path] = ()) -> Listing:
         found = root.stat()
         listing.files[root.name] = Stamp(found.st_size, found.st_mtime_ns)
         return listing
-    found_files: list[tuple[str, Stamp]] = []
+    others = [folder for folder in listing.allowed if folder.is_dir() and not _is_within(folder, root)]
     seen: set[tuple[int, int]] = set()
-    _walk(str(root), "", listing, found_files, seen, 0)
-    for folder in listing.allowed:
-        if folder.is_dir() and not _is_within(folder, root):
-            _walk(str(folder), f"{folder.as_posix()}/", listing, found_files, seen, 0)
-    listing.files = dict(sorted(found_files))
+    walks = [_walk(str(root), "", listing, seen), *(_walk(str(one), f"{one.as_posix()}/", listing, seen) for one in others)]
+    listing.files = dict(sorted(itertools.islice(itertools.chain(*walks), _MOST_FILES + 1)))
+    if len(listing.files) > _MOST_FILES:
+        raise UsageError(f"{root} holds more than {_MOST_FILES:,} files", fix="validate one part of it at a time")
     return listing
 
 
-def _walk(
-    folder: str, start: str, listing: Listing, files: list[tuple[str, Stamp]], seen: set[tuple[int, int]], depth: int
-) -> None:
-    """Add the files of a folder; a folder that was met before (a link in a circle) is left out."""
+def _walk(folder: str, start: str, listing: Listing, seen: set[tuple[int, int]], depth: int = 0) -> Iterator[tuple[str, Stamp]]:
+    """The files of a folder; one that was met before (a link in a circle) is left out, and so are links that lead out."""
     try:
         own = Path(folder).stat()
         if (own.st_dev, own.st_ino) in seen or depth > _DEEPEST:
@@ -163,47 +156,21 @@ def _walk(
         entries = list(os.scandir(folder))
     except OSError:
         return
-    if depth and _is_run(entry.name for entry in entries):
-        return
+    names = {entry.name for entry in entries}
+    if depth and "run.json" in names and names & {"journal.jsonl", "train.log", "rank-0"}:
+        return  # a run of Holdfast's: what was recorded is not what is trained on
     for entry in entries:
         if entry.name[0] == "." or entry.name == "__MACOSX":
             continue
-        try:
-            if entry.is_file(follow_symlinks=False):
-                found = entry.stat(follow_symlinks=False)
-                files.append((start + entry.name, Stamp(found.st_size, found.st_mtime_ns)))
-            else:
-                _add(entry, start, listing, files, seen, depth)
-        except OSError:
-            continue
-    if len(files) > _MOST_FILES:
-        raise UsageError(f"{listing.root} holds more than {_MOST_FILES:,} files", fix="validate one part of it at a time")
-
-
-def _is_run(names: Iterable[str]) -> bool:
-    """Whether these are the files of a run folder of Holdfast's: what was recorded is not what is trained on."""
-    found = set(names)
-    return "run.json" in found and ("journal.jsonl" in found or "train.log" in found or "rank-0" in found)
-
-
-def _add(
-    entry: os.DirEntry[str], start: str, listing: Listing, files: list[tuple[str, Stamp]], seen: set[tuple[int, int]], depth: int
-) -> None:
-    """A folder, or a link to something."""
-    name = start + entry.name
-    if entry.is_symlink() and not _may_follow(Path(entry.path), listing):
-        listing.outside.append(name)
-        return
-    if entry.is_dir():
-        _walk(entry.path, name + "/", listing, files, seen, depth + 1)
-    elif entry.is_file():
-        found = entry.stat()
-        files.append((name, Stamp(found.st_size, found.st_mtime_ns)))
-
-
-def _may_follow(link: Path, listing: Listing) -> bool:
-    target = link.resolve()
-    return any(_is_within(target, folder) for folder in (listing.root, *listing.allowed))
+        with contextlib.suppress(OSError):
+            target = Path(entry.path).resolve() if entry.is_symlink() else None
+            if target and not any(_is_within(target, inside) for inside in (listing.root, *listing.allowed)):
+                listing.outside.append(start + entry.name)
+            elif entry.is_dir():
+                yield from _walk(entry.path, f"{start}{entry.name}/", listing, seen, depth + 1)
+            elif entry.is_file():
+                found = entry.stat()
+                yield start + entry.name, Stamp(found.st_size, found.st_mtime_ns)
 
 
 def _is_within(path: Path, folder: Path) -> bool:
@@ -218,7 +185,7 @@ def read_bytes(path: Path | str, *, limit: int) -> bytes:
     file, start, size = _opened(path)
     try:
         if size > limit:
-            raise ValueError(f"larger than {limit:,} bytes")
+            raise ValueError(f"larger than {units.size(limit)}")
         content = os.pread(file, size, start)
         while len(content) < size and (more := os.pread(file, size - len(content), start + len(content))):
             content += more

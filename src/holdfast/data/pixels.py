@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.data.listing import read_bytes
-from holdfast.data.samples import Channel, MaskFacts
+from holdfast.data.samples import Channel, Facts, MaskFacts
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -61,7 +61,9 @@ def read_header(content: bytes) -> Header:
     kind = kind_of(content)
     try:
         if kind == "jpeg":
-            return _jpeg(content)
+            header, place = _jpeg_size(content)
+            ends = not place or content.rfind(_END, max(place, len(content) - _TAIL)) > 0 or content.find(_END, place) > 0
+            return header if ends else header._replace(cut="its end marker is missing")
         if kind == "png":
             return _png(content)
     except (struct.error, IndexError):
@@ -102,13 +104,6 @@ def fits_ending(kind: str, ending: str) -> bool:
     """Whether a file of this kind may have this ending; an unknown kind or ending fits everything."""
     known = any(ending in endings for endings in _ENDINGS.values())
     return not kind or not known or ending in _ENDINGS[kind]
-
-
-def _jpeg(content: bytes) -> Header:
-    header, place = _jpeg_size(content)
-    if not place or content.rfind(_END, max(place, len(content) - _TAIL)) > 0 or content.find(_END, place) > 0:
-        return header
-    return header._replace(cut="its end marker is missing")
 
 
 def _jpeg_size(content: bytes) -> tuple[Header, int]:
@@ -235,27 +230,8 @@ _EDGES = (2 * np.eye(_SIDE) - np.eye(_SIDE, k=1) - np.eye(_SIDE, k=-1)).astype(n
 _CHANNELS = {"1": 1, "L": 1, "P": 1, "LA": 2, "PA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "I": 1, "F": 1}
 
 
-_Seen = tuple[tuple[float, ...], tuple[float, ...], float, float, int, str, float, str]
-
-
 class TooLarge(ValueError):
     """An image with more pixels than are decoded."""
-
-
-class Look(NamedTuple):
-    """How an image looks."""
-
-    width: int
-    height: int
-    channels: int
-    means: tuple[float, ...]
-    deviations: tuple[float, ...]
-    low: float
-    high: float
-    look: int
-    thumbnail: str
-    sharpness: float = 0.0
-    blank: str = ""
 
 
 def opened(content: bytes) -> Image.Image:
@@ -271,7 +247,7 @@ def opened(content: bytes) -> Image.Image:
     return image
 
 
-def look_at(content: bytes) -> Look:
+def look_at(content: bytes) -> Facts:
     """Decode an image and say how it looks; a damaged one raises whatever its decoder raises."""
     image = opened(content)
     width, height = image.size
@@ -280,11 +256,11 @@ def look_at(content: bytes) -> Look:
         image.draft(None, (_DRAFT, _DRAFT))  # None keeps the mode
     image.load()
     if image.mode.startswith(("I", "F")):
-        return Look(width, height, channels, *_of_numbers(image))
-    return Look(width, height, channels, *_of_bytes(image))
+        return _of_numbers(image, Facts(width, height, channels))
+    return _of_bytes(image, Facts(width, height, channels))
 
 
-def _of_bytes(image: Image.Image) -> _Seen:
+def _of_bytes(image: Image.Image, facts: Facts) -> Facts:
     """Statistics, hash and thumbnail of an image with eight bits a channel. Pillow does what it can: it is faster here."""
     from PIL import Image
 
@@ -297,13 +273,13 @@ def _of_bytes(image: Image.Image) -> _Seen:
     means, deviations = _moments(levels)
     colours = levels[:, :3]
     grey = (colours @ _GREY if colours.shape[1] == 3 else colours.astype(np.float32)).reshape(_SIDE, _SIDE)
-    look, thumbnail, sharpness = _recognisable(grey, _FLAT)
     low, high = float(colours.min()), float(colours.max())
-    blank = "black" if high <= _BLACK else "white" if low >= _WHITE else "" if thumbnail else "one colour"
-    return means, deviations, low, high, look, thumbnail, sharpness, blank
+    facts = _recognised(facts._replace(means=means, deviations=deviations), grey)
+    blank = "black" if high <= _BLACK else "white" if low >= _WHITE else "" if facts.thumbnail else "one colour"
+    return facts._replace(blank=blank)
 
 
-def _of_numbers(image: Image.Image) -> _Seen:
+def _of_numbers(image: Image.Image, facts: Facts) -> Facts:
     """The same for an image of 16 or 32 bits, in its own units."""
     from PIL import Image
 
@@ -315,7 +291,8 @@ def _of_numbers(image: Image.Image) -> _Seen:
     stretched: npt.NDArray[np.float32] = np.zeros_like(small)
     if span > 0 and math.isfinite(span):
         stretched = ((small - low) * (255 / span)).astype(np.float32)
-    return means, deviations, low, high, *_recognisable(stretched, _FLAT), "one colour" if span == 0 else ""
+    blank = "one colour" if span == 0 else ""
+    return _recognised(facts._replace(means=means, deviations=deviations, blank=blank), stretched)
 
 
 def _moments(levels: npt.NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -327,7 +304,7 @@ def _moments(levels: npt.NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, 
     return tuple(round(mean, 3) for mean in means), tuple(round(deviation, 3) for deviation in deviations)
 
 
-def _recognisable(grey: npt.NDArray[np.float32], flat: float) -> tuple[int, str, float]:
+def _recognised(facts: Facts, grey: npt.NDArray[np.float32]) -> Facts:
     """Perceptual hash, thumbnail and sharpness.
 
     The signs of the slowest waves against their median; 16 × 16 grey values; and how far pixels differ from their neighbours,
@@ -336,14 +313,15 @@ def _recognisable(grey: npt.NDArray[np.float32], flat: float) -> tuple[int, str,
     waves = (_WAVES @ grey @ _WAVES.T).ravel()
     halves = grey[0::2] + grey[1::2]
     quarters = (halves[:, 0::2] + halves[:, 1::2]) * 0.25
-    if not float(quarters.max() - quarters.min()) > 4 * flat:
-        return 0, "", 0.0
+    if not float(quarters.max() - quarters.min()) > 4 * _FLAT:
+        return facts
     bits = waves > np.sort(waves[1:])[31]
     edges = (_EDGES @ grey + grey @ _EDGES)[1:-1, 1:-1].ravel()
     flat_grey = grey.ravel() - waves[0] / grey.size  # the first wave is the sum
     contrast = float(flat_grey @ flat_grey) / grey.size
     sharpness = round(math.sqrt(float(edges @ edges) / edges.size / contrast), 3)
-    return int.from_bytes(np.packbits(bits).tobytes(), "big"), quarters.astype(np.uint8).tobytes().hex(), sharpness
+    look = int.from_bytes(np.packbits(bits).tobytes(), "big")
+    return facts._replace(look=look, thumbnail=quarters.astype(np.uint8).tobytes().hex(), sharpness=sharpness)
 
 
 # The values of an image's pixels, by channel: counted, so that means and deviations over a whole set are exact.
@@ -358,8 +336,9 @@ def channels_of(image: Image.Image) -> Iterator[Channel]:
     """Decode an image and count; one of floating-point numbers has no range to count in, and is left out."""
     image.load()
     if image.mode in _SIXTEEN_BITS:
-        yield from _sixteen(np.asarray(image))
-        return
+        whole = np.asarray(image).astype(np.int64).ravel()
+        if len(whole) and whole.min() >= 0 and whole.max() < 1 << 16:
+            yield _channel("grey", 1 << 16, np.bincount(whole, minlength=1 << 16))
     if image.mode not in _EIGHT_BITS:
         return
     if image.mode in ("P", "1", "CMYK", "YCbCr"):
@@ -367,12 +346,6 @@ def channels_of(image: Image.Image) -> Iterator[Channel]:
     counts = np.array(image.histogram(), dtype=np.int64).reshape(-1, 256)
     for name, row in zip(_NAMES.get(image.mode, ("grey",)), counts, strict=True):
         yield _channel(name, 256, row)
-
-
-def _sixteen(values: npt.NDArray[Any]) -> Iterator[Channel]:
-    whole = values.astype(np.int64).ravel()
-    if len(whole) and whole.min() >= 0 and whole.max() < 1 << 16:
-        yield _channel("grey", 1 << 16, np.bincount(whole, minlength=1 << 16))
 
 
 def _channel(name: str, top: int, counts: npt.NDArray[np.int64]) -> Channel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -67,27 +67,18 @@ class Problem:
         """All cases that are remembered, one a line."""
         if self.cases:
             return self.cases
-        if pairs := self.numbers.get("pairs"):
-            return [f"{later} is {first}" for first, later in pairs]
-        if rows := self.numbers.get("in_files"):
-            return [f"{file}: row {row:,}" for file, some in rows.items() for row in some]
-        return self.files or [self.example]
+        pairs = [f"{later} is {first}" for first, later in self.numbers.get("pairs", ())]
+        rows = [f"{file}: row {row:,}" for file, some in self.numbers.get("in_files", {}).items() for row in some]
+        return pairs or rows or self.files or [self.example]
 
 
 def problem(
-    name: str,
-    *,
-    count: int,
-    files: list[str],
-    example: str,
-    words: str | None = None,
-    cases: list[str] | None = None,
-    **numbers: Any,
+    name: str, *, count: int, files: list[str], example: str, words: str | None = None, cases: Sequence[str] = (), **numbers: Any
 ) -> Problem:
     """A problem of a kind, by its name in the table; `words` where the usual ones are not exact enough."""
     kind = kinds()[name]
     said = (words or kind.words).format(count=f"{count:,}")
-    return Problem(kind.code, kind.severity, said, count, files, example, kind.fix, numbers, (cases or [])[:MOST_CASES])
+    return Problem(kind.code, kind.severity, said, count, files, example, kind.fix, numbers, list(cases[:MOST_CASES]))
 
 
 def gathered(faults: Iterable[Fault]) -> Iterator[Problem]:
@@ -106,16 +97,14 @@ def sorted_by_severity(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(problems, key=lambda one: (WORST_FIRST.index(one.severity), -one.count, one.code))
 
 
-@dataclass(slots=True)
-class Report:
-    """The answer of validation. `splits` and `classes` are counts; `unit` is what they count besides samples ("boxes")."""
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """What the answers of `validate` and `stats` have in common. `splits` counts the samples of each split, in `unit`."""
 
-    path: str
+    path: str = ""
     format: str
     unit: str = "images"
     splits: dict[str, int] = field(default_factory=dict)
-    classes: dict[str, int] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
     remembered: bool = False  # nothing changed since the last time, whose answer this is
@@ -125,16 +114,28 @@ class Report:
         """How many there are in all splits."""
         return sum(self.splits.values())
 
-    def count(self, severity: str) -> int:
-        """How many problems are this bad."""
-        return sum(problem.severity == severity for problem in self.problems)
-
     def as_row(self) -> dict[str, Any]:
         """For JSON."""
         return {**asdict(self), "samples": self.samples, "seconds": round(self.seconds, 3)}
 
 
+def restored(row: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an answer that was made into a row; its time was that of the first look."""
+    return {key: value for key, value in row.items() if key not in ("samples", "seconds")}
+
+
+@dataclass(slots=True, kw_only=True)
+class Report(Answer):
+    """The answer of validation. `classes` counts the samples or objects of each."""
+
+    classes: dict[str, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def count(self, severity: str) -> int:
+        """How many problems are this bad."""
+        return sum(problem.severity == severity for problem in self.problems)
+
+
 def report_from(row: dict[str, Any]) -> Report:
     """The report that was made into a row."""
-    fields = {key: value for key, value in row.items() if key not in ("samples", "problems", "seconds")}
-    return Report(**fields, problems=[Problem(**problem) for problem in row["problems"]])
+    return Report(**{**restored(row), "problems": [Problem(**problem) for problem in row["problems"]]})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from holdfast.data.cache import fingerprint
-from holdfast.data.listing import Listing
+from holdfast.data.listing import Listing, read_text
 from holdfast.data.problem import Fault
 
 # What is known of a sample of image data once it was looked at: small, plain values, without its pixels.
@@ -57,8 +57,6 @@ class Facts(NamedTuple):
     channels: int = 0
     means: tuple[float, ...] = ()
     deviations: tuple[float, ...] = ()
-    low: float = 0.0
-    high: float = 0.0
     look: int = 0
     thumbnail: str = ""
     sharpness: float = 0.0  # edges against contrast; 0 where there is nothing to see
@@ -157,6 +155,10 @@ class ImageSet:
         classes = sorted(self.classes.items(), key=str) if self.classes_are_known else None
         return fingerprint(self.format, classes, self.has_boxes, getattr(self.read_label, "args", ()))
 
+    def class_name(self, key: ClassKey) -> str:
+        """The name of a class, or its key where it has none."""
+        return str(self.classes.get(key, key))
+
     def label_of(self, entry: Entry) -> Label:
         """What is said of an image."""
         return self.read_label(self.root, entry)
@@ -174,19 +176,22 @@ def no_label(_: Path, __: Entry) -> Label:
     return NO_LABEL
 
 
+def names_in(listing: Listing, file: str) -> dict[ClassKey, str]:
+    """The classes that a file lists, one a line, by their numbers; none where it is not there."""
+    lines = read_text(listing.root / file, limit=1 << 20).splitlines() if file in listing.files else []
+    return {number: line.strip() for number, line in enumerate(lines) if line.strip()}
+
+
 def in_pixels(label: Label, size: tuple[int, int]) -> list[Thing]:
     """The things of a label with coordinates in pixels of an image of this width and height."""
     if not label.shares:
         return label.things
-    return [_scaled(thing, *size) for thing in label.things]
-
-
-def _scaled(thing: Thing, width: int, height: int) -> Thing:
-    left, top, right, bottom = thing.box
-    polygon = thing.polygon
-    if polygon is not None:
-        polygon = tuple(value * (height if place % 2 else width) for place, value in enumerate(polygon))
-    return Thing(thing.class_id, (left * width, top * height, right * width, bottom * height), polygon, thing.line)
+    width, height = size
+    found = []
+    for kind, (left, top, right, bottom), points, line in label.things:
+        polygon = points and tuple(value * (height if place % 2 else width) for place, value in enumerate(points))
+        found.append(Thing(kind, (left * width, top * height, right * width, bottom * height), polygon, line))
+    return found
 
 
 def box_around(points: Sequence[float]) -> Corners:

@@ -84,8 +84,11 @@ class TableGathering:
         elif chunk:
             self._remember(split, chunk, keys)
             split.places.add(file, numbers)
-        if self.label in chunk:
-            self._classes(split, _labelled(split, chunk[self.label], file, numbers))
+        values = _labelled(split, chunk[self.label], file, numbers) if self.label in chunk else np.empty(0)
+        if values.ndim == 1 and len(values) and len(split.classes) <= _MOST_CLASSES:
+            split.classes.update(value_counts(values, _MOST_CLASSES + 1))
+            split.changes += int((values[1:] != values[:-1]).sum()) + int(split.last is not None and split.last != values[0])
+            split.last = values[-1]
         split.rows += len(numbers)
 
     def _tells(self, name: str) -> bool:
@@ -96,17 +99,11 @@ class TableGathering:
         names = [name for name in sorted(chunk) if self._tells(name)]  # rows with other numbers may still be the same
         split.numbers.append(row_numbers(chunk, names or sorted(chunk)))
         for keys in key_columns:
-            missing = np.any([_gaps(chunk[key]) for key in keys], axis=0)
+            columns = [chunk[key].values for key in keys]
+            missing = np.any([np.isnan(one) if one.dtype.kind == "f" else np.zeros(len(one), bool) for one in columns], axis=0)
             split.keys.setdefault(keys, []).append(
                 np.where(missing, np.uint64(0), np.maximum(row_numbers(chunk, keys), np.uint64(1)))
             )
-
-    def _classes(self, split: _Split, values: npt.NDArray[Any]) -> None:
-        if values.ndim != 1 or len(split.classes) > _MOST_CLASSES or not len(values):
-            return
-        split.classes.update(value_counts(values, _MOST_CLASSES + 1))
-        split.changes += int((values[1:] != values[:-1]).sum()) + int(split.last is not None and split.last != values[0])
-        split.last = values[-1]
 
     @property
     def splits(self) -> dict[str, int]:
@@ -123,7 +120,9 @@ class TableGathering:
         """Whether the label is a class: a word, or a whole number of which there are few."""
         some = [split.columns[self.label] for split in self._splits.values() if self.label in split.columns]
         few = all(len(split.classes) <= min(_MOST_CLASSES, max(2, split.rows // 5)) for split in self._splits.values())
-        return bool(some) and few and all(map(_holds_classes, some))
+        floats = [one.distinct for one in some if one.dtype.kind == "f"]
+        whole = all(one is not None and all(float(value).is_integer() for value in one if value == value) for one in floats)
+        return bool(some) and few and whole and all(one.dtype.kind in "OUSiubf" for one in some)
 
     def named_classes(self) -> dict[str, int]:
         """Rows of each class, by its name."""
@@ -144,7 +143,12 @@ class TableGathering:
         for split in order.values():
             yield from column_problems(split.columns, split.files, self.label)
             if split.unlabelled:
-                yield _unlabelled(split, str(self.label))
+                places = [place for _, place in split.unlabelled]
+                yield problem(
+                    "label-missing rows", count=split.unlabelled_count, files=split.files, in_files=by_file(places),
+                    example=f"{places[0][0]}: row {places[0][1]:,} has no {self.label}",
+                    rows=[row for row, _ in split.unlabelled], shown=[[place] for place in places[:MOST_SHOWN]],
+                )  # fmt: skip
         yield from self._about_splits(order)
         yield from self._about_rows(order)
         if self.is_classified:
@@ -164,19 +168,11 @@ class TableGathering:
 
     def _about_rows(self, order: dict[str, _Split]) -> Iterator[Problem]:
         distinct = [_most_distinct(order, key) for key in self.columns if self._tells(key)]
-        rows = {
-            name: SplitRows(np.concatenate(split.numbers), split.places, split.files)
-            for name, split in order.items()
-            if split.numbers
-        }
+        rows = {name: _split_rows(split, split.numbers) for name, split in order.items() if split.numbers}
         if rows_are_distinctive(distinct, sum(len(one.numbers) for one in rows.values())):
             yield from duplicate_problems(rows)
         for names in next(iter(order.values())).keys if order else ():
-            keys = {
-                name: SplitRows(np.concatenate(split.keys[names]), split.places, split.files)
-                for name, split in order.items()
-                if names in split.keys
-            }
+            keys = {name: _split_rows(split, split.keys[names]) for name, split in order.items() if names in split.keys}
             yield from group_problems(keys, names)
 
     def _about_classes(self, order: dict[str, _Split]) -> Iterator[Problem]:
@@ -191,6 +187,10 @@ class TableGathering:
         yield from share_problems({name: split.classes for name, split in order.items()}, names)
         for split in order.values():
             yield from order_problems(split.changes, len(split.classes), split.rows, split.files[0], str(self.label))
+
+
+def _split_rows(split: _Split, numbers: list[npt.NDArray[np.uint64]]) -> SplitRows:
+    return SplitRows(np.concatenate(numbers), split.places, split.files)
 
 
 def _labelled(split: _Split, column: Column, file: str, numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
@@ -210,15 +210,6 @@ def _labelled(split: _Split, column: Column, file: str, numbers: npt.NDArray[np.
     return there
 
 
-def _unlabelled(split: _Split, label: str) -> Problem:
-    file, row = split.unlabelled[0][1]
-    return problem(
-        "label-missing rows", count=split.unlabelled_count, files=split.files, example=f"{file}: row {row:,} has no {label}",
-        rows=[row for row, _ in split.unlabelled], in_files=by_file(place for _, place in split.unlabelled),
-        shown=[[place] for _, place in split.unlabelled[:MOST_SHOWN]],
-    )  # fmt: skip
-
-
 def _may_be_key(name: str, column: Column) -> bool:
     """Whether rows may be told by a column: words and whole numbers, also where those are floats because of gaps among them."""
     if column.counts is not None or column.values.dtype.kind != "f":
@@ -228,17 +219,6 @@ def _may_be_key(name: str, column: Column) -> bool:
     gaps = np.isnan(column.values)
     known = column.values[~gaps]
     return bool(gaps.any() and len(known) and (np.isfinite(known) & (known == np.round(known))).all())
-
-
-def _gaps(column: Column) -> npt.NDArray[np.bool_]:
-    return np.isnan(column.values) if column.values.dtype.kind == "f" else np.zeros(column.rows, bool)
-
-
-def _holds_classes(column: ColumnSummary) -> bool:
-    """Words, or whole numbers."""
-    if column.dtype.kind == "f":
-        return column.distinct is not None and all(float(value).is_integer() for value in column.distinct if value == value)
-    return column.dtype.kind in "OUSiub"
 
 
 def _most_distinct(splits: dict[str, _Split], name: str) -> int | None:

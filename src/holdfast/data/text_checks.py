@@ -14,44 +14,8 @@ from holdfast.data.listing import order_of
 from holdfast.data.problem import Fault, Problem, problem
 from holdfast.data.scan import Progress
 
-# Token ids beyond the vocabulary, tokens that the tokenizer does not know, and a vocabulary that does not fit the model.
-
-
 _UNKNOWN_SHARE = 0.01
 _FAR_LARGER, _ROUNDED = 1.25, 512  # embeddings are rounded up to multiples of 64 to 512
-
-
-def vocabulary_problems(vocabulary: int, rows: int | None, file: str) -> Iterator[Problem]:
-    """Compare the tokenizer with the model."""
-    if rows is None:
-        return
-    example = f"{file}: {vocabulary:,} tokens, {rows:,} embedding rows"
-    if vocabulary > rows:
-        yield problem("vocabulary-mismatch", count=vocabulary - rows, files=[file], example=example)
-    elif rows > max(_FAR_LARGER * vocabulary, vocabulary + _ROUNDED):
-        yield problem("vocabulary-mismatch too many rows", count=rows - vocabulary, files=[file], example=example)
-
-
-def token_problems(file: str, tokens: int, unknown: int, example: str) -> Iterator[Problem]:
-    """Judge how much of a text the tokenizer does not know."""
-    if tokens and unknown > _UNKNOWN_SHARE * tokens:
-        said = f"{file}: {unknown / tokens:.1%} of {tokens:,} tokens" + (f", e.g. {example!r}" if example else "")
-        yield problem("unknown-tokens", count=unknown, files=[file], example=said, share=unknown / tokens)
-
-
-def range_problems(file: str, beyond: int, largest: int, limit: int) -> Iterator[Problem]:
-    """Judge the ids against what the model knows."""
-    if beyond:
-        yield problem(
-            "token-out-of-range",
-            count=beyond,
-            files=[file],
-            example=f"{file}: id {largest:,}, the limit is {limit:,}",
-            largest=largest,
-            limit=limit,
-        )
-
-
 LONG = 40  # characters of a line that is no chance to meet twice
 _MOST_LINES = 5_000_000
 _SHARE, _LEAST = 0.01, 5  # of the long lines of a split that are in another one
@@ -148,17 +112,32 @@ class TextCounts:
 
     def problems(self) -> Iterator[Problem]:
         """Everything that is wrong."""
-        if self.data.tokenizer:
-            yield from vocabulary_problems(self.data.tokenizer.size, self.data.embedding_rows, self.data.tokenizer_file)
+        if self.data.tokenizer and self.data.embedding_rows is not None:
+            yield from self._against_the_model(self.data.tokenizer.size, self.data.embedding_rows, self.data.tokenizer_file)
         empty = [text.file for text in self.texts if not text.size]
         if empty:
             yield problem("text-empty", count=len(empty), files=empty, example=empty[0])
         for text in self.texts:
-            yield from token_problems(text.file, text.tokens, text.unknown, text.unknown_word)
-            yield from range_problems(text.file, text.beyond, text.largest, self._limit or 0)
+            if text.unknown > _UNKNOWN_SHARE * text.tokens:
+                share, word = text.unknown / text.tokens, f", e.g. {text.unknown_word!r}" if text.unknown_word else ""
+                example = f"{text.file}: {share:.1%} of {text.tokens:,} tokens{word}"
+                yield problem("unknown-tokens", count=text.unknown, files=[text.file], example=example, share=share)
+            if text.beyond:
+                example = f"{text.file}: id {text.largest:,}, the limit is {self._limit:,}"
+                yield problem(
+                    "token-out-of-range", count=text.beyond, files=[text.file], example=example, largest=text.largest,
+                    limit=self._limit,
+                )  # fmt: skip
             if text.invalid:
                 yield problem("text-encoding", count=text.invalid, files=[text.file], example=text.file)
         yield from self._repeated()
+
+    def _against_the_model(self, vocabulary: int, rows: int, file: str) -> Iterator[Problem]:
+        example = f"{file}: {vocabulary:,} tokens, {rows:,} embedding rows"
+        if vocabulary > rows:
+            yield problem("vocabulary-mismatch", count=vocabulary - rows, files=[file], example=example)
+        elif rows > max(_FAR_LARGER * vocabulary, vocabulary + _ROUNDED):
+            yield problem("vocabulary-mismatch too many rows", count=rows - vocabulary, files=[file], example=example)
 
     def _repeated(self) -> Iterator[Problem]:
         splits = sorted(self.often, key=order_of)

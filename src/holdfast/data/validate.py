@@ -1,20 +1,25 @@
-"""Validate data: open it, look at all of it, and report what is wrong."""
+"""Validate data: open it, look at all of it, and report what is wrong, also as a page."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import io
+import re
 from pathlib import Path
 
 from holdfast.data.cache import Cache
 from holdfast.data.columns import TableSet
-from holdfast.data.formats.detect import Data, Settings, answer
+from holdfast.data.formats.detect import Data, Settings, answer, open_data
 from holdfast.data.image_checks import Gathering
-from holdfast.data.problem import Report, gathered, report_from, sorted_by_severity
-from holdfast.data.samples import ImageSet
+from holdfast.data.pages import rendered
+from holdfast.data.problem import WORST_FIRST, Fault, Problem, Report, gathered, report_from, sorted_by_severity
+from holdfast.data.samples import Entry, ImageSet
 from holdfast.data.scan import Progress, scan
 from holdfast.data.table_checks import TableGathering
 from holdfast.data.text_checks import TextCounts
-from holdfast.errors import UsageError
+from holdfast.data.visualize.image_drawing import ImageDrawing
+from holdfast.errors import HoldfastError, UsageError
 
 PURPOSE = "validate"  # of the cache: what is remembered of samples is also what `holdfast visualize` reads
 
@@ -32,7 +37,7 @@ def judged(data: Data, settings: Settings, cache: Cache, progress: Progress | No
         return _table(data, settings, progress)
     counts = TextCounts(data, progress)
     problems = sorted_by_severity(counts.problems())
-    return Report("", "text", data.unit, counts.splits, problems=problems, notes=data.notes)
+    return Report(format="text", unit=data.unit, splits=counts.splits, problems=problems, notes=data.notes)
 
 
 def _images(data: ImageSet, settings: Settings, cache: Cache, progress: Progress | None) -> Report:
@@ -42,7 +47,7 @@ def _images(data: ImageSet, settings: Settings, cache: Cache, progress: Progress
     with contextlib.closing(samples):  # Ctrl-C closes it, and it keeps what was done
         for entry, facts in samples:
             gathering.add(entry, facts)
-    report = Report("", data.format, "images", gathering.splits, gathering.named_classes(), notes=data.notes)
+    report = Report(format=data.format, splits=gathering.splits, classes=gathering.named_classes(), notes=data.notes)
     report.problems = sorted_by_severity(gathering.problems())
     if settings.quick:
         report.notes.append(
@@ -60,7 +65,7 @@ def _table(data: TableSet, settings: Settings, progress: Progress | None) -> Rep
     columns = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
     if settings.label is not None and tables and settings.label not in columns:
         raise UsageError(f"{data.root} has no column {settings.label}", fix=f"one of: {', '.join(columns[:20])}")
-    report = Report("", data.format, data.unit, notes=data.notes)
+    report = Report(format=data.format, unit=data.unit, notes=data.notes)
     problems = list(gathered(data.faults))
     for table in tables.values():
         for split, rows in table.splits.items():
@@ -72,4 +77,53 @@ def _table(data: TableSet, settings: Settings, progress: Progress | None) -> Rep
     return report
 
 
-__all__ = ["PURPOSE", "Settings", "judged", "validate"]
+_LISTED = 200
+_SHOWN = 8  # thumbnails of a problem
+_SIZE = (240, 180)
+_LINE = re.compile(r"(.*?):(\d+): ")  # a case that names a line of a label
+_BROKEN = frozenset({"image-unreadable", "image-truncated", "image-empty", "image-huge"})  # a decoder may crash or hang on them
+
+
+def page(report: Report) -> str:
+    """The whole file."""
+    title = f"{report.path}: {report.format}"
+    return rendered(
+        "report.html", title=title, report=report, listed=_LISTED, severities=WORST_FIRST, thumbnails=_thumbnails(report)
+    )
+
+
+def _thumbnails(report: Report) -> list[list[tuple[str, str]]]:
+    """For each problem the first images that show it, as name and data URL; none where the data is not images, or is gone."""
+    try:
+        data = open_data(report.path, Settings(format=report.format))
+    except HoldfastError:
+        data = None
+    if not isinstance(data, ImageSet):
+        return [[] for _ in report.problems]
+    broken = {file for problem in report.problems if problem.code in _BROKEN for file in problem.files}
+    shown: dict[str, Entry] = {}
+    for entry in data.entries:
+        for file in (entry.image, entry.own_label, *entry.masks):
+            if file and entry.image not in broken:
+                shown.setdefault(file, entry)
+    drawing = ImageDrawing(data, {key: place for place, key in enumerate({**data.classes, **report.classes})}, {})
+    return [_of_problem(drawing, problem, shown) for problem in report.problems]
+
+
+def _of_problem(drawing: ImageDrawing, problem: Problem, shown: dict[str, Entry]) -> list[tuple[str, str]]:
+    pairs = [file for pair in problem.numbers.get("pairs", ())[: _SHOWN // 2] for file in pair]
+    entries = list(dict.fromkeys(shown[file] for file in pairs or problem.files[: 10 * _SHOWN] if file in shown))
+    lines: dict[str, list[Fault]] = {}  # of labels, by file: what is wrong there is drawn in red
+    for file, line in (match.groups() for case in problem.cases[: 100 * _SHOWN] if (match := _LINE.match(case))):
+        lines.setdefault(file, []).append(Fault(problem.code, file, int(line), ""))
+    shown_entries = [(entry, tuple(lines.get(entry.own_label or entry.image, ()))) for entry in entries[:_SHOWN]]
+    return [(entry.image, _data_url(drawing, entry, faults)) for entry, faults in shown_entries]
+
+
+def _data_url(drawing: ImageDrawing, entry: Entry, faults: tuple[Fault, ...]) -> str:
+    buffer = io.BytesIO()
+    drawing.draw(entry, faults, _SIZE).convert("RGB").save(buffer, "JPEG", quality=70)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+__all__ = ["PURPOSE", "Report", "Settings", "judged", "page", "report_from", "validate"]

@@ -17,8 +17,7 @@ from PIL import Image
 from holdfast.data.cache import Cache
 from holdfast.data.columns import BYTES, Chunk
 from holdfast.data.formats.torch_dataset import as_columns
-from holdfast.data.report import Report
-from holdfast.data.validate import Settings, judged, validate
+from holdfast.data.validate import Report, Settings, judged, validate
 from holdfast.errors import UsageError
 
 ROWS = 80

@@ -15,9 +15,8 @@ from every_case import every_case
 from holdfast.data.cleaned import write_cleaned
 from holdfast.data.formats import coco
 from holdfast.data.formats.detect import Settings, list_data, open_data
-from holdfast.data.report import Report
 from holdfast.data.samples import Entry, ImageSet
-from holdfast.data.validate import validate
+from holdfast.data.validate import Report, validate
 from holdfast.errors import UsageError
 
 KINDS = [{"id": number + 1, "name": name} for number, name in enumerate(made.NAMES)]

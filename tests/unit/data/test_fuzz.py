@@ -10,8 +10,7 @@ from pathlib import Path
 import fuzzed_data as fuzzed
 import pytest
 
-from holdfast.data.report import Report
-from holdfast.data.validate import Settings, validate
+from holdfast.data.validate import Report, Settings, validate
 from holdfast.errors import HoldfastError
 
 MEGABYTES = 400_000  # KB that a whole round of damaged files may add at most

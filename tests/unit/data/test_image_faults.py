@@ -12,8 +12,7 @@ from every_case import every_case
 from image_faults import CASES, MORE, cut, image, zero_area
 from PIL import Image
 
-from holdfast.data.report import Report
-from holdfast.data.validate import Settings, validate
+from holdfast.data.validate import Report, Settings, validate
 
 MAKERS: dict[str, Callable[[Path], None]] = {
     "yolo": made.yolo,

@@ -24,10 +24,9 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
 from holdfast.data.loading.blame import of_error, of_text, sample_of, where
 from holdfast.data.loading.measurer import tree_memory
-from holdfast.data.loading.opened import Rows, opened
 from holdfast.data.loading.phases import SampleFailed, measured_phases
 from holdfast.data.loading.setting import Phases, Setting
-from holdfast.data.loading.source import Batches, Source
+from holdfast.data.loading.source import Batches, Rows, Source, opened
 from holdfast.errors import UsageError
 
 SLEEP = 0.01

@@ -15,10 +15,9 @@ from PIL import Image
 from holdfast.data.formats.detect import Settings, open_data
 from holdfast.data.listing import tar_members
 from holdfast.data.problem import Report
-from holdfast.data.report import page
 from holdfast.data.samples import ImageSet
 from holdfast.data.stats.take import take_statistics
-from holdfast.data.validate import validate
+from holdfast.data.validate import page, validate
 from holdfast.data.visualize.sample import Wish
 from holdfast.data.visualize.visualize import visualize
 from holdfast.errors import UsageError

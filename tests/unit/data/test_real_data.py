@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from every_case import every_case
 
-from holdfast.data.report import Report
-from holdfast.data.validate import Settings, validate
+from holdfast.data.validate import Report, Settings, validate
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real data sets (../shared/data) are not here")

@@ -19,8 +19,7 @@ from every_case import every_case
 from PIL import Image
 
 from holdfast.data.image_checks import look_alike
-from holdfast.data.report import Report
-from holdfast.data.validate import Settings, validate
+from holdfast.data.validate import Report, Settings, validate
 
 
 @pytest.fixture
@@ -300,7 +299,7 @@ def test_json_nested_without_end_is_a_fault_not_a_crash(tmp_path: Path) -> None:
 
 
 def test_words_in_labels_cannot_steer_the_terminal_or_the_page(tmp_path: Path) -> None:
-    from holdfast.data.report import page
+    from holdfast.data.validate import page
 
     made.yolo(tmp_path)
     made.write(tmp_path / "labels/train/train03.txt", "<script>alert(1)</script> \x1b[2J 0 0 0\n")

@@ -102,7 +102,7 @@ def test_a_decoder_that_dies_is_survived_and_its_file_named(many: Path, tmp_path
 
 def test_facts_come_back_from_the_cache_as_they_were(tmp_path: Path) -> None:
     facts = Facts(
-        4, 3, 1, (1.5,), (0.5,), 0.0, 9.0, (1 << 64) - 1, "00ff", 0.7, "", ("cat", "cat", 7), (0.5,) * 12,
+        4, 3, 1, (1.5,), (0.5,), (1 << 64) - 1, "00ff", 0.7, "", ("cat", "cat", 7), (0.5,) * 12,
         (MaskFacts("m.png", 4, 3, "L", (0, 255), True, (9, 3), "00"),),
         (Channel("grey", 256, 12, 9.0, 9.0, 0, 1, (12, 0)),), (Fault("box-outside", "a.txt", 3, "…"),),
     )  # fmt: skip

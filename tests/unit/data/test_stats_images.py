@@ -13,16 +13,16 @@ import pytest
 from every_case import every_case
 from PIL import Image
 
-from holdfast.data.stats.figures import Bars, Grid, Histogram, as_row, from_row
-from holdfast.data.stats.report import Statistics, statistics_from
-from holdfast.data.stats.take import StatsSettings, take_statistics
+from holdfast.data.formats.detect import Settings
+from holdfast.data.stats.figures import Bars, Grid, Histogram, Statistics, as_row, from_row, statistics_from
+from holdfast.data.stats.take import take_statistics
 from holdfast.errors import UsageError
 
 WRITERS = {"yolo": made.yolo, "voc": made.voc, "coco": made.coco}
 
 
 def taken(path: Path, **settings: object) -> Statistics:
-    return take_statistics(path, StatsSettings(**{"jobs": 1, **settings}))  # type: ignore[arg-type]
+    return take_statistics(path, Settings(**{"jobs": 1, **settings}))  # type: ignore[arg-type]
 
 
 def figure(found: Statistics, key: str) -> Bars | Histogram | Grid:
@@ -182,8 +182,8 @@ def test_what_did_not_change_is_not_measured_again_and_ctrl_c_keeps_what_was_don
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        take_statistics(data, StatsSettings(jobs=1, cache=cache), stop)
-    first = take_statistics(data, StatsSettings(jobs=1, cache=cache), lambda done, _: told.append(done))
+        take_statistics(data, Settings(jobs=1, cache=cache), stop)
+    first = take_statistics(data, Settings(jobs=1, cache=cache), lambda done, _: told.append(done))
     assert len(told) <= 46 - 20 and not first.remembered
     second = taken(data, cache=cache)
     assert second.remembered and [as_row(one) for one in second.figures] == [as_row(one) for one in first.figures]

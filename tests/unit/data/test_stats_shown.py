@@ -12,9 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from holdfast.cli.app import app
-from holdfast.data.stats.figures import Bars, Grid, Histogram
-from holdfast.data.stats.page import page
-from holdfast.data.stats.report import Statistics
+from holdfast.data.stats.figures import Bars, Grid, Histogram, Statistics
+from holdfast.data.stats.take import page
 
 EVIL = "</title><script>alert('&')</script>"
 

@@ -11,16 +11,15 @@ import pytest
 from every_case import every_case
 
 from holdfast.data.columns import Column, Part, TableSet
-from holdfast.data.stats.figures import Bars, Histogram
-from holdfast.data.stats.report import Statistics
+from holdfast.data.stats.figures import Bars, Histogram, Statistics
 from holdfast.data.stats.tables import table_statistics
-from holdfast.data.stats.take import StatsSettings, take_statistics
+from holdfast.data.stats.take import take_statistics
 from holdfast.data.validate import Settings, validate
 from holdfast.errors import UsageError
 
 
 def taken(path: Path | str, **settings: object) -> Statistics:
-    return take_statistics(path, StatsSettings(**settings))  # type: ignore[arg-type]
+    return take_statistics(path, Settings(**settings))  # type: ignore[arg-type]
 
 
 def histogram(found: Statistics, key: str) -> Histogram:
@@ -34,7 +33,7 @@ def bars(found: Statistics, key: str) -> Bars:
 def of_chunks(*chunks: np.ndarray, format: str = "array") -> Histogram:
     """The figure of one column that comes in these chunks."""
     part = Part("all", "x.npy", lambda: iter([{"x": Column(one)} for one in chunks]))
-    data = TableSet(format, Path(), None, [part])  # type: ignore[arg-type]
+    data = TableSet(format, Path(), [part])  # type: ignore[arg-type]
     return histogram(table_statistics(data, label=None, only=frozenset(), progress=None), "column:x")
 
 
@@ -80,7 +79,7 @@ def test_one_absurd_value_does_not_squeeze_all_others_into_one_bin() -> None:
 
 def test_sorted_rows_in_many_chunks_are_spread_over_all_bins() -> None:
     plot = of_chunks(*np.arange(200_000).reshape(20, -1))
-    assert plot.below + plot.above == 0 and min(plot.totals[:-1]) == max(plot.totals[:-1])
+    assert plot.below + plot.above == 0 and max(plot.totals[:-1]) < 1.02 * min(plot.totals[:-1])
     assert plot.median == pytest.approx(100_000, rel=0.01)
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from every_case import every_case
 
-from holdfast.data.report import Report
-from holdfast.data.validate import Settings, validate
+from holdfast.data.validate import Report, Settings, validate
 from holdfast.errors import UsageError
 
 Tables = dict[str, dict[str, np.ndarray]]

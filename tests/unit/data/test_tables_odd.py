@@ -13,8 +13,7 @@ from every_case import every_case
 from holdfast.data.cleaned import skip_list, write_cleaned
 from holdfast.data.column_summary import ColumnSummary, row_numbers
 from holdfast.data.columns import Column, chunks_of
-from holdfast.data.report import Report, report_from
-from holdfast.data.validate import Settings, validate
+from holdfast.data.validate import Report, Settings, report_from, validate
 from holdfast.data.visualize.sample import Wish
 from holdfast.data.visualize.visualize import visualize
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.data.report import Report
-from holdfast.data.validate import Settings, validate
+from holdfast.data.validate import Report, Settings, validate
 from holdfast.errors import UsageError
 
 CODE = """

@@ -11,8 +11,7 @@ import pytest
 from every_case import every_case
 
 from holdfast.data.validate import Settings
-from holdfast.data.visualize.charts import as_planes, as_series, picture_of
-from holdfast.data.visualize.row_drawing import draw_row
+from holdfast.data.visualize.charts import as_planes, as_series, draw_row, picture_of
 from holdfast.data.visualize.sample import PICTURE, Sample
 from holdfast.data.visualize.sample import Wish as Wanted
 from holdfast.data.visualize.visualize import Drawn, visualize

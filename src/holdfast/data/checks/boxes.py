@@ -37,11 +37,8 @@ def box_faults(entry: Entry, label: Label, size: tuple[int, int], classes: Colle
         elif (kind, box) in met:
             code = "box-duplicate"
         if code:
-            yield Fault(code, file, line, f"{kind} {_said(left, top, right, bottom)} of {size[0]} × {size[1]}")
+            corners = ", ".join(f"{corner:.4g}" for corner in (left, top, right, bottom))
+            yield Fault(code, file, line, f"{kind} [{corners}] of {size[0]} × {size[1]}")
         if classes is not None and kind not in classes:
             yield Fault("class-out-of-range", file, line, f"class {kind!r}")
         met.add((kind, box))
-
-
-def _said(*corners: float) -> str:
-    return "[" + ", ".join(f"{corner:.4g}" for corner in corners) + "]"

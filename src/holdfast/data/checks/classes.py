@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from holdfast.data.problem import Problem, problem
+from holdfast.data.stats.figures import Spread
 
 # Train and validation data with other statistics (they were prepared differently), or other shares of classes.
 # Justified on BCCD and the nuclei: between their splits means differ by at most 0.3 deviations, and deviations by less than 1.3
@@ -18,14 +19,6 @@ _SPREAD = 2.5  # times one deviation is the other
 _SURE = 6.0  # standard errors: below, it may be chance
 _FEWEST = 20
 _MOVED = 0.25  # of all samples that would have to change their class for the shares to be the same
-
-
-class Spread(NamedTuple):
-    """Statistics of one channel or column in one split."""
-
-    number: int
-    mean: float
-    deviation: float
 
 
 def statistics_problems(splits: Mapping[str, Mapping[str, Spread]], files: Mapping[str, list[str]]) -> Iterator[Problem]:
@@ -87,22 +80,12 @@ def _moved(one: Mapping[Any, int], other: Mapping[Any, int], names: Mapping[Any,
     keys = {**one, **other}
     shares = {key: (one.get(key, 0) / total, other.get(key, 0) / others) for key in keys}
     moved = sum(abs(mine - theirs) for mine, theirs in shares.values()) / 2
-    chance = sum(_chance(mine, theirs, total, others) for mine, theirs in shares.values()) / 2
+    both = ((mine * total + theirs * others) / (total + others) for mine, theirs in shares.values())
+    chance = sum(math.sqrt(share * (1 - share) * (1 / total + 1 / others)) for share in both) / 2
     if moved < _MOVED + 3 * chance:
         return ""
     key = max(shares, key=lambda one: abs(shares[one][0] - shares[one][1]))
     return f"{names.get(key, key)} is {shares[key][0]:.0%} of {{}} and {shares[key][1]:.0%} of {{}}"
-
-
-def _chance(mine: float, theirs: float, total: int, others: int) -> float:
-    both = (mine * total + theirs * others) / (total + others)
-    return math.sqrt(both * (1 - both) * (1 / total + 1 / others))
-
-
-def pooled(means: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation of some numbers."""
-    middle = math.fsum(means) / len(means)
-    return middle, math.sqrt(math.fsum((value - middle) ** 2 for value in means) / len(means))
 
 
 _RARER = 20  # times: of digits, a class so rare is recognised in one case of five (benchmarks/data_thresholds.py)

@@ -26,9 +26,8 @@ def column_problems(columns: Mapping[str, ColumnSummary], files: list[str], labe
         ("column-constant", _constant),
         ("column-extreme", _extreme),
     ):
-        found = [
-            (name, said) for name, one in (columns if kind == "non-finite-input" else features).items() if (said := judge(one))
-        ]
+        judged = columns if kind == "non-finite-input" else features
+        found = [(name, said) for name, one in judged.items() if (said := judge(one))]
         if found and kind == "non-finite-input":
             yield _about_bad_rows(columns, found, files)
         elif found:
@@ -56,9 +55,9 @@ def _about_bad_rows(columns: Mapping[str, ColumnSummary], found: list[tuple[str,
 def _farthest(columns: Mapping[str, ColumnSummary], kind: str, names: list[str]) -> list[list[Place]]:
     """A row for each column: sentinels, extremes and overflows are its lowest or its highest value, what lies farther out."""
     shown = []
-    for one in (columns[name] for name in names if kind != "column-constant" and len(columns[name].sample)):
-        middle = float(np.median(one.sample))
-        place = one.high_place if one.high - middle >= middle - one.low else one.low_place
+    for one in (columns[name] for name in names if kind != "column-constant"):
+        middle, values = one.values.median() or 0.0, one.values
+        place = one.high_place if values.high - middle >= middle - values.low else one.low_place
         shown += [[place]] if place else []
     return shown
 
@@ -84,7 +83,8 @@ def _piled_up(one: ColumnSummary, whole: np.dtype[Any]) -> bool:
     """Whether the limit of the type is met more often than chance: images and masks in uint8 are full of 0 and 255."""
     if whole == np.uint8:
         return False
-    inner = one.sample[(one.sample > np.iinfo(whole).min) & (one.sample < np.iinfo(whole).max)]
+    sample = one.values.sample()
+    inner = sample[(sample > np.iinfo(whole).min) & (sample < np.iinfo(whole).max)]
     return len(inner) > 0 and one.at_limits > 3 * max(1.0, one.count / max(len(np.unique(inner)), 1))
 
 
@@ -108,12 +108,12 @@ def _constant(one: ColumnSummary) -> str:
 
 
 def _extreme(one: ColumnSummary) -> str:
-    if not one.is_number or one.rows < _FEWEST or not len(one.sample) or one.sentinels or one.beyond_float32:
+    if not one.is_number or one.rows < _FEWEST or not one.values.number or one.sentinels or one.beyond_float32:
         return ""
-    low, middle, high = np.quantile(one.sample, (0.01, 0.5, 0.99))
+    low, middle, high = np.quantile(one.values.sample(), (0.01, 0.5, 0.99))
     usual = max(high - low, 1e-9 * abs(middle))
-    far = max(one.high - high, low - one.low)
-    if high == low or far <= _FAR * usual:
+    lowest, highest = one.values.low, one.values.high
+    if high == low or max(highest - high, low - lowest) <= _FAR * usual:
         return ""
-    value = one.high if one.high - high >= low - one.low else one.low
+    value = highest if highest - high >= low - lowest else lowest
     return f"has {value:.4g}, while 98 % of it lie in {low:.4g} … {high:.4g}"

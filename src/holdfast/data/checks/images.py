@@ -6,20 +6,9 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from holdfast.data.listing import suffix
-from holdfast.data.pixels import MOST_PIXELS, fits_ending
+from holdfast.data.pixels import MOST_PIXELS
 from holdfast.data.problem import Fault, Problem, problem
 from holdfast.data.samples import Entry, Label
-
-# Images whose content is of another kind than their ending says.
-
-
-def wrong_extension(file: str, kind: str) -> Fault | None:
-    """Compare the kind that the first bytes show with the ending."""
-    if fits_ending(kind, suffix(file)):
-        return None
-    return Fault("image-extension", file, 0, f"its content is {kind.upper()}")
-
 
 # Images that are absurdly large, small or long, that show nothing, or are blurred.
 # The limit of blur was chosen on BCCD: its images have at least 0.53 of the usual sharpness, and at most 0.33 once they are
@@ -34,15 +23,17 @@ _BLURRED = 0.45  # of the usual sharpness
 _MOST_PER_BYTE = 2000  # no image file packs more pixels into a byte: what claims to is broken, or made to harm
 
 
-def odd_size(file: str, width: int, height: int) -> Fault | None:
+def odd_size(file: str, width: int, height: int) -> Iterator[Fault]:
     """Judge the size that the header states."""
+    code = ""
     if width * height > MOST_PIXELS:
-        return Fault("image-huge", file, 0, f"{width} × {height}")
-    if 0 < min(width, height) < _SMALLEST:
-        return Fault("image-tiny", file, 0, f"{width} × {height}")
-    if max(width, height) > _LONGEST * min(width, height):
-        return Fault("image-aspect", file, 0, f"{width} × {height}")
-    return None
+        code = "image-huge"
+    elif 0 < min(width, height) < _SMALLEST:
+        code = "image-tiny"
+    elif max(width, height) > _LONGEST * min(width, height):
+        code = "image-aspect"
+    if code:
+        yield Fault(code, file, 0, f"{width} × {height}")
 
 
 def blur_problems(files: Sequence[str], sharpness: Sequence[float]) -> Iterator[Problem]:
@@ -68,19 +59,13 @@ _TURNS = {2: "mirrored", 3: "turned by 180°", 4: "mirrored upside down", 5: "mi
           7: "mirrored and turned by 270°", 8: "turned by 270°"}  # fmt: skip
 
 
-def rotated(entry: Entry, label: Label, orientation: int, width: int, height: int) -> Fault | None:
-    """Only where something is labelled by place: the class of a whole image does not depend on how it is turned."""
-    if orientation == 1 or not (label.things or entry.masks):
-        return None
-    return Fault("exif-rotation", entry.image, 0, f"{_TURNS[orientation]}; {_fits(label, orientation, width, height)}")
-
-
-def _fits(label: Label, orientation: int, width: int, height: int) -> str:
-    """Which way of reading the labels fit, in words."""
-    return {
+def rotated(entry: Entry, label: Label, orientation: int, width: int, height: int) -> Fault:
+    """Which way of reading the image its labels fit, in words."""
+    fits = {
         "stored": "the boxes fit the image as it is stored, not as it is shown",
         "shown": "the boxes fit the image as it is shown, not as it is stored",
     }.get(way_of(label, orientation, width, height), "the labels do not say which way they fit")
+    return Fault("exif-rotation", entry.image, 0, f"{_TURNS[orientation]}; {fits}")
 
 
 def way_of(label: Label, orientation: int, width: int, height: int) -> str:

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from holdfast.data.problem import Fault, Problem, problem
+from holdfast.data.problem import Problem, problem
 from holdfast.data.samples import MaskFacts
 
 _BINARY = ({0, 1}, {0, 255})
 _MOSTLY = 0.9  # of a folder's masks that must be of one kind for the others to be faults
 _IGNORED = 255
-
-
-def size_fault(mask: MaskFacts, width: int, height: int) -> Fault | None:
-    """Compare a mask with its image."""
-    if (mask.width, mask.height) == (width, height):
-        return None
-    return Fault("mask-size", mask.file, 0, f"{mask.width} × {mask.height}; the image has {width} × {height}")
 
 
 def kind_of_masks(masks: Sequence[MaskFacts], folder: str) -> str:

@@ -35,17 +35,12 @@ class RowPlaces:
             return
         first, span = int(numbers[0]), int(numbers[-1] - numbers[0]) + 1
         apart = None if span == len(numbers) else (numbers - first).astype(np.min_scalar_type(span))
-        if apart is not None or not self._goes_on(file, first):
+        last_file, last_first, last_apart = self._runs[-1] if self._runs else ("", 0, None)
+        follows = last_file == file and last_apart is None and first == last_first + self._rows - self._starts[-1]
+        if apart is not None or not follows:
             self._starts.append(self._rows)
             self._runs.append((file, first, apart))
         self._rows += len(numbers)
-
-    def _goes_on(self, file: str, number: int) -> bool:
-        """Whether a row directly follows the last run."""
-        if not self._runs:
-            return False
-        last, first, apart = self._runs[-1]
-        return apart is None and last == file and number == first + self._rows - self._starts[-1]
 
     def of(self, row: int) -> tuple[str, int]:
         """The file of a row of the split, and its number there."""
@@ -135,17 +130,12 @@ def group_problems(splits: Mapping[str, SplitRows], names: Sequence[str]) -> Ite
         if distinct >= max(_FEWEST_GROUPS, rows / 100) and distinct < _REPEATED * rows:
             example = f"{split.files[0]}: {rows:,} rows, but only {distinct:,} distinct ({said})"
             again = _repeats(split.numbers)
-            shown = _each_key_once(split, again[split.numbers[again] != 0])
+            again = again[split.numbers[again] != 0]
+            once = np.sort(again[np.unique(split.numbers[again], return_index=True)[1]])  # each key once, beside an earlier row
+            shown = split.beside(once[:: max(1, len(once) // _GROUPS_SHOWN)], split)
             yield problem(
                 "split-leak groups", count=rows - distinct, files=split.files, example=example, keys=list(names), shown=shown
             )
-
-
-def _each_key_once(split: SplitRows, repeats: npt.NDArray[np.intp]) -> list[list[Place]]:
-    """Some rows beside an earlier one with the same key, spread over the split."""
-    _, first = np.unique(split.numbers[repeats], return_index=True)
-    rows = np.sort(repeats[first])
-    return split.beside(rows[:: max(1, len(rows) // _GROUPS_SHOWN)], split)
 
 
 def rows_are_distinctive(distinct: Sequence[int | None], rows: int) -> bool:

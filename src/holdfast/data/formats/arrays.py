@@ -19,7 +19,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from holdfast.data.columns import Array, Chunk, Column, Part, TableSet, Unreadable, rows_at_once
+from holdfast import units
+from holdfast.data.columns import Array, Chunk, Column, Part, TableSet, rows_at_once
 from holdfast.data.listing import Listing, split_named, suffix
 from holdfast.data.problem import Fault
 
@@ -53,14 +54,14 @@ class Stored(NamedTuple):
 
 def recognise(listing: Listing, named: str | None) -> float | None:
     """How sure it is that these are arrays."""
-    found = [named] if named and suffix(named) in ENDINGS else listing.with_suffix(*ENDINGS) if not named else []
-    return 0.5 if found and not listing.images() else 0.2 if found else None
+    found = listing.named_or_all(named, *ENDINGS)
+    return (0.2 if listing.images() else 0.5) if found else None
 
 
 def read(listing: Listing, named: str | None) -> TableSet:
     """Read the headers, and put arrays of one split and length together."""
     files = [named] if named else listing.with_suffix(*ENDINGS)
-    data = TableSet("array", listing.root, listing, [])
+    data = TableSet("array", listing.root, [])
     groups: dict[tuple[str, str, int], list[Stored]] = {}
     for file in files:
         for stored in _stored(listing.root, file, data.faults):
@@ -107,10 +108,12 @@ def _header(opened: IO[bytes], file: str, member: str, size: int) -> Stored:
     if dtype.hasobject:
         raise _Pickled("an array of Python objects: reading it would run what is inside")
     if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize > size:
-        raise ValueError(f"its header says {shape} of {dtype}, which is more than the {size:,} bytes there are")
+        raise ValueError(f"its header says {shape} of {dtype}, which is more than the {units.size(size)} there are")
     fortran = fortran and len(shape) > 1
     if fortran and member and math.prod(shape) * dtype.itemsize > _LARGE:
-        raise ValueError("larger than 1 GiB, in an archive and in Fortran order: save it with np.ascontiguousarray")
+        raise ValueError(
+            f"larger than {units.size(_LARGE)}, in an archive and in Fortran order: save it with np.ascontiguousarray"
+        )
     return Stored(file, member, shape, dtype, fortran)
 
 
@@ -118,17 +121,14 @@ def _chunks(root: Path, some: list[Stored]) -> Iterator[Chunk]:
     """Rows of all arrays side by side."""
     width = sum(math.prod(one.shape[1:]) * one.dtype.itemsize for one in some)
     at_once, total = rows_at_once(width), some[0].shape[0] if some[0].shape else 1
-    try:
-        with contextlib.ExitStack() as stack:
-            readers = [_reader(stack, root, one) for one in some]
-            for start in range(0, total, at_once):
-                rows = min(at_once, total - start)
-                chunk: Chunk = {}
-                for one, read_rows in zip(some, readers, strict=True):
-                    chunk.update(_columns(one, read_rows(start, rows)))
-                yield chunk
-    except Exception as error:  # noqa: BLE001 - as above, and zlib
-        raise Unreadable(str(error)[:200]) from None
+    with contextlib.ExitStack() as stack:
+        readers = [_reader(stack, root, one) for one in some]
+        for start in range(0, total, at_once):
+            rows = min(at_once, total - start)
+            chunk: Chunk = {}
+            for one, read_rows in zip(some, readers, strict=True):
+                chunk.update(_columns(one, read_rows(start, rows)))
+            yield chunk
 
 
 def _reader(stack: contextlib.ExitStack, root: Path, one: Stored) -> Callable[[int, int], Array]:

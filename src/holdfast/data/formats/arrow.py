@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.data.columns import Chunk, Part, TableSet, Unreadable, rows_at_once
+from holdfast.data.columns import Chunk, Part, TableSet, rows_at_once
 from holdfast.data.formats.tables import columns_of_batch
-from holdfast.data.listing import Listing, read_text, split_named, suffix
+from holdfast.data.listing import Listing, read_text, split_named
 
 _ENDINGS = (".arrow", ".feather")
 _LARGEST = 64 << 20
@@ -18,16 +18,14 @@ _LARGEST = 64 << 20
 
 def recognise(listing: Listing, named: str | None) -> float | None:
     """How sure it is that these are Arrow files."""
-    if named:
-        return 0.9 if suffix(named) in _ENDINGS else None
-    return 0.9 if listing.with_suffix(*_ENDINGS) else None
+    return 0.9 if listing.named_or_all(named, *_ENDINGS) else None
 
 
 def read(listing: Listing, named: str | None) -> TableSet:
     """One part for each file. The numbers of a `ClassLabel` become their names."""
     files = [named] if named else listing.with_suffix(*_ENDINGS)
     parts = [Part(split_named(file), file, partial(_chunks, listing.root / file)) for file in files]
-    data = TableSet("arrow", listing.root, listing, parts)
+    data = TableSet("arrow", listing.root, parts)
     for info in (path for path in listing.files if path.rpartition("/")[2] == "dataset_info.json"):
         data.class_names |= _class_names(listing.root / info)
     return data
@@ -46,15 +44,12 @@ def _class_names(path: Path) -> dict[str, list[str]]:
 def _chunks(path: Path) -> Iterator[Chunk]:
     import pyarrow as pa
 
-    try:
-        with pa.memory_map(str(path)) as file:
-            for batch in _batches(file):
-                rows = rows_at_once(batch.nbytes / max(1, batch.num_rows))
-                for start in range(0, batch.num_rows, rows):
-                    table = pa.Table.from_batches([batch.slice(start, rows)]).flatten().combine_chunks()
-                    yield columns_of_batch(table.to_batches()[0])
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        raise Unreadable(" ".join(str(error).split())[:300]) from None
+    with pa.memory_map(str(path)) as file:
+        for batch in _batches(file):
+            rows = rows_at_once(batch.nbytes / max(1, batch.num_rows))
+            for start in range(0, batch.num_rows, rows):
+                table = pa.Table.from_batches([batch.slice(start, rows)]).flatten().combine_chunks()
+                yield columns_of_batch(table.to_batches()[0])
 
 
 def _batches(file: Any) -> Iterator[Any]:

@@ -13,7 +13,7 @@ import os
 import posixpath
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +60,7 @@ def read(listing: Listing, named: str | None) -> ImageSet:
     data = ImageSet("coco", listing.root, listing, [], {}, read_label, True, True, named)
     paths = ImagePaths(listing)
     taken: dict[str, list[set[str]]] = {}
-    for file in _in_order(files):
+    for file in sorted(files, key=_preference):
         content = _Content()
         try:
             for row in json_rows(listing.root / file):
@@ -76,14 +76,10 @@ def read(listing: Listing, named: str | None) -> ImageSet:
     return data
 
 
-def _in_order(files: Iterable[str]) -> list[str]:
-    """The files in the order in which they are preferred: those named `instances` first, cleaned ones last, then by name."""
-
-    def preference(file: str) -> tuple[bool, bool, str]:
-        name = posixpath.basename(file).lower()
-        return name.endswith(".cleaned.json"), not name.startswith("instances"), file
-
-    return sorted(files, key=preference)
+def _preference(file: str) -> tuple[bool, bool, str]:
+    """Files named `instances` come first, cleaned ones last, then by name."""
+    name = posixpath.basename(file).lower()
+    return name.endswith(".cleaned.json"), not name.startswith("instances"), file
 
 
 class ImagePaths:
@@ -202,7 +198,7 @@ def _add(data: ImageSet, file: str, content: _Content, paths: ImagePaths, taken:
     split = split_named(file)
     found = {path for image in content.images if (path := paths.find(image.name, split))}
     others = taken.setdefault(split, [])
-    if any(_same_images(found, other) for other in others):
+    if any(2 * len(found & other) > min(len(found), len(other)) for other in others):  # more than half of the smaller one
         data.notes.append(f"{file} was not read: it lists images of {split} that another file has")
         return
     others.append(found)
@@ -223,11 +219,6 @@ def _add(data: ImageSet, file: str, content: _Content, paths: ImagePaths, taken:
         data.notes.append(f"{file}: only the first {_MOST_TOLD:,} faults were counted")
 
 
-def _same_images(one: Set[str], other: Set[str]) -> bool:
-    """Whether two files are about the same images: the smaller one shares more than half of its own with the other."""
-    return 2 * len(one & other) > min(len(one), len(other))
-
-
 def read_label(root: Path, entry: Entry) -> Label:
     """Read the annotations of one image from their places in the file; one that cannot be read becomes a fault."""
     things: list[Thing] = []
@@ -241,7 +232,8 @@ def read_label(root: Path, entry: Entry) -> Label:
         for start, length, place in np.frombuffer(entry.spans, np.int64).reshape(-1, 3).tolist():
             row = json.loads(os.pread(file, length, start))
             if not place:
-                stated = _stated_size(row)
+                width, height = row.get("width"), row.get("height")
+                stated = (width, height) if isinstance(width, int) and isinstance(height, int) else None
                 continue
             try:
                 wrong = _wrong_mask(row.get("segmentation"), stated)
@@ -257,18 +249,15 @@ def read_label(root: Path, entry: Entry) -> Label:
     return Label(things, False, stated, tuple(faults))
 
 
-def _stated_size(row: dict[str, Any]) -> tuple[int, int] | None:
-    width, height = row.get("width"), row.get("height")
-    return (width, height) if isinstance(width, int) and isinstance(height, int) else None
-
-
 def _thing(row: dict[str, Any], place: int) -> Thing:
     """One annotation. `line` is its place in the list, since a JSON file may have but one line."""
     kind = row.get("category_id")
     if not isinstance(kind, int):
         raise ValueError("no category_id")
-    polygon = _polygon(row.get("segmentation"))
-    box = row.get("bbox")
+    parts, polygon, box = row.get("segmentation"), None, row.get("bbox")
+    if isinstance(parts, list) and parts and isinstance(parts[0], list):  # the first part
+        points = tuple(float(value) for value in parts[0])
+        polygon = points if len(points) >= 6 and len(points) % 2 == 0 and math.isfinite(sum(points)) else None
     if isinstance(box, list) and len(box) == 4:
         x, y, width, height = (float(value) for value in box)
         corners = (x, y, x + width, y + height)
@@ -306,11 +295,3 @@ def _run_pixels(runs: str) -> int:
             lengths.append(value + (lengths[-2] if len(lengths) > 2 else 0))
             value = shift = 0
     return sum(lengths)
-
-
-def _polygon(segmentation: object) -> tuple[float, ...] | None:
-    """The first part of a segmentation that is given as polygons."""
-    if not isinstance(segmentation, list) or not segmentation or not isinstance(segmentation[0], list):
-        return None
-    points = tuple(float(value) for value in segmentation[0])
-    return points if len(points) >= 6 and len(points) % 2 == 0 and math.isfinite(sum(points)) else None

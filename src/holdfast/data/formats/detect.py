@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from holdfast.data.cache import Cache, fingerprint_of_files, stamp_of
 from holdfast.data.columns import TableSet
@@ -28,6 +28,7 @@ from holdfast.data.formats import (
 )
 from holdfast.data.formats.text import TextSet
 from holdfast.data.listing import Listing, listed, order_of
+from holdfast.data.problem import Answer
 from holdfast.data.remote import is_remote, local_copy
 from holdfast.data.samples import FORMATS, ImageSet
 from holdfast.errors import UsageError
@@ -65,17 +66,6 @@ class Settings:
         """A word for all files and all settings that an answer depends on."""
         asked = (self.label, self.tree, self.tokenizer, stamp_of(self.tokenizer), self.embedding_rows, sorted(self.classes))
         return fingerprint_of_files(listing.files, listing.outside, asked) if self.cache else ""
-
-
-class Answer(Protocol):
-    """A report or statistics."""
-
-    path: str
-    seconds: float
-    remembered: bool
-
-    def as_row(self) -> dict[str, Any]:
-        """For JSON."""
 
 
 AnswerT = TypeVar("AnswerT", bound=Answer)

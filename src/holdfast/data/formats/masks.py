@@ -9,11 +9,10 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator
 
-from holdfast.data.listing import Listing, read_text, split_named, stem, suffix
+from holdfast.data.listing import Listing, split_named, stem, suffix
 from holdfast.data.problem import Fault
-from holdfast.data.samples import ClassKey, Entry, ImageSet, no_label
+from holdfast.data.samples import Entry, ImageSet, names_in, no_label
 
 MASKS = frozenset(
     {"masks", "mask", "instances", "instance", "segmentation", "segmentations", "seg", "gt", "labels", "annotations", "labelids"}
@@ -62,11 +61,20 @@ def read(listing: Listing, _: str | None) -> ImageSet:
         by_place.setdefault((split_named(path), _key(path)), []).append(path)
         by_place.setdefault(("folder", _sample_folder(path)), []).append(path)
     in_folder = Counter(map(_sample_folder, images))
-    entries = [_entry(path, by_place, alone=in_folder[_sample_folder(path)] == 1) for path in images]
+    entries = []
+    for image in images:
+        found = by_place.get((split_named(image), stem(image)))
+        folder = _sample_folder(image)
+        if not found and in_folder[folder] == 1 and posixpath.dirname(image).lower().endswith("/images"):
+            found = by_place.get(("folder", folder))
+        entries.append(Entry(split_named(image), image, None, tuple(found or ())))
     used = {mask for entry in entries for mask in entry.masks}
     faults = [Fault("label-orphaned", path, 0, "no image belongs to it") for path in masks if path not in used]
-    faults += _lacking(entries, masks)
-    classes = _classes(listing)
+    folders = {folder_of_masks(path) for path in masks}
+    for entry in entries:
+        lacking = sorted(folders - {folder_of_masks(path) for path in entry.masks})
+        faults += [Fault("label-missing", entry.image, 0, f"no mask for it in {folder}") for folder in lacking]
+    classes = names_in(listing, "classes.txt") or names_in(listing, "labels.txt")
     return ImageSet("masks", listing.root, listing, entries, classes, no_label, bool(classes), False, None, faults)
 
 
@@ -75,31 +83,6 @@ def _sample_folder(path: str) -> str:
     return posixpath.dirname(posixpath.dirname(path)) or "."
 
 
-def _entry(image: str, by_place: dict[tuple[str, str], list[str]], *, alone: bool) -> Entry:
-    split = split_named(image)
-    masks = by_place.get((split, stem(image)))
-    if not masks and alone and posixpath.dirname(image).lower().endswith("/images"):
-        masks = by_place.get(("folder", _sample_folder(image)))
-    return Entry(split, image, None, tuple(masks or ()))
-
-
 def folder_of_masks(path: str) -> str:
     """The name of the folder that makes a file a mask: `masks`, `instances`."""
     return next((folder for folder in path.split("/")[:-1] if folder.lower() in MASKS), "")
-
-
-def _lacking(entries: list[Entry], masks: list[str]) -> Iterator[Fault]:
-    """Images that lack a mask in one of the folders of masks."""
-    folders = {folder_of_masks(path) for path in masks}
-    for entry in entries:
-        have = {folder_of_masks(path) for path in entry.masks}
-        for folder in sorted(folders - have):
-            yield Fault("label-missing", entry.image, 0, f"no mask for it in {folder}")
-
-
-def _classes(listing: Listing) -> dict[ClassKey, str]:
-    for path in ("classes.txt", "labels.txt"):
-        if path in listing.files:
-            lines = read_text(listing.root / path, limit=1 << 20).splitlines()
-            return {number: line.strip() for number, line in enumerate(lines) if line.strip()}
-    return {}

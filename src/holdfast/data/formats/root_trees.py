@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.data.columns import BYTES, Chunk, Column, Part, TableSet, Unreadable, rows_at_once
-from holdfast.data.listing import Listing, split_named, suffix
+from holdfast.data.columns import BYTES, Chunk, Column, Part, TableSet, rows_at_once
+from holdfast.data.listing import Listing, split_named
 from holdfast.data.problem import Fault
 from holdfast.errors import UsageError
 
@@ -21,21 +21,20 @@ _NTUPLE_ROWS = 8192
 
 def recognise(listing: Listing, named: str | None) -> float | None:
     """How sure it is that these are ROOT files."""
-    found = [named] if named and suffix(named) == ".root" else listing.with_suffix(".root") if not named else []
-    return 0.9 if found else None
+    return 0.9 if listing.named_or_all(named, ".root") else None
 
 
 def read(listing: Listing, named: str | None, tree: str | None = None) -> TableSet:
     """One part for each file: the tree that was named, or its largest one."""
     uproot = _uproot()
-    data = TableSet("root", listing.root, listing, [])
+    data = TableSet("root", listing.root, [])
     for file in [named] if named else listing.with_suffix(".root"):
         path = listing.root / file
         try:
             with uproot.open(path) as opened:
                 trees = _trees(opened)
         except Exception as error:  # noqa: BLE001 - uproot raises anything on damaged files
-            data.faults.append(Fault("tree-unreadable", file, 0, _said(error)))
+            data.faults.append(Fault("tree-unreadable", file, 0, " ".join(f"{type(error).__name__}: {error}".split())[:200]))
             continue
         if tree is not None and tree not in trees:
             there = ", ".join(trees) or "none"
@@ -71,24 +70,21 @@ def _trees(opened: Any) -> dict[str, int]:
 
 def _chunks(path: Path, tree: str) -> Iterator[Chunk]:
     uproot = _uproot()
-    try:
-        with uproot.open(path) as opened:
-            source = opened[tree]
-            if source.classname == _NTUPLE:
-                yield from _of_ntuple(source)
-                return
-            branches = [name for name, branch in source.iteritems() if _can_be_read(uproot, branch)]
-            if not branches:
-                raise ValueError("none of its branches can be read")
-            size = sum(source[name].uncompressed_bytes for name in branches) / max(source.num_entries, 1)
-            for start in range(0, source.num_entries, rows_at_once(size)):
-                stop = min(start + rows_at_once(size), source.num_entries)
-                chunk: Chunk = {}
-                for name in branches:
-                    chunk.update(_columns(name, source[name].array(entry_start=start, entry_stop=stop, library="ak")))
-                yield chunk
-    except Exception as error:  # noqa: BLE001 - as above
-        raise Unreadable(_said(error)) from None
+    with uproot.open(path) as opened:
+        source = opened[tree]
+        if source.classname == _NTUPLE:
+            yield from _of_ntuple(source)
+            return
+        branches = [name for name, branch in source.iteritems() if _can_be_read(uproot, branch)]
+        if not branches:
+            raise ValueError("none of its branches can be read")
+        size = sum(source[name].uncompressed_bytes for name in branches) / max(source.num_entries, 1)
+        for start in range(0, source.num_entries, rows_at_once(size)):
+            stop = min(start + rows_at_once(size), source.num_entries)
+            chunk: Chunk = {}
+            for name in branches:
+                chunk.update(_columns(name, source[name].array(entry_start=start, entry_stop=stop, library="ak")))
+            yield chunk
 
 
 def _of_ntuple(source: Any) -> Iterator[Chunk]:
@@ -130,7 +126,3 @@ def _native(values: Any) -> Any:
     if values.dtype.kind == "b":
         return values.astype(np.int8)
     return values.astype(values.dtype.newbyteorder("="))
-
-
-def _said(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -11,7 +11,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from holdfast.data.columns import Chunk, Column, Part, TableSet, Unreadable, bytes_at_once, rows_at_once
+from holdfast import units
+from holdfast.data.columns import Chunk, Column, Part, TableSet, bytes_at_once, rows_at_once
 from holdfast.data.listing import Listing, split_named, suffix
 
 _TEXT = (".csv", ".tsv")
@@ -30,28 +31,21 @@ _CONVERSION = re.compile(r"column #(\d+): .*conversion error")
 
 def recognise(listing: Listing, named: str | None) -> float | None:
     """How sure it is that these are tables; tables beside images describe those more often than they are the data."""
-    found = [named] if named and suffix(named) in ENDINGS else listing.with_suffix(*ENDINGS) if not named else []
-    if not found:
-        return None
-    return 0.5 if not listing.images() else 0.2
+    found = listing.named_or_all(named, *ENDINGS)
+    return (0.2 if listing.images() else 0.5) if found else None
 
 
 def read(listing: Listing, named: str | None) -> TableSet:
     """The tables of a folder, or the one that was named."""
     files = [named] if named else listing.with_suffix(*ENDINGS)
     parts = [Part(split_named(file), file, partial(_chunks, listing.root / file)) for file in files]
-    return TableSet("table", listing.root, listing, parts)
+    return TableSet("table", listing.root, parts)
 
 
 def _chunks(path: Path) -> Iterator[Chunk]:
-    import pyarrow as pa
-
-    try:
-        ending = suffix(path.name)
-        for batch in _parquet(path) if ending in _PARQUET else _json_lines(path) if ending in _LINES else _csv(path):
-            yield columns_of_batch(batch)
-    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-        raise Unreadable(" ".join(str(error).split())[:300]) from None
+    ending = suffix(path.name)
+    for batch in _parquet(path) if ending in _PARQUET else _json_lines(path) if ending in _LINES else _csv(path):
+        yield columns_of_batch(batch)
 
 
 def columns_of_batch(batch: Any) -> Chunk:
@@ -71,15 +65,11 @@ def _parquet(path: Path) -> Iterator[Any]:
         for group in range(file.num_row_groups):  # all groups at once keep the whole file in memory
             of_group = file.metadata.row_group(group)
             chunks = [of_group.column(one) for one in columns]
-            rows = rows_at_once(sum(map(_decoded_bytes, chunks)) / max(1, of_group.num_rows))
+            size = sum(max(int(one.total_uncompressed_size), 8 * int(one.num_values)) for one in chunks)  # runs take no bytes
+            rows = rows_at_once(size / max(1, of_group.num_rows))
             deltas = any("DELTA_BYTE_ARRAY" in one.encodings for one in chunks)
             for batch in file.iter_batches(batch_size=min(rows, _DELTA_ROWS) if deltas else rows, row_groups=[group]):
                 yield pa.Table.from_batches([batch]).flatten().combine_chunks().to_batches()[0] if batch.num_rows else batch
-
-
-def _decoded_bytes(chunk: Any) -> int:
-    """What a column of a row group takes in memory: a run of equal numbers takes nothing in the file."""
-    return max(int(chunk.total_uncompressed_size), 8 * int(chunk.num_values))
 
 
 def _json_lines(path: Path) -> Iterator[Any]:
@@ -124,7 +114,7 @@ def _json_tables(path: Path) -> Iterator[Any]:
 def _some_lines(file: IO[bytes], size: int) -> Iterator[bytes]:
     while size > 0 and (line := file.readline(_LONGEST_LINE)):
         if len(line) == _LONGEST_LINE:
-            raise ValueError(f"a line of more than {_LONGEST_LINE >> 20} MB")
+            raise ValueError(f"a line of more than {units.size(_LONGEST_LINE)}")
         size -= len(line)
         yield line
 
@@ -159,7 +149,9 @@ def _csv_batches(path: Path, types: dict[str, Any], skipped: int) -> Iterator[An
 def _csv_reader(path: Path, types: dict[str, Any]) -> Any:
     from pyarrow import csv
 
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(path)
+    with path.open("rb") as file:
+        head = file.readline(1 << 16)
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ";" if head.count(b";") > head.count(b",") else ","
     options = csv.ReadOptions(block_size=bytes_at_once(_BLOCK, _line_bytes(path)), use_threads=False)
     parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     return csv.open_csv(path, read_options=options, parse_options=parsing, convert_options=csv.ConvertOptions(column_types=types))
@@ -177,12 +169,6 @@ def _wider(path: Path, types: dict[str, Any], error: str) -> dict[str, Any] | No
     if pa.types.is_string(kind):
         return None
     return {name: pa.float64() if pa.types.is_integer(kind) or pa.types.is_null(kind) else pa.string()}
-
-
-def _delimiter(path: Path) -> str:
-    with path.open("rb") as file:
-        head = file.readline(1 << 16)
-    return ";" if head.count(b";") > head.count(b",") else ","
 
 
 def _line_bytes(path: Path) -> float:
@@ -220,7 +206,8 @@ def _flat(values: Any) -> Any:
         return values.fill_null("").to_numpy(zero_copy_only=False)
     if pa.types.is_dictionary(kind):
         return _from_dictionary(values)
-    return np.array([_shortened(str(value.as_py())) for value in values], dtype=object)
+    words = (str(value.as_py()) for value in values)
+    return np.array([word if len(word) <= _LONG else f"{word[:_LONG]} {_digest(word)}" for word in words], dtype=object)
 
 
 def _from_dictionary(values: Any) -> Any:
@@ -238,5 +225,5 @@ def _from_dictionary(values: Any) -> Any:
     return different[places]
 
 
-def _shortened(word: str) -> str:
-    return word if len(word) <= _LONG else f"{word[:_LONG]} {hashlib.blake2b(word.encode('utf-8', 'surrogatepass')).hexdigest()}"
+def _digest(word: str) -> str:
+    return hashlib.blake2b(word.encode("utf-8", "surrogatepass")).hexdigest()

@@ -46,7 +46,8 @@ def open_tokenizer(path: Path) -> Tokenizer:
     """Open a tokenizer file by what it holds."""
     try:
         if path.suffix.lower() != ".json":
-            return _by_vocabulary([line for line in read_text(path, limit=_LARGEST).split("\n") if line])
+            lines = [line.rstrip("\r") or " " for line in read_text(path, limit=_LARGEST).split("\n") if line]  # " ": a blank
+            return _from_table({line: number for number, line in enumerate(lines)})
         content = json.loads(read_text(path, limit=_LARGEST))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no tokenizer: {error}", fix="name a tokenizer.json or a vocabulary file") from None
@@ -81,11 +82,6 @@ def _hugging_face(path: Path, content: dict[str, Any]) -> Tokenizer:
         return [(number, *place) for number, place in zip(encoding.ids, encoding.offsets, strict=True)]
 
     return Tokenizer(encode, size, unknown, pieces, {number: token.translate(_BLANKS) for token, number in vocabulary.items()})
-
-
-def _by_vocabulary(lines: list[str]) -> Tokenizer:
-    """One token a line; a line that is only a blank is the token for a blank."""
-    return _from_table({line.rstrip("\r") or " ": number for number, line in enumerate(lines)})
 
 
 def _from_table(table: dict[str, int]) -> Tokenizer:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.data.columns import Array, Chunk, Column, Part, TableSet, Unreadable, rows_at_once
-from holdfast.data.listing import Listing, split_named, suffix
+from holdfast.data.columns import Array, Chunk, Column, Part, TableSet, rows_at_once
+from holdfast.data.listing import Listing, split_named
 from holdfast.data.problem import Fault
 
 _LONGEST_LINE = 64 << 20
@@ -40,8 +40,7 @@ class _Header:
 
 def recognise(listing: Listing, named: str | None) -> float | None:
     """How sure it is that these are time series; TypeScript has the same ending."""
-    found = [named] if named and suffix(named) == ".ts" else listing.with_suffix(".ts") if not named else []
-    for file in found[:5]:
+    for file in listing.named_or_all(named, ".ts")[:5]:
         with (listing.root / file).open("rb") as opened:
             if b"@data" in opened.read(1 << 20).lower():
                 return 0.95
@@ -50,7 +49,7 @@ def recognise(listing: Listing, named: str | None) -> float | None:
 
 def read(listing: Listing, named: str | None) -> TableSet:
     """One part for each file."""
-    data = TableSet("ts", listing.root, listing, [])
+    data = TableSet("ts", listing.root, [])
     for file in [named] if named else listing.with_suffix(".ts"):
         data.parts.append(Part(split_named(file), file, partial(_chunks, listing.root / file, file, data.faults)))
     return data
@@ -60,36 +59,33 @@ def _chunks(path: Path, file: str, faults: list[Fault]) -> Iterator[Chunk]:
     """Cases in chunks of about 32 MB. A line that cannot be read is a fault; the others are kept."""
     cases: list[tuple[list[Array], str]] = []
     known = {(fault.file, fault.line) for fault in faults}
-    try:
-        with path.open("rb") as opened:
-            header, lines = _Header(), enumerate(iter(partial(opened.readline, _LONGEST_LINE), b""), 1)
-            for _, line in lines:
-                if (words := line.decode("utf-8", errors="replace").strip()).lower() == "@data":
-                    break
-                if words.startswith("@"):
-                    header.add(words)
-            else:
-                raise ValueError("there is no line @data")
-            width = 0
-            for number, line in lines:
-                try:
-                    case = _case(line.decode("utf-8", errors="replace").strip(), header, width)
-                except ValueError as error:
-                    if (file, number) not in known and len(known) < _MOST_FAULTS:
-                        faults.append(Fault("table-unreadable", file, number, str(error)[:200]))
-                        known.add((file, number))
-                    continue
-                if case is None:
-                    continue
-                width = width or len(case[0])
-                cases.append(case)
-                if len(cases) >= rows_at_once(sum(one.nbytes for one in case[0])):
-                    yield _chunk(cases, header)
-                    cases = []
-            if cases:
+    with path.open("rb") as opened:
+        header, lines = _Header(), enumerate(iter(partial(opened.readline, _LONGEST_LINE), b""), 1)
+        for _, line in lines:
+            if (words := line.decode("utf-8", errors="replace").strip()).lower() == "@data":
+                break
+            if words.startswith("@"):
+                header.add(words)
+        else:
+            raise ValueError("there is no line @data")
+        width = 0
+        for number, line in lines:
+            try:
+                case = _case(line.decode("utf-8", errors="replace").strip(), header, width)
+            except ValueError as error:
+                if (file, number) not in known and len(known) < _MOST_FAULTS:
+                    faults.append(Fault("table-unreadable", file, number, str(error)[:200]))
+                    known.add((file, number))
+                continue
+            if case is None:
+                continue
+            width = width or len(case[0])
+            cases.append(case)
+            if len(cases) >= rows_at_once(sum(one.nbytes for one in case[0])):
                 yield _chunk(cases, header)
-    except (OSError, ValueError) as error:
-        raise Unreadable(str(error)[:300]) from None
+                cases = []
+        if cases:
+            yield _chunk(cases, header)
 
 
 def _case(line: str, header: _Header, width: int) -> tuple[list[Array], str] | None:

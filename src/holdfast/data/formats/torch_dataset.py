@@ -22,6 +22,7 @@ from holdfast.data.columns import BYTES, Array, Chunk, Column, Part, TableSet
 from holdfast.data.problem import Fault
 from holdfast.data.samples import ClassKey, Entry, Label, Thing
 from holdfast.errors import UsageError
+from holdfast.units import count
 
 # Boxes of detection samples, as torchvision has them: (image, {"boxes": left, top, right, bottom, "labels": …}).
 
@@ -33,48 +34,21 @@ class OddTarget(ValueError):
     """Boxes that are not understood; its words say why."""
 
 
-class BoxJudge:
-    """Judges the boxes of one sample after the other. Those that are not understood are left out, and told by a note."""
-
-    def __init__(self, split: str) -> None:
-        self._split = split
-        self._odd = 0
-        self._first = ""
-
-    def faults(self, place: int, sample: Any) -> list[Fault]:
-        """What is wrong with the boxes of a sample, if it has any."""
-        target = sample[1] if isinstance(sample, (tuple, list)) and len(sample) == 2 else None
-        if not isinstance(target, dict) or "boxes" not in target:
-            return []
-        shape: tuple[int, ...] = tuple(getattr(sample[0], "shape", ()))
-        if len(shape) != 3:
-            return []
-        name = f"{self._split}[{place}]"
-        height, width = (shape[1], shape[2]) if shape[0] <= 16 else (shape[0], shape[1])
-        try:
-            label = Label(things_of(target))
-        except OddTarget as error:
-            self._odd += 1
-            self._first = self._first or f"{name}: {error}"
-            return []
-        return list(box_faults(Entry(self._split, name), label, (int(width), int(height)), None))
-
-    def notes(self) -> list[str]:
-        """How many samples have boxes that were not judged, and why the first of them were not."""
-        samples = "1 sample" if self._odd == 1 else f"{self._odd:,} samples"
-        return [f"the boxes of {samples} were not judged; first {self._first}"] if self._odd else []
+def target_of(sample: Any) -> dict[str, Any] | None:
+    """The target of a detection sample; None for any other."""
+    target = sample[1] if isinstance(sample, (tuple, list)) and len(sample) == 2 else None
+    return target if isinstance(target, dict) and "boxes" in target else None
 
 
 def things_of(target: dict[str, Any]) -> list[Thing]:
     """The boxes of a target with their labels. Where there are no labels, all are of class 0."""
-    boxes = _four_each(_numbers(target["boxes"]))
-    labels = target.get("labels")
+    boxes, labels = _boxes(target["boxes"]), target.get("labels")
     try:
         kinds = [0] * len(boxes) if labels is None else _as_array(labels).ravel().tolist()
     except _NOT_READ:
         raise OddTarget("its labels are not one for each box") from None
     if len(kinds) != len(boxes):
-        raise OddTarget(f"it has {_many(len(kinds), 'label', 'labels')} for {_many(len(boxes), 'box', 'boxes')}")
+        raise OddTarget(f"it has {count(len(kinds), 'label')} for {count(len(boxes), 'box', 'boxes')}")
     pairs = zip(kinds, boxes.tolist(), strict=True)
     return [Thing(_class(kind), (left, top, right, bottom)) for kind, (left, top, right, bottom) in pairs]
 
@@ -83,23 +57,19 @@ def _as_array(value: Any) -> Array:
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
 
 
-def _numbers(value: Any) -> Array:
+def _boxes(value: Any) -> Array:
+    """Four numbers for each box."""
     try:
-        if value is not None:  # which would become NaN
-            return _as_array(value).astype(np.float64)
+        boxes = _as_array(value if value is not None else "").astype(np.float64)  # None would become NaN
     except _NOT_READ:
-        pass
-    raise OddTarget("its boxes cannot be read as numbers")
-
-
-def _four_each(boxes: Array) -> Array:
+        raise OddTarget("its boxes cannot be read as numbers") from None
     if not boxes.size or boxes.shape == (4,):
         return boxes.reshape(-1, 4)
-    if boxes.ndim == 2 and boxes.shape[1] == 4:
-        return boxes
-    if boxes.ndim == 2:
-        raise OddTarget(f"its boxes have {_many(boxes.shape[1], 'number', 'numbers')} each, not four")
-    raise OddTarget(f"its boxes have the shape {boxes.shape}, not (boxes, 4)")
+    if boxes.ndim != 2:
+        raise OddTarget(f"its boxes have the shape {boxes.shape}, not (boxes, 4)")
+    if boxes.shape[1] != 4:
+        raise OddTarget(f"its boxes have {count(boxes.shape[1], 'number')} each, not four")
+    return boxes
 
 
 def _class(kind: Any) -> ClassKey:
@@ -107,10 +77,6 @@ def _class(kind: Any) -> ClassKey:
     if isinstance(kind, (int, float)) and kind == kind and abs(kind) != float("inf"):
         return int(kind)
     return str(kind)[:_LONGEST_NAME]
-
-
-def _many(count: int, one: str, more: str) -> str:
-    return f"{count:,} {one if count == 1 else more}"
 
 
 # What a sample of a torch data set holds, as columns, and many such samples joined to chunks of a bounded size.
@@ -152,34 +118,6 @@ def columns_of(sample: Any) -> Columns:
         else:
             columns[name] = array
     return columns
-
-
-class Batch:
-    """Samples with the same columns that wait to be joined: 256 at most, and fewer where they are large."""
-
-    def __init__(self) -> None:
-        self._samples: list[Columns] = []
-        self._weight = 0
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def takes(self, columns: Columns) -> bool:
-        """Whether a sample may be added; an empty batch takes any."""
-        if not self._samples:
-            return True
-        fits = len(self._samples) < _AT_ONCE and self._weight + _weight(columns) <= BYTES
-        return fits and list(self._samples[-1]) == list(columns)
-
-    def add(self, columns: Columns) -> None:
-        """The next sample."""
-        self._samples.append(columns)
-        self._weight += _weight(columns)
-
-    def joined(self) -> Chunk:
-        """All that waited; the batch is empty afterwards, so that the samples are not held beside the chunk."""
-        samples, self._samples, self._weight = self._samples, [], 0
-        return {name: _column([sample[name] for sample in samples]) for name in samples[0]}
 
 
 def _weight(columns: Columns) -> int:
@@ -234,9 +172,10 @@ def read(path: str) -> TableSet:
 
 def as_columns(made: Any) -> TableSet:
     """Data sets as columns; each is gone through anew whenever they are read."""
-    data = TableSet("dataset", Path.cwd(), None, [])
+    data = TableSet("dataset", Path.cwd(), [])
     for split, loaded in by_split(made):
-        one = _inside(loaded)
+        is_loader = hasattr(loaded, "dataset") and hasattr(loaded, "collate_fn") and not hasattr(loaded, "__getitem__")
+        one = loaded.dataset if is_loader else loaded
         if not hasattr(one, "__getitem__") and not hasattr(one, "__iter__"):
             raise UsageError(f"{split} is no data set but {type(one).__name__}", fix="the factory must return a data set")
         rows = len(one) if hasattr(one, "__len__") else None
@@ -253,23 +192,43 @@ def by_split(made: Any) -> Iterator[tuple[str, Any]]:
     return iter([("all", made)])
 
 
-def _inside(made: Any) -> Any:
-    """The data set of a loader."""
-    is_loader = hasattr(made, "dataset") and hasattr(made, "collate_fn") and not hasattr(made, "__getitem__")
-    return made.dataset if is_loader else made
-
-
 def _chunks(split: str, data: Any, faults: list[Fault], notes: list[str]) -> Iterator[Chunk]:
-    """Samples in chunks; one that raises is a fault and left out."""
-    batch, boxes = Batch(), BoxJudge(split)
+    """Samples with the same columns in chunks: 256 at most, fewer where they are large. One that raises is a fault."""
+    waiting: list[Columns] = []
+    weight = odd = 0
+    first = ""
     for place, sample, columns in _samples(split, data, faults, notes):
-        faults += boxes.faults(place, sample)
-        if not batch.takes(columns):
-            yield batch.joined()
-        batch.add(columns)
-    if len(batch):
-        yield batch.joined()
-    notes += (note for note in boxes.notes() if note not in notes)
+        name, own = f"{split}[{place}]", _weight(columns)
+        try:
+            faults += _faults_of_boxes(Entry(split, name), sample)
+        except OddTarget as error:
+            odd, first = odd + 1, first or f"{name}: {error}"
+        if waiting and (len(waiting) == _AT_ONCE or weight + own > BYTES or list(waiting[-1]) != list(columns)):
+            yield _joined(waiting)
+            weight = 0
+        waiting.append(columns)
+        weight += own
+    if waiting:
+        yield _joined(waiting)
+    note = f"the boxes of {count(odd, 'sample')} were not judged; first {first}"
+    notes += [note] if odd and note not in notes else []
+
+
+def _joined(waiting: list[Columns]) -> Chunk:
+    """All that waited; nothing waits afterwards, so that the samples are not held beside the chunk."""
+    samples = list(waiting)
+    waiting.clear()
+    return {name: _column([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def _faults_of_boxes(entry: Entry, sample: Any) -> list[Fault]:
+    """What is wrong with the boxes of a sample, if it has any; OddTarget where they are not understood."""
+    target = target_of(sample)
+    shape: tuple[int, ...] = tuple(getattr(sample[0], "shape", ())) if target is not None else ()
+    if target is None or len(shape) != 3:
+        return []
+    height, width = (shape[1], shape[2]) if shape[0] <= 16 else (shape[0], shape[1])
+    return list(box_faults(entry, Label(things_of(target)), (int(width), int(height)), None))
 
 
 def _samples(split: str, data: Any, faults: list[Fault], notes: list[str]) -> Iterator[tuple[int, Any, Columns]]:

@@ -5,6 +5,7 @@ The XML is read with expat and every entity is refused, so no file is fetched an
 
 from __future__ import annotations
 
+import contextlib
 import math
 import posixpath
 from collections.abc import Callable, Iterable, Iterator
@@ -23,13 +24,6 @@ _OF_LABELS = frozenset({"annotations", "annotation", "annots", "labels", "label"
 Key = tuple[str, str]
 
 
-class Pairs(NamedTuple):
-    """Images with their labels, in the order of the listing; and labels without an image."""
-
-    labels: dict[str, str | None]
-    orphans: list[str]
-
-
 def key_of(path: str) -> Key:
     """What an image and its label have in common: the folders, without those that say what lies in them, and the name."""
     return part_of(posixpath.dirname(path)), stem(path)
@@ -40,35 +34,29 @@ def part_of(folder: str) -> str:
     return "/".join(part for part in folder.split("/") if part.lower() not in _OF_IMAGES | _OF_LABELS)
 
 
-def paired(listing: Listing) -> Pairs:
-    """Pair by folder and name; what is left, by split and name, then by the name alone where that is clear."""
-    images = _one_for_each_key(sorted(listing.images(), key=_is_among_labels))
+def _split_and_name(path: str) -> Key:
+    return split_named(path), stem(path)
+
+
+def paired(listing: Listing) -> tuple[dict[str, str | None], list[str]]:
+    """Images with their labels, and labels without an image.
+
+    They are paired by folder and name; what is left, by split and name, then by the name alone where that is clear. An image in
+    a folder of labels is a mask where another one has its name.
+    """
+    among_labels = sorted(listing.images(), key=lambda path: any(part.lower() in _OF_LABELS for part in path.split("/")[:-1]))
+    images = list({key_of(path): path for path in reversed(among_labels)}.values())[::-1]
     labels = list({key_of(path): path for path in listing.with_suffix(".xml")}.values())
     found: dict[str, str] = {}
     for key in (key_of, _split_and_name, lambda path: ("", stem(path))):
         used = set(found.values())
         found |= {image: label for image, label in _clear(key, images, labels) if label not in used}
     used = set(found.values())
-    masks = _without_labels(images, found)
-    return Pairs(
-        {image: found.get(image) for image in images if image not in masks}, [label for label in labels if label not in used]
-    )
-
-
-def _is_among_labels(image: str) -> bool:
-    """Whether an image lies in a folder of labels: it is a mask then, where another one has its name."""
-    return any(part.lower() in _OF_LABELS for part in image.split("/")[:-1])
-
-
-def _one_for_each_key(images: Iterable[str]) -> list[str]:
-    first: dict[Key, str] = {}
-    for path in images:
-        first.setdefault(key_of(path), path)
-    return list(first.values())
-
-
-def _split_and_name(path: str) -> Key:
-    return split_named(path), stem(path)
+    orphans = [label for label in labels if label not in used]
+    folders = {posixpath.dirname(image) for image in found}
+    samples = {_split_and_name(image) for image in images if posixpath.dirname(image) in folders}
+    views = {image for image in images if posixpath.dirname(image) not in folders and _split_and_name(image) in samples}
+    return {image: found.get(image) for image in images if image not in views}, orphans  # views: SegmentationClass, …
 
 
 def _clear(key: Callable[[str], Key], images: list[str], labels: list[str]) -> Iterator[tuple[str, str]]:
@@ -87,33 +75,30 @@ def _gathered(key: Callable[[str], Key], paths: Iterable[str]) -> dict[Key, list
     return found
 
 
-def _without_labels(images: list[str], found: dict[str, str]) -> set[str]:
-    """Masks and other views (SegmentationClass, …): in folders without any label, of images that stand in one with labels."""
-    folders = {posixpath.dirname(image) for image in found}
-    samples = {_split_and_name(image) for image in images if posixpath.dirname(image) in folders}
-    return {image for image in images if posixpath.dirname(image) not in folders and _split_and_name(image) in samples}
-
-
 # ImageSets/Main/*.txt of Pascal VOC: which image is in which split. An image may be in two of them, which is a leak.
 
 _FOLDER = "ImageSets/Main/"
 
 
-def listed_images(listing: Listing, pairs: Pairs, faults: list[Fault]) -> list[tuple[str, str]]:
+def listed_images(listing: Listing, images: Iterable[str], orphans: list[str], faults: list[Fault]) -> list[tuple[str, str]]:
     """Split and image, each pair once; nothing where there are no lists. Names that are not there become faults."""
-    finder = _Finder(pairs)
+    by_key, by_name = {key_of(image): image for image in images}, _gathered(lambda path: ("", stem(path)), images)
+    without_image, met = {stem(path) for path in orphans}, set[str]()
     found: dict[tuple[str, str], None] = {}
     lists, each_once = _wanted([path for path in listing.with_suffix(".txt") if _FOLDER in f"/{path}"])
-    met: set[str] = set()
     for path, split in lists:
+        above = part_of(f"/{path}".partition(f"/{_FOLDER}")[0].strip("/"))
         for number, line in enumerate(read_text(listing.root / path, limit=1 << 28).splitlines(), 1):
             name = next(iter(line.split()), "")
-            image = finder.find(name, path, split) if name else None
-            if image and not (each_once and image in met):
-                found[split, image] = None
-                met.add(image)
-            elif name and not image and name not in finder.orphans:
-                faults.append(Fault("image-missing", path, number, finder.said(name)))
+            own = by_key.get((above, name))
+            called = by_name.get(("", name), [])
+            some = [own] if own else called if len(called) < 2 else [image for image in called if split_named(image) == split]
+            if len(some) == 1 and not (each_once and some[0] in met):
+                found[split, some[0]] = None
+                met.add(some[0])
+            elif name and len(some) != 1 and name not in without_image:
+                more = f" may be any of {len(called)} images in other folders" if called else ""
+                faults.append(Fault("image-missing", path, number, f"{name[:200]!r}{more}"))
     return list(found)
 
 
@@ -127,30 +112,6 @@ def _wanted(paths: list[str]) -> tuple[list[tuple[str, str]], bool]:
     by_end = [(path, split) for path in paths if (split := split_named(posixpath.basename(path))) != ALL]
     by_name = [(path, stem(path)) for path in paths]
     return sorted(by_word or by_end or by_name, key=lambda one: (one[1], one[0])), not (by_word or by_end)
-
-
-class _Finder:
-    """Images by the name that a list gives them."""
-
-    def __init__(self, pairs: Pairs) -> None:
-        self._by_key = {key_of(image): image for image in pairs.labels}
-        self._by_name: dict[str, list[str]] = {}
-        for image in pairs.labels:
-            self._by_name.setdefault(stem(image), []).append(image)
-        self.orphans = {stem(path) for path in pairs.orphans}
-
-    def find(self, name: str, of_list: str, split: str) -> str | None:
-        """The image in the folders of the list; or the only one of that name, or the only one of it in the split."""
-        own = self._by_key.get((part_of(f"/{of_list}".partition(f"/{_FOLDER}")[0].strip("/")), name))
-        some = [own] if own else self._by_name.get(name, [])
-        if len(some) > 1:
-            some = [image for image in some if split_named(image) == split]
-        return some[0] if len(some) == 1 else None
-
-    def said(self, name: str) -> str:
-        """What is wrong with a name for which there is not one image."""
-        count = len(self._by_name.get(name, ()))
-        return f"{name[:200]!r}" + (f" may be any of {count} images in other folders" if count else "")
 
 
 # One annotation file of Pascal VOC, read with expat: line numbers are kept, and every entity declaration is refused.
@@ -237,12 +198,9 @@ def objects_of(path: Path) -> tuple[list[Found], tuple[int, int] | None]:
         reader.parser.Parse(read_bytes(path, limit=_LARGEST), True)
     except expat.ExpatError as error:
         raise ValueError(f"no XML: {error}") from None
-    width, height = (_whole(reader.sizes.get(side)) for side in ("width", "height"))
+    sides = [reader.sizes.get(side, "") for side in ("width", "height")]
+    width, height = (int(words) if words.isdecimal() and len(words) < 10 else 0 for words in sides)
     return reader.found, (width, height) if width and height else None
-
-
-def _whole(words: str | None) -> int:
-    return int(words) if words and words.isdecimal() and len(words) < 10 else 0
 
 
 _HEAD = 4096
@@ -252,26 +210,20 @@ def recognise(listing: Listing, named: str | None) -> float | None:
     """How sure it is that this is Pascal VOC."""
     if named is not None:
         return None
-    some = listing.with_suffix(".xml")[:20]
-    good = sum(_looks_like_one(listing.root / path) for path in some)
+    some, good = listing.with_suffix(".xml")[:20], 0
+    for path in some:
+        with contextlib.suppress(OSError), (listing.root / path).open("rb") as file:
+            good += b"<annotation" in file.read(_HEAD)
     return 0.95 if some and good >= len(some) / 2 and listing.images()[:1] else None
-
-
-def _looks_like_one(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return b"<annotation" in file.read(_HEAD)
-    except OSError:
-        return False
 
 
 def read(listing: Listing, _: str | None) -> ImageSet:
     """List the samples. Classes are names; those of classes.txt where there is one, otherwise those that are met."""
-    pairs = paired(listing)
+    labels, orphans = paired(listing)
     faults: list[Fault] = []
-    listed = listed_images(listing, pairs, faults) or [(split_named(image), image) for image in pairs.labels]
-    entries = [Entry(split, image, pairs.labels[image]) for split, image in sorted(listed, key=lambda one: one[1])]
-    faults += [Fault("label-orphaned", path, 0, "no image belongs to it") for path in pairs.orphans]
+    listed = listed_images(listing, labels, orphans, faults) or [(split_named(image), image) for image in labels]
+    entries = [Entry(split, image, labels[image]) for split, image in sorted(listed, key=lambda one: one[1])]
+    faults += [Fault("label-orphaned", path, 0, "no image belongs to it") for path in orphans]
     classes, known = _classes(listing)
     return ImageSet("voc", listing.root, listing, entries, classes, read_label, known, True, None, faults)
 

@@ -18,19 +18,15 @@ _LABELS = (".cls", ".json", ".txt")
 
 def recognise(listing: Listing, named: str | None) -> float | None:
     """How sure it is that these are shards with images."""
-    shards = _shards(listing, named)
+    shards = listing.named_or_all(named, ".tar")
     return 0.97 if shards and any(suffix(name) in IMAGES for name in tar_members(str(listing.root / shards[0]))) else None
-
-
-def _shards(listing: Listing, named: str | None) -> list[str]:
-    return [named] if named and suffix(named) == ".tar" else [] if named else listing.with_suffix(".tar")
 
 
 def read(listing: Listing, named: str | None) -> ImageSet:
     """List the samples of all shards. The files of a sample have the same name up to its first dot."""
     entries: list[Entry] = []
     faults: list[Fault] = []
-    for shard in _shards(listing, named):
+    for shard in listing.named_or_all(named, ".tar"):
         samples: dict[str, dict[str, str]] = {}
         try:
             members = tar_members(str(listing.root / shard))

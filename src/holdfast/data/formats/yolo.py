@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from holdfast.data.listing import IMAGES, Listing, read_text, split_named, suffix
 from holdfast.data.problem import Fault
-from holdfast.data.samples import ClassKey, Entry, ImageSet, Label, Thing, box_around
+from holdfast.data.samples import ClassKey, Entry, ImageSet, Label, ReadLabel, Thing, box_around, names_in
 from holdfast.errors import UsageError
 
 # One label file: `class x y width height` or `class x y x y x y …` a line, in fractions of the image's size. With keypoints,
@@ -28,18 +28,10 @@ _new = tuple.__new__  # a Thing without the call of its constructor: twice as fa
 
 
 class Shape(NamedTuple):
-    """How many keypoints an object has, and how many numbers each of them."""
+    """How many keypoints an object has, and how many numbers each of them: `kpt_shape` in data.yaml."""
 
     points: int
     width: int
-
-
-def shape_of(setting: object) -> Shape | None:
-    """What `kpt_shape` in data.yaml says; None where it is not there or no shape."""
-    if not isinstance(setting, list) or len(setting) != 2 or not all(type(one) is int for one in setting):
-        return None
-    points, width = setting
-    return Shape(points, width) if points > 0 and width in (2, 3) else None
 
 
 def read_label(root: Path, entry: Entry, shape: Shape | None = None) -> Label:
@@ -191,9 +183,11 @@ def read(listing: Listing, named: str | None) -> ImageSet:
                 name = "val" if split == "valid" else split
                 entries += [_entry(listing, name, image) for image in _images(listing, base, one, described, faults)]
     faults += _orphans(listing, entries)
-    classes = _counted(_classes(settings.get("names")), settings.get("nc"), described, faults)
-    shape = shape_of(settings.get("kpt_shape"))
-    reader = partial(read_pose, shape) if shape else read_label
+    classes = _classes(settings.get("names"), settings.get("nc"), described, faults)
+    reader: ReadLabel = read_label
+    shape = settings.get("kpt_shape")
+    if isinstance(shape, list) and [type(one) for one in shape] == [int, int] and shape[0] > 0 and shape[1] in (2, 3):
+        reader = partial(read_pose, Shape(*shape))
     return ImageSet("yolo", listing.root, listing, entries, classes, reader, bool(classes), True, described, faults)
 
 
@@ -262,27 +256,20 @@ def _orphans(listing: Listing, entries: list[Entry]) -> Iterator[Fault]:
             yield Fault("label-orphaned", path, 0, "no image belongs to it")
 
 
-def _classes(names: object) -> dict[ClassKey, str]:
-    if isinstance(names, list):
-        names = dict(enumerate(names))
-    if not isinstance(names, dict):
-        return {}
-    return {
-        int(key): str(name)[:200] for key, name in names.items() if str(key).isdigit() and isinstance(name, (str, int, float))
-    }
-
-
-def _counted(names: dict[ClassKey, str], count: object, described: str, faults: list[Fault]) -> dict[ClassKey, str]:
+def _classes(names: object, count: object, described: str, faults: list[Fault]) -> dict[ClassKey, str]:
     """The classes that a model with `nc` outputs knows; those of `names` where `nc` is not there."""
-    if count is None:
-        return names
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+    listed = dict(enumerate(names)) if isinstance(names, list) else names if isinstance(names, dict) else {}
+    known: dict[ClassKey, str] = {
+        int(key): str(name)[:200] for key, name in listed.items() if str(key).isdigit() and isinstance(name, (str, int, float))
+    }
+    if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
         faults.append(Fault("class-count", described, 0, f"nc is {str(count)[:40]!r}, which is no number of classes"))
-        return names
-    if names and set(names) != set(range(count)):
-        faults.append(Fault("class-count", described, 0, f"nc is {count}, but names has {len(names)}"))
-    names = names or {number: str(number) for number in range(min(count, _MOST_CLASSES))}
-    return {key: name for key, name in names.items() if isinstance(key, int) and key < count}
+    elif isinstance(count, int):
+        if known and set(known) != set(range(count)):
+            faults.append(Fault("class-count", described, 0, f"nc is {count}, but names has {len(known)}"))
+        known = known or {number: str(number) for number in range(min(count, _MOST_CLASSES))}
+        return {key: name for key, name in known.items() if int(key) < count}
+    return known
 
 
 def _without_description(listing: Listing) -> ImageSet:
@@ -291,9 +278,6 @@ def _without_description(listing: Listing) -> ImageSet:
         raise UsageError(
             f"{listing.root} has no data.yaml and no labels beside its images", fix="name the data.yaml, or --format"
         )
-    names: dict[ClassKey, str] = {}
-    if "classes.txt" in listing.files:
-        lines = read_text(listing.root / "classes.txt", limit=1 << 20).splitlines()
-        names = {number: line.strip() for number, line in enumerate(lines) if line.strip()}
+    names = names_in(listing, "classes.txt")
     faults = list(_orphans(listing, entries))
     return ImageSet("yolo", listing.root, listing, entries, names, read_label, bool(names), True, None, faults)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.data.loading.measurer import DIED, DONE, OUTGREW, SILENT, Answer, Measurer
@@ -33,18 +33,10 @@ class Search:
     def settings(self) -> Iterator[Setting]:
         """What to try, one after the other; each is to be added to `trials` before the next is asked for."""
         yield self.own
-        yield from self._new(self._workers())
-        yield from self._new(self._pin())
-        yield from self._new(self._between())
-        yield from self._new(self._threads())
-        yield from self._new(self._prefetch())
-        yield from self._new(self._chunks())
-
-    def _new(self, some: Iterator[Setting]) -> Iterator[Setting]:
-        """Those of them that were not measured yet."""
-        for setting in some:
-            if all(trial.setting != setting for trial in self.trials):
-                yield setting
+        for some in (self._workers, self._pin, self._between, self._threads, self._prefetch, self._chunks):
+            for setting in some():
+                if all(trial.setting != setting for trial in self.trials):
+                    yield setting
 
     @property
     def best(self) -> Setting:
@@ -228,9 +220,9 @@ class _Measuring:
         """Start the process and let it make the loader."""
         self._tell(f"making {self._asked.target} …")
         answer = self._make()
-        if answer.how == DONE and "loader" in answer.facts:
-            row = answer.facts["loader"]
-            return Loader(**{**row, "own": Setting(**row["own"]), "notes": tuple(row["notes"])})
+        loader: Loader | None = answer.facts.get("loader")
+        if loader is not None:
+            return loader
         if "problem" in answer.facts:
             raise UsageError(answer.facts["problem"], fix=answer.facts["fix"])
         raise UsageError(
@@ -259,13 +251,12 @@ class _Measuring:
         answer = measurer.ask({"do": "phases", "seconds": seconds}, limit, self._asked.free)
         facts = answer.facts
         if "phases" in facts:
-            found.phases = Phases(**{**facts["phases"], "notes": tuple(facts["phases"]["notes"])})
-            found.notes += found.phases.notes
+            found.phases = facts["phases"]
+            found.notes += facts["phases"].notes
             found.cut = self._cut(found)
         elif "failed" in facts:
-            at = f"sample {facts['sample']} cannot be loaded: " if "sample" in facts else ""
-            found.failed = f"{at}{facts['failed']}"
-            found.fix = f"`holdfast validate {self._asked.target}` lists every such sample" if at else _FIXES["raised"]
+            every = f"`holdfast validate {self._asked.target}` lists every such sample"
+            found.failed, found.fix = _failed(facts), every if "sample" in facts else _FIXES["raised"]
         else:
             at = f"sample {answer.sample}" if answer.sample else "a sample"
             found.failed = f"{at} cannot be loaded: {self._why(answer)}"
@@ -288,15 +279,22 @@ class _Measuring:
         loader = found.loader
         search = Search(loader.own, self._asked.cores, self._asked.limits, bool(loader.cuda), loader.pool, found.trials)
         for setting in search.settings():
-            again = self._took(search.best) + self._took(search.own) if self._asked.seconds >= _ENOUGH else 0.0
-            if self._left < self._took(search.best) + again:
+            kept = self._took(search.best) + self._took(search.own) if self._asked.seconds >= _ENOUGH else 0.0
+            if self._left < self._took(search.best) + kept:
                 found.notes.append("the time was over before everything was tried: --time-limit gives it more")
                 break
             self._try(found, setting)
         for setting in search.again():
             if self._left > self._took(setting):
                 self._try(found, setting)
-        found.notes += [*self._told_of_first(found), *self._told_of_many(found)]
+        rates = [trial.rate for trial in found.trials if trial.own and trial.rate]
+        if len(rates) > 1 and rates[-1] > COLD * rates[0]:  # the first of all settings met files that were in no cache
+            again = f"{rates[0]:,.0f} samples/s at first, {rates[-1]:,.0f} measured again"
+            found.notes.append(f"{again}: the first time files came from the disk")
+        many, cores = found.best.setting.workers if found.best else 0, self._asked.cores
+        if many > cores:
+            waits = "they wait more than they work; the training needs processors too"
+            found.notes.append(f"{many} workers on {cores} processors: {waits}")
 
     def _try(self, found: Benchmark, setting: Setting) -> None:
         begun = time.monotonic()
@@ -305,27 +303,12 @@ class _Measuring:
         found.trials.append(trial)
         self._times[setting] = time.monotonic() - begun
         if len(found.trials) == 1 and trial.failed and trial.how not in (OUTGREW, LATE):
-            found.failed, found.fix = (
-                f"your own setting ({setting.words}): {trial.failed}",
-                _FIXES.get(trial.how, _FIXES["raised"]),
-            )
+            found.failed = f"your own setting ({setting.words}): {trial.failed}"
+            found.fix = _FIXES.get(trial.how, _FIXES["raised"])
 
     def _took(self, setting: Setting) -> float:
         """Seconds that a setting took to be measured, or one like it would."""
         return max(self._window, self._times.get(setting, max(self._times.values(), default=0.0)))
-
-    @staticmethod
-    def _told_of_first(found: Benchmark) -> Iterator[str]:
-        """The first of all settings met files that were in no cache: how much that was can be seen when it is measured again."""
-        rates = [trial.rate for trial in found.trials if trial.own and trial.rate]
-        if len(rates) > 1 and rates[-1] > COLD * rates[0]:
-            yield f"{rates[0]:,.0f} samples/s at first, {rates[-1]:,.0f} measured again: the first time files came from the disk"
-
-    def _told_of_many(self, found: Benchmark) -> Iterator[str]:
-        best, cores = found.best, self._asked.cores
-        if best is not None and best.setting.workers > cores:
-            many = best.setting.workers
-            yield f"{many} workers on {cores} processors: they wait more than they work; the training needs processors too"
 
     def _trial(self, found: Benchmark, setting: Setting) -> Trial:
         limit = min(self._left, self._patience)
@@ -335,35 +318,32 @@ class _Measuring:
             if "loader" not in answer.facts:
                 return Trial(setting=setting, own=own, failed=f"the loader could not be made again: {self._why(answer)}")
         assert self._measurer is not None
-        row = {"do": "rate", "setting": asdict(setting), "seconds": self._window, "at_most": limit, "cut": found.cut}
+        row = {"do": "rate", "setting": setting, "seconds": self._window, "at_most": limit, "cut": found.cut}
         answer = self._measurer.ask(row, limit + self._window, self._asked.limits.memory)
         if answer.how == DONE and "failed" in answer.facts:
             self._measurer.end()  # torch waits five seconds for each worker of a loader that failed
         self._measurer = self._measurer if answer.how == DONE and "failed" not in answer.facts else None
-        return self._judged(found, Trial(setting=setting, own=own, memory=answer.peak), answer, limit)
-
-    def _judged(self, found: Benchmark, trial: Trial, answer: Answer, limit: float) -> Trial:
-        facts = answer.facts
+        facts, trial = answer.facts, Trial(setting=setting, own=own, memory=answer.peak)
         if "rate" in facts:
-            more = self._not_measured(found, trial.setting)
+            more = 0
+            if found.cut is not None and found.loader.batch is not None and found.phases is not None:  # whole batches are larger
+                waiting = max(1, setting.workers * (setting.prefetch or 1))
+                more = (found.loader.batch - found.cut) * found.phases.sample_bytes * waiting
             numbers = {name: facts[name] for name in ("rate", "start_seconds", "batches")}
             return replace(trial, memory=max(0, answer.peak) + more, **numbers)
         if "failed" in facts:
-            at = f"sample {facts['sample']} cannot be loaded: " if "sample" in facts else ""
-            return replace(trial, failed=f"{at}{facts['failed']}", how=DIED if facts.get("died") else "raised")
+            return replace(trial, failed=_failed(facts), how=DIED if facts.get("died") else "raised")
         if answer.how == SILENT and limit < self._patience:
             return replace(trial, failed="the time was over before its first batch", how=LATE)
         return replace(trial, failed=self._why(answer, limit), how=answer.how)
-
-    def _not_measured(self, found: Benchmark, setting: Setting) -> int:
-        """Bytes that whole batches would have taken beyond those that were cut."""
-        if found.cut is None or found.loader.batch is None or found.phases is None:
-            return 0
-        waiting = max(1, setting.workers * (setting.prefetch or 1))
-        return (found.loader.batch - found.cut) * found.phases.sample_bytes * waiting
 
     def _why(self, answer: Answer, limit: float | None = None) -> str:
         stands = f"; it stands at {answer.words}" if answer.words and answer.how == SILENT else ""
         within = f"no batch within {limit:.0f} s" if limit is not None else "it did not come to an end in time"
         words = {SILENT: f"{within}{stands}", OUTGREW: "it took more memory than it may", DIED: f"the process {answer.words}"}
         return words.get(answer.how, answer.words or "it gave no answer")
+
+
+def _failed(facts: dict[str, Any]) -> str:
+    """What a process says of a batch that it could not load."""
+    return (f"sample {facts['sample']} cannot be loaded: " if "sample" in facts else "") + str(facts["failed"])

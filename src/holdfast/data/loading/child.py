@@ -1,6 +1,6 @@
-"""The process in which a loader is measured: makes it once, then does what the lines on its standard input ask for.
+"""The process in which a loader is measured: makes it once, then does what it is asked for.
 
-Answers are lines of JSON on what was its standard output; whatever the user's code prints goes to the standard error.
+Whatever the user's code prints goes to a file, of which the end is told where the process dies.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
-import json
+import multiprocessing
 import os
 import re
 import signal
@@ -16,15 +16,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+import torch
 
 from holdfast.data.loading.blame import of_error, sample_of
-from holdfast.data.loading.opened import opened
 from holdfast.data.loading.phases import SampleFailed, measured_phases, move
 from holdfast.data.loading.setting import Setting
-from holdfast.data.loading.source import Batches, Source, card, set_threads
+from holdfast.data.loading.source import Batches, Source, card, opened, set_threads
 from holdfast.errors import HoldfastError
 
 # How many samples a second a loader gives with one setting, in this process and its workers.
@@ -53,7 +54,7 @@ def measured_rate(
     The consumer does nothing but move them to the card, so nothing is waiting in the queue when the clock starts. `full` is
     called at the end, when nobody draws any more and the workers fill their queue, as they do when the training is the slower.
     """
-    threads = _threads_now()
+    threads = torch.get_num_threads()
     loader, batches = source.made_with(setting, cut)
     if not setting.workers:
         set_threads(setting.threads)
@@ -122,31 +123,30 @@ def _next(drawn: Any, batches: Batches | None, place: int) -> Any:
         raise LoaderFailed(error, list(given) if isinstance(given, (list, tuple)) else [given]) from error
 
 
-def _threads_now() -> int:
-    import torch
-
-    return int(torch.get_num_threads())
-
-
 _SOME = 4
 _LOOK = 2.0  # seconds
 _AT = 32  # bytes of the file that holds the index of the sample that is being loaded
 
 
-def main() -> None:
+def main(door: Connection, target: str, options: dict[str, Any], errors: str, at: str) -> None:
     """Make the loader, and measure until there is nothing left to be asked."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    os.setsid()
+    multiprocessing.set_start_method(None, force=True)  # workers are started as in the user's own process
+    for stream in (1, 2):
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_APPEND), stream)
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, all_threads=False, chain=False)  # forked workers keep it: where do they stand?
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    asked = json.loads(sys.argv[1])
     sys.path.insert(0, str(Path.cwd()))
-    source = _made(asked, answers)
-    for line in sys.stdin:
-        command = json.loads(line)
-        _answer(answers, _done(source, command, asked["at"], answers))
-        _answer(answers, {"over": True})
+    try:
+        source = opened(target, options)
+        door.send({"loader": source.described()})
+    except HoldfastError as error:
+        door.send({"problem": error.problem, "fix": error.fix})
+        return
+    with contextlib.suppress(EOFError):
+        while True:
+            door.send({**_done(source, door.recv(), at, door), "over": True})
 
 
 def _end_with(parent: int) -> None:
@@ -156,20 +156,9 @@ def _end_with(parent: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _made(asked: dict[str, Any], answers: IO[str]) -> Any:
+def _done(source: Source, command: dict[str, Any], at: str, door: Connection) -> dict[str, Any]:
     try:
-        source = opened(asked["target"], asked["options"])
-        loader = source.described()
-    except HoldfastError as error:
-        _answer(answers, {"problem": error.problem, "fix": error.fix})
-        raise SystemExit(0) from None
-    _answer(answers, {"loader": asdict(loader)})
-    return source
-
-
-def _done(source: Any, command: dict[str, Any], at: str, answers: IO[str]) -> dict[str, Any]:
-    try:
-        return _phases(source, command, at) if command["do"] == "phases" else _rate(source, command, answers)
+        return _phases(source, command, at) if command["do"] == "phases" else _rate(source, command, door)
     except SampleFailed as failed:
         return {"failed": of_error(failed.error), "sample": str(failed.index)}
     except LoaderFailed as failed:
@@ -178,33 +167,33 @@ def _done(source: Any, command: dict[str, Any], at: str, answers: IO[str]) -> di
         return {"failed": of_error(error)}
 
 
-def _phases(source: Any, command: dict[str, Any], at: str) -> dict[str, Any]:
+def _phases(source: Source, command: dict[str, Any], at: str) -> dict[str, Any]:
     file = os.open(at, os.O_WRONLY)
 
     def told(index: Any) -> None:
         os.pwrite(file, str(index)[:_AT].ljust(_AT).encode("ascii", "replace"), 0)
 
     try:
-        return {"phases": asdict(measured_phases(source, command["seconds"], told, device=_device()))}
+        return {"phases": measured_phases(source, command["seconds"], told, device="cuda" if card() else None)}
     finally:
         os.close(file)
 
 
-def _rate(source: Any, command: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
+def _rate(source: Source, command: dict[str, Any], door: Connection) -> dict[str, Any]:
     def full() -> None:
-        _answer(answers, {"full": True})
-        sys.stdin.readline()  # until the memory was looked at
+        door.send({"full": True})
+        door.recv()  # until the memory was looked at
 
     try:
         return measured_rate(
-            source, Setting(**command["setting"]), seconds=command["seconds"], at_most=command["at_most"], cut=command["cut"],
-            device=_device(), full=full,
+            source, command["setting"], seconds=command["seconds"], at_most=command["at_most"], cut=command["cut"],
+            device="cuda" if card() else None, full=full,
         )  # fmt: skip
     finally:
         free_memory()
 
 
-def _blamed(source: Any, failed: Any) -> dict[str, Any]:
+def _blamed(source: Source, failed: LoaderFailed) -> dict[str, Any]:
     """Which sample it was: those of the batch are tried once more, here. A worker that was killed is not followed."""
     said = of_error(failed.error)
     died = f"{failed.error} {failed.error.__cause__}"
@@ -216,15 +205,3 @@ def _blamed(source: Any, failed: Any) -> dict[str, Any]:
         return {"failed": found[1], "sample": str(found[0])}
     some = ", ".join(str(index) for index in failed.indices[:_SOME]) + (", …" if len(failed.indices) > _SOME else "")
     return {"failed": said + (f", in a worker only, for one of the samples {some}" if some else "")}
-
-
-def _device() -> str | None:
-    return "cuda" if card() else None
-
-
-def _answer(answers: IO[str], row: dict[str, Any]) -> None:
-    print(json.dumps(row), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
+import multiprocessing
 import os
-import queue
 import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from holdfast.data.loading.blame import where
 
@@ -90,18 +86,17 @@ class Measurer:
     """One process with one loader. After `how` was anything but "done" it is gone."""
 
     def __init__(self, target: str, options: dict[str, Any]) -> None:
-        self._errors = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - closed with the process
+        context = multiprocessing.get_context("spawn")
+        self._errors = tempfile.NamedTemporaryFile(prefix="holdfast-errors-")  # noqa: SIM115 - closed with the process
         self._at = tempfile.NamedTemporaryFile(prefix="holdfast-sample-")  # noqa: SIM115 - as above
-        asked = json.dumps({"target": target, "options": options, "at": self._at.name})
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.data.loading.child", asked],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True,
-        )  # fmt: skip
+        self._door, theirs = context.Pipe()
+        self._process = context.Process(target=_begin, args=(theirs, target, options, self._errors.name, self._at.name))
+        self._process.start()
+        theirs.close()
+        self._pid = self._process.pid or 0
         if not _alive:
             atexit.register(_end_all)
-        _alive.add(self._process.pid)
-        self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        threading.Thread(target=self._hear, args=(self._process.stdout,), daemon=True).start()
+        _alive.add(self._pid)
 
     def made(self, seconds: float, memory: int) -> Answer:
         """What it says of the loader, once that is made."""
@@ -109,26 +104,20 @@ class Measurer:
 
     def ask(self, row: dict[str, Any], seconds: float, memory: int) -> Answer:
         """Let it measure; past `seconds` or `memory` it is ended, and what it has said by then counts."""
-        base = tree_memory(self._process.pid)
-        self._say(row)
-        return self._heard(seconds, memory, "over", base)
-
-    def _say(self, row: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
+        base = tree_memory(self._pid)
         with contextlib.suppress(OSError):
-            self._process.stdin.write(json.dumps(row).encode() + b"\n")
-            self._process.stdin.flush()
+            self._door.send(row)
+        return self._heard(seconds, memory, "over", base)
 
     def end(self) -> None:
         """End it and all it started; once more does nothing."""
-        if self._process.pid not in _alive:
+        if self._pid not in _alive:
             return
-        _end(self._process.pid)
-        self._process.wait()
-        _alive.discard(self._process.pid)
-        for file in (self._process.stdin, self._errors, self._at):
-            with contextlib.suppress(OSError, ValueError):
-                file.close()  # type: ignore[union-attr]
+        _end(self._pid)
+        self._process.join()
+        _alive.discard(self._pid)
+        for file in (self._door, self._errors, self._at):
+            file.close()
 
     def _heard(self, seconds: float, memory: int, last: str, base: int) -> Answer:
         facts: dict[str, Any] = {}
@@ -136,29 +125,28 @@ class Measurer:
         while last not in facts and "problem" not in facts:
             if time.monotonic() > look_at:
                 begun = time.monotonic()
-                peak = max(peak, tree_memory(self._process.pid) - base)
+                peak = max(peak, tree_memory(self._pid) - base)
                 look_at = time.monotonic() + max(_POLL, _SPARED * (time.monotonic() - begun))
             if peak > memory:
                 return self._ended(OUTGREW, facts, peak)
-            with contextlib.suppress(queue.Empty):
-                row = self._lines.get(timeout=_POLL)
-                if row is None:
-                    return self._ended(DIED, facts, peak)
-                facts |= row
-                if "full" in row:
-                    time.sleep(_FILLING)
-                    peak = max(peak, tree_memory(self._process.pid) - base)
-                    self._say({})
-                continue
-            if time.monotonic() > until:
+            try:
+                row = self._door.recv() if self._door.poll(_POLL) else {}
+            except (EOFError, OSError):
+                return self._ended(DIED, facts, peak)
+            facts |= row
+            if "full" in row:
+                time.sleep(_FILLING)
+                peak = max(peak, tree_memory(self._pid) - base)
+                self._door.send({})
+            elif not row and time.monotonic() > until:
                 return self._ended(SILENT, facts, peak)
+            elif not row and not self._process.is_alive():
+                return self._ended(DIED, facts, peak)
         return Answer(how=DONE, facts=facts, peak=peak)
 
     def _ended(self, how: str, facts: dict[str, Any], peak: int) -> Answer:
-        words = self._stands_at() if how == SILENT else ""
-        if how == DIED:
-            words = self._last_words()
-        sample = self._sample()
+        words = self._stands_at() if how == SILENT else self._last_words() if how == DIED else ""
+        sample = Path(self._at.name).read_text(encoding="ascii", errors="replace").strip()
         self.end()
         return Answer(how=how, facts=facts, peak=peak, words=words, sample=sample)
 
@@ -169,7 +157,7 @@ class Measurer:
         if not hasattr(signal, "SIGUSR1"):
             return ""
         with contextlib.suppress(psutil.Error):
-            for one in reversed([psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]):
+            for one in reversed([psutil.Process(self._pid), *psutil.Process(self._pid).children(recursive=True)]):
                 before = len(self._written())
                 with contextlib.suppress(psutil.Error):
                     one.send_signal(signal.SIGUSR1)
@@ -180,11 +168,9 @@ class Measurer:
                         return place
         return ""
 
-    def _sample(self) -> str:
-        return Path(self._at.name).read_text(encoding="ascii", errors="replace").strip()
-
     def _last_words(self) -> str:
-        code = self._process.wait()
+        self._process.join(_STACK_WAIT)
+        code = self._process.exitcode or 0
         lines = [line.strip() for line in self._written().splitlines() if line.strip()]
         if code < 0:
             with contextlib.suppress(ValueError):
@@ -192,22 +178,20 @@ class Measurer:
         return lines[-1][:200] if lines else f"ended with exit code {code}"
 
     def _written(self) -> str:
-        fd = self._errors.fileno()
-        size = os.fstat(fd).st_size
-        return os.pread(fd, _KEPT, max(0, size - _KEPT)).decode(errors="replace")
+        return Path(self._errors.name).read_bytes()[-_KEPT:].decode(errors="replace")
 
-    def _hear(self, lines: IO[bytes]) -> None:
-        for line in lines:
-            if line.startswith(b"{"):
-                with contextlib.suppress(ValueError):
-                    self._lines.put(json.loads(line))
-        self._lines.put(None)
-        lines.close()
+
+def _begin(*all_of_it: Any) -> None:
+    """In the process: torch is imported there and not here."""
+    from holdfast.data.loading.child import main
+
+    main(*all_of_it)
 
 
 def _end(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
+    for kill in (os.killpg, os.kill):  # it is a group only once it has begun
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(group, signal.SIGKILL)
 
 
 def _end_all() -> None:

@@ -7,25 +7,28 @@ A transform that the data set holds counts as augmenting. What else its `__getit
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import io
 import itertools
 import mmap
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from holdfast.data.loading.setting import Phases
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import Dataset
+
+from holdfast.data.loading.setting import PHASES, Phases
 from holdfast.data.loading.source import Source
 
 # Calls that are known to read, decode or augment, whoever makes them: the interpreter tells of each call (sys.setprofile), so
 # nothing is patched. Some libraries open and decode a file in one call (OpenCV, torch.load): all of that is decoding.
 
-READ, DECODE, AUGMENT, REST, COLLATE, TRANSFER, OTHER = "read", "decode", "augment", "sample", "collate", "transfer", "other"
-PHASES = (READ, DECODE, AUGMENT, REST, COLLATE, TRANSFER, OTHER)
+READ, DECODE, AUGMENT, REST, COLLATE, TRANSFER, OTHER = PHASES
 _CALLS = {
     READ: """
         io:open os:open os:read os:pread os:readv numpy:fromfile socket:SocketIO.readinto urllib.request:urlopen
@@ -42,11 +45,11 @@ _CALLS = {
         pandas:read_csv pandas:read_parquet pyarrow.parquet:read_table
         pyarrow.parquet:ParquetFile.iter_batches pyarrow.parquet:ParquetFile.read_row_group pyarrow.csv:read_csv
         h5py:Dataset.__getitem__ zarr:Array.__getitem__ safetensors.torch:load_file uproot.behaviors.TBranch:TBranch.array
-        uproot.behaviors.TBranch:HasBranches.arrays holdfast.data.loading.opened:following
+        uproot.behaviors.TBranch:HasBranches.arrays holdfast.data.loading.source:following
     """,
     AUGMENT: """
         torchvision.transforms:Compose.__call__ torchvision.transforms.v2:Compose.forward albumentations:Compose.__call__
-        albumentations.core.composition:Compose.__call__ holdfast.data.loading.opened:prepared
+        albumentations.core.composition:Compose.__call__ holdfast.data.loading.source:prepared
     """,
 }
 _HOOKS = ("transform", "transforms", "target_transform", "augment", "augmentation", "augmentations", "preprocess")
@@ -64,14 +67,8 @@ class Clock:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self._stack: list[str] = []
         self._since = 0.0
-        self._thread = threading.get_ident()
         self._codes: dict[CodeType, str] = {}
         self._builtins: dict[int, str] = {}
-
-    @property
-    def runs(self) -> bool:
-        """Whether this moment counts for anything."""
-        return bool(self._stack) and threading.get_ident() == self._thread
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -83,10 +80,11 @@ class Clock:
             self._end()
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Calls of known functions inside count for their phases."""
-        for function, phase in _known():
-            code = getattr(inspect.unwrap(function), "__code__", None)
+    def listening(self, dataset: Any) -> Iterator[bool]:
+        """Calls of known functions, and of the transforms of the data set, count for their phases; true where it has some."""
+        transforms = [hook for one in _inner(dataset) for hook in _transforms(one)]
+        for function, phase in (*_known(), *((hook, AUGMENT) for hook in transforms)):
+            code = _code_of(function)
             if code is not None:
                 self._codes[code] = phase
             else:
@@ -94,7 +92,7 @@ class Clock:
         before = sys.getprofile()
         sys.setprofile(self._heard)
         try:
-            yield
+            yield bool(transforms)
         finally:
             sys.setprofile(before)
 
@@ -132,28 +130,14 @@ class Clock:
         self._since = now
 
 
-class TimedCall:
-    """A transform with a clock around it; in all else it is what it was."""
-
-    def __init__(self, inner: Any, clock: Clock) -> None:
-        self._inner, self._clock = inner, clock
-
-    def __call__(self, *values: Any, **named: Any) -> Any:
-        """Call it."""
-        with self._clock.phase(AUGMENT) if self._clock.runs else contextlib.nullcontext():
-            return self._inner(*values, **named)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
-@contextlib.contextmanager
-def clocked(clock: Clock, dataset: Any) -> Iterator[bool]:
-    """Let the clock hear of calls, and put it around the transforms of the data set; true where it has some."""
-    with contextlib.ExitStack() as undo:
-        augments = sum(_transforms(undo, clock, one) for one in _inner(dataset))
-        undo.enter_context(clock.listening())
-        yield bool(augments)
+def _code_of(function: Any) -> CodeType | None:
+    """What the interpreter tells of a call by; None for what is written in C."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    plain = hasattr(function, "__code__") or inspect.isbuiltin(function)
+    code: CodeType | None = getattr(function if plain else type(function).__call__, "__code__", None)
+    return code
 
 
 def _known() -> Iterator[tuple[Any, str]]:
@@ -177,8 +161,6 @@ def _known() -> Iterator[tuple[Any, str]]:
 
 def _inner(dataset: Any, depth: int = 0) -> Iterator[Any]:
     """A data set and those inside it: subsets, and sets that were joined."""
-    from torch.utils.data import Dataset
-
     yield dataset
     if depth < _DEEPEST:
         own = getattr(dataset, "__dict__", {})
@@ -188,17 +170,13 @@ def _inner(dataset: Any, depth: int = 0) -> Iterator[Any]:
                 yield from _inner(one, depth + 1)
 
 
-def _transforms(undo: contextlib.ExitStack, clock: Clock, dataset: Any) -> int:
-    """Put the clock around the transforms for a while; what cannot be set (a property) stays without one."""
-    found = 0
+def _transforms(dataset: Any) -> Iterator[Any]:
+    """What a data set calls its transforms."""
     for name in _HOOKS:
         with contextlib.suppress(Exception):  # a property of the user's may raise anything
-            hook, own = getattr(dataset, name, None), name in vars(dataset)
-            if callable(hook) and not isinstance(hook, (type, TimedCall)):
-                setattr(dataset, name, TimedCall(hook, clock))
-                undo.callback(setattr, dataset, name, hook) if own else undo.callback(delattr, dataset, name)
-                found += 1
-    return found
+            hook = getattr(dataset, name, None)
+            if callable(hook) and not isinstance(hook, type):
+                yield hook
 
 
 At = Callable[[Any], None]
@@ -219,12 +197,14 @@ def measured_phases(source: Source, seconds: float, at: At, *, device: str | Non
     clock = Clock()
     until = time.perf_counter() + seconds
     samples = size = 0
-    with clocked(clock, source.dataset) as augments, clock.phase(OTHER):
+    with clock.listening(source.dataset) as augments, clock.phase(OTHER):
         for group in _groups(source, clock, at, lambda: time.perf_counter() > until):
             with clock.phase(COLLATE):
                 batch = source.collate(group)
             with clock.phase(TRANSFER):
-                _moved(batch, device)
+                if device is not None:
+                    move(batch, device, non_blocking=False)
+                    torch.cuda.synchronize()
             count = source.count(batch) if source.ready_made else len(group)
             size, samples = max(size, bytes_of(batch) // max(1, count)), samples + count
             if time.perf_counter() > until:
@@ -294,23 +274,11 @@ def _of_stream(source: Source, clock: Clock, at: At, over: Callable[[], bool]) -
             return
 
 
-def _moved(batch: Any, device: str | None) -> None:
-    if device is not None:
-        import torch
-
-        move(batch, device, non_blocking=False)
-        torch.cuda.synchronize()
-
-
 def move(batch: Any, device: str, *, non_blocking: bool) -> Any:
     """All tensors of a batch on another device."""
-    from torch.utils._pytree import tree_map
-
     return tree_map(lambda leaf: leaf.to(device, non_blocking=non_blocking) if hasattr(leaf, "to") else leaf, batch)
 
 
 def bytes_of(batch: Any) -> int:
     """Bytes of the tensors of a batch."""
-    from torch.utils._pytree import tree_leaves
-
     return sum(leaf.nbytes for leaf in tree_leaves(batch) if hasattr(leaf, "nbytes"))

@@ -81,7 +81,7 @@ class Setting:
 
     def differences(self, other: Setting) -> int:
         """How many things are set in another way."""
-        return sum(getattr(self, name) != getattr(other, name) for name in ("workers", "prefetch", "threads", "pin", "chunk"))
+        return sum(value != getattr(other, name) for name, value in asdict(self).items())
 
     @property
     def words(self) -> str:
@@ -139,6 +139,9 @@ class Loader:
     pool: bool = False  # `threads` is a pool that reads a batch
     cuda: str = ""
     notes: tuple[str, ...] = ()
+
+
+PHASES = ("read", "decode", "augment", "sample", "collate", "transfer", "other")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,188 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import combinations
 
 import numpy as np
+import numpy.typing as npt
 
 from holdfast.data.cache import Cache
+from holdfast.data.checks.masks import kind_of_masks
 from holdfast.data.formats.detect import Settings
 from holdfast.data.formats.masks import folder_of_masks
 from holdfast.data.listing import order_of
 from holdfast.data.problem import Fault
-from holdfast.data.samples import Channel, ClassKey, Entry, Facts, ImageSet
+from holdfast.data.samples import Channel, ClassKey, Entry, Facts, ImageSet, MaskFacts
 from holdfast.data.scan import Progress, scan
-from holdfast.data.stats.figures import Bars, Figure, Grid, Histogram, Values
-from holdfast.data.stats.mask_figures import FolderOfMasks
-from holdfast.data.stats.report import Statistics
+from holdfast.data.stats.figures import Distribution, Figure, Grid, Histogram, Statistics, bars
 from holdfast.errors import UsageError
+from holdfast.units import count
 
-# Boxes of a set: how large, of what shape, and where in the image.
-
-SIDE = 32  # of the map
-_ENOUGH = 10  # boxes for each of its fields
+_SIDE, _COVER = 32, 16  # of the map of boxes, and of that of what masks cover
+_ENOUGH = 10  # boxes for each field of the map
 _SMALL, _LARGE = 32.0, 96.0  # pixels: COCO's limits
 _AT_ONCE = 7 * 4096  # numbers that wait until they are counted
-
-
-class BoxCounts:
-    """Takes the boxes of one image after the other, and counts some thousands of them at once."""
-
-    def __init__(self) -> None:
-        self._sizes, self._areas, self._aspects = (Values(growing=True) for _ in range(3))
-        self._map = np.zeros((SIDE, SIDE), dtype=np.int64)
-        self._kinds = {"small": 0, "medium": 0, "large": 0}
-        self._flat = 0
-        self._waiting: dict[str, array[float]] = {}
-        self._kinds_met: dict[ClassKey, int] = {}
-        self._by_class: list[Values] = []
-
-    def add(self, split: str, kinds: Sequence[ClassKey], boxes: Sequence[float], width: int, height: int) -> None:
-        """Four shares of the image for each box; without a width and height its size in pixels is not known."""
-        waiting = self._waiting.get(split)
-        if waiting is None:
-            waiting = self._waiting[split] = array("d")
-        for place, kind in enumerate(kinds):
-            waiting.extend((self._number_of(kind), *boxes[4 * place : 4 * place + 4], width, height))
-        if len(waiting) >= _AT_ONCE:
-            self._count(split)
-
-    def _number_of(self, kind: ClassKey) -> int:
-        if kind not in self._kinds_met:
-            self._kinds_met[kind] = len(self._by_class)
-            self._by_class.append(Values(growing=True))
-        return self._kinds_met[kind]
-
-    def _count(self, split: str) -> None:
-        rows = np.array(self._waiting.pop(split)).reshape(-1, 7)
-        kinds, x, y, across, down, width, height = rows[np.isfinite(rows).all(axis=1)].T
-        fields = np.clip(np.stack([y, x]) * SIDE, 0, SIDE - 1).astype(np.int64)
-        np.add.at(self._map, (fields[0], fields[1]), 1)
-        good = (across > 0) & (down > 0)
-        self._flat += int((~good).sum())
-        self._areas.add_many(split, 100 * (across * down)[good])
-        good &= (width > 0) & (height > 0)
-        wide, high = (across * width)[good], (down * height)[good]
-        sizes = np.sqrt(wide * high)
-        self._sizes.add_many(split, sizes)
-        self._aspects.add_many(split, wide / high)
-        for kind in np.unique(kinds[good]):
-            self._by_class[int(kind)].add_many(split, sizes[kinds[good] == kind])
-        small, large = int((sizes < _SMALL).sum()), int((sizes >= _LARGE).sum())
-        for kind, count in (("small", small), ("medium", len(sizes) - small - large), ("large", large)):
-            self._kinds[kind] += count
-
-    def medians(self) -> dict[ClassKey, int]:
-        """The usual size of each class, in pixels."""
-        for split in list(self._waiting):
-            self._count(split)
-        found = {kind: self._by_class[number].median() for kind, number in self._kinds_met.items()}
-        return {kind: round(size) for kind, size in found.items() if size is not None}
-
-    def figures(self) -> Iterator[Figure]:
-        """All that there is to see."""
-        for split in list(self._waiting):
-            self._count(split)
-        total = max(1, sum(self._kinds.values()))
-        shares = ", ".join(f"{kind} {count / total:.0%}" for kind, count in self._kinds.items())
-        note = f"{shares} (limits 32 and 96 pixels)"
-        if self._flat:
-            note += f"; {self._flat:,} without area are not in it"
-        made = (
-            self._sizes.histogram("box-size", "box size, px", "√(width × height)", note),
-            self._areas.histogram("box-area", "box area, % of image", ""),
-            self._aspects.histogram("box-aspect", "box width / height", ""),
-        )
-        yield from (one for one in made if one is not None)
-        if self._map.any():
-            values = self._map.astype(np.float64)
-            if values.sum() < _ENOUGH * values.size:  # fewer fields, so that it is not all chance
-                values = values.reshape(SIDE // 2, 2, SIDE // 2, 2).sum(axis=(1, 3))
-            yield Grid(key="box-positions", title="box positions", unit="middles of boxes", shape="map", values=values.tolist())
-
-
-# Counts of classes by split, in how many images each is, and which are seen together.
-
-_TOGETHER = 40  # classes of the figure
+_TOGETHER = 40  # classes of the figure of pairs
 _IN_ONE = 200  # classes of one image that are paired
-
-
-class ClassCounts:
-    """Takes the classes of one sample after the other; `unit` is what is counted: objects, images, rows."""
-
-    def __init__(self, names: dict[ClassKey, str], unit: str) -> None:
-        self._names = names
-        self._unit = unit
-        self._objects: dict[str, Counter[ClassKey]] = {}
-        self._images: Counter[ClassKey] = Counter()
-        self._pairs: Counter[tuple[ClassKey, ClassKey]] = Counter()
-
-    def add(self, split: str, kinds: Iterable[ClassKey]) -> None:
-        """The classes of all objects of one image."""
-        counts = Counter(kinds)
-        self._objects.setdefault(split, Counter()).update(counts)
-        self._images.update(counts.keys())
-        self._pairs.update(combinations(sorted(counts, key=str)[:_IN_ONE], 2))
-
-    def name_of(self, kind: ClassKey) -> str:
-        """The name of a class, or its number where it has none."""
-        return str(self._names.get(kind, kind))
-
-    def figures(self, only: frozenset[str], sizes: dict[ClassKey, int]) -> Iterator[Figure]:
-        """Bars with the usual size of each class, and, where several classes share images, how often."""
-        kinds = self._in_order(only)
-        if not kinds:
-            return
-        splits = sorted(self._objects, key=order_of)
-        counts = {self.name_of(kind): {split: self._objects[split][kind] for split in splits} for kind in kinds}
-        objects = self._unit == "objects"
-        columns = {"images": {self.name_of(kind): self._images[kind] for kind in kinds}} if objects else {}
-        if sizes:
-            columns["size, px"] = {self.name_of(kind): sizes.get(kind, 0) for kind in kinds}
-        unused = sum(not sum(some.values()) for some in counts.values())
-        yield Bars(
-            key="classes", title="classes", unit=self._unit, counts=counts, columns=columns,
-            note=f"{unused:,} of {len(kinds):,} never met" if unused else "",
-        )  # fmt: skip
-        if objects and len(kinds) > 1 and self._pairs:
-            yield self._together(kinds)
-
-    def _in_order(self, only: frozenset[str]) -> list[ClassKey]:
-        """The most frequent first."""
-        total: Counter[ClassKey] = sum(self._objects.values(), Counter())
-        kinds = [kind for kind in {**self._names, **total} if not only or self.name_of(kind) in only]
-        return sorted(kinds, key=lambda kind: -total[kind])
-
-    def _together(self, kinds: list[ClassKey]) -> Grid:
-        some = sorted(kinds, key=lambda kind: -self._images[kind])[:_TOGETHER]
-        left = f"the {len(some)} most frequent of {len(kinds):,} classes" if len(some) < len(kinds) else ""
-        return Grid(
-            key="co-occurrence", title="classes in one image", unit="images", shape="pairs", note=left,
-            names=[self.name_of(kind) for kind in some], values=[[self._both(one, other) for other in some] for one in some],
-        )  # fmt: skip
-
-    def _both(self, one: ClassKey, other: ClassKey) -> int:
-        if one == other:
-            return self._images[one]
-        return self._pairs[one, other] + self._pairs[other, one]
-
-
 _SIZES = 200  # different sizes that are listed
+_DEPTHS = {1: "1 (grey)", 3: "3 (colour)", 4: "4 (colour, alpha)"}
 
 
 def image_statistics(data: ImageSet, cache: Cache, settings: Settings, progress: Progress | None) -> Statistics:
     """Measure every image, and count."""
-    counts = ImageCounts(data, settings.classes)
-    samples = scan(data, cache, jobs=settings.jobs, quick=True, pixels=settings.pixels, boxes=True, progress=progress)
-    with contextlib.closing(samples):  # Ctrl-C closes it, and it keeps what was done
-        for entry, facts in samples:
-            counts.add(entry, facts)
+    counts = _ImageCounts(data, settings.classes)
+    for entry, facts in scan(data, cache, jobs=settings.jobs, quick=True, pixels=settings.pixels, boxes=True, progress=progress):
+        counts.add(entry, facts)
     counts.check_names()
     report = Statistics(format=data.format, splits=counts.splits, classes=sorted(settings.classes))
     report.add_faults([*data.faults, *counts.faults], decoded=settings.pixels)
@@ -193,21 +48,20 @@ def image_statistics(data: ImageSet, cache: Cache, settings: Settings, progress:
     return report
 
 
-class ImageCounts:
+class _ImageCounts:
     """Takes one sample after the other. With `only`, other classes are left out, and images that hold none of these."""
 
     def __init__(self, data: ImageSet, only: frozenset[str]) -> None:
-        self._data = data
-        self._only = only
-        self._classes = ClassCounts(data.classes, "objects" if data.has_boxes else "images")
+        self._data, self._only = data, only
+        self._classes = _ClassCounts(data.classes, "objects" if data.has_boxes else "images")
         self._met: set[str] = {str(name) for name in data.classes.values()}
         self._splits: Counter[str] = Counter()
-        self._boxes = BoxCounts()
-        self._objects = Values()
+        self._boxes = _BoxCounts()
+        self._objects: dict[str, Counter[int]] = {}
         self._sizes: dict[str, Counter[tuple[int, int]]] = {}
         self._channels: dict[str, Counter[int]] = {}
         self._pixels: dict[tuple[str, int], dict[str, Channel]] = {}
-        self._masks: dict[str, FolderOfMasks] = {}
+        self._masks: dict[str, _FolderOfMasks] = {}
         self.faults: list[Fault] = []
 
     def add(self, entry: Entry, seen: Facts) -> None:
@@ -216,31 +70,32 @@ class ImageCounts:
         kinds, boxes = self._wanted(seen)
         if self._only and not kinds:
             return
-        self._splits[entry.split] += 1
-        self._classes.add(entry.split, kinds)
+        split = entry.split
+        self._splits[split] += 1
+        self._classes.add(split, kinds)
         if self._data.has_boxes:
-            self._objects.add(entry.split, len(kinds))
-            self._boxes.add(entry.split, kinds, boxes, seen.width, seen.height)
+            self._objects.setdefault(split, Counter())[len(kinds)] += 1
+            self._boxes.add(split, kinds, boxes, seen.width, seen.height)
         if seen.width and seen.height:
-            self._sizes.setdefault(entry.split, Counter())[seen.width, seen.height] += 1
-            self._channels.setdefault(entry.split, Counter())[seen.channels] += 1
+            self._sizes.setdefault(split, Counter())[seen.width, seen.height] += 1
+            self._channels.setdefault(split, Counter())[seen.channels] += 1
         for channel in seen.histograms:
             splits = self._pixels.setdefault((channel.name, channel.top), {})
-            splits[entry.split] = _joined(splits[entry.split], channel) if entry.split in splits else channel
-        folders = [folder_of_masks(mask.file) for mask in seen.masks]
-        for folder in dict.fromkeys(folders):
-            masks = [mask for mask, of_mask in zip(seen.masks, folders, strict=True) if of_mask == folder]
-            self._masks.setdefault(folder, FolderOfMasks(folder, self._data.classes)).add(entry.split, masks)
+            splits[split] = _joined(splits[split], channel) if split in splits else channel
+        folders: dict[str, list[MaskFacts]] = {}
+        for mask in seen.masks:
+            folders.setdefault(folder_of_masks(mask.file), []).append(mask)
+        for folder, masks in folders.items():
+            self._masks.setdefault(folder, _FolderOfMasks(folder, self._data.classes)).add(split, masks)
 
-    def _wanted(self, seen: Facts) -> tuple[list[ClassKey], list[float]]:
+    def _wanted(self, seen: Facts) -> tuple[Sequence[ClassKey], Sequence[float]]:
         """Classes of the sample's objects, or its own; with their boxes."""
-        kinds = list(seen.kinds)
-        self._met.update(map(self._classes.name_of, kinds))
+        self._met.update(map(self._classes.name_of, seen.kinds))
         if not self._only:
-            return kinds, list(seen.boxes)
-        places = [place for place, kind in enumerate(kinds) if self._classes.name_of(kind) in self._only]
+            return seen.kinds, seen.boxes
+        places = [place for place, kind in enumerate(seen.kinds) if self._classes.name_of(kind) in self._only]
         boxes = [value for place in places for value in seen.boxes[4 * place : 4 * place + 4]]
-        return [kinds[place] for place in places], boxes
+        return [seen.kinds[place] for place in places], boxes
 
     def check_names(self) -> None:
         """Say so where a class was asked for that is not there."""
@@ -258,46 +113,207 @@ class ImageCounts:
         """All of them, the most important first."""
         of_classes = list(self._classes.figures(self._only, self._boxes.medians())) if self._data.format != "masks" else []
         yield from of_classes[:1]
-        if self._data.has_boxes:
-            empty = sum(some[0] for some in self._objects.by_split.values())
-            note = f"{empty:,} {'image' if empty == 1 else 'images'} without any" if empty else ""
-            made = self._objects.histogram("objects-per-image", "objects per image", "", note)
-            yield from [made] if made else []
+        if self._objects:
+            empty = sum(some[0] for some in self._objects.values())
+            note = f"{count(empty, 'image')} without any" if empty else ""
+            yield Distribution().add_counts(self._objects).histogram("objects-per-image", "objects per image", note=note)
             yield from self._boxes.figures()
         yield from of_classes[1:]
-        told: list[FolderOfMasks] = []
+        told: list[_FolderOfMasks] = []
         for _, folder in sorted(self._masks.items()):
             yield from folder.figures(alone=not any(folder.covers_like(one) for one in told))
             told.append(folder)
-        yield from self._image_sizes()
+        if self._sizes:
+            yield from self._image_sizes()
         for (name, top), splits in self._pixels.items():
             yield _pixel_histogram(name, top, splits)
 
     def _image_sizes(self) -> Iterator[Figure]:
-        total: Counter[tuple[int, int]] = sum(self._sizes.values(), Counter())
-        if not total:
-            return
-        splits = sorted(self._sizes, key=order_of)
-        counts = {f"{w} × {h}": {one: self._sizes[one][w, h] for one in splits} for (w, h), _ in total.most_common(_SIZES)}
-        rest = total.most_common()[_SIZES:]
-        yield Bars(
-            key="image-sizes", title="image sizes", unit="images", counts=counts, others=len(rest),
-            of_others=sum(count for _, count in rest),
-        )  # fmt: skip
-        for place, word in enumerate(("width", "height")):
-            values = Values(growing=max(size[place] for size in total) > 4 * min(size[place] for size in total))
-            for split in splits:
-                for size, count in self._sizes[split].items():
-                    values.add(split, size[place], count)
-            made = values.histogram(f"image-{word}", f"image {word}, px", "") if len(total) > 1 else None
-            yield from [made] if made else []
+        sizes = {size for some in self._sizes.values() for size in some}
+        yield bars("image-sizes", "image sizes", "images", self._sizes, most=_SIZES, name=lambda size: f"{size[0]} × {size[1]}")
+        for place, word in enumerate(("width", "height") if len(sizes) > 1 else ()):
+            values = Distribution()
+            for split, some in self._sizes.items():
+                values.add(split, [size[place] for size in some], list(some.values()))
+            yield values.histogram(f"image-{word}", f"image {word}, px", growing=values.high > 4 * values.low)
         depths = sorted({depth for some in self._channels.values() for depth in some})
-        counts = {_depth(depth): {split: self._channels[split][depth] for split in splits} for depth in depths}
-        yield Bars(key="channels", title="channels", unit="images", counts=counts)
+        yield bars(
+            "channels", "channels", "images", self._channels, kinds=depths, name=lambda depth: _DEPTHS.get(depth, str(depth))
+        )
 
 
-def _depth(channels: int) -> str:
-    return {1: "1 (grey)", 3: "3 (colour)", 4: "4 (colour, alpha)"}.get(channels, str(channels))
+class _BoxCounts:
+    """Takes the boxes of one image after the other: how large they are, of what shape, and where in the image."""
+
+    def __init__(self) -> None:
+        self._sizes, self._areas, self._aspects = Distribution(), Distribution(), Distribution()
+        self._map = np.zeros((_SIDE, _SIDE), dtype=np.int64)
+        self._small = self._large = self._flat = 0
+        self._waiting: dict[str, array[float]] = {}
+        self._numbers: dict[ClassKey, int] = {}
+        self._by_class: list[Distribution] = []
+
+    def add(self, split: str, kinds: Sequence[ClassKey], boxes: Sequence[float], width: int, height: int) -> None:
+        """Four shares of the image for each box; without a width and height its size in pixels is not known."""
+        waiting = self._waiting.setdefault(split, array("d"))
+        for place, kind in enumerate(kinds):
+            if kind not in self._numbers:
+                self._numbers[kind] = len(self._by_class)
+                self._by_class.append(Distribution())
+            waiting.extend((self._numbers[kind], *boxes[4 * place : 4 * place + 4], width, height))
+        if len(waiting) >= _AT_ONCE:
+            self._count(split)
+
+    def _count(self, split: str) -> None:
+        rows = np.array(self._waiting.pop(split)).reshape(-1, 7)
+        kinds, x, y, across, down, width, height = rows[np.isfinite(rows).all(axis=1)].T
+        fields = np.clip(np.stack([y, x]) * _SIDE, 0, _SIDE - 1).astype(np.int64)
+        np.add.at(self._map, (fields[0], fields[1]), 1)
+        good = (across > 0) & (down > 0)
+        self._flat += int((~good).sum())
+        self._areas.add(split, 100 * (across * down)[good])
+        good &= (width > 0) & (height > 0)
+        wide, high = (across * width)[good], (down * height)[good]
+        sizes = np.sqrt(wide * high)
+        self._sizes.add(split, sizes)
+        self._aspects.add(split, wide / high)
+        for kind in np.unique(kinds[good]):
+            self._by_class[int(kind)].add(split, sizes[kinds[good] == kind])
+        self._small += int((sizes < _SMALL).sum())
+        self._large += int((sizes >= _LARGE).sum())
+
+    def medians(self) -> dict[ClassKey, int]:
+        """The usual size of each class, in pixels. Counts all that still waits."""
+        for split in list(self._waiting):
+            self._count(split)
+        found = {kind: self._by_class[number].median() for kind, number in self._numbers.items()}
+        return {kind: round(size) for kind, size in found.items() if size is not None}
+
+    def figures(self) -> Iterator[Figure]:
+        """All that there is to see, once the medians were asked for."""
+        total = self._sizes.number
+        some = {"small": self._small, "medium": total - self._small - self._large, "large": self._large}
+        note = ", ".join(f"{kind} {count / max(1, total):.0%}" for kind, count in some.items()) + " (limits 32 and 96 pixels)"
+        note += f"; {self._flat:,} without area are not in it" if self._flat else ""
+        for values, key, title, unit, said in (
+            (self._sizes, "box-size", "box size, px", "√(width × height)", note),
+            (self._areas, "box-area", "box area, % of image", "", ""),
+            (self._aspects, "box-aspect", "box width / height", "", ""),
+        ):
+            if values.number:
+                yield values.histogram(key, title, unit, said, growing=True)
+        if self._map.any():
+            fields = self._map.astype(np.float64)
+            if fields.sum() < _ENOUGH * fields.size:  # fewer fields, so that it is not all chance
+                fields = fields.reshape(_SIDE // 2, 2, _SIDE // 2, 2).sum(axis=(1, 3))
+            yield Grid(key="box-positions", title="box positions", unit="middles of boxes", shape="map", values=fields.tolist())
+
+
+class _ClassCounts:
+    """Takes the classes of one sample after the other, by split; `unit` is what is counted: objects or images."""
+
+    def __init__(self, names: dict[ClassKey, str], unit: str) -> None:
+        self._names, self._unit = names, unit
+        self._objects: dict[str, Counter[ClassKey]] = {}
+        self._images: Counter[ClassKey] = Counter()
+        self._pairs: Counter[tuple[ClassKey, ClassKey]] = Counter()
+
+    def add(self, split: str, kinds: Sequence[ClassKey]) -> None:
+        """The classes of all objects of one image."""
+        counts = Counter(kinds)
+        self._objects.setdefault(split, Counter()).update(counts)
+        self._images.update(counts.keys())
+        self._pairs.update(combinations(sorted(counts, key=str)[:_IN_ONE], 2))
+
+    def name_of(self, kind: ClassKey) -> str:
+        """The name of a class, or its number where it has none."""
+        return str(self._names.get(kind, kind))
+
+    def figures(self, only: frozenset[str], sizes: dict[ClassKey, int]) -> Iterator[Figure]:
+        """Bars with the usual size of each class, and, where several classes share images, how often."""
+        total: Counter[ClassKey] = sum(self._objects.values(), Counter())
+        kinds = [kind for kind in {**self._names, **total} if not only or self.name_of(kind) in only]
+        kinds.sort(key=lambda kind: -total[kind])
+        if not kinds:
+            return
+        unused = sum(not total[kind] for kind in kinds)
+        note = f"{unused:,} of {len(kinds):,} never met" if unused else ""
+        made = bars("classes", "classes", self._unit, self._objects, kinds=kinds, name=self.name_of, note=note)
+        if self._unit == "objects":
+            made.columns["images"] = {self.name_of(kind): self._images[kind] for kind in kinds}
+        if sizes:
+            made.columns["size, px"] = {self.name_of(kind): sizes.get(kind, 0) for kind in kinds}
+        yield made
+        if self._unit == "objects" and len(kinds) > 1 and self._pairs:
+            some = sorted(kinds, key=lambda kind: -self._images[kind])[:_TOGETHER]
+            left = f"the {len(some)} most frequent of {len(kinds):,} classes" if len(some) < len(kinds) else ""
+            together = self._pairs + Counter({(kind, kind): self._images[kind] for kind in some})
+            yield Grid(
+                key="co-occurrence", title="classes in one image", unit="images", shape="pairs", note=left,
+                names=[self.name_of(kind) for kind in some],
+                values=[[together[one, other] or together[other, one] for other in some] for one in some],
+            )  # fmt: skip
+
+
+class _FolderOfMasks:
+    """Takes the masks of one image after the other: what they cover, their classes or objects. Their kind shows at the end."""
+
+    def __init__(self, folder: str, names: dict[ClassKey, str]) -> None:
+        self._folder, self._names = folder, names
+        self._facts: list[MaskFacts] = []
+        self._cover = np.zeros((_COVER, _COVER))
+        self._covered, self._objects, self._sizes = Distribution(), Distribution(), Distribution()
+        self._pixels: dict[str, Counter[int]] = {}
+        self._images: Counter[int] = Counter()
+        self._samples = self._empty = 0
+        self._one_each = False
+
+    def add(self, split: str, masks: list[MaskFacts]) -> None:
+        """All masks of one image in this folder: one, or one for each object."""
+        self._samples += 1
+        self._one_each |= len(masks) > 1
+        covers: list[npt.NDArray[np.float64]] = [np.frombuffer(bytes.fromhex(one.cover), np.uint8) / 255.0 for one in masks]
+        cover = np.minimum(1.0, np.sum(covers, axis=0)).reshape(_COVER, _COVER)
+        self._cover += cover
+        self._covered.add(split, [100 * cover.mean()] if cover.any() else [])
+        self._empty += not cover.any()
+        areas: list[int] = []
+        for one in masks:
+            self._facts.append(one._replace(file="", pixels=(), cover=""))
+            pixels = dict(zip(one.values, one.pixels, strict=True))
+            found = [count for value, count in pixels.items() if value > 0]
+            areas += [sum(found)] if len(masks) > 1 else found
+            self._pixels.setdefault(split, Counter()).update(pixels)
+            self._images.update(one.values)
+        self._objects.add(split, [len(areas)])
+        self._sizes.add(split, [area**0.5 for area in areas if area])
+
+    def covers_like(self, other: _FolderOfMasks) -> bool:
+        """Whether two folders cover the same: one of them with objects, the other one without."""
+        return self._samples == other._samples and bool(np.allclose(self._cover, other._cover))
+
+    def figures(self, *, alone: bool) -> Iterator[Figure]:
+        """What there is to see of this kind of masks; what they cover only once, where another folder covers the same."""
+        kind = "instance" if self._one_each else kind_of_masks(self._facts, self._folder)
+        name = self._folder or "masks"
+        if kind == "classes":
+            made = bars(f"{name}-classes", f"{name}: classes", "pixels", self._pixels, name=self._name_of)
+            made.columns["images"] = {self._name_of(value): count for value, count in self._images.items()}
+            yield made
+        if kind == "instance":
+            yield self._objects.histogram(f"{name}-objects", f"{name} per image")
+            if self._sizes.number:
+                yield self._sizes.histogram(f"{name}-sizes", f"{name} size, px", "√area", growing=True)
+        if not alone:
+            return
+        note = f"{count(self._empty, 'image')} without an object" if self._empty else ""
+        if self._covered.number:
+            yield self._covered.histogram(f"{name}-cover", f"{name} cover, %", "of the image", note, growing=True)
+        share = np.round(self._cover / max(self._samples, 1), 4).tolist()
+        yield Grid(key=f"{name}-positions", title=f"{name}: positions", unit="share of images", shape="map", values=share)
+
+    def _name_of(self, value: int) -> str:
+        return str(self._names.get(value, value))
 
 
 def _joined(one: Channel, other: Channel) -> Channel:

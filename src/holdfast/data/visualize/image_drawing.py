@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,7 @@ from holdfast.data.visualize.pictures import (
 from holdfast.data.visualize.sample import Size
 
 if TYPE_CHECKING:
-    from PIL import Image
+    from PIL import Image, ImageDraw
 
 
 # Boxes and polygons on a picture, each with its class; those with a fault in red, with a ring around them if they are tiny.
@@ -69,9 +70,10 @@ def draw_things(
                 over.polygon(place.polygon, fill=(*place.colour, 70))
         picture = Image.alpha_composite(picture.convert("RGBA"), filled).convert("RGB")
     draw = ImageDraw.Draw(picture)
-    for place in sorted(places, key=lambda one: one.bad):
+    places.sort(key=lambda one: one.bad)
+    for place in places:
         place.outline(draw)
-    for place in sorted(places, key=lambda one: one.bad):
+    for place in places:
         if len(places) <= _MOST_NAMES or place.bad:
             place.label(draw, name(place.class_id), picture.size)
     return picture
@@ -89,11 +91,8 @@ class _Place:
         self.bad = bad
         self.colour = colour
 
-    def outline(self, draw: object) -> None:
+    def outline(self, draw: ImageDraw.ImageDraw) -> None:
         """The object's edge."""
-        from PIL import ImageDraw
-
-        assert isinstance(draw, ImageDraw.ImageDraw)
         left, top, right, bottom = self.corners
         ink = BAD if self.bad else hexed(self.colour)
         if self.polygon:
@@ -105,11 +104,8 @@ class _Place:
             across, down = (left + right) / 2, (top + bottom) / 2
             draw.ellipse((across - _RING, down - _RING, across + _RING, down + _RING), outline=BAD, width=2)
 
-    def label(self, draw: object, words: str, size: Size) -> None:
+    def label(self, draw: ImageDraw.ImageDraw, words: str, size: Size) -> None:
         """The class, at the upper left corner, inside the picture."""
-        from PIL import ImageDraw
-
-        assert isinstance(draw, ImageDraw.ImageDraw)
         words = fitted(words, _LETTERS, 110)
         width, height = width_of(words, _LETTERS) + 6, _LETTERS + 3
         left = min(max(0.0, self.corners[0]), size[0] - width)
@@ -131,33 +127,27 @@ _COVER = 0.4  # of a pixel's colour that is the mask's
 _IGNORED, _GREY = 255, (128, 128, 128)
 
 
-def read_masks(root: Path, files: Sequence[str]) -> tuple[Numbers | None, str, list[str]]:
-    """The numbers of that folder of masks which tells most objects apart, its name, and what could not be read."""
+def read_masks(root: Path, files: Sequence[str]) -> tuple[Numbers | None, str]:
+    """The numbers of that folder of masks which tells most objects apart, and its name. What cannot be read is left out."""
     folders: dict[str, list[str]] = {}
     for file in files:
         folders.setdefault(folder_of_masks(file), []).append(file)
-    wrong: list[str] = []
-    maps = {folder: made for folder, some in folders.items() if (made := _one_folder(root, some, wrong)) is not None}
-    if not maps:
-        return None, "", wrong
-    best = max(maps, key=lambda folder: len(np.unique(maps[folder])))
-    return maps[best], best, wrong
+    maps = {folder: made for folder, some in folders.items() if (made := _one_folder(root, some)) is not None}
+    best = max(maps, key=lambda folder: len(np.unique(maps[folder])), default="")
+    return maps.get(best), best
 
 
-def _one_folder(root: Path, files: Sequence[str], wrong: list[str]) -> Numbers | None:
+def _one_folder(root: Path, files: Sequence[str]) -> Numbers | None:
     """One file: its own numbers. Several: each is an object, the later over the earlier."""
     made: Numbers | None = None
     for place, file in enumerate(files, 1):
-        try:
+        with contextlib.suppress(Exception):  # decoders raise anything on damaged files
             values = _flat(read_mask(root / file))
-        except Exception as error:  # noqa: BLE001 - decoders raise anything on damaged files
-            wrong.append(f"{file}: {error}"[:200])
-            continue
-        if len(files) == 1:
-            return values
-        made = np.zeros_like(values) if made is None else made
-        if made.shape == values.shape:
-            made[values > 0] = place
+            if len(files) == 1:
+                return values
+            made = np.zeros_like(values) if made is None else made
+            if made.shape == values.shape:
+                made[values > 0] = place
     return made
 
 
@@ -176,9 +166,17 @@ def draw_masks(picture: Image.Image, numbers: Numbers, *, classes: Mapping[int, 
     """Lay a mask over a picture. `classes`: the place of each class in the list of colours; without, each number has its own."""
     from PIL import Image
 
-    scaled = _scaled(numbers, picture.size)
+    nearest = Image.fromarray(numbers.astype(np.int32)).resize(picture.size, Image.Resampling.NEAREST)
+    scaled: Numbers = np.asarray(nearest).astype(np.int64)
     values = np.unique(scaled)
-    colours = np.array([_colour(int(value), place, classes) for place, value in enumerate(values)], np.float64)
+    colours = np.array(
+        [
+            colour_of(place - 1) if classes is None
+            else _GREY if value == _IGNORED and value not in classes
+            else colour_of(classes.get(value, value))
+            for place, value in enumerate(values.tolist())
+        ], np.float64,
+    )  # fmt: skip
     over = colours[np.searchsorted(values, scaled)]
     pixels = np.asarray(picture.convert("RGB")).astype(np.float64)
     inside = scaled != 0
@@ -186,22 +184,6 @@ def draw_masks(picture: Image.Image, numbers: Numbers, *, classes: Mapping[int, 
     edges = _edges(scaled)
     pixels[edges] = over[edges]
     return Image.fromarray(pixels.astype(np.uint8))
-
-
-def _colour(value: int, place: int, classes: Mapping[int, int] | None) -> tuple[int, int, int]:
-    if classes is None:
-        return colour_of(place - 1)
-    if value == _IGNORED and value not in classes:
-        return _GREY
-    return colour_of(classes.get(value, value))
-
-
-def _scaled(numbers: Numbers, size: Size) -> Numbers:
-    """The nearest pixel's number; none is invented between two."""
-    down = np.minimum((np.arange(size[1]) + 0.5) * numbers.shape[0] / size[1], numbers.shape[0] - 1).astype(int)
-    across = np.minimum((np.arange(size[0]) + 0.5) * numbers.shape[1] / size[0], numbers.shape[1] - 1).astype(int)
-    scaled: Numbers = numbers[down][:, across]
-    return scaled
 
 
 def _edges(numbers: Numbers) -> npt.NDArray[np.bool_]:
@@ -236,7 +218,7 @@ class ImageDrawing:
         except Exception as error:  # noqa: BLE001 - decoders raise anything on damaged files
             return words_instead("cannot be decoded", str(error) or type(error).__name__, room)
         label = self._data.label_of(entry)
-        numbers, folder, _ = read_masks(self._data.root, entry.masks) if entry.masks else (None, "", [])
+        numbers, folder = read_masks(self._data.root, entry.masks)
         bad = {fault.line for fault in faults if fault.code in _OF_BOXES}
         ways = _ways(picture, label, numbers)
         if len(ways) == 1:
@@ -255,13 +237,10 @@ class ImageDrawing:
         things = in_pixels(label, pixels.size)
         if not things:
             return made
-        return draw_things(made, things, pixels.size, colour=self._colour, name=self._name, bad_lines=bad)
-
-    def _colour(self, key: ClassKey) -> Colour:
-        return colour_of(self._places.get(key, 0))
-
-    def _name(self, key: ClassKey) -> str:
-        return str(self._data.classes.get(key, key))
+        return draw_things(
+            made, things, pixels.size, name=self._data.class_name, bad_lines=bad,
+            colour=lambda key: colour_of(self._places.get(key, 0)),
+        )  # fmt: skip
 
 
 def _ways(picture: Picture, label: Label, numbers: Numbers | None) -> list[tuple[str, Image.Image]]:

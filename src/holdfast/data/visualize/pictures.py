@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from holdfast.data.listing import read_bytes
-from holdfast.data.pixels import exif_orientation, opened, read_header
+from holdfast.data.pixels import exif_orientation, opened
 from holdfast.data.visualize.sample import Size
 
 if TYPE_CHECKING:
@@ -25,19 +26,9 @@ PAPER, CARD, INK, SOFT, LINE = "#eef1f5", "#ffffff", "#1a202c", "#5a6678", "#d5d
 BAD = "#e02424"
 SEVERITIES = {"critical": "#c53030", "warning": "#975a16", "info": "#2b6cb0"}
 _MANY: tuple[Colour, ...] = (
-    (0, 158, 255),
-    (255, 140, 0),
-    (46, 204, 64),
-    (240, 60, 200),
-    (255, 214, 10),
-    (0, 200, 180),
-    (170, 110, 255),
-    (255, 110, 110),
-    (140, 200, 40),
-    (110, 150, 200),
-    (200, 130, 80),
-    (255, 160, 200),
-)
+    (0, 158, 255), (255, 140, 0), (46, 204, 64), (240, 60, 200), (255, 214, 10), (0, 200, 180),
+    (170, 110, 255), (255, 110, 110), (140, 200, 40), (110, 150, 200), (200, 130, 80), (255, 160, 200),
+)  # fmt: skip
 
 
 def colour_of(number: int) -> Colour:
@@ -149,30 +140,26 @@ _SQUARE = 8
 
 
 class Picture(NamedTuple):
-    """The pixels as they are stored, in RGB; how EXIF wants them turned; and what kind they were."""
+    """The pixels as they are stored, in RGB, and how EXIF wants them turned."""
 
     pixels: Image.Image
     orientation: int
-    mode: str
 
 
 def read_picture(path: Path) -> Picture:
     """Decode an image; whatever its decoder raises where it is damaged."""
     content = read_bytes(path, limit=_LARGEST_FILE)
     image = opened(content)
-    mode = image.mode
-    orientation = read_header(content).orientation if image.format in ("JPEG", "PNG", "MPO") else _orientation(image)
     image.load()
-    return Picture(_as_colours(image), orientation, mode)
-
-
-def _orientation(image: Image.Image) -> int:
-    found = image.info.get("exif")
-    return exif_orientation(found.removeprefix(b"Exif\0\0")) if isinstance(found, bytes) else 1
+    exif = image.info.get("exif")
+    orientation = exif_orientation(exif.removeprefix(b"Exif\0\0")) if isinstance(exif, bytes) else 1
+    return Picture(_as_colours(image), orientation)
 
 
 def _as_colours(image: Image.Image) -> Image.Image:
     """RGB of any mode. What is transparent shows a chequerboard, but only where that hides something."""
+    from PIL import Image
+
     if image.mode.startswith(("I", "F")):
         return stretched(np.asarray(image))
     if image.mode in ("RGBA", "LA", "PA") or (image.mode == "P" and "transparency" in image.info):
@@ -180,33 +167,30 @@ def _as_colours(image: Image.Image) -> Image.Image:
         alpha = image.getchannel("A")
         if alpha.getextrema() == (255, 255):
             return image.convert("RGB")
-        under = _chequered(image.size)
+        down, across = np.indices((image.height, image.width)) // _SQUARE
+        under = Image.fromarray(np.array(_CHECKS, np.uint8)[(down + across) % 2])
         under.paste(image, mask=alpha)
         return under
     return image.convert("RGB")
 
 
-def _chequered(size: Size) -> Image.Image:
-    from PIL import Image
-
-    down, across = np.indices((size[1], size[0])) // _SQUARE
-    return Image.fromarray(np.array(_CHECKS, np.uint8)[(down + across) % 2])
-
-
 def stretched(values: Any) -> Image.Image:
-    """Numbers of any range as grey: from the 0.5th to the 99.5th percentile. What is no number is magenta."""
+    """Numbers of any range as grey: from the 0.5th to the 99.5th percentile."""
+    numbers = np.asarray(values, dtype=np.float64)
+    some = numbers[np.isfinite(numbers)]
+    low, high = np.quantile(some, (0.005, 0.995)) if some.size else (0.0, 1.0)
+    if high <= low and some.size:
+        low, high = some.min(), some.max()
+    return painted(np.stack([numbers] * 3, axis=-1), float(low), float(high))
+
+
+def painted(numbers: npt.NDArray[np.float64], low: float, high: float) -> Image.Image:
+    """Numbers of three channels as colours, from this lowest to this highest one. What is no number is magenta."""
     from PIL import Image
 
-    numbers = np.asarray(values, dtype=np.float64)
-    finite = np.isfinite(numbers)
-    some = numbers[finite]
-    low, high = np.quantile(some, (0.005, 0.995)) if some.size else (0.0, 1.0)
-    if high <= low:
-        low, high = (float(some.min()), float(some.max())) if some.size else (0.0, 1.0)
-    span = high - low if high > low else 1.0
-    grey = (np.clip((np.where(finite, numbers, low) - low) / span, 0, 1) * 255).astype(np.uint8)
-    pixels = np.stack([grey] * 3, axis=-1)
-    pixels[~finite] = (255, 0, 255)
+    finite, span = np.isfinite(numbers), high - low if high > low else 1.0
+    pixels = (np.clip((np.where(finite, numbers, low) - low) / span, 0, 1) * 255).astype(np.uint8)
+    pixels[~finite.all(axis=-1)] = (255, 0, 255)
     return Image.fromarray(pixels)
 
 
@@ -215,9 +199,16 @@ def turned(image: Image.Image, orientation: int) -> Image.Image:
     from PIL import Image
 
     how = Image.Transpose
-    steps = {2: how.FLIP_LEFT_RIGHT, 3: how.ROTATE_180, 4: how.FLIP_TOP_BOTTOM, 5: how.TRANSPOSE, 6: how.ROTATE_270,
-             7: how.TRANSVERSE, 8: how.ROTATE_90}  # fmt: skip
-    return image.transpose(steps[orientation]) if orientation in steps else image
+    steps = (
+        how.FLIP_LEFT_RIGHT,
+        how.ROTATE_180,
+        how.FLIP_TOP_BOTTOM,
+        how.TRANSPOSE,
+        how.ROTATE_270,
+        how.TRANSVERSE,
+        how.ROTATE_90,
+    )
+    return image.transpose(steps[orientation - 2]) if orientation > 1 else image
 
 
 def fitting(size: Size, room: Size) -> Size:

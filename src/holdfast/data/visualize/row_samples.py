@@ -1,4 +1,4 @@
-"""Rows of tables, arrays and trees, and samples of a torch data set, chosen and ready to be drawn.
+"""Rows of tables, arrays and trees, chosen and ready to be drawn.
 
 A report says which rows show a problem, by file and row. All rows are read once to choose others by split and class, and once
 more to fetch what was chosen.
@@ -6,7 +6,11 @@ more to fetch what was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+import random
+import re
+import sys
+import zlib
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,21 +19,25 @@ import numpy.typing as npt
 
 from holdfast.data.columns import Chunk, Column, TableSet, by_split, label_column, taken
 from holdfast.data.formats.detect import Settings
+from holdfast.data.formats.torch_dataset import OddTarget, as_columns, made_by, named_values, target_of, things_of
+from holdfast.data.formats.torch_dataset import by_split as splits_of
 from holdfast.data.problem import Problem, Report
+from holdfast.data.samples import Thing
 from holdfast.data.scan import Progress
-from holdfast.data.visualize.charts import number
-from holdfast.data.visualize.pictures import words_instead
-from holdfast.data.visualize.row_drawing import Ranges, draw_row, put_together, row_at
-from holdfast.data.visualize.row_drawing import Row as Values
+from holdfast.data.stats.figures import Distribution
+from holdfast.data.visualize.charts import Values, as_planes, draw_row, number, picture_of, put_together, row_at
+from holdfast.data.visualize.image_drawing import draw_things
+from holdfast.data.visualize.pictures import colour_of, fitting, scaled, words_instead
 from holdfast.data.visualize.sample import Group, Mark, Sample, Size, Suspects, Wish, chosen, kind_words
 
 if TYPE_CHECKING:
     from PIL import Image
 
+
 _TOLD = 3
 _OF_FILES = frozenset({"table-unreadable", "array-unreadable", "array-pickled", "tree-unreadable"})
 _PLACE, _LOT = "\0place", "\0lot"  # columns that are added, so that rows keep both when they are put into splits
-_SAMPLED, _KEPT = 256, 8192  # values of a chunk and of a column from which its usual range is told
+_SAMPLED = 256  # values of a chunk from which the usual range of a column is told
 
 
 class Row(NamedTuple):
@@ -39,27 +47,6 @@ class Row(NamedTuple):
     place: int
 
 
-class Fetched(NamedTuple):
-    """A row with its split and its values."""
-
-    row: Row
-    split: str
-    values: dict[str, Any]
-
-
-class Own(NamedTuple):
-    """What is different for samples that are more than their columns: how they are drawn and named.
-
-    `suspects` are those that the report names by something else than a row (asked once all rows were seen), and `sample` makes
-    one of them.
-    """
-
-    draw: Callable[[Fetched, Values, set[str], Size], Image.Image]
-    name: Callable[[Row], str]
-    suspects: Callable[[], list[Suspects]]
-    sample: Callable[[Hashable], Sample]
-
-
 class _BadFile(NamedTuple):
     """A file of which nothing can be read."""
 
@@ -67,82 +54,124 @@ class _BadFile(NamedTuple):
     file: str
 
 
-class _Survey:
-    """What one look at all rows shows: rows by class and split in the order of their lots, the columns, and where values lie."""
+class RowSamples:
+    """Chooses rows, fetches them, and makes samples of them."""
 
     def __init__(self, data: TableSet, label: str | None, report: Report, wish: Wish) -> None:
-        self.data, self.label, self._wish = data, label, wish
-        self._classes = frozenset(report.classes)
-        self.buckets: dict[tuple[str, ...], list[tuple[float, Row]]] = {}
-        self.class_of: dict[Row, str] = {}  # of rows that the report names
+        self.data, self.report, self.wish = data, report, wish
+        self._label = label
+        self._buckets: dict[tuple[str, ...], list[tuple[float, Row]]] = {}  # by class and split, in the order of their lots
+        self._class_of: dict[Row, str] = {}  # of rows that the report names
         self._columns: dict[int, frozenset[str]] = {}
-        self._values: dict[str, list[npt.NDArray[np.float64]]] = {}
-        named: dict[str, set[int]] = {}
-        for problem in report.problems:
-            for file, place in (one for unit in problem.numbers.get("shown", ()) for one in unit):
-                named.setdefault(file, set()).add(place)
-        self._named = {file: np.array(sorted(rows), np.int64) for file, rows in named.items()}
+        self._values: dict[str, Distribution] = {}
+        self._fetched: dict[Row, tuple[str, dict[str, Any]]] = {}  # split and values
+        self._ranges: dict[str, tuple[float, float]] = {}
+        self._marks: dict[Row, dict[int, Row | None]] = {}  # the problems that a row shows, each with the row beside it
 
-    def look(self, progress: Progress | None) -> None:
+    def groups(self, progress: Progress | None) -> list[Group]:
+        """Look at all rows once to choose, and once more to fetch what was chosen."""
+        self._look(progress)
+        suspects = self.others()
+        for problem in filter(self.wish.wants, self.report.problems):
+            units = [
+                unit
+                for unit in self._units(problem)
+                if self.wish.wants_class(tuple(self._class_of[row] for row in unit if row in self._class_of))
+            ]
+            suspects += [Suspects(problem.code, problem.severity, list(units))] if units else []
+        codes = [problem.code for problem in self.report.problems]
+        suspects.sort(key=lambda one: codes.index(one.code))
+        classes = self.wish.classes
+        rest = {key: [row for _, row in some] for key, some in self._buckets.items() if not classes or key[0] in classes}
+        only = bool(self.wish.findings) and bool(suspects)
+        drawn = chosen(suspects, rest, self.wish.samples, self.wish.seed, only_suspects=only)
+        wanted = {one for unit in drawn for one in unit if isinstance(one, Row)}
+        self._fetch(wanted)
+        self._ranges = self._usual_ranges()
+        self._find_partners()
+        made = (unit for unit in drawn if (wanted - self._fetched.keys()).isdisjoint(unit))
+        return [[self._sample(one) if isinstance(one, Row) else self.other(one) for one in unit] for unit in made]
+
+    def others(self) -> list[Suspects]:
+        """What the report names by something else than a row: files that cannot be read. Asked once all rows were seen."""
+        return [
+            Suspects(problem.code, problem.severity, [(_BadFile(place, file),) for file in problem.files])
+            for place, problem in enumerate(self.report.problems)
+            if problem.code in _OF_FILES and self.wish.wants(problem) and not self.wish.classes
+        ]
+
+    def other(self, one: Hashable) -> Sample:
+        """The sample of one of those; there is no row to draw."""
+        assert isinstance(one, _BadFile)
+        problem = self.report.problems[one.problem]
+        file, _, words = problem.example.partition(": ")
+        words = words if file == one.file else kind_words(problem)
+        marks = [Mark(problem.code, problem.severity, words)]
+        return Sample(one.file, "", partial(words_instead, "cannot be read", words), marks=marks)
+
+    def name(self, row: Row) -> str:
+        """What a row is called."""
+        return f"{self.data.parts[row.part].file} row {row.place:,}"
+
+    def drawing(self, _: Row, values: Values, bad: set[str]) -> Callable[[Size], Image.Image]:
+        """What draws a row; the columns in `bad` are marked."""
+        return partial(draw_row, values, self._ranges, bad)
+
+    def _look(self, progress: Progress | None) -> None:
         """Go through all rows. What cannot be read on is left out, as validation does."""
+        named: dict[str, list[int]] = {}
+        for problem in self.report.problems:
+            for file, row in (one for unit in problem.numbers.get("shown", ()) for one in unit):
+                named.setdefault(file, []).append(row)
         places = {id(part): place for place, part in enumerate(self.data.parts)}
-        chances = [np.random.default_rng([self._wish.seed & 0xFFFFFFFF, place]) for place in range(len(places))]
+        chances = [np.random.default_rng([self.wish.seed & 0xFFFFFFFF, place]) for place in range(len(places))]
         for part, first, chunk in self.data.read(progress):
             place, rows = places[id(part)], next(iter(chunk.values())).rows
             self._columns.setdefault(place, frozenset(chunk))
-            self._measure(chunk)
+            for name, column in chunk.items():
+                flat = column.values.reshape(-1)
+                values = flat[:: max(1, len(flat) // _SAMPLED)]
+                if values.dtype.kind in "iuf" and len(finite := values[np.isfinite(values)]):
+                    self._values.setdefault(name, Distribution()).add("", finite)
             more = {_PLACE: Column(np.arange(first, first + rows)), _LOT: Column(chances[place].random(rows))}
             for split, some in by_split(part.split, {**chunk, **more}):
-                self._choose(place, split, some)
+                self._choose(place, split, some, np.array(named.get(part.file, ()), np.int64))
 
-    def _choose(self, part: int, split: str, chunk: Chunk) -> None:
+    def _choose(self, part: int, split: str, chunk: Chunk, named: npt.NDArray[np.int64]) -> None:
         """Keep the rows with the smallest lots of each class, and the classes of rows that the report names."""
         places, lots = chunk[_PLACE].values, chunk[_LOT].values
         kinds, which = self._kinds(chunk)
         order = np.lexsort((lots, which))
         edges = np.searchsorted(which[order], np.arange(len(kinds) + 1))
         for kind, start, end in zip(kinds, edges[:-1], edges[1:], strict=True):
-            bucket = self.buckets.setdefault((kind, split), [])
-            bucket += [(float(lots[one]), Row(part, int(places[one]))) for one in order[start:end][: self._wish.samples]]
+            bucket = self._buckets.setdefault((kind, split), [])
+            bucket += [(float(lots[one]), Row(part, int(places[one]))) for one in order[start:end][: self.wish.samples]]
             bucket.sort()
-            del bucket[self._wish.samples :]
-        named = self._named.get(self.data.parts[part].file)
-        if named is not None and self._classes:
-            for position in np.flatnonzero(np.isin(places, named)).tolist():
-                self.class_of[Row(part, int(places[position]))] = kinds[which[position]]
+            del bucket[self.wish.samples :]
+        for position in np.flatnonzero(np.isin(places, named)).tolist() if self.report.classes else ():
+            self._class_of[Row(part, int(places[position]))] = kinds[which[position]]
 
     def _kinds(self, chunk: Chunk) -> tuple[list[str], npt.NDArray[np.int64]]:
         """The classes, and which of them each row has; all have the same one, without a name, where there are none."""
-        name = label_column(list(chunk), self.label)
-        if not self._classes or name is None or chunk[name].counts is not None or chunk[name].values.ndim != 1:
+        name = label_column(list(chunk), self._label)
+        if not self.report.classes or name is None or chunk[name].counts is not None or chunk[name].values.ndim != 1:
             return [""], np.zeros(chunk[_PLACE].rows, np.int64)
         values = chunk[name].values
         kinds, which = np.unique(values.astype(str) if values.dtype.kind == "O" else values, return_inverse=True)
-        names = dict(enumerate(self.data.class_names.get(name, ())))
-        return [str(names.get(kind, kind)) for kind in kinds.tolist()], which.reshape(-1)
+        return [self.data.class_name(name, kind) for kind in kinds.tolist()], which.reshape(-1)
 
-    def _measure(self, chunk: Chunk) -> None:
-        for name, column in chunk.items():
-            kept = self._values.setdefault(name, [])
-            if column.values.dtype.kind in "iuf" and len(kept) < _KEPT // _SAMPLED:
-                flat = column.values.reshape(-1)
-                values = flat[:: max(1, len(flat) // _SAMPLED)].astype(np.float64)
-                kept.append(values[np.isfinite(values)])
-
-    def ranges(self) -> dict[str, tuple[float, float]]:
+    def _usual_ranges(self) -> dict[str, tuple[float, float]]:
         """Where the values of a column usually lie: between the 1st and the 99th percentile; of an array, of all its columns."""
         found: dict[str, tuple[float, float]] = {}
-        for name, some in self._values.items():
-            values = np.concatenate(some) if some else np.empty(0)
-            if values.size:
-                low, high = np.quantile(values, (0.01, 0.99))
-                found[name] = (float(low), float(high)) if high > low else (float(values.min()), float(values.max()))
+        for name, values in self._values.items():
+            low, high = np.quantile(values.sample(), (0.01, 0.99)).tolist()
+            found[name] = (low, high) if high > low else (values.low, values.high)
         for name in dict.fromkeys(name for part in self.data.parts for name in part.shapes):
             parts = [one for key, one in found.items() if key == name or key.startswith(f"{name}[")]
             found |= {name: (min(low for low, _ in parts), max(high for _, high in parts))} if parts else {}
         return found
 
-    def units(self, problem: Problem) -> list[tuple[Row, ...]]:
+    def _units(self, problem: Problem) -> list[tuple[Row, ...]]:
         """The rows that show a problem, those side by side that belong together. Several parts may be of one file."""
         needed = {*problem.numbers.get("columns", ()), *problem.numbers.get("keys", ())}
         parts: dict[str, int] = {}
@@ -152,116 +181,46 @@ class _Survey:
         shown = problem.numbers.get("shown", ())
         return [tuple(Row(parts[file], place) for file, place in unit) for unit in shown if all(one[0] in parts for one in unit)]
 
+    def _fetch(self, rows: set[Row]) -> None:
+        """The values of rows; of a part no more is read than holds them."""
+        for at, part in enumerate(self.data.parts):
+            wanted, before = np.array(sorted(row.place for row in rows if row.part == at), np.int64), 0
+            for chunk in filter(None, part.chunks()) if len(wanted) else ():
+                places = np.arange(before, before + next(iter(chunk.values())).rows)
+                before += len(places)
+                mine = np.isin(places, wanted)
+                for split, some in by_split(part.split, taken({**chunk, _PLACE: Column(places)}, mine)) if mine.any() else ():
+                    for position, place in enumerate(some.pop(_PLACE).values.tolist()):
+                        self._fetched[Row(at, place)] = split, row_at(some, position)
+                if before > wanted[-1]:
+                    break
 
-def row_groups(
-    data: TableSet, settings: Settings, wish: Wish, report: Report, progress: Progress | None, own: Own | None = None
-) -> list[Group]:
-    """Look at all rows once to choose, and once more to fetch what was chosen."""
-    survey = _Survey(data, settings.label, report, wish)
-    survey.look(progress)
-    suspects = []
-    for problem in report.problems:
-        units = [unit for unit in survey.units(problem) if _has_class(survey, unit, wish)] if wish.wants(problem) else []
-        suspects += [Suspects(problem.code, problem.severity, list(units))] if units else []
-    codes = [problem.code for problem in report.problems]
-    others = own.suspects() if own else _bad_files(report, wish)
-    suspects = sorted([*suspects, *others], key=lambda one: codes.index(one.code))
-    rest = {key: [row for _, row in some] for key, some in survey.buckets.items() if not wish.classes or key[0] in wish.classes}
-    only = bool(wish.findings) and bool(suspects)
-    drawn = chosen(suspects, rest, wish.samples, wish.seed, only_suspects=only)
-    wanted = {one for unit in drawn for one in unit if isinstance(one, Row)}
-    rows = _fetched(data, wanted)
-    making = _Making(survey, report, rows, own)
-    return [[making.sample(one) for one in unit] for unit in drawn if (wanted - rows.keys()).isdisjoint(unit)]
-
-
-def _has_class(survey: _Survey, unit: Iterable[Row], wish: Wish) -> bool:
-    return wish.wants_class(tuple(survey.class_of[row] for row in unit if row in survey.class_of))
-
-
-def _bad_files(report: Report, wish: Wish) -> list[Suspects]:
-    """Files that cannot be read: there is no row to draw, but they are told."""
-    return [
-        Suspects(problem.code, problem.severity, [(_BadFile(place, file),) for file in problem.files])
-        for place, problem in enumerate(report.problems)
-        if problem.code in _OF_FILES and wish.wants(problem) and not wish.classes
-    ]
-
-
-def _fetched(data: TableSet, rows: set[Row]) -> dict[Row, Fetched]:
-    """The values of rows; of a part no more is read than holds them."""
-    found: dict[Row, Fetched] = {}
-    for at, part in enumerate(data.parts):
-        wanted, before = np.array(sorted(row.place for row in rows if row.part == at), np.int64), 0
-        for chunk in filter(None, part.chunks()) if len(wanted) else ():
-            places = np.arange(before, before + next(iter(chunk.values())).rows)
-            before += len(places)
-            mine = np.isin(places, wanted)
-            for split, some in by_split(part.split, taken({**chunk, _PLACE: Column(places)}, mine)) if mine.any() else ():
-                for position, place in enumerate(some.pop(_PLACE).values.tolist()):
-                    found[Row(at, place)] = Fetched(Row(at, place), split, row_at(some, position))
-            if before > wanted[-1]:
-                break
-    return found
-
-
-class _Making:
-    """Makes samples of rows that were fetched."""
-
-    def __init__(self, survey: _Survey, report: Report, rows: dict[Row, Fetched], own: Own | None) -> None:
-        self._survey, self._report, self._rows, self._own = survey, report, rows, own
-        self._ranges: Ranges = survey.ranges()
-        self._marks: dict[Row, dict[int, Row | None]] = {}  # the problems that a row shows, each with the row beside it
-        for place, problem in enumerate(report.problems):
-            for unit in survey.units(problem):
+    def _find_partners(self) -> None:
+        for place, problem in enumerate(self.report.problems):
+            for unit in self._units(problem):
                 for row in unit:
                     partner = next((one for one in unit if one != row), None)
-                    if partner is None or partner in rows:
+                    if partner is None or partner in self._fetched:
                         self._marks.setdefault(row, {}).setdefault(place, partner)
 
-    def sample(self, one: Hashable) -> Sample:
-        """A row, a file that cannot be read, or whatever else the samples have of their own."""
-        if isinstance(one, _BadFile):
-            problem = self._report.problems[one.problem]
-            said = problem.example.partition(": ")
-            words = said[2] if said[0] == one.file else kind_words(problem)
-            marks = [Mark(problem.code, problem.severity, words)]
-            return Sample(one.file, "", partial(words_instead, "cannot be read", words), marks=marks)
-        if not isinstance(one, Row):
-            assert self._own is not None
-            return self._own.sample(one)
-        fetched = self._rows[one]
+    def _sample(self, row: Row) -> Sample:
+        split, values = self._fetched[row]
         bad: set[str] = set()
         marks = []
-        for place, partner in self._marks.get(one, {}).items():
-            problem = self._report.problems[place]
-            columns = _wrong(problem, fetched.values)
+        for place, partner in self._marks.get(row, {}).items():
+            problem = self.report.problems[place]
+            columns = _wrong(problem, values)
             bad.update(columns)
-            words = self._equal(problem, partner) if partner else _said(fetched.values, columns)
+            keys = ", ".join(problem.numbers.get("keys", ()))
+            words = f"the same {keys + ' ' if keys else ''}as {self.name(partner)}" if partner else _said(values, columns)
             marks.append(Mark(problem.code, problem.severity, words or kind_words(problem)))
-        row = put_together(fetched.values, self._survey.data.parts[one.part].shapes)
-        draw = partial(self._own.draw, fetched, row, bad) if self._own else partial(draw_row, row, self._ranges, bad)
-        label, classes = self._class_of(fetched)
-        return Sample(
-            self._name(one), fetched.split, draw, classes, tuple((f"{label}: {name}", "") for name in classes), "", marks
-        )
-
-    def _name(self, row: Row) -> str:
-        return self._own.name(row) if self._own else f"{self._survey.data.parts[row.part].file} row {row.place:,}"
-
-    def _equal(self, problem: Problem, partner: Row) -> str:
-        keys = ", ".join(problem.numbers.get("keys", ()))
-        return f"the same {keys} as {self._name(partner)}" if keys else f"the same as {self._name(partner)}"
-
-    def _class_of(self, one: Fetched) -> tuple[str, tuple[str, ...]]:
-        """The name of the column with the classes, and what stands in it."""
-        label = label_column(list(one.values), self._survey.label)
-        if label is None or not self._report.classes:
-            return "", ()
-        value = one.values[label]
-        value = value.item() if hasattr(value, "item") else value
-        names = dict(enumerate(self._survey.data.class_names.get(label, ())))
-        return label, (str(names.get(value, value)),)
+        draw = self.drawing(row, put_together(values, self.data.parts[row.part].shapes), bad)
+        label = label_column(list(values), self._label)
+        if label is None or not self.report.classes:
+            return Sample(self.name(row), split, draw, marks=marks)
+        kind = values[label].item() if hasattr(values[label], "item") else values[label]
+        name = self.data.class_name(label, kind)
+        return Sample(self.name(row), split, draw, (name,), ((f"{label}: {name}", ""),), "", marks)
 
 
 def _wrong(problem: Problem, values: dict[str, Any]) -> list[str]:
@@ -289,3 +248,115 @@ def _short(value: Any) -> str:
         odd = int((~np.isfinite(value.astype(np.float64))).sum())
         return f"{value.size:,} values, {odd:,} of them not finite" if odd else f"{value.size:,} values"
     return number(float(value)) if isinstance(value, (int, float, np.integer, np.floating)) and np.isfinite(value) else str(value)
+
+
+_PLACED = re.compile(r"^(.*)\[(\d+)\]$")  # how validation names a sample: split[place]
+_LOST = "sample-unreadable"
+
+
+class Direct(NamedTuple):
+    """A sample that is named by its place, not as a row: one with a bad box, or one that raises."""
+
+    split: str
+    place: int
+
+    @property
+    def name(self) -> str:
+        """As validation names it."""
+        return f"{self.split}[{self.place}]"
+
+
+class DatasetSamples(RowSamples):
+    """The data sets of the user; the factory is called once more."""
+
+    def __init__(self, path: str, settings: Settings, report: Report, wish: Wish) -> None:
+        self._sets = dict(splits_of(made_by(path)))
+        super().__init__(as_columns(self._sets), settings.label, report, wish)
+        self._named: dict[Direct, list[Mark]] = {}
+
+    def place_of(self, row: Row) -> Direct:
+        """Rows are samples that could be read: those that raised before it are counted in."""
+        split, place = self.data.parts[row.part].split, row.place
+        for lost in sorted({fault.line for fault in self.data.faults if fault.code == _LOST and fault.file == split}):
+            place += lost <= place
+        return Direct(split, place)
+
+    def name(self, row: Row) -> str:
+        """As validation names it."""
+        return self.place_of(row).name
+
+    def others(self) -> list[Suspects]:
+        """Samples that the report names by their places, and those that raised."""
+        found = []
+        for problem in self.report.problems if not self.wish.classes else ():
+            units: list[tuple[Hashable, ...]] = []
+            for where, words in self._places(problem.code, problem.files) if self.wish.wants(problem) else ():
+                self._named.setdefault(where, []).append(Mark(problem.code, problem.severity, words))
+                units.append((where,))
+            if units:
+                found.append(Suspects(problem.code, problem.severity, units))
+        return found
+
+    def _places(self, code: str, files: list[str]) -> Iterator[tuple[Direct, str]]:
+        details: dict[str, str] = {}
+        for fault in self.data.faults:
+            if fault.code == code == _LOST:
+                yield Direct(fault.file, fault.line), fault.detail
+            elif fault.code == code:
+                details[fault.file] = fault.detail
+        for file in files:
+            parts = _PLACED.match(file)
+            if parts and parts[1] in self._sets:
+                yield Direct(parts[1], int(parts[2])), details.get(file, "")
+
+    def other(self, one: Hashable) -> Sample:
+        """A sample that is named by its place."""
+        assert isinstance(one, Direct)
+        marks = self._named[one]
+        lost = next((mark.words for mark in marks if mark.code == _LOST), None)
+        draw = partial(self._drawn, one, {}) if lost is None else partial(words_instead, "raises", lost)
+        return Sample(one.name, one.split, draw, marks=marks)
+
+    def drawing(self, row: Row, values: Values, bad: set[str]) -> Callable[[Size], Image.Image]:
+        """A sample that was chosen as a row; one that cannot be read again is drawn from its columns."""
+        where = self.place_of(row)
+        if not hasattr(self._sets[where.split], "__getitem__"):
+            return partial(draw_row, values, {}, bad)
+        return partial(self._drawn, where, values)
+
+    def _drawn(self, where: Direct, row: Values, room: Size) -> Image.Image:
+        _same_chances(self.wish.seed + where.place)
+        try:
+            sample = self._sets[where.split][where.place]
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            return words_instead("raises", f"{type(error).__name__}: {error}", room)
+        values = dict(named_values("", sample))
+        things = _things(sample)
+        planes = next((planes for one in values.values() if (planes := as_planes(np.asarray(one))) is not None), None)
+        if things is None or planes is None:
+            return draw_row(values or row, {}, (), room)
+        picture = picture_of(planes)
+        bad = {one.line for one in things if min(one.box[2] - one.box[0], one.box[3] - one.box[1]) < 0.5}  # the rest can be seen
+        return draw_things(
+            scaled(picture, fitting(picture.size, room)), things, picture.size, name=str, bad_lines=bad,
+            colour=lambda key: colour_of(key if isinstance(key, int) else zlib.crc32(key.encode())),
+        )  # fmt: skip
+
+
+def _same_chances(seed: int) -> None:
+    """Samples that are changed by chance look the same the next time."""
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
+
+
+def _things(sample: Any) -> list[Thing] | None:
+    """Boxes of a detection sample, as torchvision has them; None for any other, and for boxes of another kind."""
+    target = target_of(sample)
+    if target is None:
+        return None
+    try:
+        return [one._replace(line=place) for place, one in enumerate(things_of(target))]
+    except OddTarget:
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -64,24 +65,16 @@ def _suspicious(
 ) -> list[tuple[int, tuple[Hashable, ...]]]:
     """What findings get in turns. A pair is drawn whole, even where one of the two was drawn for another finding."""
     units: list[tuple[int, tuple[Hashable, ...]]] = []
-    for place, unit in _in_turns({place: _by_lot(suspects[place], seed) for place in places}):
+    queues = [
+        [(place, unit) for unit in sorted(suspects[place].units, key=lambda unit: lot(seed, suspects[place].code, *unit))]
+        for place in places
+    ]
+    for place, unit in filter(None, itertools.chain.from_iterable(itertools.zip_longest(*queues))):
         if not drawn.issuperset(unit) and len(unit) <= room:
             drawn.update(unit)
             units.append((place, unit))
             room -= len(unit)
     return units
-
-
-def _by_lot(suspects: Suspects, seed: int) -> list[tuple[Hashable, ...]]:
-    return sorted(suspects.units, key=lambda unit: lot(seed, suspects.code, *unit))
-
-
-def _in_turns(queues: Mapping[int, Sequence[tuple[Hashable, ...]]]) -> Iterator[tuple[int, tuple[Hashable, ...]]]:
-    longest = max(map(len, queues.values()), default=0)
-    for turn in range(longest):
-        for place, units in queues.items():
-            if turn < len(units):
-                yield place, units[turn]
 
 
 def _spread(

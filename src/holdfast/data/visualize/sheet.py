@@ -79,7 +79,8 @@ def _sheet(rows: list[Row], title: str, sheet: int, groups_before: int) -> tuple
 
     pictures = [[[_picture(sample) for sample in group] for group in row] for row in rows]
     tallest = [max(picture.height for some in row for picture in some) for row in pictures]
-    heights = [high + max(_below(sample) for group in row for sample in group) for row, high in zip(rows, tallest, strict=True)]
+    lines = [max(len(_caption(sample)) + bool(sample.legend) for group in row for sample in group) for row in rows]
+    heights = [high + 2 * _PAD + 6 + _STEP * many for high, many in zip(tallest, lines, strict=True)]
     columns = max(sum(map(len, row)) for row in rows) if len(rows) == 1 else _COLUMNS
     width = columns * _TILE + (columns + 1) * _GAP
     made = Image.new("RGB", (width, _HEAD + sum(heights) + (len(rows) + 1) * _GAP), PAPER)
@@ -91,11 +92,13 @@ def _sheet(rows: list[Row], title: str, sheet: int, groups_before: int) -> tuple
         left = _GAP
         for group, some in zip(row, pictures[place], strict=True):
             number += 1
-            _frame(draw, left, top, len(group), heights[place], group)
+            _frame(draw, left, top, heights[place], group)
             for sample, picture in zip(group, some, strict=True):
-                box = _pasted(made, picture, left, top, tallest[place])
+                across = left + _PAD + (PICTURE[0] - picture.width) // 2
+                down = top + _PAD + (tallest[place] - picture.height) // 2
+                made.paste(picture, (across, down))
                 _told(draw, sample, left + _PAD, top + _PAD + tallest[place] + 6)
-                placed.append(Placed(sample, sheet, box, number))
+                placed.append(Placed(sample, sheet, (across, down, across + picture.width, down + picture.height), number))
                 left += _TILE + _GAP
         top += heights[place] + _GAP
     return made, placed
@@ -108,20 +111,12 @@ def _picture(sample: Sample) -> Image.Image:
         return words_instead("cannot be drawn", f"{type(error).__name__}: {error}", PICTURE)
 
 
-def _frame(draw: ImageDraw.ImageDraw, left: int, top: int, tiles: int, height: int, group: Group) -> None:
+def _frame(draw: ImageDraw.ImageDraw, left: int, top: int, height: int, group: Group) -> None:
     """The card behind a tile; one for all tiles of a group."""
-    right = left + tiles * _TILE + (tiles - 1) * _GAP
+    right = left + len(group) * (_TILE + _GAP) - _GAP
     marks = group[0].marks
     edge = SEVERITIES[marks[0].severity] if marks else LINE
     draw.rounded_rectangle((left, top, right - 1, top + height - 1), 6, fill=CARD, outline=edge, width=2 if marks else 1)
-
-
-def _pasted(made: Image.Image, picture: Image.Image, left: int, top: int, height: int) -> Box:
-    """Put a picture into the middle of its place; where it is then."""
-    across = left + _PAD + (PICTURE[0] - picture.width) // 2
-    down = top + _PAD + (height - picture.height) // 2
-    made.paste(picture, (across, down))
-    return across, down, across + picture.width, down + picture.height
 
 
 def _told(draw: ImageDraw.ImageDraw, sample: Sample, left: int, top: int) -> None:
@@ -129,7 +124,17 @@ def _told(draw: ImageDraw.ImageDraw, sample: Sample, left: int, top: int) -> Non
     for text, size, colour in _caption(sample):
         put(draw, (left, top), text, size, colour)
         top += _STEP
-    _legend(draw, sample, left, top)
+    end, across = left + PICTURE[0], float(left)
+    for words, colour in sample.legend:  # classes in one line, each with its colour
+        words = fitted(words, _SMALL, PICTURE[0] - 14 if len(sample.legend) == 1 else PICTURE[0] / 2 - 24)
+        room = width_of(words, _SMALL) + (14 if colour else 0)
+        if across + room > end:
+            put(draw, (min(across, end - 8), top), "…", _SMALL, SOFT)
+            return
+        if colour:
+            draw.rectangle((across, top + 3, across + 9, top + 12), fill=colour, outline=SOFT)
+        put(draw, (across + (14 if colour else 0), top), words, _SMALL, INK)
+        across += room + 10
 
 
 def _caption(sample: Sample) -> list[tuple[str, int, str]]:
@@ -143,26 +148,6 @@ def _caption(sample: Sample) -> list[tuple[str, int, str]]:
         lines.append((fitted(f"also: {others}", _SMALL, PICTURE[0]), _SMALL, SOFT))
     about = sample.about
     return [*lines, *([(fitted(about, _SMALL, PICTURE[0]), _SMALL, SOFT)] if about else [])]
-
-
-def _legend(draw: ImageDraw.ImageDraw, sample: Sample, left: float, top: float) -> None:
-    """Classes in one line, each with its colour."""
-    end = left + PICTURE[0]
-    for words, colour in sample.legend:
-        words = fitted(words, _SMALL, PICTURE[0] - 14 if len(sample.legend) == 1 else PICTURE[0] / 2 - 24)
-        room = width_of(words, _SMALL) + (14 if colour else 0)
-        if left + room > end:
-            put(draw, (min(left, end - 8), top), "…", _SMALL, SOFT)
-            return
-        if colour:
-            draw.rectangle((left, top + 3, left + 9, top + 12), fill=colour, outline=SOFT)
-        put(draw, (left + (14 if colour else 0), top), words, _SMALL, INK)
-        left += room + 10
-
-
-def _below(sample: Sample) -> int:
-    """Pixels of a tile without its picture."""
-    return 2 * _PAD + 6 + _STEP * (len(_caption(sample)) + bool(sample.legend))
 
 
 # One page with all samples. It shows the pictures of the sheets beside it, so it needs its folder and nothing else.
@@ -179,8 +164,8 @@ def page(report: Report, placed: Sequence[Placed], names: Sequence[str], notes: 
     picks = {word: values for word, values in choices.items() if len(values) > 1 or (values and word == "finding")}
     groups = [list(some) for _, some in groupby(placed, key=lambda one: one.group)]
     title = f"{report.path}: {report.format}"
-    return rendered("sheets.html", title=title, about=about, notes=notes, names=names, picks=picks, groups=groups, values=_values)
 
+    def values(words: Iterable[str]) -> str:
+        return json.dumps(list(dict.fromkeys(words)), ensure_ascii=False)
 
-def _values(words: Iterable[str]) -> str:
-    return json.dumps(list(dict.fromkeys(words)), ensure_ascii=False)
+    return rendered("sheets.html", title=title, about=about, notes=notes, names=names, picks=picks, groups=groups, values=values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,7 +29,7 @@ _UNKNOWN, _SHARED = "#fecaca", "#fde68a"
 def tokens_of(text: str, tokenizer: Tokenizer | None, limit: int | None) -> tuple[Token, ...]:
     """The text in tokens. Without a tokenizer only characters that are no valid UTF-8 are marked."""
     if tokenizer is None:
-        return tuple(_without_tokenizer(text))
+        return tuple((part, "unknown" if part == "\ufffd" else "") for part in re.split("(\ufffd)", text) if part)
     made: list[Token] = []
     place = 0
     for number, start, end in tokenizer.pieces(text):
@@ -40,15 +41,6 @@ def tokens_of(text: str, tokenizer: Tokenizer | None, limit: int | None) -> tupl
             made.append((text[start:end], "unknown" if unknown or "\ufffd" in text[start:end] else "known"))
         place = max(place, end)
     return (*made, (text[place:], "")) if place < len(text) else tuple(made)
-
-
-def _without_tokenizer(text: str) -> Iterator[Token]:
-    parts = text.split("\ufffd")
-    for place, part in enumerate(parts):
-        if part:
-            yield part, ""
-        if place + 1 < len(parts):
-            yield "\ufffd", "unknown"
 
 
 def with_lines(tokens: Sequence[Token], text: str, lines: Sequence[str]) -> tuple[Token, ...]:
@@ -82,12 +74,9 @@ def draw_text(tokens: Sequence[Token], room: Size) -> Image.Image:
             if part == "\n":
                 continue
             place = (across, down, across + width, down + _STEP - 3)
-            if kind == "unknown":
-                draw.rectangle(place, fill=_UNKNOWN, outline=BAD)
-            elif kind == "known":
-                draw.rectangle(place, fill=_KNOWN[known % 2])
-            elif kind == "shared":
-                draw.rectangle(place, fill=_SHARED)
+            if kind:
+                fill = {"unknown": _UNKNOWN, "shared": _SHARED, "known": _KNOWN[known % 2]}[kind]
+                draw.rectangle(place, fill=fill, outline=BAD if kind == "unknown" else None)
             put(draw, (across, down + 1), part, _SIZE, INK)
             across += width
     return made
@@ -131,11 +120,6 @@ class Passage(NamedTuple):
         return [line.strip() for line in self.text.split("\n") if len(line.strip()) >= LONG]
 
 
-def text_groups(data: TextSet, wish: Wish, report: Report) -> list[Group]:
-    """The passages to draw."""
-    return _Choice(data, report, wish).groups()
-
-
 def passages(data: TextSet, limit: int | None) -> Iterator[Passage]:
     """All of a set in pieces of a tile's size."""
     for split, file in data.files:
@@ -164,7 +148,7 @@ def _of_ids(data: TextSet, split: str, file: str, limit: int | None) -> Iterator
         before += len(some)
 
 
-class _Choice:
+class TextSamples:
     """What is drawn of a text."""
 
     def __init__(self, data: TextSet, report: Report, wish: Wish) -> None:
@@ -175,11 +159,9 @@ class _Choice:
         self._limit = data.limit
         self._found: list[list[tuple[float, Passage]]] = [[] for _ in self._problems]
         self._rest: dict[tuple[str, ...], list[tuple[float, Passage]]] = {}
-        self._twice = _lines_in_two_splits(data, self._limit) if self._has("split-leak") else {}
+        leaks = any(problem.code == "split-leak" for problem in self._problems)
+        self._twice = _lines_in_two_splits(data, self._limit) if leaks else {}
         self._beside: dict[Passage, Passage] = {}
-
-    def _has(self, code: str) -> bool:
-        return any(problem.code == code for problem in self._problems)
 
     def groups(self) -> list[Group]:
         """The passages; those with a line in common side by side."""
@@ -194,11 +176,18 @@ class _Choice:
                     if self._shows(passage, problem, tokens or ()):
                         self._keep(self._found[place], key, passage)
         suspects = [
-            Suspects(problem.code, problem.severity, [self._unit(problem, passage) for _, passage in sorted(found)])
+            Suspects(problem.code, problem.severity, [self._unit(problem.code, passage) for _, passage in sorted(found)])
             for problem, found in zip(self._problems, self._found, strict=True)
             if found
         ]
-        empty = list(self._empty())
+        empty = [
+            Sample(
+                file, "", partial(words_instead, "an empty file", file),
+                marks=[Mark(problem.code, problem.severity, kind_words(problem))],
+            )
+            for problem in self._problems
+            for file in (problem.files if problem.code == "text-empty" else ())
+        ]  # fmt: skip
         rest = {bucket: [passage for _, passage in sorted(some)] for bucket, some in self._rest.items()}
         only = bool(self._wish.findings) and bool(suspects or empty)
         units = chosen(suspects, rest, self._wish.samples - len(empty), self._wish.seed, only_suspects=only)
@@ -224,10 +213,8 @@ class _Choice:
                 return True
         return False
 
-    def _unit(self, problem: Problem, passage: Passage) -> tuple[Hashable, ...]:
-        if problem.code == "split-leak" and passage in self._beside:
-            return (self._beside[passage], passage)
-        return (passage,)
+    def _unit(self, code: str, passage: Passage) -> tuple[Hashable, ...]:
+        return (self._beside[passage], passage) if code == "split-leak" and passage in self._beside else (passage,)
 
     def _tokens(self, passage: Passage) -> tuple[Token, ...]:
         if not passage.numbers:
@@ -248,15 +235,13 @@ class _Choice:
         marks = [
             Mark(problem.code, problem.severity, self._words(problem, passage, tokens))
             for problem in self._all_problems
-            if passage.file in problem.files and (self._shows(passage, problem, tokens) or self._is_shared(passage, problem))
+            if passage.file in problem.files
+            and (self._shows(passage, problem, tokens) or (problem.code == "split-leak" and passage in self._beside))
         ]
         count = sum(bool(kind) for _, kind in tokens)
         said = f"{count:,} tokens" if self._data.tokenizer or passage.numbers else f"{len(passage.text):,} characters"
         shown = with_lines(tokens, passage.text, shared) if shared else tokens
         return Sample(passage.name, passage.split, partial(draw_text, shown), said=said, marks=marks, tokens=shown)
-
-    def _is_shared(self, passage: Passage, problem: Problem) -> bool:
-        return problem.code == "split-leak" and passage in self._beside
 
     def _words(self, problem: Problem, passage: Passage, tokens: tuple[Token, ...]) -> str:
         if problem.code in _OF_TOKENS or problem.code == "text-encoding":
@@ -265,12 +250,6 @@ class _Choice:
         if problem.code == "split-leak" and passage in self._beside:
             return f"has a line of {self._beside[passage].name} ({self._beside[passage].split})"
         return kind_words(problem)
-
-    def _empty(self) -> Iterator[Sample]:
-        for problem in self._problems:
-            for file in problem.files if problem.code == "text-empty" else ():
-                mark = Mark(problem.code, problem.severity, kind_words(problem))
-                yield Sample(file, "", partial(words_instead, "an empty file", file), marks=[mark])
 
 
 def _lines_in_two_splits(data: TextSet, limit: int | None) -> dict[str, Passage]:

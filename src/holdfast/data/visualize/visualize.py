@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.data.columns import TableSet
 from holdfast.data.formats.detect import Settings, list_data, local_path, open_listed
@@ -20,17 +20,12 @@ from holdfast.data.remote import is_remote
 from holdfast.data.samples import ImageSet
 from holdfast.data.scan import Progress
 from holdfast.data.validate import PURPOSE, validate
-from holdfast.data.visualize.dataset_samples import dataset_groups
 from holdfast.data.visualize.image_samples import image_groups
-from holdfast.data.visualize.row_samples import row_groups
+from holdfast.data.visualize.row_samples import DatasetSamples, RowSamples
 from holdfast.data.visualize.sample import Group, Wish
 from holdfast.data.visualize.sheet import Placed, page, rows_of, sheets
-from holdfast.data.visualize.text_samples import text_groups
+from holdfast.data.visualize.text_samples import TextSamples
 from holdfast.errors import StorageError, UsageError
-
-if TYPE_CHECKING:
-    from PIL import Image
-
 
 # Where sheets are written: never into the data, and never over a file that was not made here.
 # `sheets.json` in the folder says which files were made and how they read; what does not read so any more is somebody else's.
@@ -39,32 +34,22 @@ LIST = "sheets.json"
 _MADE_BY = "holdfast visualize"
 
 
-def default_folder(path: str, data: Path | None) -> Path:
+def _sheet_folder(path: str, data: Path | None) -> Path:
     """`NAME-sheets` here; beside the data where this place is inside of it."""
     here = Path.cwd()
     if data is not None and _is_within(here, data):
         here = data.resolve().parent
-    return here / f"{_file_name(path, data)}-sheets"
-
-
-def _file_name(path: str, data: Path | None) -> str:
-    """That of the folder, of the file without its ending, or of the factory."""
     if data is not None and not is_remote(path):
-        return data.resolve().name or "data"
-    if Path(path).exists():
-        return Path(path).stem
-    return "".join(letter if letter.isalnum() else "-" for letter in path)
+        name = data.resolve().name or "data"
+    elif Path(path).exists():
+        name = Path(path).stem
+    else:
+        name = "".join(letter if letter.isalnum() else "-" for letter in path)
+    return here / f"{name}-sheets"
 
 
 def _is_within(path: Path, folder: Path) -> bool:
-    whole, outer = path.resolve(), folder.resolve()
-    return whole == outer or outer in whole.parents
-
-
-def refuse_inside(folder: Path, data: Path | None) -> None:
-    """Sheets in the folder of the data would be samples the next time."""
-    if data is not None and _is_within(folder, data):
-        raise UsageError(f"{folder} is inside the data", fix="name a folder elsewhere: --output FOLDER")
+    return path.resolve() == folder.resolve() or folder.resolve() in path.resolve().parents
 
 
 class SheetFolder:
@@ -161,18 +146,15 @@ class Drawn:
             "folder": str(self.folder),
             "page": PAGE,
             "sheets": self.sheets,
-            "drawn": [_row(one) for one in self.placed],
+            "drawn": [
+                {
+                    "name": sample.name, "split": sample.split, "classes": list(sample.classes),
+                    "findings": [mark._asdict() for mark in sample.marks], "sheet": sheet, "box": list(box), "group": group,
+                }
+                for sample, sheet, box, group in self.placed
+            ],
             "notes": self.notes,
-        }
-
-
-def _row(one: Placed) -> dict[str, Any]:
-    sample = one.sample
-    findings = [{"code": mark.code, "severity": mark.severity, "words": mark.words} for mark in sample.marks]
-    return {
-        "name": sample.name, "split": sample.split, "classes": list(sample.classes), "findings": findings,
-        "sheet": one.sheet, "box": list(one.box), "group": one.group,
-    }  # fmt: skip
+        }  # fmt: skip
 
 
 def visualize(
@@ -183,8 +165,9 @@ def visualize(
     `looks` is asked for progress once for each look at the data: validation is the first, and what is chosen needs another.
     """
     data = _data_folder(str(local_path(path, settings)))
-    to = folder if folder is not None else default_folder(path, data)
-    refuse_inside(to, data)
+    to = folder if folder is not None else _sheet_folder(path, data)
+    if data is not None and _is_within(to, data):  # sheets there would be samples the next time
+        raise UsageError(f"{to} is inside the data", fix="name a folder elsewhere: --output FOLDER")
     target = SheetFolder(to)
     target.check([])
     with tempfile.TemporaryDirectory() as thrown_away:
@@ -194,7 +177,13 @@ def visualize(
         groups = _groups(path, shared, wish, report, looks() if looks else None)
     if not groups:
         raise UsageError(f"no sample of {path} fits", fix="leave out --class or --finding, or name another one")
-    drawn = Drawn(report, to, [], [], wish, [*_notes(wish, groups), *report.notes])
+    codes = {mark.code for group in groups for sample in group for mark in sample.marks}
+    notes = [
+        f"{code} is about the set as a whole, not about single samples: a choice of all samples is shown"
+        for code in wish.findings
+        if code not in codes
+    ]
+    drawn = Drawn(report, to, [], [], wish, [*notes, *report.notes])
     _write(drawn, groups, target)
     return drawn
 
@@ -223,51 +212,33 @@ def _refuse_unknown(wish: Wish, report: Report) -> None:
 
 def _groups(path: str, settings: Settings, wish: Wish, report: Report, progress: Progress | None) -> list[Group]:
     if report.format == "dataset":
-        return dataset_groups(path, settings, wish, report, progress)
+        return DatasetSamples(path, settings, report, wish).groups(progress)
     listing, named = list_data(path, settings)
     with settings.cache_of(listing, named, PURPOSE) as cache:
         data = open_listed(listing, named, dataclasses.replace(settings, format=report.format))
         if isinstance(data, ImageSet):
             return image_groups(data, cache, settings, wish, report, progress)
     if isinstance(data, TableSet):
-        return row_groups(data, settings, wish, report, progress)
-    return text_groups(data, wish, report)
-
-
-def _notes(wish: Wish, groups: list[Group]) -> list[str]:
-    drawn = {mark.code for group in groups for sample in group for mark in sample.marks}
-    return [
-        f"{code} is about the set as a whole, not about single samples: a choice of all samples is shown"
-        for code in wish.findings
-        if code not in drawn
-    ]
+        return RowSamples(data, settings.label, report, wish).groups(progress)
+    return TextSamples(data, report, wish).groups()
 
 
 def _write(drawn: Drawn, groups: list[Group], target: SheetFolder) -> None:
     """Sheets one by one, then the page, then the list of both; nothing is written where anything must not be."""
     report = drawn.report
     rows = len(list(rows_of(groups)))
-    target.check([*(_name(number) for number in range(1, rows + 1)), PAGE])
+    target.check([*(f"sheet-{number:03}.png" for number in range(1, rows + 1)), PAGE])
     total = f"{report.samples:,} {report.unit}"
     for image, placed in sheets(groups, f"{report.path}    {report.format}, {total}"):
-        name = _name(len(drawn.sheets) + 1)
-        target.write(name, _encoded(image))
+        name, buffer = f"sheet-{len(drawn.sheets) + 1:03}.png", io.BytesIO()
+        image.save(buffer, "PNG", compress_level=4)  # as small as with 6, in less than half of the time
+        target.write(name, buffer.getvalue())
         drawn.sheets.append(name)
         drawn.placed += placed
     what = "passages" if report.format == "text" else "samples"
     about = f"{len(drawn.placed):,} {what} of {total}, the suspicious ones first; seed {drawn.wish.seed}"
     target.write(PAGE, page(report, drawn.placed, drawn.sheets, drawn.notes, about).encode("utf-8", errors="replace"))
     target.finish({key: value for key, value in drawn.as_row().items() if key != "folder"})
-
-
-def _name(number: int) -> str:
-    return f"sheet-{number:03}.png"
-
-
-def _encoded(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", compress_level=4)  # as small as with 6, in less than half of the time
-    return buffer.getvalue()
 
 
 __all__ = ["LIST", "PAGE", "Drawn", "visualize"]
