@@ -22,7 +22,7 @@ from holdfast.probe.arrow import known_schema, read_live, segment_schema
 from holdfast.probe.on_demand import FewAtATime, OnDemand
 from holdfast.probe.open_files import make_room
 from holdfast.probe.pieces import Pieces, open_pieces, table_names
-from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.run_folder import RunFolder, printed_folder
 from holdfast.signals.schema import TABLES
 
 SEEN_FROM_OUTSIDE = ("processes", "gpus", "stacks")
@@ -131,6 +131,8 @@ def open_table(run: RunFolder, name: str, *, labelled: bool = False) -> TableFil
     """Open the files of one table over all ranks of a run."""
     outside = name in SEEN_FROM_OUTSIDE or (name not in TABLES and (run.path / "host" / name).is_dir())
     folders = [Owner(run.path / "host")] if outside else _ranks(run)
+    if name == "evaluations":
+        folders += [Owner(path, one.rank, one.part) for one in folders if (path := printed_folder(one.folder)).is_dir()]
     if labelled:
         _label(run, folders, outside=outside)
     make_room(3 * len(folders))

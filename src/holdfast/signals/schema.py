@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One table: its columns, what a row is, and why it may be empty."""
+    """One table: its columns, what a row is, and why it may be empty. A writer may leave out columns at the end: they are 0."""
 
     name: str
     a_row_is: str
@@ -191,7 +191,8 @@ EVALUATIONS = Table(
     name="evaluations",
     a_row_is="one metric of one evaluation",
     empty_because="no evaluation was seen. Losses computed between `model.eval()` and `model.train()` under `no_grad` are "
-    'recorded by themselves; anything else with `run.log(accuracy=0.9, split="val")`.',
+    "recorded by themselves, and metrics that the script prints (`val_acc 0.94`) under `holdfast run`; anything else with "
+    '`run.log(accuracy=0.9, split="val")`.',
     columns=(
         _STEP,
         _int("epoch", "the epoch of the training when it was evaluated"),
@@ -200,6 +201,7 @@ EVALUATIONS = Table(
         _float("value", "its value; a loss is the mean over the samples"),
         _int("samples", "samples it was computed on; missing if not known"),
         _TIME,
+        _int("printed", "1 if it was read from what the script printed, 0 if it was measured"),
     ),
 )
 
