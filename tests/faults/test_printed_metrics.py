@@ -45,6 +45,13 @@ def test_what_holdfast_measured_itself_is_not_written_again(tmp_path: Path) -> N
     assert all(list(values) == STEPS for values in found.values())
 
 
+@pytest.mark.parametrize("buffered", ["1", ""], ids=["line by line", "all at the end"])
+def test_of_an_accuracy_of_every_training_step_only_the_one_beside_an_evaluation_is_taken(tmp_path: Path, buffered: str) -> None:
+    found = evaluated(tmp_path, "every step", PYTHONUNBUFFERED=buffered)
+    assert set(found) == {("val", "loss", 0), ("val", "val_acc", 1), ("train", "acc", 1)}
+    assert all(list(values) == STEPS for values in found.values())
+
+
 def test_a_test_loss_that_was_measured_as_held_out_is_not_written_again(tmp_path: Path) -> None:
     found = evaluated(tmp_path, "heading", PYTHONUNBUFFERED="1")
     assert set(found) == {("val", "loss", 0), ("test", "Accuracy", 1)}

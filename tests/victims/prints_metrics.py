@@ -15,6 +15,7 @@ LINES = {
     "split": "epoch {epoch} loss {loss:.4f} acc 0.5 val_loss {held_out:.4f} val_acc {accuracy:.4f}",
     "heading": "Epoch {epoch}\nTest set: Average loss: {held_out:.4f}, Accuracy: {right}/{of} ({percent:.0f}%)",
     "logged": "val_acc {accuracy:.4f}",
+    "every step": "val_acc {accuracy:.4f}",
 }
 
 
@@ -36,6 +37,8 @@ def main(style: str) -> None:
             loss = nn.functional.cross_entropy(model(batch), target)
             loss.backward()
             optimizer.step()
+            if style == "every step":
+                print(f"loss {loss:.4f} acc 0.5")
             time.sleep(0.03)  # a line that comes a moment late still comes before the next evaluation
         model.eval()
         with torch.no_grad():

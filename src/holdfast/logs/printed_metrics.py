@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,42 +17,44 @@ class Metric(NamedTuple):
     """One metric of one evaluation, as it was printed."""
 
     name: str
-    split: str | None  # None where the line does not say
+    split: str | None  # None where no line says it
     value: float
-    back: int  # how many evaluations later the lines end: 0 for the newest
+    back: int = 0  # how many evaluations later the lines end: 0 for the newest
+    with_held_out: bool = False  # printed together with a metric of held-out data
 
 
 def metrics_in(lines: Iterable[str]) -> list[Metric]:
     """The metrics in some lines, and the losses of held-out data, oldest first. A training loss is a matter of the steps.
 
     Output that comes in blocks holds several evaluations: the epochs that the lines name say how far they are apart, else the
-    order. A number that only the oldest of them has is a setting.
+    order. A number that comes once, and before others that come again, is a setting.
     """
-    rows = list(read_text(lines))
-    newest = next((row["epoch"] for row in reversed(rows) if "epoch" in row), None)
-    seen: dict[str, int] = {}
+    rows = [(row, list(_of_row(row))) for row in read_text(lines)]
+    newest = next((row["epoch"] for row, _ in reversed(rows) if "epoch" in row), None)
+    times = Counter(one.name for _, metrics in rows for one in metrics)
+    later: Counter[str] = Counter()
     found: list[Metric] = []
-    for row in reversed(rows):
-        here = list(_of_row(row))
-        repeated = max((seen.get(name, 0) for name, _, _ in here), default=0)
-        named = int(newest - row["epoch"]) if newest is not None and "epoch" in row else repeated
-        found += [Metric(name, split, value, max(0, named)) for name, split, value in reversed(here)]
-        seen |= {name: repeated + 1 for name, _, _ in here}
-    oldest = max((one.back for one in found), default=0)
-    repeated_names = {one.name for one in found if one.back < oldest or oldest == 0}
-    return [one for one in reversed(found) if one.name in repeated_names]
+    for row, metrics in reversed(rows):
+        kept = [one for one in metrics if times[one.name] > 1 or not any(times[name] > 1 for name in later)]
+        named = newest is not None and "epoch" in row
+        back = int(newest - row["epoch"]) if named else min((later[one.name] for one in kept), default=0)  # type: ignore[operator]
+        found += [one._replace(back=max(0, back)) for one in reversed(kept)]
+        later.update(one.name for one in kept)
+    splits = {one.name: one.split for one in found if one.split is not None}
+    return [one._replace(split=splits.get(one.name)) for one in reversed(found)]
 
 
-def _of_row(row: Mapping[str, float]) -> Iterator[tuple[str, str | None, float]]:
-    """Name, split and value. Beside a `val_acc`, `acc` is the training's."""
+def _of_row(row: Mapping[str, float]) -> Iterator[Metric]:
+    """The metrics of a row. Beside a `val_acc`, `acc` is the training's."""
     roles = {name: role_of(name) for name in row}
-    says_held_out = any(role.split in HELD_OUT for role in roles.values())
+    with_held_out = any(role.split in HELD_OUT for role in roles.values())
     for name, value in row.items():
         role = roles[name]
         held_out = role.split in HELD_OUT
         if role.role == "metric" or (role.role == "loss" and held_out):
-            says_split = held_out or says_held_out or "train" in words_of(name)
-            yield name.removeprefix(f"{role.split} ").strip(), role.split if says_split else None, value
+            says_split = held_out or with_held_out or "train" in words_of(name)
+            split = role.split if says_split else None
+            yield Metric(name.removeprefix(f"{role.split} ").strip(), split, value, with_held_out=with_held_out)
 
 
 def is_recorded(name: str, value: float, recorded: Sequence[tuple[bool, str, float]]) -> bool:

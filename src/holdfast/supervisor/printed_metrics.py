@@ -1,18 +1,20 @@
 """Metrics that the script prints become rows of `evaluations`, marked as `printed`.
 
 Lines wait until the training has made some more steps: by then what Holdfast measured itself at that point is recorded, and is
-not written a second time. Lines from before the first step (settings, mostly) are not looked at.
+not written a second time. Lines from before the first step (settings, mostly) are not read. A metric of the training counts only
+beside one of held-out data.
 """
 
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
-from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.probe.niceness import be_nice
 from holdfast.signals.run_folder import Recording, RunFolder, printed_folder
 from holdfast.signals.schema import MISSING_INT
 from holdfast.signals.trouble import Trouble
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 
 _EVERY_SECONDS = 0.5
 _FINISH_SECONDS = 2.0
-_AT_MOST_WAITING = 1 << 20  # bytes; a script that prints more than that in half a second prints no metrics
+_AT_MOST_WAITING = 1 << 18  # bytes; of a script that prints more than that in half a second, the rest is not read
+_DIGIT = re.compile(rb"\d")
 _LATE_SECONDS = 0.25  # on a busy machine
 _LATER_STEPS = 3  # rows of a GPU come a step or two after their step
 _ROWS, _ALL_ROWS, _RECORDED = 4096, 1 << 20, 200
@@ -42,12 +45,13 @@ class PrintedMetrics:
     def __init__(self, run: RunFolder, trouble: Trouble) -> None:
         self._run, self._trouble = run, trouble
         self._parts: queue.SimpleQueue[tuple[float, int, bytes]] = queue.SimpleQueue()
-        self._waiting = 0
+        self._waiting, self._cut = 0, False  # bytes, and whether what came after them was not taken
         self._unfinished: dict[int, bytes] = {}  # the newest line of each channel
         self._lines: list[_Line] = []
         self._recording: Recording | None = None
         self._recorder: Recorder | None = None
         self._splits: dict[str, str] = {}  # of names that do not say it
+        self._placed: dict[str, int] = {}  # the newest step of each metric
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="holdfast-printed", daemon=True)
 
@@ -57,9 +61,11 @@ class PrintedMetrics:
 
     def put(self, part: bytes, channel: int) -> None:
         """Hand over what was printed."""
-        if self._waiting + len(part) <= _AT_MOST_WAITING:
+        fits = self._waiting + len(part) <= _AT_MOST_WAITING
+        if fits:
             self._waiting += len(part)
-            self._parts.put((time.time(), channel, part))
+            self._parts.put((time.time(), channel, b"\n" + part if self._cut else part))
+        self._cut = not fits
 
     def finish(self) -> None:
         """The command has ended: take what is left, within a bounded time."""
@@ -67,6 +73,7 @@ class PrintedMetrics:
         self._thread.join(_FINISH_SECONDS)
 
     def _work(self) -> None:
+        be_nice()
         try:
             while not self._stop.wait(_EVERY_SECONDS):
                 self._look(last=False)
@@ -85,7 +92,7 @@ class PrintedMetrics:
         if newest != self._recording:
             self._settle(last=True)  # what was printed until then belongs to the training before
             self._close()
-            self._recording = newest
+            self._recording, self._placed = newest, {}
         self._lines += new
         self._settle(last=last)
 
@@ -96,7 +103,7 @@ class PrintedMetrics:
             *whole, rest = (self._unfinished.get(channel, b"") + part).split(b"\n")
             self._unfinished[channel] = rest[-_AT_MOST_WAITING:]
             for line in whole:
-                if any(48 <= letter <= 57 for letter in line):  # a digit
+                if _DIGIT.search(line):
                     yield _Line(when, line.decode(errors="replace"))
 
     def _settle(self, *, last: bool) -> None:
@@ -105,7 +112,7 @@ class PrintedMetrics:
             return
         from holdfast.logs.printed_metrics import metrics_in
 
-        steps = _Steps(self._recording)
+        steps = _Steps(self._recording, [step for step, *_ in self._recorded()])
         places = [steps.place_of(line.time) for line in self._lines]
         ready = [place for place in dict.fromkeys(places) if last or place + _LATER_STEPS <= len(steps.steps)]
         for place in ready:
@@ -121,11 +128,14 @@ class PrintedMetrics:
         recorded = self._recorded()
         new: dict[tuple[int, int, str, str], float] = {}  # of two values for one step the later one
         for metric in metrics:
-            step, epoch = steps.at(place, metric.back)
-            split = metric.split or self._split_of(metric.name, steps, place)
+            after = steps.evaluation_before(place, when, self._placed.get(metric.name, -1))
+            split = metric.split or self._split_of(metric.name, after)
+            step, epoch = steps.at(place if after is None else after, metric.back)
             there = [(of == split, name, value) for at, of, name, value in recorded if abs(at - step) <= _LATER_STEPS]
-            if not is_recorded(metric.name, metric.value, there):
+            counts = split != "train" or metric.with_held_out
+            if counts and not is_recorded(metric.name, metric.value, there):
                 new[step, epoch, split, metric.name] = metric.value
+                self._placed[metric.name] = step
         if new:
             tables = self._tables()
             code, table = tables.strings.code, tables.table("evaluations")
@@ -141,11 +151,9 @@ class PrintedMetrics:
         known = zip(*rows.values(), strict=True)
         return [(int(step), str(split), str(name), float(value)) for step, split, name, value, printed in known if printed != 1]
 
-    def _split_of(self, name: str, steps: _Steps, place: int) -> str:
-        """Of a name that says no split: held-out data if it was printed after an evaluation, or after the last step."""
-        if name not in self._splits:
-            self._splits[name] = "val" if place == len(steps.steps) or place in steps.evaluations else "train"
-        return self._splits[name]
+    def _split_of(self, name: str, after: int | None) -> str:
+        """Of a name that says no split: held-out data if it was first printed after an evaluation, or after the last step."""
+        return self._splits.setdefault(name, "train" if after is None else "val")
 
     def _tables(self) -> Recorder:
         """The tables beside those of the training, made with the first metric."""
@@ -165,9 +173,9 @@ class PrintedMetrics:
 
 
 class _Steps:
-    """The newest steps of the training, and between which of them it evaluated."""
+    """The newest steps of the training, and after how many of them it evaluated."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, evaluated: list[int]) -> None:
         import numpy as np
 
         from holdfast.probe.rows import last_rows
@@ -175,21 +183,29 @@ class _Steps:
         self._path = recording.path
         rows = last_rows(recording.path, "steps", ("step", "epoch", "time", "step_seconds"), _ROWS)
         self.steps, self._epochs, self._times, seconds = rows.values()
-        self.evaluations = (np.flatnonzero(np.diff(self._times) - seconds[1:] > _PAUSE_SECONDS) + 1).tolist()
+        paused = np.flatnonzero(np.diff(self._times) - seconds[1:] > _PAUSE_SECONDS) + 1
+        self._evaluations = np.union1d(paused, np.searchsorted(self.steps, evaluated)) if len(self.steps) else paused
 
     def place_of(self, when: float) -> int:
-        """After how many steps a line was printed: it reaches us a moment later, when the next steps may have been made."""
-        place = int(self._times.searchsorted(when))
-        known = bisect_right(self.evaluations, place)
-        if known == 0:
-            return place
-        evaluated, before = self.evaluations[known - 1], self.evaluations[known - 2] if known > 1 else 0
-        apart = float(self._times[evaluated] - self._times[before])
-        return evaluated if when - self._times[evaluated] < min(_LATE_SECONDS, 2 / 3 * apart) else place
+        """How many steps were made when a line came."""
+        return int(self._times.searchsorted(when))
 
     def is_before_first(self, place: int) -> bool:
         """Whether the training had made no step at a place; while it catches up after a restart, it has made none."""
         return place == 0 and len(self.steps) < _ROWS
+
+    def evaluation_before(self, place: int, when: float, placed: int) -> int | None:
+        """The evaluation after which a metric was printed: it comes a moment later, when the next steps may have been made.
+
+        Not the one at step `placed`, which has a value of this metric already. After the last step, it is one of its own.
+        """
+        if place == len(self.steps):
+            return place
+        earlier = self._evaluations[self._evaluations <= place]
+        if not len(earlier) or when - self._times[earlier[-1]] > _LATE_SECONDS:
+            return None
+        found = int(earlier[-1])
+        return found if self.at(found, 0)[0] > placed else None
 
     def at(self, place: int, back: int) -> tuple[int, int]:
         """Step and epoch at a place, or where the epoch ended that was so many before it."""
