@@ -101,7 +101,9 @@ def _histogram_parts(figure: Histogram, splits: Sequence[str]) -> Iterator[str]:
     for part in (0.0, 0.5, 1.0):
         y = 8 + (1 - part) * (_PLOT_HIGH - 8)
         yield f'<line class="rule" x1="{_AXIS}" x2="{_PLOT_WIDE - 8}" y1="{y:.1f}" y2="{y:.1f}"/>'
-        yield _label(_AXIS - 5, y + 4, f"{100 * most * part:.2g} %", anchor="end", more=' class="soft"')
+        percent = 100 * most * part
+        said = f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+        yield _label(_AXIS - 5, y + 4, said, anchor="end", more=' class="soft"')
     for split, some in shares.items():
         kind = "area" if len(shares) == 1 else "line"
         said = f"<title>{escape(split)}</title>"
@@ -147,7 +149,7 @@ def _map_parts(figure: Grid) -> Iterator[str]:
 
 
 def _pairs(figure: Grid) -> Markup:
-    """Which names come together: each row as shares of what its name has alone."""
+    """Which names come together: strong where most do, on one scale for the whole table."""
     count = max(1, len(figure.names))
     cell = max(14, min(64, 640 // count))
     longest = min(14, max(map(len, figure.names), default=0))
@@ -156,16 +158,16 @@ def _pairs(figure: Grid) -> Markup:
 
 
 def _pair_parts(figure: Grid, cell: int, left: int, top: int) -> Iterator[str]:
+    most = figure.most_together
     for place, name in enumerate(figure.names):
         yield _label(left - 8, top + place * cell + cell / 2 + 4, _cut(name, 26), anchor="end")
         x = left + place * cell + cell / 2 + 4.0
         yield _label(x, top - 6, _cut(name, 14), more=f' transform="rotate(-40 {x:.1f} {top - 6})"')
-        own = figure.values[place][place] or 1
         for other, value in enumerate(figure.values[place]):
             x, y = left + other * cell, top + place * cell
             said = f"<title>{escape(name)} and {escape(figure.names[other])}: {value:,.0f}</title>"
             kind = "own" if other == place else "c0"
-            opacity = f' fill-opacity="{min(1.0, value / own) * 0.85:.2f}"' if other != place else ""
+            opacity = f' fill-opacity="{value / most * 0.85:.2f}"' if other != place else ""
             side = f'width="{cell - 1}" height="{cell - 1}"'
             yield f'<rect class="{kind}" x="{x + 0.5}" y="{y + 0.5}" {side}{opacity}>{said}</rect>'
             if len(figure.names) <= _NUMBERS:
