@@ -7,6 +7,7 @@ beside one of held-out data.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import re
 import threading
@@ -19,6 +20,7 @@ from holdfast.signals.run_folder import Recording, RunFolder, printed_folder
 from holdfast.signals.schema import MISSING_INT
 from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.begun import trainings
+from holdfast.supervisor.judging import is_ours
 
 if TYPE_CHECKING:
     from holdfast.logs.printed_metrics import Metric
@@ -80,13 +82,13 @@ class PrintedMetrics:
             self._look(last=True)
         except Exception as error:  # noqa: BLE001 - the training goes on without these rows
             self._trouble.step_back("reading metrics from the output", error)
-        finally:
+        with contextlib.suppress(OSError):
             self._close()
 
     def _look(self, *, last: bool) -> None:
         new = list(self._new_lines())
         recordings = trainings(self._run) if new or self._lines else []
-        if not recordings:
+        if not recordings or not is_ours(self._run):  # of several machines, the one with the lowest rank writes
             return
         newest = max((one for one in recordings if one.rank == recordings[0].rank), key=lambda one: one.part)
         if newest != self._recording:
