@@ -114,3 +114,20 @@ def test_holdfast_run_starts_the_script_before_it_loads_anything_but_its_own_sup
     assert [names for names in loaded if names[:2] == ["holdfast", "environment"]][1:] == [
         ["holdfast", "environment", "interpreter"]
     ], "which Python is meant, and nothing else of it"
+
+
+LOADED_BY_DOCTOR = """
+import sys
+from holdfast.cli.main import main
+sys.argv = ["holdfast", "doctor"]
+try:
+    main()
+finally:
+    print("loaded:", *({"numpy", "torch", "pyarrow", "psutil"} & set(sys.modules)))
+"""
+
+
+def test_doctor_loads_neither_numpy_nor_torch_itself(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LOADED_BY_DOCTOR]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+    assert answer.stdout.splitlines()[-1] == "loaded: psutil", answer.stdout + answer.stderr

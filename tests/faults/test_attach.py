@@ -95,9 +95,9 @@ def test_a_change_works_as_in_any_run(attached: AskedRun) -> None:
 
 
 def test_a_second_time_is_refused_and_the_process_runs_on(attached: AskedRun, process: subprocess.Popen[str]) -> None:
-    done = attach(attached.folder, str(process.pid))
-    assert done.returncode == 2
-    assert "recorded already" in done.stderr
+    by_place, with_t = attach(attached.folder, str(process.pid)), attach(attached.folder, "-t", str(process.pid))
+    assert by_place == with_t and by_place.returncode == 2
+    assert "recorded already" in by_place.stderr
     assert attached.eval("1")["ok"]
 
 
@@ -121,7 +121,7 @@ def test_a_process_that_waits_for_input_and_has_not_imported_torch_waits_for_it(
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([PYTHON, "-c", code], text=True, **pipes)
     assert process.stdout is not None and process.stdout.readline() == "up\n"
-    done = attach(folder, str(process.pid), "--name", "early")
+    done = attach(folder, "-t", str(process.pid), "--name", "early")
     assert "has not imported torch" in done.stderr, done.stderr
     printed = process.communicate("\n", timeout=600)
     assert printed == ("TorchFinder False\n", "")

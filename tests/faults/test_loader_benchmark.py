@@ -54,7 +54,7 @@ def test_workers_are_recommended_to_a_loader_that_waits_and_that_is_faster(waiti
 
 
 def test_the_time_is_found_where_it_is_spent(waiting: dict[str, Any]) -> None:
-    seconds = waiting["seconds_a_sample"]
+    seconds = waiting["seconds_per_sample"]
     assert seconds["augment"] > 0.6 * sum(seconds.values())
     assert seconds["read"] == seconds["decode"] == 0
 
@@ -126,4 +126,4 @@ def test_a_table_is_measured_by_the_rows_that_are_read_at_once(tmp_path: Path) -
     row = json.loads(answer.stdout)
     assert answer.returncode == 0
     assert row["batch"] == 256 and row["settings"] and row["recommended"]["chunk"]
-    assert any("sample" in name and value > 0 for name, value in row["seconds_a_sample"].items())
+    assert any("sample" in name and value > 0 for name, value in row["seconds_per_sample"].items())

@@ -45,6 +45,19 @@ for x, y in loader:
     optimizer.step()
 """
 
+FEW_SAMPLES = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+loader = DataLoader(TensorDataset(torch.randn(100, 64), torch.randn(100, 1)), batch_size=16)
+model = torch.nn.Linear(64, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(5):
+    for x, y in loader:
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+"""
+
 
 def plan(folder: Path, *words: str) -> Done:
     return typed("plan", *words, folder=folder)
@@ -105,6 +118,24 @@ def test_a_script_without_a_loader_is_told_what_to_do(tmp_path: Path, lean_comma
     assert done.returncode == 2
     assert "no DataLoader" in done.stderr
     assert "package.module:make" in done.stderr
+
+
+def test_no_batch_larger_than_the_data_set_is_recommended(tmp_path: Path, lean_command: WarmCommand) -> None:
+    (tmp_path / "t.py").write_text(FEW_SAMPLES)
+    done = plan(tmp_path, "--json", "--", *lean_command.words, "t.py")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["data_set"] == 100 and {fits["batch"] for fits in told["fits"]} == {100}
+    assert max(point["batch"] for point in told["points"]) == 100
+
+
+def test_a_script_that_makes_few_steps_is_planned_from_the_batches_that_leave_enough(
+    tmp_path: Path, lean_command: WarmCommand
+) -> None:
+    (tmp_path / "t.py").write_text(FEW_SAMPLES.replace("range(5)", "range(1)"))
+    done = plan(tmp_path, "--json", "--", *lean_command.words, "t.py")
+    assert done.returncode == 0, done.stderr
+    assert [point["batch"] for point in json.loads(done.stdout)["points"]] == [16, 32]
 
 
 @pytest.mark.slow

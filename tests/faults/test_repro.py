@@ -35,7 +35,7 @@ def test_a_forgotten_seed_is_named_with_the_first_tensor_that_differs(tmp_path: 
     answer = told(tmp_path, "unseeded", *warm_command.words)
     assert answer["difference"] == {"step": 0, "stage": "weights", "name": "0.weight", "same_samples": None}
     assert [reason["code"] for reason in answer["reasons"]] == ["not-seeded"]
-    assert answer["left"] is None
+    assert answer["remaining"] is None
 
 
 @pytest.mark.slow
@@ -54,7 +54,7 @@ def test_what_nothing_helps_against_is_said_to_be_without_a_reason(tmp_path: Pat
     answer = told(tmp_path, "chaos")
     assert answer["difference"]["stage"] == "loss"
     assert answer["reasons"] == []
-    assert answer["left"] is not None
+    assert answer["remaining"] is not None
 
 
 def test_a_command_without_a_training_is_told_in_words(tmp_path: Path) -> None:

@@ -27,12 +27,12 @@ def test_a_kernel_that_adds_in_another_order_is_named_as_the_reason(tmp_path: Pa
     code, answer = asked(tmp_path, "repro", "--steps", "3", "--json", "--", PYTHON, script)
     assert code == 1 and answer["difference"]["stage"] in ("output", "loss", "gradient", "updated")
     assert [reason["code"] for reason in answer["reasons"]] == ["non-deterministic-kernel"]
-    assert answer["left"] is None
+    assert answer["remaining"] is None
 
 
 def test_the_way_to_the_card_is_part_of_what_a_loader_costs(tmp_path: Path) -> None:
     words = ("validate", "slow_loaders:waits", "--benchmark", "--json", "--time-limit", "60")
     code, answer = asked(tmp_path, *words, at=VICTIMS)
     assert code == 0 and answer["failed"] is None
-    assert answer["seconds_a_sample"]["transfer"] > 0
+    assert answer["seconds_per_sample"]["transfer"] > 0
     assert {row["pin"] for row in answer["settings"]} == {False, True}, "both ways were tried"

@@ -50,7 +50,7 @@ class Bar:
         self.__exit__()
         of = f"{self._done:,} of {self._total:,}" if self._total else "nothing"
         then = "the next run continues from there" if kept and self._total else "nothing was kept"
-        print(f"stopped: {of} looked at; {then}", file=sys.stderr)
+        print(f"stopped: {of} read; {then}", file=sys.stderr)
 
 
 def _make_bar(first: int) -> Any:

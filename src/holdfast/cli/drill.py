@@ -1,4 +1,4 @@
-"""`holdfast drill`: put faults into a training on purpose, and see what is seen and survived."""
+"""`holdfast drill`: inject faults into a training on purpose, and report what is detected and survived."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _training(command: list[str], *, metric: str | None, resume_args: str | None
     from holdfast.supervisor.command import find_command
 
     if not command:
-        raise UsageError("there is no training to put faults into.", fix="holdfast drill -- python train.py")
+        raise UsageError("no training command is given.", fix="holdfast drill -- python train.py")
     script = next((Path(word).stem for word in command if word.endswith(".py")), Path(command[0]).name)
     find_command(command)
     return Training(

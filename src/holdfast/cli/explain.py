@@ -156,7 +156,7 @@ def _as_rows(answer: Answer) -> dict[str, Any]:
             "line": found.number,
             "times": found.times,
             "matched": found.line,
-            "means": found.text.means,
+            "meaning": found.text.means,
             "note": what_memory_says(found.line),
             "fix": found.text.fix,
         }

@@ -66,7 +66,7 @@ def codes(*, as_json: bool) -> None:
     """All codes, by group, a line for each."""
     if as_json:
         told = [(group, page_of(code)) for group, several in GROUPS.items() for code in several]
-        rows = [{"code": one.code, "says": one.title, "severity": one.severity, "group": group} for group, one in told]
+        rows = [{"code": one.code, "title": one.title, "severity": one.severity, "group": group} for group, one in told]
         print(json.dumps(rows, ensure_ascii=False))
         return
     console = _console()
@@ -85,7 +85,7 @@ def page(code: str, *, as_json: bool) -> None:
     whole = page_of(code)
     if as_json:
         causes = [_cause_row(one) for one in causes_of(code)]
-        row = {"code": code, "says": whole.title, "severity": whole.severity, "page": whole.text}
+        row = {"code": code, "title": whole.title, "severity": whole.severity, "page": whole.text}
         print(json.dumps({**row, "causes": causes}, ensure_ascii=False))
         return
     _console().print(_Page(whole.text))
@@ -107,13 +107,13 @@ def topic(name: str, *, as_json: bool) -> None:
     """The page on a question."""
     text = topic_page(name)
     if as_json:
-        print(json.dumps({"topic": name, "says": TOPICS[name], "page": text}, ensure_ascii=False))
+        print(json.dumps({"topic": name, "title": TOPICS[name], "page": text}, ensure_ascii=False))
         return
     _console().print(_Page(text))
 
 
 def _cause_row(one: Cause) -> dict[str, Any]:
-    fixes = [{"say": fix.words, "setting": fix.setting, "op": fix.op, "value": fix.value} for fix in one.fixes]
+    fixes = [{"text": fix.words, "setting": fix.setting, "op": fix.op, "value": fix.value} for fix in one.fixes]
     return {"cause": one.code, "because": one.because, "findings": list(one.seen_by), "fixes": fixes}
 
 

@@ -64,9 +64,10 @@ def _row(facts: Facts, effective: int | None, rows: int | None, row_bytes: int) 
     return {
         "device": facts.row["device"],
         "own_batch": facts.own_batch,
+        "data_set": facts.data_set,
         "fixed": round(facts.line.fixed),
         "per_sample": round(facts.line.per_sample),
-        "bent": facts.line.bent,
+        "nonlinear": facts.line.bent,
         "points": [{"batch": point.batch, "peak": point.peak} for point in facts.points],
         "parameters": facts.row["parameters"],
         "gradients": facts.row["gradients"],
@@ -113,20 +114,16 @@ def _show_fits(console: Console, facts: Facts, effective: int | None) -> None:
     cards: dict[str, list[str]] = {}
     for fits in what_fits(facts, effective):
         more = f" × {fits.accumulate}" if fits.accumulate and fits.accumulate > 1 else ""
-        size = min(fits.batch, effective) if effective and fits.batch else rounded_down(fits.batch)
+        size = min(fits.batch, effective or fits.batch)
         cards.setdefault(fits.card, []).append(f"{size:,}{more}" if fits.batch else "does not fit")
     for card, cells in cards.items():
         table.add_row(card, *cells)
     console.print()
     console.print(table)
+    if facts.data_set:
+        console.print(f"  no batch is larger than the data set: {facts.data_set:,} samples")
     if effective:
         console.print(f"  for an effective batch of {effective}: batch × steps to accumulate")
-
-
-def rounded_down(batch: int) -> int:
-    """Two digits that matter: more are not known, and it must still fit."""
-    unit = int("1" + "0" * max(0, len(str(batch)) - 2))
-    return batch // unit * unit
 
 
 def _show_levers(console: Console, facts: Facts) -> None:

@@ -88,7 +88,7 @@ def _row(found: Found, cost: float | None) -> dict[str, object]:
         "steps": found.pair.steps,
         "difference": difference.as_row() if difference is not None else None,
         "reasons": reasons,
-        "left": found.left.as_row() if found.left is not None else None,
+        "remaining": found.left.as_row() if found.left is not None else None,
         "cost": cost,
     }
 

@@ -135,9 +135,11 @@ def _ranks(glance: Glance) -> Text:
 def _evaluations(glance: Glance) -> Table:
     grid = Table.grid(padding=(0, 2))
     for entry in reversed(glance.evaluations[-_SHOWN:]):
-        metrics = "   ".join(f"{name} {number(value)}" for name, value in entry["metrics"].items())
+        metrics = Text("   ".join(f"{name} {number(value)}" for name, value in entry["metrics"].items()), style="cyan")
+        if entry.get("printed"):
+            metrics.append("  (printed)", "dim")
         step = Text(f"step {entry['step']:,}")
-        grid.add_row(Text("evaluated", style="dim"), step, Text(str(entry["split"])), Text(metrics, style="cyan"))
+        grid.add_row(Text("evaluated", style="dim"), step, Text(str(entry["split"])), metrics)
     return grid
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 DASH = "–"
 WIDTH = 100  # of a page that goes nowhere near a terminal
@@ -74,6 +75,8 @@ def sparkline(values: npt.NDArray[np.float64], width: int, *, from_zero: bool = 
 
     The scale turns logarithmic where the values span more than two decades.
     """
+    import numpy as np
+
     if not len(values):
         return ""
     parts = np.array_split(values, min(width, len(values)))

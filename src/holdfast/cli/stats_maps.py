@@ -48,15 +48,14 @@ def _cut(name: str) -> str:
 
 
 def pairs(grid: Grid, width: int) -> Iterator[Text]:
-    """How often two names come together; each row's strength is its share of what the row's name has alone."""
+    """How often two names come together; at least half as often as the most frequent pair is bold."""
     some = min(_PAIRS, len(grid.names), max(1, (width - _NAME) // _CELL))
     named = max(6, min(_NAME, max(len(name) for name in grid.names[:some])))
     yield Text(" " * (named + 2) + "".join(f"{_cut(name):>{_CELL}}" for name in grid.names[:some]), "dim")
     for place, name in enumerate(grid.names[:some]):
         line = Text(set_cell_size(f"  {shortened(name, named)}", named + 2))
-        own = grid.values[place][place] or 1
         for other, value in enumerate(grid.values[place][:some]):
-            style = "dim" if other == place or not value else "bold cyan" if value >= own / 2 else ""
+            style = "dim" if other == place or not value else "bold cyan" if value >= grid.most_together / 2 else ""
             line.append(f"{value:>{_CELL},.0f}", style)
         yield line
     if len(grid.names) > some:

@@ -64,7 +64,7 @@ def as_row(found: Benchmark) -> dict[str, Any]:
         "batch": found.loader.batch,
         "samples": found.loader.samples,
         "cuda": found.loader.cuda or None,
-        "seconds_a_sample": found.phases.seconds if found.phases else None,
+        "seconds_per_sample": found.phases.seconds if found.phases else None,
         "settings": [trial.as_row() for trial in by_setting(found.trials)],
         "memory_limit": found.limits.memory,
         "recommended": {**best.as_row(), "line": best.setting.to_paste} if best else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +48,21 @@ class Episode:
         return max(_SEVERITIES.index(finding.severity) for finding in self.findings)
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting that was changed while the run lived: `lr 0.01 → 0.005`."""
+
+    step: int
+    words: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup:
     """What is known about one run: its episodes, the worst first."""
 
     curves: Curves
     episodes: tuple[Episode, ...] = ()
+    changes: tuple[Change, ...] = ()  # made from outside
 
     @property
     def findings(self) -> list[Finding]:
@@ -123,7 +132,19 @@ def check_up(
         causes = rank(told or group, curves, around=around, name=name, live=live, earlier=before)
         acted = done_about({one.code for one in group}, min(one.onset for one in group), done)
         episodes.append(Episode(tuple(sorted(group, key=lambda one: -_SEVERITIES.index(one.severity))), tuple(causes), acted))
-    return Checkup(curves=curves, episodes=tuple(sorted(episodes, key=lambda episode: -episode.severity)))
+    ordered = sorted(episodes, key=lambda episode: -episode.severity)
+    return Checkup(curves=curves, episodes=tuple(ordered), changes=tuple(_changes(around)))
+
+
+def _changes(rows: Iterable[Mapping[str, Any]]) -> Iterator[Change]:
+    """What `set` and `undo` changed; of several ranks once."""
+    seen: set[object] = set()
+    for row in rows:
+        if row.get("kind") == "change" and row.get("do") in ("set", "undo") and row.get("number") not in seen:
+            seen.add(row.get("number"))
+            what, before, after = str(row.get("what") or "a setting"), row.get("from"), row.get("to")
+            known = isinstance(before, (int, float)) and isinstance(after, (int, float))
+            yield Change(int(row.get("step") or 0), f"{what.split(' ')[0]} {before:g} → {after:g}" if known else what)
 
 
 def _of_ours(finding: Finding, curves: Curves) -> Finding:

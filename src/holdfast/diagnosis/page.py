@@ -25,6 +25,7 @@ h1 { font-size: 1.3rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; } h3 { fon
 svg { width: 100%; height: auto; margin: .6rem 0; } .grid { stroke: var(--line); } .axis { fill: var(--soft); font-size: 11px; }
 .legend { font-size: 12px; } .mark { stroke-width: 1.2; stroke-dasharray: 4 3; } .label { font-size: 12px; font-weight: 600; }
 .mark.critical { stroke: #c53030; } .mark.warning { stroke: #b7791f; } .mark.info { stroke: var(--soft); }
+.mark.change { stroke: #2b6cb0; } .label.change { fill: #2b6cb0; font-weight: 400; }
 .label.critical { fill: #c53030; } .label.warning { fill: #b7791f; } .label.info { fill: var(--soft); }
 """
 
@@ -47,15 +48,17 @@ def _section(checkup: Checkup) -> str:
         for number, episode in enumerate(checkup.episodes, 1)
         for finding in episode.findings[:1]
     ]
-    plots = "".join(plot(group, marks) for group in _groups(curves))
+    marks += [Mark(change.step, change.words, "change") for change in checkup.changes]
+    plots = "".join(plot(group, marks, title=title) for title, group in _groups(curves).items())
     return head + plots + "".join(_episode(number, episode, curves) for number, episode in enumerate(checkup.episodes, 1))
 
 
-def _groups(curves: Curves) -> list[list[Curve]]:
-    """What is drawn together: the losses, the first metrics, the learning rate, the norm."""
+def _groups(curves: Curves) -> dict[str, list[Curve]]:
+    """What is drawn together, by the title of its axis."""
     losses = [curve for curve in (curves.train_loss, curves.val_loss) if curve is not None]
-    groups = [losses, curves.metrics[:3], curves.of("lr")[:1], curves.of("norm")[:1]]
-    return [group for group in groups if group]
+    rates, norms = curves.of("lr")[:1], curves.of("norm")[:1]
+    groups = {"loss": losses, "metric": curves.metrics[:3], "learning rate": rates, "gradient norm": norms}
+    return {title: group for title, group in groups.items() if group}
 
 
 def _episode(number: int, episode: Episode, curves: Curves) -> str:

@@ -35,7 +35,8 @@ class Verdict:
 class Check:
     """One question to the machine. A `heavy` one starts processes with torch in them, and they take turns.
 
-    A `long` one takes more than a few seconds, and is asked by its name or with all of them.
+    One that `waits` (for a clock, for a network) computes nothing and is asked beside all others. A `long` one takes more than a
+    few seconds, and is asked by its name or with all of them.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Check:
     ask: Callable[[Machine], Verdict]
     seconds: float = 10.0
     heavy: bool = False
+    waits: bool = False
     long: bool = False
 
 

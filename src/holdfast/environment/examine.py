@@ -1,7 +1,7 @@
 """Asks the checks, each with its time limit, and hands over the answers in order.
 
-Heavy checks take turns in one lane and light ones in another, so that what is measured is not measured against itself. A check
-that does not come back is left behind in its thread, and its silence is the answer.
+Heavy checks take turns in one lane and light ones in another, so that what is measured is not measured against itself; those
+that only wait hold nobody up. A check that does not come back is left behind in its thread, and its silence is the answer.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Answer:
 def examine(machine: Machine, checks: Sequence[Check]) -> Iterator[Answer]:
     """The answers, in the order of the checks, each as soon as it and those before it are there."""
     answers: queue.Queue[Answer] = queue.Queue()
-    for heavy in (True, False):
-        lane = [check for check in checks if check.heavy == heavy]
+    lanes = [[check for check in checks if check.heavy == heavy and not check.waits] for heavy in (True, False)]
+    for lane in (*lanes, *([check] for check in checks if check.waits)):
         threading.Thread(target=_work, args=(machine, lane, answers), name="holdfast-checks", daemon=True).start()
     waiting: dict[str, Answer] = {}
     for check in checks:

@@ -26,9 +26,9 @@ def as_rows(answers: Iterable[Answer]) -> list[dict[str, Any]]:
         {
             "check": one.check.name,
             "verdict": one.verdict.level,
-            "says": one.verdict.says,
+            "message": one.verdict.says,
             "evidence": dict(one.verdict.evidence),
-            "fixes": [{"say": fix.words, "commands": list(fix.commands)} for fix in one.verdict.fixes],
+            "fixes": [{"text": fix.words, "commands": list(fix.commands)} for fix in one.verdict.fixes],
             "seconds": round(one.seconds, 3),
         }
         for one in answers

@@ -13,9 +13,10 @@ from holdfast.logs.parse_number import parse_number, parse_size
 from holdfast.logs.roles import role_of, words_of
 
 _NUMBER = r"(?<![\w.])[-+]?(?:\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?|\.\d+|nan|inf(?:inity)?)(?![\w.]*\w)%?"
+_OF = r"(?:/\d+(?![\w.]*\w))?"  # 352/357
 _SIZE = r"\d+(?:\.\d+)?\s?[KMGT]i?B?\b"
 _WRAPPED = r"\[?(?:(?:tensor|array|(?:np\.|numpy\.|jnp\.)?float\d*)\(\[?)?"  # tensor(0.5, device='cuda:0')
-_VALUE = re.compile(rf"(?P<sign>\s*(?:[:=]>?|[-=]>)\s*|\s+is\s+|\s+){_WRAPPED}(?P<value>{_NUMBER}|{_SIZE})", re.IGNORECASE)
+_VALUE = re.compile(rf"(?P<sign>\s*(?:[:=]>?|[-=]>)\s*|\s+is\s+|\s+){_WRAPPED}(?P<value>{_NUMBER}{_OF}|{_SIZE})", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z_][\w/.@-]*(?:\([\w@]+\))?$")  # at the end of what stands before a blank
 _EPOCH = re.compile(r"\bepochs?\b['\"]?\s*[:=#]?\s*\[?\(?\s*(\d+(?:\.\d+)?)(?:\s*(?:/|of)\s*(\d+))?", re.IGNORECASE)
 _STEP = re.compile(r"\b(?:global[ _]?step|steps?|iter(?:ation)?s?|it|batch)\b['\"]?\s*[:=#]?\s*\[?\(?\s*(\d+)", re.IGNORECASE)
@@ -73,10 +74,14 @@ def filled(slot: Slot, parts: list[str]) -> str:
 
 
 def value_of(name: str, text: str) -> float | None:
-    """A number; one with a unit of memory only under such a name."""
+    """A number, of `352/357` the fraction where it is a metric; one with a unit of memory only under such a name."""
     if text[-1] in _UNITS:
         return parse_size(text) if role_of(name).role == "memory" else None
-    return parse_number(text)
+    text, _, of = text.partition("/")
+    value = parse_number(text)
+    if value is not None and of and role_of(name).role == "metric" and 0 <= value <= float(of) != 0:
+        return value / float(of)
+    return value
 
 
 @lru_cache(maxsize=2048)

@@ -9,12 +9,29 @@ import numpy as np
 
 from holdfast.errors import DamagedSegment
 from holdfast.probe.pieces import numbers, parquet_path
-from holdfast.probe.rows import Column, _empty, _from_parquet, _from_segment, _kind, _text
+from holdfast.probe.rows import Column, _empty, _from_parquet, _from_segment, _kind, _text, in_order
+from holdfast.signals.run_folder import printed_folder
 from holdfast.signals.schema import Kind
 from holdfast.signals.segment import Segment, segment_path
 
 
 class Follower:
+    """The rows of a table, and of `evaluations` also those that were read from the output."""
+
+    def __init__(self, folder: Path, table: str, columns: Sequence[str]) -> None:
+        self._columns = tuple(columns)
+        folders = (folder, printed_folder(folder)) if table == "evaluations" else (folder,)
+        timed = columns if len(folders) == 1 else tuple(dict.fromkeys((*columns, "time")))
+        self._parts = [_PartFollower(one, table, timed) for one in folders]
+
+    def new_rows(self, at_most: int = 4096) -> dict[str, Column]:
+        """The rows since the last call, oldest first and no more than about `at_most`; see `last_rows` for their form."""
+        parts = [part.new_rows(at_most) for part in self._parts]
+        rows = in_order(parts) if len(parts) > 1 else parts[0]
+        return {name: rows[name] for name in self._columns}
+
+
+class _PartFollower:
     """Reads on from where it was; the cost of a look does not depend on how long the run is."""
 
     def __init__(self, folder: Path, table: str, columns: Sequence[str]) -> None:

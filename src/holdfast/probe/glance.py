@@ -102,7 +102,7 @@ def _progress(columns: dict[str, Column], rate: float | None, command: Sequence[
     return Progress(min(1.0, done / length), left, total, left + beyond if beyond is not None and beyond >= 0 else None)
 
 
-_EVALUATION = ("step", "epoch", "split", "name", "value", "time")
+_EVALUATION = ("step", "epoch", "split", "name", "value", "time", "printed")
 
 
 def _known(values: Column) -> npt.NDArray[np.float64]:
@@ -119,10 +119,11 @@ def _ratio(part: Column, whole: Column) -> npt.NDArray[np.float64]:
 
 
 def _evaluations(columns: dict[str, Column]) -> list[dict[str, Any]]:
-    """Evaluations, oldest first: one entry per step and split, with its metrics by name."""
+    """Evaluations, oldest first: one entry per step and split, with its metrics by name; `printed` if all come from output."""
     found: dict[tuple[int, str], dict[str, Any]] = {}
-    for step, epoch, split, name, value, at in zip(*(columns[key] for key in _EVALUATION), strict=True):
+    for step, epoch, split, name, value, at, printed in zip(*(columns[key] for key in _EVALUATION), strict=True):
         entry = found.setdefault((int(step), str(split)), {"step": int(step), "split": split, "time": float(at), "metrics": {}})
         entry["metrics"][str(name)] = float(value)
+        entry["printed"] = bool(printed == 1) and entry.get("printed", True)
         entry["epoch"] = int(epoch) if epoch >= 0 else None
     return list(found.values())

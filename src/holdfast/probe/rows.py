@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.probe.pieces import newest_first
+from holdfast.signals.run_folder import printed_folder
 from holdfast.signals.schema import MISSING_BITS, MISSING_INT, TABLES, Kind
 from holdfast.signals.segment import Segment
 
@@ -21,6 +22,21 @@ def last_rows(folder: Path, table: str, columns: Sequence[str], count: int) -> d
 
     Strings come as text (object arrays, None where missing). `folder` is a recording's.
     """
+    if table != "evaluations" or not (printed := printed_folder(folder)).is_dir():
+        return _last_rows(folder, table, columns, count)
+    timed = tuple(dict.fromkeys((*columns, "time")))
+    both = in_order([_last_rows(one, table, timed, count) for one in (folder, printed)])
+    return {name: both[name][-count:] for name in columns}
+
+
+def in_order(parts: Sequence[dict[str, Column]]) -> dict[str, Column]:
+    """The rows of several parts of a table as one, by their time."""
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    order = np.argsort(joined["time"], kind="stable")
+    return {name: values[order] for name, values in joined.items()}
+
+
+def _last_rows(folder: Path, table: str, columns: Sequence[str], count: int) -> dict[str, Column]:
     parts: list[dict[str, Column]] = []
     wanted = count
     for _, piece in newest_first(folder / table):

@@ -52,7 +52,7 @@ class RankState:
     budget: float | None
     gpu_memory: int | None
     host_memory: int | None
-    updates_left_out: int
+    num_skipped: int
     health: str
     reason: str
 
@@ -75,7 +75,7 @@ class RunState:
     actions: list[dict[str, Any]]
     policy: str
     rules: dict[str, str]
-    updates_left_out: int
+    num_skipped: int
     roll_backs: int
 
     def as_dict(self) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def read_state(
         actions=[row for row in rows if row.get("kind") == "action"][-_ACTIONS_TOLD:],
         policy=str(info.get("policy") or "observe"),
         rules=_rules(info.get("rules")),
-        updates_left_out=left_out(events),
+        num_skipped=left_out(events),
         roll_backs=sum(one.kind == "action" and one.code == "roll-back" and one.state == "done" for one in events),
     )
 
@@ -174,7 +174,7 @@ def _rank_state(one: Recording, window: int, now: float, over: str | None, event
         pid=info.get("pid"),
         alive=alive,
         growing=growing,
-        updates_left_out=left_out(own),
+        num_skipped=left_out(own),
         health=health,
         reason=reason,
         **figures,

@@ -22,7 +22,7 @@ from pyarrow.fs import LocalFileSystem
 from holdfast.errors import QueryError
 from holdfast.probe.arrow import known_schema, read_live, segment_schema
 from holdfast.probe.pieces import Pieces, open_pieces, table_names
-from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.run_folder import RunFolder, printed_folder
 from holdfast.signals.schema import TABLES
 
 _BATCH_ROWS = 65536
@@ -205,6 +205,8 @@ def open_table(run: RunFolder, name: str, *, labelled: bool = False) -> TableFil
     """Open the files of one table over all ranks of a run."""
     outside = name in SEEN_FROM_OUTSIDE or (name not in TABLES and (run.path / "host" / name).is_dir())
     folders = [Owner(run.path / "host")] if outside else _ranks(run)
+    if name == "evaluations":
+        folders += [Owner(path, one.rank, one.part) for one in folders if (path := printed_folder(one.folder)).is_dir()]
     if labelled:
         _label(run, folders, outside=outside)
     return open_owned(name, folders, labelled=labelled)

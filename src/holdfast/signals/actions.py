@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 KINDS = {
-    "skip-batch": "leave out the update of one step",
+    "skip-batch": "skip the update of one step",
     "clip": "keep the gradient norm under `max_norm` from now on",
-    "roll-back": "restore the snapshot of step `to`, and go on with the learning rate times `lr_factor`, up to `lr_limit`;"
-    " after `regain_steps`, if given, it climbs back within as many",
+    "roll-back": "restore the snapshot of step `to`, and continue with the learning rate times `lr_factor`, up to `lr_limit`;"
+    " after `regain_steps`, if set, it ramps back up within as many",
     "lower-lr": "multiply the learning rate by `factor`",
     "shrink-micro-batch": "split every batch into `parts`, with the same gradient",
     "save-checkpoint": "save a checkpoint now",
     "end-processes": "end the command with everything that it has started",
-    "restart": "start the command again, from its last clean checkpoint",
+    "restart": "restart the command from its last good checkpoint",
     "stop": "end the training, with the reason in `why`",
 }
 

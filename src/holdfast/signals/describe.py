@@ -10,12 +10,12 @@ from holdfast.signals.schema import TABLES, Column, Kind, Table
 _TYPES = {Kind.FLOAT: "float", Kind.INT: "integer", Kind.STRING: "text"}
 
 _OPENING = """\
-# What can be asked: the tables of a run
+# The tables of a run
 
 This page is written by `make docs` from `src/holdfast/signals/schema.py`; a test keeps the two in step.
 
-`holdfast query SQL` sees the tables below, of all ranks together, while the run lives, while it hangs and after it
-ended. `holdfast tables` says how many rows each of them has now.
+`holdfast query SQL` reads these tables, of all ranks together: while the run trains, while it hangs, and after it has
+ended. `holdfast tables` shows how many rows each of them has now.
 
 A value that was not measured is `NULL`. That is not the same as NaN: a loss that became NaN stays NaN, and
 `isnan(loss)` finds it. Times are seconds since 1970, durations are seconds, sizes are bytes.

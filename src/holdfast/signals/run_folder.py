@@ -6,6 +6,7 @@ runs/<name>/
   journal.jsonl    findings, actions, changes
   rank-0/          the tables of rank 0; `rank-0.1` is the next training of that rank: a second one in the same
                    process, a child process that trains, or a restart
+  printed/         for each rank, metrics that were read from what its script printed
   host/            what was seen from outside: processes, GPUs
   starting/        pulses of processes that have not made a step yet; later `pulse` is in the rank's folder
   faults/          stacks of processes that crashed
@@ -134,6 +135,11 @@ class RunFolder:
                 part += 1
                 continue
             return Recording(rank, part, path)
+
+
+def printed_folder(recording: Path) -> Path:
+    """Beside the folder of a recording: its metrics that were read from the output, by another process than its own."""
+    return recording.parent / "printed" / recording.name
 
 
 def replace_text(target: Path, text: str) -> None:

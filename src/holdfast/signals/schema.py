@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """One table: its columns, what a row is, and why it may be empty."""
+    """One table: its columns, what a row is, and why it may be empty. A writer may leave out columns at the end: they are 0."""
 
     name: str
     a_row_is: str
@@ -74,7 +74,7 @@ def _string(name: str, says: str) -> Column:
     return Column(name, Kind.STRING, says)
 
 
-_STEP = _int("step", "number of the step: how many steps of the main optimizer came before it")
+_STEP = _int("step", "number of the step, from 0: how many steps the main optimizer has made before")
 _TIME = _float("time", "when it was recorded, in seconds since 1970")
 
 STEPS = Table(
@@ -83,17 +83,17 @@ STEPS = Table(
     empty_because="no optimizer has stepped yet. Rows appear with the first `optimizer.step()` of the script.",
     columns=(
         _STEP,
-        _int("epoch", "passes over the training loader that were finished before this batch was drawn; missing without a loader"),
+        _int("epoch", "epochs of the training loader that were complete before this batch; missing without a loader"),
         _TIME,
         _float("loss", "the loss given to `backward`, unscaled; summed over the `backward` calls of the step"),
         _float("lr", "learning rate of the first parameter group"),
         _float("grad_norm", "norm of all gradients together, before clipping, unscaled"),
         _float("weight_norm", "norm of all weights together (sampled)"),
         _float("update_ratio", "size of the update against the size of the weights, on a sample of them (sampled)"),
-        _float("step_seconds", "time since the step before ended, evaluation left out"),
-        _float("data_seconds", "part of it spent waiting for the training loader"),
+        _float("step_seconds", "time since the end of the previous step, without evaluation"),
+        _float("data_seconds", "the part of it that was spent waiting for the training loader"),
         _int("samples", "samples drawn from the training loader for this step"),
-        _int("skipped", "1 if the gradient scaler left the update out"),
+        _int("skipped", "1 if the gradient scaler skipped the update"),
         _float("scale", "the gradient scaler's scale; missing without a scaler"),
         _int("gpu_allocated", "bytes that tensors hold on this rank's GPU"),
         _int("gpu_reserved", "bytes that the caching allocator holds on this rank's GPU"),
@@ -122,59 +122,62 @@ GROUPS = Table(
 
 PARAMETERS = Table(
     name="parameters",
-    a_row_is="one parameter's gradient at a sampled step, and any parameter whose gradient was not finite",
-    empty_because="no step was sampled yet: per-parameter norms are the first thing that the budget thins out. "
+    a_row_is="one parameter's gradient at a sampled step, or at any step if it was not finite",
+    empty_because="no step was sampled yet: per-parameter norms are the first thing that a small budget reduces. "
     "Raise it with `holdfast run --budget 5%`.",
     columns=(
         _STEP,
         _string("name", "the parameter's name in its model"),
         _float("grad_norm", "norm of its gradient"),
         _float("grad_max", "largest absolute value in its gradient"),
-        _float("weight_norm", "norm of its weights (where it was sampled)"),
+        _float("weight_norm", "norm of its weights (sampled)"),
         _int("non_finite", "values in its gradient that are NaN or Inf"),
     ),
 )
 
 UNTRAINED = Table(
     name="untrained",
-    a_row_is="one parameter that the update did not reach at a sampled step, whenever that changed",
+    a_row_is="one parameter that was not updated at a sampled step; written when that changes",
     empty_because="every parameter of the model is trained, or no step was sampled yet.",
     columns=(
         _STEP,
         _string("name", "the parameter's name in its model"),
-        _string("why", "frozen, no-gradient, no-optimizer (none holds it); trained once it is"),
-        _int("position", "which parameter of the model it is, in the order of its definition"),
-        _int("of", "parameters of the model"),
+        _string("why", "frozen, no-gradient or no-optimizer (no optimizer holds it); trained when it is updated again"),
+        _int("position", "index of the parameter, in the order of `model.parameters()`"),
+        _int("of", "number of parameters of the model"),
     ),
 )
 
 INPUTS = Table(
     name="inputs",
-    a_row_is="one field of a batch that was looked at, of the training or of an evaluation",
-    empty_because="the script draws no batches from a `torch.utils.data.DataLoader`, or none was looked at yet. "
-    "Some batches are, within the budget, where they lie in host memory.",
+    a_row_is="one field of a sampled batch, of the training or of an evaluation",
+    empty_because="the script draws no batches from a `torch.utils.data.DataLoader`, or none was sampled yet. "
+    "Batches in host memory are sampled, within the budget.",
     columns=(
         _STEP,
         _string("split", "train, or val for a batch of an evaluation"),
-        _int("source", "number of the data set it came from; 0 is the one that is learned from"),
-        _string("field", "the field's name or place in the batch"),
-        _float("mean", "mean of the numbers that were looked at"),
+        _int("source", "number of the data set it came from; 0 is the training set"),
+        _string("field", "the field's name or position in the batch"),
+        _float("mean", "mean of the sampled values"),
         _float("deviation", "their standard deviation"),
         _float("lowest", "the smallest of them"),
         _float("highest", "the largest of them"),
-        _int("samples", "samples that were looked at"),
-        _int("distinct", "how many of them differ from each other"),
-        _int("known", "how many of them were looked at before in a batch to learn from"),
-        _float("entropy", "of whole numbers: the loss of saying how often each came so far; missing of others"),
-        _float("known_share", "share of the training data that was looked at so far; missing where its size is not known"),
-        _int("repeats", "where a pass over the data begins: how many in a row began with this very batch; else missing"),
+        _int("samples", "samples of the batch that were read"),
+        _int("distinct", "how many of them are distinct"),
+        _int("known", "how many of them were seen before in a training batch"),
+        _float(
+            "entropy",
+            "of integers (labels, tokens): entropy of their frequencies so far; else missing",
+        ),
+        _float("known_share", "fraction of the training data that was read so far; missing if its size is unknown"),
+        _int("repeats", "at the start of an epoch: how many epochs in a row started with this batch; else missing"),
     ),
 )
 
 MODULES = Table(
     name="modules",
     a_row_is="one module's forward or backward pass in a sampled step",
-    empty_because="no step was sampled yet: modules are timed every so many steps, within the budget. "
+    empty_because="no step was sampled yet: modules are timed on sampled steps, within the budget. "
     "Raise it with `holdfast run --budget 5%`; a model compiled as a whole shows only its outermost module.",
     columns=(
         _STEP,
@@ -191,15 +194,17 @@ EVALUATIONS = Table(
     name="evaluations",
     a_row_is="one metric of one evaluation",
     empty_because="no evaluation was seen. Losses computed between `model.eval()` and `model.train()` under `no_grad` are "
-    'recorded by themselves; anything else with `run.log(accuracy=0.9, split="val")`.',
+    "recorded by themselves, and metrics that the script prints (`val_acc 0.94`) under `holdfast run`; anything else with "
+    '`run.log(accuracy=0.9, split="val")`.',
     columns=(
         _STEP,
         _int("epoch", "the epoch of the training when it was evaluated"),
         _string("split", "which data: val, train, test, …"),
-        _string("name", "the metric's name; `loss` for a loss that was seen without help"),
+        _string("name", "the metric's name; `loss` for a loss that Holdfast measured itself"),
         _float("value", "its value; a loss is the mean over the samples"),
-        _int("samples", "samples it was computed on; missing if not known"),
+        _int("samples", "number of samples; missing if unknown"),
         _TIME,
+        _int("printed", "1 if it was read from what the script printed, 0 if it was measured"),
     ),
 )
 
@@ -210,12 +215,12 @@ LOADER = Table(
     columns=(
         _STEP,
         _int("worker", "number of the worker; -1 when the loader runs in the training process"),
-        _float("wait_seconds", "time the training waited for this loader since the row before"),
-        _int("queue", "batches that are ready and not yet drawn"),
+        _float("wait_seconds", "time the training waited for this loader since the previous row"),
+        _int("queue", "batches that are ready"),
         _int("rss", "resident memory of the worker process, in bytes"),
         _TIME,
         _int("pid", "process id of the worker"),
-        _int("persistent", "1 if workers stay over epochs (`persistent_workers`), else 0"),
+        _int("persistent", "1 if workers are kept between epochs (`persistent_workers`), else 0"),
         _int("pinned", "1 if batches are pinned for the copy to a GPU (`pin_memory`), else 0"),
     ),
 )
@@ -231,7 +236,7 @@ PROCESSES = Table(
         _string("command", "the start of its command line"),
         _string("state", "running, sleeping, disk-sleep, stopped, zombie"),
         _int("rss", "resident memory, in bytes"),
-        _float("cpu", "processors in use since the row before: 1.0 is one whole core"),
+        _float("cpu", "CPU cores in use since the previous row: 1.0 is one core"),
         _int("threads", "number of threads"),
     ),
 )
@@ -244,9 +249,9 @@ GPUS = Table(
         _TIME,
         _int("gpu", "number of the GPU"),
         _string("name", "its name"),
-        _float("utilisation", "share of the time in which a kernel ran, 0 to 1"),
+        _float("utilisation", "fraction of the time in which a kernel ran, 0 to 1"),
         _int("memory_used", "bytes in use by all processes"),
-        _int("memory_total", "bytes it has"),
+        _int("memory_total", "total bytes"),
         _float("temperature", "degrees Celsius"),
         _float("power", "watts"),
     ),
@@ -254,41 +259,41 @@ GPUS = Table(
 
 COLLECTIVES = Table(
     name="collectives",
-    a_row_is="one collective operation of `torch.distributed` that the script called; of several ranks every second `backward`",
+    a_row_is="one collective of `torch.distributed` that the script called; with several ranks also every second `backward`",
     empty_because="the script called no collective of `torch.distributed` itself. "
     "The ones that DistributedDataParallel starts inside `backward` are not listed one by one: `backward` holds them all.",
     columns=(
         _STEP,
         _string("operation", "all_reduce, broadcast, barrier, …; backward for a whole backward pass"),
         _int("bytes", "bytes of this rank's tensors in it"),
-        _float("seconds", "how long the call held the caller"),
+        _float("seconds", "duration of the call"),
         _TIME,
     ),
 )
 
 STACKS = Table(
     name="stacks",
-    a_row_is="one frame of one thread's stack, each time that stacks were taken",
+    a_row_is="one frame of one thread's stack, each time stacks were taken",
     empty_because="no stack was taken of this run. `holdfast backtrace` takes them while it lives.",
     columns=(
         _TIME,
         _int("pid", "process id"),
-        _int("rank", "the rank that the process is, or works for"),
-        _string("role", "what the process is: rank 0, rank 0 loader worker 1, torchrun, …"),
+        _int("rank", "rank of the process, or the rank it works for"),
+        _string("role", "role of the process: rank 0, rank 0 loader worker 1, torchrun, …"),
         _int("worker", "number of a loader's worker"),
-        _string("state", "what the system says the process does: running, sleeping, stopped, gone"),
-        _int("thread", "the thread's number in the system"),
+        _string("state", "state of the process: running, sleeping, stopped, gone"),
+        _int("thread", "id of the thread in the system"),
         _string("thread_name", "the thread's name"),
         _int("holds_gil", "1 if the thread holds the interpreter lock"),
-        _int("active", "1 if the thread computes, 0 if it waits"),
+        _int("active", "1 if the thread is computing, 0 if it is waiting"),
         _string("call", "the system call that the thread waits in, and its file"),
         _int("depth", "0 is the innermost frame"),
         _string("func", "function"),
         _string("file", "file; of a native frame the library"),
-        _int("lineno", "line; 0 where it is not known"),
+        _int("lineno", "line; 0 if unknown"),
         _int("native", "1 for a frame of C or C++ code"),
-        _string("locals", "locals that were asked for, as JSON"),
-        _string("by", "who read the stack: py-spy, faulthandler, or nobody"),
+        _string("locals", "requested locals, as JSON"),
+        _string("by", "what read the stack: py-spy, faulthandler, or nobody"),
         _string("problem", "why the process could not be read from outside"),
     ),
 )

@@ -48,9 +48,9 @@ class Channel:
 
 
 class Streams:
-    """The channels of one command."""
+    """The channels of one command. `copy` gets what comes, and on which of its descriptors."""
 
-    def __init__(self, copy: Callable[[bytes], None], report: Report) -> None:
+    def __init__(self, copy: Callable[[bytes, int], None], report: Report) -> None:
         self._copy, self._report = copy, report
         self._ended, self._ended_writer = os.pipe()
         self._threads: list[threading.Thread] = []
@@ -93,7 +93,7 @@ class Streams:
     def _pump(self, channel: Channel) -> None:
         try:
             while self._wait(channel) and (part := _read(channel.ours)):
-                self._copy(part)
+                self._copy(part, channel.fds[0])
                 if not self._deliver(channel.target, part):
                     if not channel.terminal:
                         break

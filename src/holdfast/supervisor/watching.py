@@ -21,6 +21,7 @@ from holdfast.supervisor.facts import facts_later
 from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch, RunInfo, Settings, prepare
 from holdfast.supervisor.outside import Outside
+from holdfast.supervisor.printed_metrics import PrintedMetrics
 from holdfast.supervisor.restarts import Restarts
 from holdfast.supervisor.streams import Channel, Streams, keep_standard_descriptors
 from holdfast.supervisor.train_log import TrainLog
@@ -40,7 +41,13 @@ def run_command(command: Command, settings: Settings) -> int:
 def _run_watched(launch: Launch, run: RunFolder) -> int:
     trouble, info = Trouble(run.journal), RunInfo(run)
     log = TrainLog(run.path / "train.log", trouble)
-    streams = Streams(log.put, trouble.step_back)
+    printed = PrintedMetrics(run, trouble)
+
+    def copy(part: bytes, channel: int) -> None:
+        log.put(part)
+        printed.put(part, channel)
+
+    streams = Streams(copy, trouble.step_back)
     window = Window(streams)
     signals = Forwarding(window.resize)
     restarts = Restarts(launch, run, signals, trouble)
@@ -51,6 +58,7 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
         raise
     info.note(pid=pid)
     log.start()
+    printed.start()
     streams.start()
     signals.to(pid)
     with Outside(run, pid, trouble, hurry=signals.hurry) as outside:
@@ -68,7 +76,7 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
             if again is None:
                 break
             _let_go(held)
-            window.streams = streams = Streams(log.put, trouble.step_back)
+            window.streams = streams = Streams(copy, trouble.step_back)
             pid = _start(again, streams, signals)
             info.note(pid=pid)
             streams.start()
@@ -76,6 +84,7 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
             restarts.begins(pid, outside)
         info.note(ended=time.time(), exit_code=code)
         later.join(_FACTS_SECONDS)
+        printed.finish()
         log.close(_LOG_SECONDS)
         if held:
             _leave_to_drain(held, log.path, signals)

@@ -47,7 +47,7 @@ def test_the_json_keeps_its_contract(tmp_path: Path) -> None:
     for diagnosis in run["diagnoses"]:
         assert set(diagnosis) == {"cause", "confidence", "because", "findings", "fixes"}
         assert 0 < diagnosis["confidence"] <= 1 and diagnosis["findings"] == ["overfitting"]
-        assert all(set(fix) == {"say", "setting", "op", "value", "command"} for fix in diagnosis["fixes"])
+        assert all(set(fix) == {"text", "setting", "op", "value", "command"} for fix in diagnosis["fixes"])
 
 
 def test_a_spike_says_whether_it_recovered(tmp_path: Path) -> None:

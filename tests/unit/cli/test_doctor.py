@@ -69,7 +69,7 @@ def test_json_has_verdict_evidence_fixes_and_seconds(holdfast: Holdfast, monkeyp
     told = json.loads(done.out)
     assert (told["problems"], told["warnings"]) == (0, 0) and [row["check"] for row in told["checks"]] == ["clock", "wandb"]
     assert told["checks"][1]["verdict"] == "note" and told["checks"][1]["fixes"][0]["commands"]
-    assert set(told["checks"][0]) == {"check", "verdict", "says", "evidence", "fixes", "seconds"}
+    assert set(told["checks"][0]) == {"check", "verdict", "message", "evidence", "fixes", "seconds"}
 
 
 def test_a_report_can_be_pasted_without_keys_and_names(holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_asking_for_light_checks_does_not_import_torch(command: list[str]) -> No
 def test_all_checks_together_find_no_problem_on_a_healthy_machine(holdfast: Holdfast) -> None:
     told = json.loads(holdfast("doctor", "--json").out)
     wrong = [row for row in told["checks"] if row["verdict"] == "problem" and row["check"] != "shared-memory"]
-    assert not wrong and not [row for row in told["checks"] if "the check itself failed" in row["says"]]
+    assert not wrong and not [row for row in told["checks"] if "the check itself failed" in row["message"]]
 
 
 def test_ctrl_c_ends_the_processes_that_checks_have_started(command: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from holdfast.signals.run_folder import RunFolder
 VERBS = typer.main.get_command(app)
 SOURCE = Path(holdfast.__file__).parent
 COMMAND = re.compile(r"(?<![\w./@-])holdfast ((?:checkpoints )?[a-z]+)((?: (?:-t (?!…)\S+|--?[a-z][a-z-]*|‹›))*)")
+END = re.compile(r"[`\n;)]|, | -- |\. |: | \$\(")  # of a command within a text
 NAMES = (  # every verb that is about a run, with what else it needs
     *("ps", "tail --once", "journal", "diagnose", "tables", "backtrace", "replay"),
     *("pause", "continue", "cleanup", "repl", "save"),
@@ -54,7 +56,11 @@ def verb_of(name: str) -> Any:
 
 
 def printed() -> list[tuple[str, str, str]]:
-    found = [(file, match[1], match[2]) for file, text in texts() for match in COMMAND.finditer(text)]
+    found = [
+        (file, match[1], END.split(text[match.end(1) :], maxsplit=1)[0].rstrip(".,"))
+        for file, text in texts()
+        for match in COMMAND.finditer(text)
+    ]
     return sorted({one for one in found if one[1].split()[0] not in ("is", "has", "and", "was", "can", "keeps", "in", "itself")})
 
 
@@ -66,7 +72,7 @@ def problem_of(verb: str, rest: str) -> str | None:
     known |= set(_parser()._option_string_actions) if verb == "run" else set()
     if wrong := [option for option in re.findall(r"(?<= )--?[a-z][a-z-]*", rest) if option not in known]:
         return f"it has no option {wrong[0]}"
-    words = "‹›" in re.sub(r"-t \S+|--[a-z-]+ ‹›", "", rest) and verb not in ("run", "checkpoints")
+    words = rest.startswith(" ‹›") and verb not in ("run", "checkpoints")
     takes = any(one.param_type_name == "argument" for one in command.params)
     return "it takes no words" if words and not takes else None
 
@@ -87,3 +93,82 @@ def test_a_run_is_named_by_its_place_and_with_t_in_every_verb(words: str, tmp_pa
     assert by_place == with_t and "no such option" not in by_place.stderr and "extra argument" not in by_place.stderr
     wrong = typed(*verb.split(), "nobody", *own, folder=tmp_path)
     assert wrong.returncode == 2 and "nobody" in wrong.stderr
+
+
+HINTS = """
+ps
+ps --all
+ps nobody
+tail nobody
+tail --once alpha
+journal alpha
+diagnose alpha
+diagnose nobody
+query alpha
+query alpha selct
+query alpha 'select * from nowhere'
+backtrace alpha
+eval alpha 1
+set alpha lr=1
+set alpha nonsense
+pause alpha
+save alpha
+replay alpha
+repl alpha
+cleanup alpha
+explain nan
+explain loss-spike
+explain nothing-like-it
+attach
+attach x
+checkpoints choose alpha
+checkpoints list alpha
+checkpoints inspect
+plan
+repro
+run
+run --polcy heal -- true
+run -- nowhere-to-be-found
+drill
+doctor --only dsk
+validate nowhere
+stats nowhere
+visualize nowhere
+dignose
+demo --nonsense
+"""  # typed by someone who errs, or asks what is next
+PASTED = re.compile(r"(?:fix: |: |`|\s\s)(holdfast [a-z]+(?: [^`\n;,()\[$]+)?)")
+SAID_OF_IT = re.compile(r" (?:shows|says|does|lists|tells|takes|gives)\b")
+START_SOMETHING = ("run", "plan", "repro", "demo", "serve", "attach", "drill")
+
+
+@pytest.fixture(scope="module")
+def hints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The commands that are printed in a folder with two runs that are over, and in an empty one."""
+    folder, empty = tmp_path_factory.mktemp("hints"), tmp_path_factory.mktemp("empty")
+    for name, code in (("alpha", 0), ("beta", 1)):
+        run = RunFolder.create(folder / "runs", name, started=1.0, ended=2.0, exit_code=code, command=["python", "t.py"])
+        run.journal.write("finding", code="loss-spike", step=3, severity="warning", evidence={"loss": 9.0, "normal": 1.0})
+    found: dict[str, None] = {}
+    for words in HINTS.strip().splitlines():
+        for place in (folder,) if "alpha" in words else (folder, empty):
+            done = typed(*shlex.split(words), folder=place)
+            assert "Traceback" not in done.stderr, (words, done.stderr)
+            matches = PASTED.findall(done.stdout + done.stderr)
+            found |= dict.fromkeys(SAID_OF_IT.split(one, maxsplit=1)[0].rstrip(" .:") for one in matches)
+    return folder, list(found)
+
+
+def test_a_hint_that_was_printed_for_real_is_understood_when_it_is_pasted(hints: tuple[Path, list[str]]) -> None:
+    folder, commands = hints
+    assert len(commands) > 15, commands
+    for command in commands:
+        verb, *words = shlex.split(command)[1:]
+        assert verb_of(verb) is not None, command
+        if verb in START_SOMETHING:  # read, and not run
+            words = words[: words.index("--")] if "--" in words else words
+            known = {option for one in verb_of(verb).params for option in one.opts} | set(_parser()._option_string_actions)
+            assert {word for word in words if word.startswith("--")} <= known, command
+        else:
+            done = typed(verb, *words, folder=folder)
+            assert not re.search("no such option|no such command|extra argument|takes one", done.stderr, re.I), (command, done)

@@ -104,7 +104,7 @@ def test_updates_that_were_left_out_show_as_guarded_with_their_number(holdfast: 
     find(run, "non-finite-gradient", "critical", step=8, evidence={"so_far": 32})  # the ones between were not told
     act(run, step=8)
     (state,) = json.loads(holdfast("ps", "--json").out)
-    assert state["updates_left_out"] == state["ranks"][0]["updates_left_out"] == 32
+    assert state["num_skipped"] == state["ranks"][0]["num_skipped"] == 32
 
 
 def test_a_bad_loss_whose_update_was_left_out_is_guarded_and_one_that_stays_bad_is_not(holdfast: Any, training: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html.parser
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import made_data as made
@@ -69,6 +70,20 @@ def test_words_from_the_data_run_nothing_in_the_page_and_it_asks_nobody_for_anyt
     assert not re.search(r"url\(|@import|https?:", content)
     assert outline.tags.count("svg") == 7
     assert "prefers-color-scheme: dark" in content
+
+
+def test_a_pair_has_the_same_colour_in_both_directions_and_the_most_frequent_the_strongest() -> None:
+    values = [[100.0, 8.0, 4.0], [8.0, 10.0, 2.0], [4.0, 2.0, 5.0]]
+    grid = Grid(key="p", title="pairs", unit="images", shape="pairs", values=values, names=["a", "b", "c"])
+    found = re.findall(r'fill-opacity="([\d.]+)"><title>(\w) and (\w)', page(replace(everything(), figures=[grid])))
+    strength = {(one, other): float(opacity) for opacity, one, other in found if one != other}
+    assert len(strength) == 6 and all(strength[one, other] == strength[other, one] for one, other in strength)
+    assert strength["a", "b"] > strength["a", "c"] > strength["b", "c"] > 0
+
+
+def test_shares_beside_a_histogram_are_readable_percentages() -> None:
+    histogram = Histogram(key="h", title="h", unit="", edges=[0, 1, 2], counts={"train": [100, 1]})
+    assert {"99 %", "50 %", "0 %"} <= set(re.findall(r">([^<]* %)<", page(replace(everything(), figures=[histogram]))))
 
 
 def test_words_from_the_data_do_not_reach_the_terminal_as_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import importlib.machinery
 import socket
 import sqlite3
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from every_case import every_case
 
 from holdfast.environment.check import NOTE, OK, PROBLEM, SKIPPED, WARNING
-from holdfast.environment.checks import mlflow, packages, slurm, wandb
+from holdfast.environment.checks import compiled_parts, mlflow, packages, slurm, wandb
 from holdfast.environment.checks import platform as platform_check
 from holdfast.environment.file_locks import holders
 from holdfast.environment.machine import Machine, Plans
@@ -279,3 +280,11 @@ def test_a_notebook_service_says_what_is_lost_with_the_session(tmp_path: Path, v
 def test_this_machine_is_read_without_trouble(tmp_path: Path) -> None:
     seen = read_platform({"SLURM_JOB_ID": "7"}, root=tmp_path)
     assert seen.slurm and not seen.container and seen.cores >= 1 and seen.memory > 0 and 0 < seen.usable <= seen.cores
+
+
+def test_what_was_not_compiled_is_told_with_what_it_costs(tmp_path: Path) -> None:
+    (tmp_path / "probe/attach").mkdir(parents=True)
+    (tmp_path / "probe/attach" / f"_enter{importlib.machinery.EXTENSION_SUFFIXES[0]}").touch()
+    verdict = compiled_parts.judge(tmp_path)
+    assert verdict.level == NOTE and "gradients" in verdict.says and "attach" not in verdict.says
+    assert verdict.evidence == {"_by_address": False, "_enter": True}

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.plan import rounded_down
 from holdfast.environment.plan.fit import Line, Point, fit
 from holdfast.environment.plan.measuring import Facts
-from holdfast.environment.plan.options import GIB, host_need, levers, what_fits
+from holdfast.environment.plan.options import GIB, host_need, levers, rounded_down, what_fits
 
 MB = 1 << 20
 
@@ -51,6 +50,12 @@ def test_where_one_sample_fits_and_two_do_not_the_plan_is_a_cautious_guess() -> 
 
 def test_a_batch_is_shown_with_the_digits_that_are_known_and_still_fits() -> None:
     assert [rounded_down(batch) for batch in (0, 7, 64, 1234, 2_667_541)] == [0, 7, 64, 1200, 2_600_000]
+
+
+def test_no_batch_is_larger_than_the_data_set_and_all_of_it_is_not_rounded() -> None:
+    assert {fits.batch for fits in what_fits(facts(data_set=357), None)} == {357}
+    small, *_ = what_fits(facts(data_set=357, lines={"as written": Line(fixed=0, per_sample=100 * MB)}), None)
+    assert small.batch == 220
 
 
 def test_the_largest_batch_fits_and_the_next_does_not() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import string
+import threading
 import time
 
 from every_case import every_case
@@ -51,6 +52,24 @@ def test_answers_come_in_the_order_of_the_checks_whoever_is_ready_first() -> Non
         saying("c", check.ok("c"), heavy=True),
     ]
     assert [one.verdict.says for one in examine(Machine(), checks)] == ["a", "b", "c"]
+
+
+def test_a_check_that_waits_holds_no_other_up() -> None:
+    asked = threading.Event()
+
+    def wait(_: Machine) -> Verdict:
+        return check.ok("in time" if asked.wait(10.0) else "the other one was held up")
+
+    def next_one(_: Machine) -> Verdict:
+        asked.set()
+        return check.ok("asked")
+
+    checks = [Check(name="waits", asks="", ask=wait, waits=True, seconds=20.0), Check(name="next", asks="", ask=next_one)]
+    assert [one.verdict.says for one in examine(Machine(), checks)] == ["in time", "asked"]
+
+
+def test_the_clock_and_the_network_hold_no_check_up() -> None:
+    assert {one.name for one in CHECKS if one.waits} == {"clock", "mlflow", "wandb"}
 
 
 def test_several_answers_of_one_check_are_as_bad_as_the_worst_and_keep_all_fixes() -> None:

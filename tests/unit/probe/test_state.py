@@ -225,5 +225,5 @@ def test_a_glance_has_the_curves_of_the_recent_steps_and_the_evaluations(record:
     assert glance.curves["loss"].tolist() == [float(step) for step in range(12, 20)] and glance.first_step == 12
     assert glance.curves["lr"].tolist() == []
     assert glance.evaluations == [
-        {"step": 10, "split": "val", "time": 1.0, "metrics": {"loss": 0.4, "accuracy": 0.9}, "epoch": None}
+        {"step": 10, "split": "val", "time": 1.0, "metrics": {"loss": 0.4, "accuracy": 0.9}, "printed": False, "epoch": None}
     ]

@@ -84,7 +84,7 @@ def decide(folder: Path | None, metric: str | None, lower_is_better: bool | None
     with Bar(paths) as bar:
         candidates = gather(bar.verified(), {path: one.step for path, one in seen.items() if one.exact})
     if not candidates:
-        raise NoCheckpoint(f"The checkpoints in {top} went away while they were looked at.", fix="look again")
+        raise NoCheckpoint(f"The checkpoints in {top} disappeared while they were read.", fix="run it again")
     about = {path: one.step for path, one in seen.items()}
     candidates = [one if one.step is not None else replace(one, noted_step=about.get(one.path.resolve())) for one in candidates]
     read = history_of_run(run) if run is not None else read_history(home, paths, newest=_newest(candidates))

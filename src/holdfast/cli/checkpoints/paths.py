@@ -86,7 +86,7 @@ def _named(text: str) -> list[Path]:
         hits = [Path(hit) for hit in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 - Path.glob wants its folder apart
         inside = [one for hit in hits for one in _with_all_inside(hit, alone=False)]
         if not inside:
-            raise NoCheckpoint(f"No checkpoint matches {text}.", fix="name a folder: all checkpoints in it are looked at")
+            raise NoCheckpoint(f"No checkpoint matches {text}.", fix="name a folder: all checkpoints in it are read")
         return inside
     from holdfast.cli.checkpoints.run_history import checkpoints_of
 

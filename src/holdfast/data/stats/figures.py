@@ -99,6 +99,14 @@ class Grid:
     names: list[str] = field(default_factory=list)  # of rows and columns, for pairs
     note: str = ""
 
+    @property
+    def most_together(self) -> float:
+        """The largest number of two different names; 1 where none come together."""
+        return (
+            max((value for down, row in enumerate(self.values) for across, value in enumerate(row) if across != down), default=0)
+            or 1
+        )
+
 
 Figure = Bars | Histogram | Grid
 

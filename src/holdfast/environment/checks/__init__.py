@@ -7,6 +7,7 @@ from holdfast.environment.checks import (
     all_reduce,
     clock,
     compile,
+    compiled_parts,
     disk_space,
     disk_speed,
     gpu_driver,
@@ -29,8 +30,9 @@ from holdfast.environment.checks import (
 CHECKS: tuple[Check, ...] = tuple(
     module.CHECK
     for module in (
-        *(platform, slurm, gpu_driver, gpu_visible, gpu_others, torch_build, packages, compile, all_reduce, peer_access),
-        *(processors, memory, shared_memory, limits, disk_space, disk_speed, clock, stacks, mlflow, wandb),
+        *(platform, slurm, gpu_driver, gpu_visible, gpu_others, torch_build, packages),
+        *(compiled_parts, compile, all_reduce, peer_access, processors, memory, shared_memory),
+        *(limits, disk_space, disk_speed, clock, stacks, mlflow, wandb),
     )
 )
 BY_NAME = {check.name: check for check in CHECKS}

@@ -75,4 +75,4 @@ def _skew(folder: Path) -> float | None:
     return made - after if made > after else min(0.0, made - before)
 
 
-CHECK = Check(name="clock", asks="date, pace, file dates", ask=ask)
+CHECK = Check(name="clock", asks="date, pace, file dates", ask=ask, waits=True)

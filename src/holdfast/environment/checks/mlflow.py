@@ -139,4 +139,4 @@ def _other(uri: str) -> Verdict:
     return problem(f"the database {shown} cannot be reached: {reason}", _ELSEWHERE, uri=shown)
 
 
-CHECK = Check(name="mlflow", asks="MLflow takes what is logged", ask=ask, seconds=25.0)
+CHECK = Check(name="mlflow", asks="MLflow takes what is logged", ask=ask, seconds=25.0, waits=True)

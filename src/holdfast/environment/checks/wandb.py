@@ -68,4 +68,4 @@ def _key_in_netrc(base: str, home: Path) -> str | None:
     return None
 
 
-CHECK = Check(name="wandb", asks="Weights & Biases takes what is logged", ask=ask, seconds=15.0)
+CHECK = Check(name="wandb", asks="Weights & Biases takes what is logged", ask=ask, seconds=15.0, waits=True)

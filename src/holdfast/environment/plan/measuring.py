@@ -30,6 +30,7 @@ class Facts:
     context: int = 0  # bytes of the card that torch's allocator does not know of
     worker: int = 0  # bytes that a loader worker holds alone
     batch_bytes: float = 0.0  # of a sample, as the loader hands it out
+    data_set: int | None = None  # samples in it, where a measured batch was all of it
 
     @property
     def on_gpu(self) -> bool:
@@ -58,6 +59,7 @@ def measure_training(asked: Asked, tell: Tell) -> Facts:
         context=max(0, int(last.row.get("used", 0)) - int(last.row.get("reserved_now", 0))),
         worker=max(kept.row["workers"], default=0) if kept is not None else 0,
         batch_bytes=last.row["batch_bytes"] / max(last.batch, 1),
+        data_set=last.batch if last.is_whole_data_set else None,
     )
 
 
@@ -98,11 +100,17 @@ def _points(asked: Asked, first: Measured, tell: Tell, precision: str, *, quiet:
         total = last.row.get("total")
         if total and len(points) > 1 and fit(points).peak(batch) > _SAFE_SHARE * total:
             break
-        found = measure(asked, batch=batch, precision=precision)
-        if found is None or found.batch <= points[-1].batch:  # out of memory, or the data set is smaller than that
+        try:
+            found = measure(asked, batch=batch, precision=precision)
+        except UsageError:  # too few steps are left with so large a batch
             break
-        points.append(Point(batch=found.batch, peak=found.peak))
+        if found is None:  # out of memory
+            break
         last = found
+        if found.batch > points[-1].batch:
+            points.append(Point(batch=found.batch, peak=found.peak))
+        if found.is_whole_data_set:
+            break
     if len(points) == 1 and first.batch > 1:
         smaller = measure(asked, batch=first.batch // 2, precision=precision)
         if smaller is not None and smaller.batch == first.batch:

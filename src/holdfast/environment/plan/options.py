@@ -55,8 +55,14 @@ def what_fits(facts: Facts, effective: int | None) -> Iterator[Fits]:
         cards.insert(0, (f"this card ({facts.row['total'] / GIB:.0f} GB)", float(facts.row["total"])))
     for name, total in cards:
         for precision, line in facts.lines.items():
-            batch = line.largest(usable(facts, total))
+            batch = rounded_down(min(line.largest(usable(facts, total)), facts.data_set or 1 << 30), facts.data_set)
             yield Fits(card=name, precision=precision, batch=batch, accumulate=_accumulate(batch, effective))
+
+
+def rounded_down(batch: int, exact: int | None = None) -> int:
+    """Two digits that matter: more are not known, and it must still fit. `exact` stays as it is."""
+    unit = int("1" + "0" * max(0, len(str(batch)) - 2))
+    return batch if batch == exact else batch // unit * unit
 
 
 def _accumulate(batch: int, effective: int | None) -> int | None:

@@ -37,18 +37,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What one short run needed; `row` is its last step."""
+    """What one short run needed; `row` is its last step, `batch` the samples of its largest."""
 
     row: Mapping[str, Any]
+    batch: int
     peak: int
     reserved: int
-    out_of_memory: bool = False
-    said: str = ""
-
-    @property
-    def batch(self) -> int:
-        """Samples of a step."""
-        return int(self.row["samples"])
+    is_whole_data_set: bool  # a larger batch was asked for
 
 
 def measure(
@@ -67,7 +62,10 @@ def measure(
     if len(rows) > _MEASURED_FROM:
         steady = rows[_MEASURED_FROM:]
         peak, reserved = (max(int(row.get(name, 0)) for row in steady) for name in ("peak", "reserved"))
-        return Measured(row=steady[-1], peak=peak, reserved=reserved)
+        largest = max(int(row["samples"]) for row in steady)  # the last batch of an epoch is often smaller
+        return Measured(
+            row=steady[-1], batch=largest, peak=peak, reserved=reserved, is_whole_data_set=bool(batch and largest < batch)
+        )
     if place_of_memory_text(said) is not None:
         return None
     raise UsageError(
