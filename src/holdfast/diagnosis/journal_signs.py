@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 
 Sign = tuple[str, str]
 _ORDINARY = 10.0  # times the usual gradient norm, that single steps reach without harm
-_BEYOND = re.compile(r"(\d+) of (\d+) are beyond the")  # if most are, they are no labels: an index of samples, token ids
 _SOON = 16  # steps: of bad updates that follow each other only some are told
 
 
@@ -66,7 +64,3 @@ def _of_variables(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "half-precision", "parts of the model compute in float16, which ends at 65504"
     if evidence.get("input_max"):
         yield "beyond-half", f"a variable of the loop holds values up to {float(evidence['input_max']):.3g}"
-    words = str(evidence.get("labels") or "")
-    counted = _BEYOND.search(words)
-    if words and (counted is None or 2 * int(counted[1]) <= int(counted[2])):
-        yield "labels-beyond", words
