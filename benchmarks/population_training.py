@@ -81,6 +81,7 @@ def has(one: Draw) -> set[str]:
     classes = one.task in ("table", "images", "series", "text")
     found = {
         "layers": True,
+        "weights": True,
         "loader": one.loader != "none",
         "workers": one.loader == "workers",
         "float-inputs": one.task != "text",

@@ -11,6 +11,8 @@ import pytest
 from holdfast_run import PYTHON, VICTIMS, findings_of, info_of, run, typed
 from watched_training import WarmPython
 
+from holdfast.probe.rows import last_rows
+
 FALTERS = str(VICTIMS / "falters.py")
 SOON = {"HOLDFAST_BACK_OFF": "0.1"}
 RESUME = ("--resume-args", "--resume {checkpoint}")
@@ -69,6 +71,38 @@ def test_a_script_that_resumes_ends_with_the_same_weights_after_a_hung_worker_an
     assert (hung["because"], hung["state"], hung["checkpoint_step"]) == ("loader-stall", "done", 40)
     assert (killed["because"], killed["state"], killed["checkpoint_step"]) == ("process-died", "done", 60)
     assert killed["checkpoint"] == str(tmp_path / "last.pt")
+
+
+def steps_of_the_second_attempt(folder: Path) -> list[int]:
+    return [int(step) for step in last_rows(folder / "rank-0.1", "steps", ("step",), 1000)["step"]]
+
+
+def test_a_confirmed_flag_is_used_by_later_runs_of_the_script_and_the_steps_done_again_are_counted(
+    tmp_path: Path, undisturbed: str
+) -> None:
+    confirming = run(tmp_path, "--policy", "heal", *RESUME, PYTHON, FALTERS, "none", "0", "--steps", "5", env=SOON, timeout=600)
+    assert confirming.returncode == 0
+    words = ("--policy", "heal", "--name", "a", PYTHON, FALTERS, "kill", "51", "--own")
+    done = run(tmp_path, *words, env=SOON, timeout=600)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] + "\n" == undisturbed
+    (row,) = restarts_of(tmp_path / "runs/a")
+    assert (row["resumed_with"], row["checkpoint_step"], row["done_again"]) == (f"--resume {tmp_path / 'last.pt'}", 40, 12)
+    assert row["step"] == 51 and steps_of_the_second_attempt(tmp_path / "runs/a") == [*range(40, 120)]
+    assert "from last.pt (step 40) with --resume, 12 steps done again" in done.stderr
+    assert done.stderr.endswith(", resumed from last.pt (12 steps done again): holdfast diagnose a\n")
+
+
+def test_a_flag_with_which_the_script_does_not_start_is_tried_once_and_then_it_is_fast_forwarded(
+    tmp_path: Path, undisturbed: str
+) -> None:
+    words = ("--policy", "heal", "--name", "a", "--restarts", "1", "--resume-args", "--from {checkpoint}")
+    script = (PYTHON, FALTERS, "kill", "100", "--own")
+    done = run(tmp_path, *words, *script, env={**SOON, "HOLDFAST_SAVE_EVERY": "0.3"}, timeout=600)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] + "\n" == undisturbed
+    tried, without = restarts_of(tmp_path / "runs/a")
+    assert tried["resumed_with"].startswith("--from ") and without["flag_failed"] and "resumed_with" not in without
+    assert "without --from: the script ended before its first step with it" in done.stderr
+    assert "resumed from" not in done.stderr and "holdfast: training continues at step" in done.stderr
 
 
 def test_a_script_that_cannot_resume_is_fast_forwarded_after_an_error_and_the_error_is_reported(

@@ -24,6 +24,10 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[COMMAND]...", help="A training, after `--`: also how its script resumes.", show_default=False),
+    ] = None,
     fix: Annotated[bool, typer.Option("--fix", help="Print the commands that would fix it; nothing is run.")] = False,
     report: Annotated[bool, typer.Option("--report", help="A plain text to paste, without your keys and names.")] = False,
     only: Annotated[
@@ -47,6 +51,8 @@ def doctor(
 ) -> None:
     """Check this machine: driver, torch, cards, memory, disk, limits, trackers; with --full also compiling.
 
+    With a command (`holdfast doctor -- python train.py`), also how its script resumes after a crash; it is not run.
+
     Every check has a time limit, and what could crash or hang runs in a process of its own. Exit 1: a problem was found.
     """
     if compile_of is not None:
@@ -60,7 +66,7 @@ def doctor(
     from holdfast.environment.report import count
 
     batch = int(batch_mb * (1 << 20)) if batch_mb is not None else None
-    machine, checks = Machine(Plans(folder=folder, workers=workers, batch=batch)), _chosen(only, full=full)
+    machine, checks = Machine(Plans(folder=folder, workers=workers, batch=batch)), _chosen(only, command, full=full)
     if as_json or fix or report:
         answers = show.gathered(machine, checks)
         _hand_over(answers, as_json=as_json, fix=fix)
@@ -85,12 +91,20 @@ def _hand_over(answers: list[Answer], *, as_json: bool, fix: bool) -> None:
         print(text_report(answers), end="")
 
 
-def _chosen(only: list[str] | None, *, full: bool) -> list[Check]:
-    from holdfast.environment.checks import BY_NAME, CHECKS
+def _chosen(only: list[str] | None, command: list[str] | None, *, full: bool) -> list[Check]:
+    from holdfast.cli.doctor_resume import resuming
+    from holdfast.environment.checks import CHECKS
+    from holdfast.supervisor.command import find_command
 
+    if command:
+        find_command(command)
+    checks = [*CHECKS, *([resuming(command)] if command else [])]
+    names = [check.name for check in checks]
     for name in only or ():
-        if name not in BY_NAME:
-            near = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.4)
-            fix = f"holdfast doctor --only {near[0]}" if near else f"one of: {', '.join(BY_NAME)}"
+        if name == "resuming" and not command:
+            raise UsageError("The check resuming needs a command.", fix="holdfast doctor --only resuming -- python train.py")
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+            fix = f"holdfast doctor --only {near[0]}" if near else f"one of: {', '.join(names)}"
             raise UsageError(f"There is no check {name!r}.", fix=fix)
-    return [check for check in CHECKS if (check.name in only if only else full or not check.long)]
+    return [check for check in checks if (check.name in only if only else full or not check.long)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 
 Sign = tuple[str, str]
 _ORDINARY = 10.0  # times the usual gradient norm, that single steps reach without harm
-_BEYOND = re.compile(r"(\d+) of (\d+) are beyond the")  # if most are, they are no labels: an index of samples, token ids
 _OPERATIONS: dict[str, tuple[str, ...]] = {
     "log-of-zero": ("operation-log", "zero-in-log", "it was given zero or less"),
     "division-by-zero": ("operation-division", "zero-divisor", "its divisor was zero"),
@@ -76,7 +74,3 @@ def _of_variables(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield sign, f"the first value that is not finite came from `{operation}`"
         if given:
             yield given[0], given[1]
-    words = str(evidence.get("labels") or "")
-    counted = _BEYOND.search(words)
-    if words and (counted is None or 2 * int(counted[1]) <= int(counted[2])):
-        yield "labels-beyond", words

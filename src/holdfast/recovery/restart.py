@@ -1,7 +1,8 @@
 """Whether a command that ended badly is started again, with what change, and after how long a wait. Pure.
 
 Bounded three ways: so many restarts at most, none for a mistake in the script that shows before the first step, and none
-after two in a row that came no further than the one before.
+after two in a row that came no further than the one before. A script that ends before its first step with its own flag for
+resuming is started without it, once: that belongs to the same restart.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ class Ending:
     checkpoint: str | None = None  # what the next attempt would go on from
     checkpoint_step: int | None = None
     workers: int | None = None  # of the loader
+    with_flag: bool = False  # it was started with the script's own flag for resuming
+
+    @property
+    def flag_failed(self) -> bool:
+        """Whether it ended before its first step with that flag: the next attempt goes without it."""
+        return self.with_flag and not self.steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,9 @@ def decide(endings: Sequence[Ending], changes: Changes = Changes(), *, at_most: 
     last = endings[-1]
     if last.exit_code == 0 or last.asked:
         return Stop()
+    if last.flag_failed:
+        return Restart(changes, _WAIT, last.code)
+    endings = [one for one in endings if not one.flag_failed]
     if mistake := _mistake(last):
         return Stop(f"not started again: {mistake}")
     if len(endings) > at_most:

@@ -12,12 +12,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import holdfast
 from holdfast.errors import UsageError
+from holdfast.inside.policy import Policy
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.command import Command
@@ -94,6 +95,8 @@ class RunInfo:
 def prepare(command: Command, settings: Settings) -> Launch:
     """Make the run folder, here or under the temporary folder, and word the one line."""
     name = settings.name or default_name(command.words, time.strftime("%m%d-%H%M%S"))
+    started = facts_at_start(command.words, os.environ)
+    settings = replace(settings, resume_args=_resume_args(settings, started))
     facts = {
         "holdfast": holdfast.__version__,
         "asked": settings.name,
@@ -102,12 +105,13 @@ def prepare(command: Command, settings: Settings) -> Launch:
         "patience": settings.patience,
         "budget": settings.budget,
         "hang_after": settings.hang_after,
+        "resume_args": settings.resume_args,
         "supervisor": os.getpid(),
         "started": time.time(),
         "ended": None,
         "exit_code": None,
         "pid": None,
-        **facts_at_start(command.words, os.environ),
+        **started,
     }
     try:
         run = RunFolder.create(settings.folder, name, **facts)
@@ -115,6 +119,15 @@ def prepare(command: Command, settings: Settings) -> Launch:
         return _prepare_elsewhere(command, settings, name, facts, error)
     taken = "" if run.name == name else f" (the name {name} was taken)"
     return Launch(command, settings, run, f"holdfast: run {run.name} in {_shown(run.path)}{taken}{command.note}")
+
+
+def _resume_args(settings: Settings, facts: Mapping[str, Any]) -> str | None:
+    """How the script resumes: as this run was told, else as an earlier run of the same script was."""
+    if settings.resume_args is not None or not Policy(settings.policy, settings.rules).heals:
+        return settings.resume_args
+    from holdfast.supervisor.resume import confirmed
+
+    return confirmed(settings.folder, facts)
 
 
 def _prepare_elsewhere(command: Command, settings: Settings, name: str, facts: dict[str, Any], why: OSError) -> Launch:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch
 from holdfast.supervisor.memory_events import MemoryEvents
 from holdfast.supervisor.train_log import TrainLog
+from holdfast.supervisor.verdict import count_steps
 
 if TYPE_CHECKING:
     from holdfast.detectors.finding import Finding
@@ -42,6 +45,7 @@ class Restarts:
         self._endings: list[Ending] = []
         self._changes: Changes | None = None
         self._hang: Finding | None = None
+        self._with_flag = False  # the attempt was started with the script's own flag for resuming
         self._words: list[str] = []
         self._ending = threading.Lock()  # held while a hang is being ended
         self._pid, self._since, self._log_from = 0, 0.0, 0
@@ -194,6 +198,7 @@ class Restarts:
                 checkpoint=str(origin.path or origin.kept or "") or None,
                 checkpoint_step=origin.step if origin.path is not None else origin.kept_step,
                 workers=workers_of(self._run),
+                with_flag=self._with_flag,
             )
         )
         now = self._changes or Changes()
@@ -231,11 +236,15 @@ class Restarts:
             "parts": changes.parts,
             "lr_factor": changes.lr_factor,
         }
-        more = [*arguments(settings.resume_args, facts, needs="checkpoint"), *arguments(settings.restart_args, facts)]
+        flag = [] if self._flag_failed else arguments(settings.resume_args, facts, needs="checkpoint")
+        self._with_flag = bool(flag)
+        more = [*flag, *arguments(settings.restart_args, facts)]
         command = replace(self._launch.command, words=(*self._launch.command.words, *more))
-        what = [f"from {_shown(origin)}", *changes.words()]
+        lost = self._done_again(origin) if flag else None
+        what = [self._from(origin, flag, lost), *changes.words()]
         line = f"holdfast: {self._words[0].removeprefix('holdfast: ') if self._words else found.finding.code}\n"
-        line += f"holdfast: started again ({attempt - 1} of {settings.restarts} restarts): {', '.join(what)}"
+        number = sum(not one.flag_failed for one in self._endings)
+        line += f"holdfast: started again ({number} of {settings.restarts} restarts): {', '.join(what)}"
         self._words = []
         row = {"action": "restart", "step": found.ended.step or 0, "because": found.finding.code}
         changed = {name: facts[name] for name in ("workers", "parts", "lr_factor") if facts[name] not in (None, 1, 1.0)}
@@ -243,10 +252,33 @@ class Restarts:
             "attempt": attempt,
             "checkpoint": self._endings[-1].checkpoint,
             "checkpoint_step": self._endings[-1].checkpoint_step,
+            **({"resumed_with": shlex.join(flag), "done_again": lost} if flag else {}),
+            **({"flag_failed": True} if self._endings[-1].flag_failed else {}),
         }
         with contextlib.suppress(OSError):
             self._run.journal.write("action", **row, settings=changed, state="done", detail=", ".join(what), **told)
         return replace(self._launch, command=command, line=line, more=environment(self._run, origin, changes, attempt))
+
+    @property
+    def _flag_failed(self) -> bool:
+        return any(one.flag_failed for one in self._endings)
+
+    def _done_again(self, origin: Origin) -> int | None:
+        """How many steps come again after the checkpoint that the script is told to load; None if that is not known."""
+        reached = max((one.reached + 1 for one in self._endings if one.reached is not None), default=0)
+        return reached - origin.step if origin.step is not None and reached >= origin.step else None
+
+    def _from(self, origin: Origin, flag: Sequence[str], lost: int | None) -> str:
+        """Where the next attempt begins, and why not as it was told to."""
+        told = self._launch.settings.resume_args or ""
+        if flag and origin.path is not None:
+            at = f" (step {origin.step:,})" if origin.step is not None else ""
+            again = "" if lost is None else f", {count_steps(lost)} done again"
+            return f"from {origin.path.name}{at} with {_flag_in(told)}{again}"
+        if not told:
+            return f"from {_shown(origin)}"
+        why = "the script ended before its first step with it" if self._flag_failed else "the script saved no clean checkpoint"
+        return f"from {_shown(origin)}, without {_flag_in(told)}: {why}"
 
     def _tell_stop(self, found: PostMortem, why: str | None) -> None:
         if why is None:
@@ -266,13 +298,21 @@ def _before(finding: Finding) -> int | None:
     return finding.onset if finding.code.startswith(("non-finite", "loss-divergence", "metric-collapse")) else None
 
 
+def _flag_in(template: str) -> str:
+    """The name of the flag, or all of a template that has none."""
+    first = template.split()[0].partition("=")[0]
+    return first if first.startswith("-") else template
+
+
 def _shown(origin: Origin) -> str:
     path, step = (origin.path, origin.step) if origin.path is not None else (origin.kept, origin.kept_step)
     if path is None:
         return "the beginning: no clean checkpoint was saved"
     at = f" (step {step:,})" if step is not None else ""
-    own = origin.kept_step if origin.path is not None else None
-    return f"{path.name}{at}" + (f" if the script loads it, else from Holdfast's own (step {own:,})" if own else "")
+    if origin.path is None:
+        return f"{path.name}{at}"
+    own = f"Holdfast's own (step {origin.kept_step:,})" if origin.kept_step else "the beginning"
+    return f"{path.name}{at} if the script loads it, else from {own}"
 
 
 def workers_of(run: RunFolder) -> int | None:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.environment.scratch import offline_trackers
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.recovery.restart import Changes
-from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.lineage import mark_of, same_script
+from holdfast.signals.run_folder import Recording, RunFolder
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.manifest import Kept
@@ -27,6 +28,7 @@ _OF_TRAINER = re.compile(r"checkpoint-\d+")
 _BESIDE = 200  # files of a folder that are looked at
 _NAMES = ("checkpoint", "step", "attempt", "workers", "parts", "lr_factor")
 _LOOKED_AT = 8  # files at most: verifying reads all of them
+_ROWS = 400_000  # of the table of steps that are read
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,26 @@ class Origin:
 
 def find_origin(run: RunFolder, *, before: int | None = None) -> Origin:
     """The newest clean checkpoints of a run, from before step `before` if that is given."""
-    theirs = next(_clean(saved_by_the_script(run), before), (None, None))
-    kept = next(_clean(_kept_by_holdfast(run), before), (None, None))
+    theirs = next(_clean(run, saved_by_the_script(run), before), (None, None))
+    kept = next(_clean(run, _kept_by_holdfast(run), before), (None, None))
     return Origin(*theirs, *kept)
+
+
+def confirmed(folder: Path, facts: Mapping[str, Any]) -> str | None:
+    """How a script resumes, as a run of it in this folder was last told with `--resume-args`; "" takes that back."""
+    told = (run.info().get("resume_args") for run in runs_of(folder, facts))
+    return next((words for words in told if isinstance(words, str)), None)
+
+
+def runs_of(folder: Path, facts: Mapping[str, Any]) -> list[RunFolder]:
+    """The runs of a script in a folder, the newest first; `facts` are what `run.json` says of its command."""
+    found = []
+    for path in folder.glob("*/run.json"):
+        with contextlib.suppress(OSError, HoldfastError):
+            run = RunFolder.open(path.parent)
+            if not path.parent.is_symlink() and same_script(facts, run.info()):
+                found.append((float(run.info().get("started") or 0.0), run))
+    return [run for _, run in sorted(found, key=lambda one: -one[0])]
 
 
 def saved_by_the_script(run: RunFolder) -> list[Path]:
@@ -105,7 +124,7 @@ def _store_of(run: RunFolder) -> list[Kept]:
     return kept_in(run.path / "checkpoints")
 
 
-def _clean(paths: Iterable[Path], before: int | None) -> Iterator[tuple[Path, int | None]]:
+def _clean(run: RunFolder, paths: Iterable[Path], before: int | None) -> Iterator[tuple[Path, int | None]]:
     from holdfast.checkpoints.formats.open import open_checkpoint
     from holdfast.checkpoints.summary import summarise
     from holdfast.checkpoints.verify import verify
@@ -116,12 +135,33 @@ def _clean(paths: Iterable[Path], before: int | None) -> Iterator[tuple[Path, in
             verdict, summary = verify(contents), summarise(contents)
         except (HoldfastError, OSError):
             continue
-        step = summary.step
-        if summary.weights_only:  # the best model's weights, kept for later use
+        if summary.weights_only or not summary.holds & {"weights", "ema"}:  # the best model's weights, or no model at all
             continue
+        step = _step_of(run, path, summary.step)
         usable = verdict.state in ("clean", "unsafe") and not verdict.bad  # what the script wrote itself, it may load itself
         if usable and (before is None or step is None or step < before):
             yield path, step
+
+
+def _step_of(run: RunFolder, path: Path, own: int | None) -> int | None:
+    """The step of a checkpoint: as the journal saw it saved, else as it says itself, else how far the run was at that moment."""
+    mark = mark_of(path)
+    for row in run.journal if mark is not None else ():
+        if row.get("event") == "saved" and row.get("mark") == mark and isinstance(row.get("step"), int):
+            return int(row["step"])
+    if own is not None:
+        return own
+    newest = sorted(run.recordings(), key=lambda one: (one.rank, -one.part))
+    return next((made for one in newest if (made := steps_until(one, changed(path))) is not None), None)
+
+
+def steps_until(recording: Recording, moment: float) -> int | None:
+    """How many steps a training had made at a moment; None before its first."""
+    from holdfast.probe.rows import last_rows
+
+    rows = last_rows(recording.path, "steps", ("step", "time"), _ROWS)
+    made = rows["step"][rows["time"] <= moment]
+    return int(made[-1]) + 1 if len(made) else None
 
 
 def arguments(template: str | None, facts: Mapping[str, Any], *, needs: str | None = None) -> list[str]:

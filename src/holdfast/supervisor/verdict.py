@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from holdfast.signals.run_folder import RunFolder
@@ -32,7 +33,7 @@ def last_line(run: RunFolder) -> str | None:
     open_ones = [row for row in found if not _is_answered(row, rows)]
     first = min(open_ones or found, key=lambda row: (row.get("severity") != "critical", _onset(row)))
     others = len({row.get("code") for row in open_ones or found}) - 1
-    more = f", and {others} more" if others else ""
+    more = (f", and {others} more" if others else "") + _resumed_words(rows)
     where = f"step {_onset(first):,}{_epoch_words(run, _onset(first))}"
     if first.get("code") == _OWN:
         why = str(first["evidence"].get("error")).partition(": ")[2]
@@ -40,6 +41,22 @@ def last_line(run: RunFolder) -> str | None:
     if open_ones:
         return f"holdfast: finished, but {_clause(first)} since {where}{more}: holdfast diagnose {run.name}"
     return f"holdfast: finished; repaired: {_name(first)} at {where}{more}: holdfast diagnose {run.name}"
+
+
+def count_steps(number: int) -> str:
+    """A number of steps in words."""
+    return f"{number:,} step{'' if number == 1 else 's'}"
+
+
+def _resumed_words(rows: list[dict[str, Any]]) -> str:
+    """From which checkpoint the script was resumed by its own flag, and how many steps were lost by all such restarts."""
+    restarts = [row for row in rows if row.get("action") == "restart"]
+    pairs = zip(restarts, (*restarts[1:], {}), strict=False)
+    resumed = [row for row, following in pairs if row.get("resumed_with") and not following.get("flag_failed")]
+    if not resumed:
+        return ""
+    lost = sum(int(row.get("done_again") or 0) for row in resumed)
+    return f", resumed from {Path(str(resumed[-1].get('checkpoint'))).name} ({count_steps(lost)} done again)"
 
 
 def _concerns_training(finding: Mapping[str, Any]) -> bool:

@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from holdfast.signals.run_folder import RunFolder
+
 Holdfast = Callable[..., Any]
 LIGHT = ("limits", "shared-memory", "memory", "disk-space", "clock", "mlflow", "wandb", "slurm", "packages")
 
@@ -152,3 +154,26 @@ def test_topics_are_listed_and_the_nearest_is_named(holdfast: Holdfast, monkeypa
     monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": lambda self: True})())
     assert "compile-modes" in holdfast("explain").out
     assert "holdfast explain compile-modes" in holdfast("explain", "compile-mode").err
+
+
+def test_how_a_script_resumes_is_told_with_the_command_that_confirms_it(holdfast: Holdfast, here: Path) -> None:
+    (here / "train.py").write_text('import argparse\nargparse.ArgumentParser().add_argument("--resume")\n')
+    words = ("doctor", "--only", "resuming", "--", "python", "train.py", "--lr", "0.1")
+    done = holdfast(*words)
+    assert done.code == 0 and done.out.startswith("note     resuming       train.py resumes with `--resume {checkpoint}`;")
+    assert "holdfast run --policy heal --resume-args '--resume {checkpoint}' -- python train.py --lr 0.1\n" in done.out
+    confirmed = {"command": ["python", "train.py"], "cwd": str(here), "resume_args": "--resume {checkpoint}"}
+    RunFolder.create(here / "runs", "a", **confirmed)
+    again = holdfast(*words)
+    assert again.out.startswith("ok       resuming       train.py resumes with `--resume {checkpoint}`, as confirmed;")
+    (here / "train.py").write_text("print(1)\n")
+    RunFolder.create(here / "runs", "b", **{**confirmed, "started": 1.0, "resume_args": ""})
+    assert "train.py declares no flag for resuming" in holdfast(*words).out
+    (here / "train.py").unlink()
+    gone = holdfast(*words)
+    assert gone.code == 1 and "there is no file train.py" in gone.out
+
+
+def test_how_a_script_resumes_is_not_asked_without_a_script(holdfast: Holdfast) -> None:
+    done = holdfast("doctor", "--only", "resuming")
+    assert done.code == 2 and "holdfast doctor --only resuming -- python train.py" in done.err

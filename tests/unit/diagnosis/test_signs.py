@@ -15,7 +15,6 @@ from holdfast.diagnosis.causes import CAUSES
 from holdfast.diagnosis.checkup import check_up
 from holdfast.diagnosis.curve_signs import signs_of
 from holdfast.diagnosis.diagnosis import diagnose, signs
-from holdfast.diagnosis.journal_signs import signs_of_journal
 from holdfast.diagnosis.ranking import rank
 from holdfast.diagnosis.run_signs import signs_of_findings
 from holdfast.signals.curves import Curve, Curves
@@ -188,14 +187,6 @@ def test_weights_that_jumped_were_overwritten_and_the_learning_rate_comes_after_
     )
     assert diagnose([jumped]).causes[0] == "weights-overwritten"
     assert "weights-overwritten" not in diagnose([Finding("loss-divergence", step=180, evidence=evidence)]).causes
-
-
-def test_an_index_of_samples_is_not_taken_for_labels() -> None:
-    def signs(words: str) -> set[str]:
-        return set(signs_of_journal([{"kind": "finding", "step": 5, "evidence": {"labels": words}}], 5))
-
-    assert "labels-beyond" in signs("`y` in line 3 of a.py: 1 of 32 are beyond the 3 classes, such as 3")
-    assert "labels-beyond" not in signs("`index` in line 3 of a.py: 32 of 32 are beyond the 3 classes, such as 114")
 
 
 def test_compiled_code_that_waits_for_a_lock_is_a_deadlock_and_a_plain_wait_is_not() -> None:

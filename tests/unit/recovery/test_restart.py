@@ -90,3 +90,14 @@ def test_a_gpu_that_is_full_doubles_the_parts_and_bad_numbers_halve_the_rate() -
     assert isinstance(full, Restart) and full.changes == Changes(parts=4)
     assert isinstance(bad, Restart) and bad.changes == Changes(lr_factor=0.5)
     assert full.changes.words() == ["every batch in 4 parts"] and bad.changes.words() == ["learning rate x 0.5"]
+
+
+def test_a_script_that_ends_before_its_first_step_with_its_own_flag_is_started_without_it_once() -> None:
+    """As part of the same restart: what counts the restarts and what is in vain does not see it, even after wrong arguments."""
+    failed = Ending(code="script-error", exit_code=2, with_flag=True)
+    first = after(replace(KILLED, code="host-out-of-memory", workers=8), at_most=1)
+    assert isinstance(first, Restart)
+    assert after(KILLED, failed, changes=first.changes, at_most=1) == Restart(Changes(workers=4), 1.0, "script-error")
+    assert isinstance(after(KILLED, failed, KILLED, at_most=1), Stop)
+    assert isinstance(after(KILLED, failed, KILLED, at_most=10), Restart)
+    assert isinstance(after(KILLED, failed, replace(failed, with_flag=False)), Stop)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from every_case import every_case
 
-from holdfast.recovery.choosing.resume_flag import resume_command
+from holdfast.recovery.choosing.resume_flag import resume_command, resume_template
 
 PARSER = "import argparse\nparser = argparse.ArgumentParser()\n"
 TRAINER = "from transformers import HfArgumentParser\nargs = HfArgumentParser(A).parse()\ntrain(args.resume_from_checkpoint)\n"
@@ -72,3 +72,17 @@ def test_a_parser_in_a_module_beside_the_script_is_found(tmp_path: Path) -> None
         "torchrun --nproc-per-node 2 train.py --resume out/ckpt.pt"
     )
     assert resumed(tmp_path, "from options import parser", "python -m train") == "python -m train --resume out/ckpt.pt"
+
+
+@every_case(
+    ("source", "template"),
+    [
+        (PARSER + 'parser.add_argument("--resume", default=None)', "--resume {checkpoint}"),
+        (NANO, "--init_from=resume"),
+        (NANO.replace("ckpt.pt", "data.bin"), None),
+        (PARSER + 'parser.add_argument("--lr")', None),
+    ],
+)
+def test_the_flag_is_known_before_anything_was_saved(tmp_path: Path, source: str, template: str | None) -> None:
+    (tmp_path / "train.py").write_text(source)
+    assert resume_template(["python", "train.py"], tmp_path) == template

@@ -13,8 +13,11 @@ from holdfast.checkpoints.manifest import MANIFEST
 from holdfast.checkpoints.write import Tensors, begin_checkpoint, write_checkpoint
 from holdfast.errors import UsageError
 from holdfast.recovery.restart import Changes
+from holdfast.signals.lineage import mark_of
+from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
-from holdfast.supervisor.resume import Origin, arguments, environment, find_origin, names_in
+from holdfast.signals.schema import TABLES
+from holdfast.supervisor.resume import Origin, arguments, confirmed, environment, find_origin, names_in
 
 
 @pytest.fixture
@@ -89,6 +92,47 @@ def test_files_from_before_the_run_are_not_its_checkpoints(tmp_path: Path) -> No
     save(tmp_path / "pretrained.pt", 5, 100.0)
     told(run, tmp_path / "last.tmp")
     assert find_origin(run) == Origin()
+
+
+def test_a_checkpoint_that_tells_no_step_has_that_of_the_journal_or_of_the_moment_it_was_written(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    recorder = Recorder.start(run, 0)
+    for step in range(30):
+        known = {"step": step, "time": 100.0 + step}
+        recorder.table("steps").append([known.get(column.name, column.kind.missing) for column in TABLES["steps"].columns])
+    recorder.close()
+    path = tmp_path / "epoch-2.pt"
+    state = {"model": {"weight": torch.ones(4)}, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}, "epoch": 2}
+    torch.save(state, path)
+    os.utime(path, (119.5, 119.5))
+    told(run, path)
+    assert find_origin(run).step == 20
+    run.journal.write("checkpoint", event="saved", path=str(path), step=18, mark=mark_of(path))
+    assert find_origin(run).step == 18
+
+
+def test_a_file_without_a_model_is_nothing_to_resume_from(run: RunFolder, tmp_path: Path) -> None:
+    save(tmp_path / "last.pt", 10, 100.0)
+    torch.save({"state": {0: {"momentum_buffer": torch.ones(4)}}, "param_groups": [{"lr": 0.1}]}, tmp_path / "optimizer.pt")
+    told(run, tmp_path / "last.pt")
+    assert find_origin(run).path == tmp_path / "last.pt"
+
+
+def test_how_a_script_resumes_is_remembered_for_that_script_until_it_is_taken_back(tmp_path: Path) -> None:
+    def ran(name: str, started: float, script: str, content: str, words: str | None) -> None:
+        command = ["python", script]
+        RunFolder.create(tmp_path, name, started=started, command=command, cwd="/p", script=content, resume_args=words)
+
+    mine = {"command": ["python", "train.py", "--lr", "1"], "cwd": "/p", "script": "aa"}
+    ran("a", 1.0, "train.py", "aa", "--resume {checkpoint}")
+    ran("b", 2.0, "train.py", "bb", None)
+    ran("c", 3.0, "other.py", "cc", "--from {checkpoint}")
+    assert confirmed(tmp_path, mine) == "--resume {checkpoint}"
+    assert confirmed(tmp_path, {**mine, "cwd": "/copied"}) == "--resume {checkpoint}"
+    assert confirmed(tmp_path, {**mine, "cwd": "/another", "script": "dd"}) is None
+    ran("d", 4.0, "train.py", "aa", "")
+    assert confirmed(tmp_path, mine) == ""
 
 
 def test_a_template_becomes_words_and_none_while_something_is_missing() -> None:

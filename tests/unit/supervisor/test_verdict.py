@@ -23,6 +23,11 @@ OWN = {
 }
 UNSEEN = {**OWN, "evidence": {"what": "recording steps", "error": "RuntimeError: gradients were computed"}}
 SKIPPED = {"kind": "action", "action": "skip-batch", "step": 116, "because": "non-finite-loss", "state": "done"}
+KILLED = {"kind": "finding", "code": "process-died", "severity": "critical", "step": 51, "evidence": {}}
+RESTARTED = {"kind": "action", "action": "restart", "step": 51, "because": "process-died", "state": "done"}
+RESUMED = {**RESTARTED, "checkpoint": "/a/last.pt", "resumed_with": "--resume /a/last.pt", "done_again": 12}
+WITHOUT = {**RESTARTED, "checkpoint": "/a/last.pt", "flag_failed": True}
+DIED = "finished; repaired: the process ended early at step 51 (epoch 5)"
 REFUSED = {**SKIPPED, "step": 117, "state": "refused"}
 
 
@@ -38,6 +43,10 @@ REFUSED = {**SKIPPED, "step": 117, "state": "refused"}
         ([SLOW, NAN, NAN], "finished, but the loss is NaN or Inf since step 116 (epoch 11), and 1 more: holdfast diagnose a"),
         ([NAN, REFUSED], "finished, but the loss is NaN or Inf since step 116 (epoch 11): holdfast diagnose a"),
         ([NAN, SKIPPED], "finished; repaired: non-finite loss at step 116 (epoch 11): holdfast diagnose a"),
+        ([KILLED, RESTARTED], f"{DIED}: holdfast diagnose a"),
+        ([KILLED, RESUMED], f"{DIED}, resumed from last.pt (12 steps done again): holdfast diagnose a"),
+        ([KILLED, RESUMED, RESUMED], f"{DIED}, resumed from last.pt (24 steps done again): holdfast diagnose a"),
+        ([KILLED, RESUMED, WITHOUT], f"{DIED}: holdfast diagnose a"),
         ([NAN, SKIPPED, SLOW], "finished, but the data comes too slowly since step 1,200: holdfast diagnose a"),
     ],
 )

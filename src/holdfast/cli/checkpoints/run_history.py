@@ -86,14 +86,12 @@ def checkpoints_of(run: RunFolder) -> list[Path]:
 
 def _steps_until(run: RunFolder, recording: Recording | None, moment: float) -> int | None:
     """How many steps the run had made at a moment; None before its first and after its end."""
-    from holdfast.probe.rows import last_rows
+    from holdfast.supervisor.resume import steps_until
 
     ended = run.info().get("ended")
     if recording is None or (isinstance(ended, (int, float)) and moment > ended):
         return None
-    rows = last_rows(recording.path, "steps", ("step", "time"), _ROWS)
-    made = rows["step"][rows["time"] <= moment]
-    return int(made[-1]) + 1 if len(made) else None
+    return steps_until(recording, moment)
 
 
 def run_that_wrote(paths: Sequence[Path]) -> RunFolder | None:

@@ -23,12 +23,12 @@ class CorruptedWeight(Fault):
         causes=("weights-damaged", "weights-overwritten"),
         survivable=True,
     )
-    needs = ("layers",)
+    needs = ("weights",)
 
     def update(self, context: FaultContext) -> None:
         """Between two steps, past the optimizer; in the layer in the middle, where no input is always zero."""
-        layers = context.layers()
-        weight = layers[len(layers) // 2][1].weight.data
+        weights = context.weights()
+        weight = weights[len(weights) // 2].data
         small = torch.where(weight.abs() < 1, weight.abs(), 0).view(-1)  # of larger ones that bit is set already
         if not weight.is_floating_point() or not bool(small.any()):
             raise CannotHappen("the layer has no small floating-point weights")

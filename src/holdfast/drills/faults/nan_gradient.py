@@ -19,7 +19,7 @@ class NanGradient(Fault):
 
     def gradients(self, context: FaultContext) -> None:
         """Fill those of the layer in the middle."""
-        layers = [layer for _, layer in context.layers() if layer.weight.grad is not None]
-        if not layers:
+        gradients = [weight.grad for weight in context.weights() if weight.grad is not None]
+        if not gradients:
             raise CannotHappen("no layer has a gradient")
-        layers[len(layers) // 2].weight.grad.fill_(float("nan"))
+        gradients[len(gradients) // 2].fill_(float("nan"))

@@ -18,7 +18,7 @@ class Vanishing(Fault):
         causes=("weights-overwritten", "bad-initialisation"),
         survivable=True,
     )
-    needs = ("layers",)
+    needs = ("weights",)
     strength = 0.01
 
     def update(self, context: FaultContext) -> None:

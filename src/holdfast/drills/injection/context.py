@@ -15,9 +15,11 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from holdfast.drills.injection.keras_optimizer import KerasOptimizer
 from holdfast.errors import CannotHappen
 from holdfast.inside.discovery import find_live_objects, find_roots
 
+Optimizer = torch.optim.Optimizer | KerasOptimizer
 _COUNT = struct.Struct("<q")
 _TARGETS = ("labels", "label", "targets", "target", "y")
 
@@ -29,7 +31,7 @@ class FaultContext:
         self.folder = folder
         self.random = random.Random(seed)
         self.rank = int(os.environ.get("RANK", "0"))
-        self._optimizer: torch.optim.Optimizer | None = None
+        self._optimizer: Optimizer | None = None
         self._model: nn.Module | None = None
         self._step = _shared_count(folder / f"step-{self.rank}")
 
@@ -42,7 +44,7 @@ class FaultContext:
         """The training process says where it is; workers only read."""
         _COUNT.pack_into(self._step, 0, step)
 
-    def is_main(self, optimizer: torch.optim.Optimizer) -> bool:
+    def is_main(self, optimizer: Optimizer) -> bool:
         """Whether this is the optimizer whose updates are the steps: the one with most parameters."""
         current = self._optimizer
         if current is optimizer:
@@ -53,7 +55,7 @@ class FaultContext:
         return False
 
     @property
-    def optimizer(self) -> torch.optim.Optimizer:
+    def optimizer(self) -> Optimizer:
         """The main optimizer."""
         if self._optimizer is None:
             raise CannotHappen("no optimizer has made a step yet")
@@ -88,6 +90,16 @@ class FaultContext:
         if not layers:
             raise CannotHappen(f"the model has no {' or '.join(kind.__name__ for kind in wanted)}")
         return layers
+
+    def weights(self) -> list[torch.Tensor]:
+        """The weights of the model's layers; where none is one of torch's (Keras), its floating-point matrices."""
+        try:
+            found = [layer.weight for _, layer in self.layers()]
+        except CannotHappen:
+            found = [one for one in self.model.parameters() if one.dim() > 1 and one.is_floating_point()]
+        if not found:
+            raise CannotHappen("the model has no weight matrices")
+        return found
 
     def scale_learning_rates(self, factor: float) -> None:
         """Multiply the learning rate of every group, and what its schedulers reckon with."""
@@ -151,7 +163,7 @@ def _changed(tensor: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> tor
     return result if isinstance(result, torch.Tensor) else copy
 
 
-def _size(optimizer: torch.optim.Optimizer) -> int:
+def _size(optimizer: Optimizer) -> int:
     return sum(parameter.numel() for group in optimizer.param_groups for parameter in group["params"])
 
 

@@ -23,6 +23,7 @@ FACTS = {
     "relu": "a ReLU",
     "recurrent": "a recurrent layer",
     "layers": "linear or convolutional layers",
+    "weights": "weight matrices",
     "half": "layers that compute in float16",
     "tracker": "a server it uses over the network, such as a tracker's",
     "database": "an SQLite file, such as a tracker's",
@@ -78,6 +79,8 @@ class Facts:
             self.have.add("recurrent")
         if any(issubclass(kind, nn.Linear | nn.Conv1d | nn.Conv2d) for kind in kinds):
             self.have.add("layers")
+        if any(parameter.dim() > 1 for parameter in context.model.parameters()):
+            self.have.add("weights")
         if any(parameter.dtype is torch.float16 for parameter in context.model.parameters()):
             self.have.add("half")
         if any(parameter.is_cuda for parameter in context.model.parameters()):

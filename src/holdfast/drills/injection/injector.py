@@ -24,7 +24,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from holdfast.drills.fault import hooks_of
 from holdfast.drills.faults import find
-from holdfast.drills.injection.context import FaultContext
+from holdfast.drills.injection import keras_optimizer
+from holdfast.drills.injection.context import FaultContext, Optimizer
 from holdfast.drills.injection.facts import Facts
 from holdfast.drills.injection.live import Live
 from holdfast.drills.injection.notes import Notes
@@ -76,8 +77,9 @@ class Injector:
     def install(self) -> None:
         """Hang everything in."""
         self.context.begin()
-        self._handle = register_optimizer_step_post_hook(self._after_step)
+        self._handle = register_optimizer_step_post_hook(lambda optimizer, *_: self._after_step(optimizer))
         replace, uses = self._patches.replace, self._uses
+        when_imported({keras_optimizer.MODULE: lambda module: keras_optimizer.tell_updates(module, replace, self._after_step)})
         if "loader" in uses or self._control:
             replace(DataLoader, "__init__", self._make_loader)
         if uses & {"batch", "held_out_batch"} or self._control:
@@ -111,7 +113,7 @@ class Injector:
 
     # Where torch passes by
 
-    def _after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+    def _after_step(self, optimizer: Optimizer) -> None:
         if not self.context.is_main(optimizer):
             return
         self.context.begin(self.context.step + 1)

@@ -25,7 +25,7 @@ _LOGARITHMS = {"Log": 0.0, "Log2": 0.0, "Log10": 0.0, "Log1P": -1.0}  # and wher
 
 
 def bad_loss_evidence(loss: Any) -> dict[str, Any]:
-    """The evidence of a finding: `input`, `half`, `labels`, and the `operation` that gave the first non-finite value, and why."""
+    """The evidence of a finding: `input`, `half`, and the `operation` that gave the first non-finite value, and why."""
     variables = variable_evidence()
     graph = _graph_evidence(loss) if isinstance(loss, torch.Tensor) and loss.grad_fn is not None else {}
     if variables.get("input", "finite") != "finite":

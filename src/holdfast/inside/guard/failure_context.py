@@ -122,12 +122,13 @@ def _weight_problem(weights: torch.Tensor) -> str:
 _MAX_FRAMES, _MAX_TENSORS, _MAX_NUMEL = 4, 64, 1 << 26
 _FLOAT16_MAX = 65504.0
 _BATCH_NAMES = ("batch", "inputs")
-_INTEGERS = (torch.int64, torch.int32, torch.uint8)
-_IGNORE_INDEX = -100
 
 
 def variable_evidence(models: Iterable[nn.Module] = ()) -> dict[str, Any]:
-    """Inspect the variables of the training loop for non-finite inputs, float16 overflow and labels out of range."""
+    """Inspect the variables of the training loop for non-finite inputs and float16 overflow.
+
+    Not for labels out of range: which integers are the loss's target cannot be told from here, and torch's losses refuse those.
+    """
     evidence: dict[str, Any] = {}
     frame = sys._getframe(1)
     tensors = list(islice(_user_tensors(frame), _MAX_TENSORS)) or list(_trainer_tensors(frame))
@@ -147,9 +148,6 @@ def variable_evidence(models: Iterable[nn.Module] = ()) -> dict[str, Any]:
         largest = max((value for value in maxima if value < float("inf")), default=0.0)
         if largest > _FLOAT16_MAX:
             evidence["input_max"] = largest
-    outputs = [tensor for _, tensor in tensors if tensor.grad_fn is not None and tensor.dim() >= 2]
-    if labels := _labels_out_of_range(outputs, data):
-        evidence["labels"] = labels
     return evidence
 
 
@@ -185,18 +183,3 @@ def _is_data(tensor: torch.Tensor) -> bool:
 def is_mask(tensor: torch.Tensor) -> bool:
     """Whether it holds nothing but 0, 1 and minus infinity, as attention masks do."""
     return bool(((tensor == 0) | (tensor == 1) | (tensor == float("-inf"))).all())
-
-
-def _labels_out_of_range(outputs: list[torch.Tensor], data: list[tuple[str, torch.Tensor]]) -> str | None:
-    """Find integers shaped like the labels of an output, some of which are not one of its classes."""
-    for output in outputs:
-        for place, labels in data:
-            num_classes = output.shape[-1] if labels.shape == output.shape[:-1] else output.shape[1]
-            has_label_shape = labels.shape in (output.shape[:-1], (output.shape[0], *output.shape[2:]))
-            if labels.dtype in _INTEGERS and labels.numel() and has_label_shape:
-                bad = (labels >= num_classes) | ((labels < 0) & (labels != _IGNORE_INDEX))
-                if bool(bad.any()):
-                    example = int(labels[bad].flatten()[0])
-                    count = f"{int(bad.sum())} of {labels.numel()}"
-                    return f"{place}: {count} labels are out of range for {num_classes} classes, for example {example}"
-    return None

@@ -14,6 +14,7 @@ _NAMES = (  # the likeliest first
 _DECLARES = ("add_argument", "add_arg", "option", "Option", "DEFINE_string")
 _SWITCHES = ("store_true", "store_false", "store_const", "count", "BooleanOptionalAction")
 _NO_PATH = ("bool", "int", "float", "str2bool")
+_SUFFIXES = (".pt", ".pth", ".ckpt")
 _LARGEST = 2 << 20  # bytes of a source file
 _FILES = 40
 
@@ -30,14 +31,23 @@ def resume_command(command: Sequence[str], checkpoint: Path, folder: Path) -> li
 
     `folder` is where the command was started.
     """
-    flag = _flag_of(command, checkpoint, folder)
+    flag = _flag_of(command, checkpoint.name, folder)
     if flag is None:
         return None
     words = _without(command, flag.name)
     return [*words, f"{flag.name}={flag.value}"] if flag.value else [*words, flag.name, str(checkpoint)]
 
 
-def _flag_of(command: Sequence[str], checkpoint: Path, folder: Path) -> Flag | None:
+def resume_template(command: Sequence[str], folder: Path) -> str | None:
+    """What `--resume-args` takes for this script, before it has saved anything: `--resume {checkpoint}`."""
+    flag = _flag_of(command, "", folder)
+    if flag is None:
+        return None
+    return f"{flag.name}={flag.value}" if flag.value else f"{flag.name} {{checkpoint}}"
+
+
+def _flag_of(command: Sequence[str], checkpoint: str, folder: Path) -> Flag | None:
+    """The flag, or None. `checkpoint` is a file's name; empty where it is not known."""
     trees = list(_sources(command, folder))
     declared = {_plain(flag): flag for tree in trees for flag in _declared(tree)}
     typed = {_plain(word): word.partition("=")[0] for word, value in _pairs(command) if value}
@@ -119,7 +129,7 @@ def _declared(tree: ast.Module) -> Iterator[str]:
                 yield word.value
 
 
-def _of_library(tree: ast.Module, checkpoint: Path) -> Iterator[Flag]:
+def _of_library(tree: ast.Module, checkpoint: str) -> Iterator[Flag]:
     """Flags that no parser in the script declares: those of a library's own command line."""
     names = {_name(node) for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Attribute))}
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
@@ -127,7 +137,8 @@ def _of_library(tree: ast.Module, checkpoint: Path) -> Iterator[Flag]:
         yield Flag("--resume_from_checkpoint")
     if "LightningCLI" in names:
         yield Flag("--ckpt_path")
-    if "init_from" in names and {"resume", checkpoint.name} <= texts:  # settings that are module-level names, as in nanoGPT
+    saved = checkpoint in texts if checkpoint else any(text.endswith(_SUFFIXES) for text in texts)
+    if "init_from" in names and "resume" in texts and saved:  # settings that are module-level names, as in nanoGPT
         yield Flag("--init_from", "resume")
 
 

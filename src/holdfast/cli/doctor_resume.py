@@ -1,0 +1,60 @@
+"""How a script resumes after a crash, as `holdfast doctor -- python train.py` says it before the run. The script is not run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.environment.check import Check, Fix, Verdict, note, ok, problem
+
+if TYPE_CHECKING:
+    from holdfast.environment.machine import Machine
+
+_RUNS = Path("runs")  # where `holdfast run` writes without --folder
+_SECONDS = 60.0  # every byte of a checkpoint is verified
+
+
+def resuming(command: Sequence[str]) -> Check:
+    """The check for one command."""
+
+    def ask(_machine: Machine) -> Verdict:
+        return how_it_resumes(command)
+
+    return Check(name="resuming", asks="how the script resumes", ask=ask, seconds=_SECONDS)
+
+
+def how_it_resumes(command: Sequence[str]) -> Verdict:
+    """The flag, the checkpoint that a restart would take, and the command that confirms it; nothing to confirm if it was."""
+    from holdfast.recovery.choosing.resume_flag import resume_template
+    from holdfast.signals.lineage import script_place
+    from holdfast.supervisor.facts import facts_at_start
+    from holdfast.supervisor.resume import confirmed
+
+    facts = facts_at_start(command, os.environ)
+    script = Path(command[script_place(command) or 0])
+    if script.suffix == ".py" and not script.is_file():
+        return problem(f"there is no file {script}", Fix("correct the path of the script"))
+    told, found = confirmed(_RUNS, facts), resume_template(command, Path.cwd())
+    if told:
+        return ok(f"{script.name} resumes with `{told}`, as confirmed; {_taken(facts)}", resume_args=told)
+    if found is None:
+        says = f"{script.name} declares no flag for resuming: `heal` fast-forwards it; a known trainer resumes by itself"
+        return note(says, Fix('if it has a flag, add it once to `holdfast run`: --resume-args "--FLAG {checkpoint}"'))
+    confirm = f"holdfast run --policy heal --resume-args {shlex.quote(found)} -- {shlex.join(command)}"
+    fix = Fix("confirm that once; later runs of the script then need only --policy heal", (confirm,))
+    return note(f"{script.name} resumes with `{found}`; {_taken(facts)}", fix, resume_args=found)
+
+
+def _taken(facts: Mapping[str, Any]) -> str:
+    """Which checkpoint a restart takes; with an example where the script was run before."""
+    from holdfast.supervisor.resume import find_origin, runs_of
+
+    words = "a restart takes the newest clean checkpoint of its run"
+    for run in runs_of(_RUNS, facts)[:1]:
+        if (origin := find_origin(run)).path is not None:
+            at = f", step {origin.step:,}" if origin.step is not None else ""
+            return f"{words} ({origin.path.name} in run {run.name}{at})"
+    return words
