@@ -24,7 +24,7 @@ from holdfast.probe.changing import change
 from holdfast.probe.control_client import ask, listening
 from holdfast.probe.rows import last_rows
 from holdfast.probe.state import read_state
-from holdfast.signals.door import connect_to, send
+from holdfast.signals.control_socket import connect_to, send
 from holdfast.signals.pulse import read_pulse
 
 OURS = str(Path(holdfast.__file__).parent)  # no line of ours is shown; the clone itself may be called holdfast
@@ -311,9 +311,9 @@ def test_a_session_runs_line_by_line(asked: AskedRun) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
 def test_another_user_is_refused_by_the_file_and_by_the_process(asked: AskedRun, tmp_path: Path) -> None:
-    socket = asked.path / "rank-0" / "door"
+    socket = asked.path / "rank-0" / "control"
     assert socket.stat().st_mode & 0o777 == 0o600
-    code = "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/proc/self/fd/{}/door'); print(s.recv(9999).decode())"
+    code = "import socket; s = socket.socket(socket.AF_UNIX); s.connect('/proc/self/fd/{}/control'); print(s.recv(9999).decode())"
 
     def as_another() -> subprocess.CompletedProcess[str]:
         folder = os.open(socket.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -336,9 +336,9 @@ def test_another_user_is_refused_by_the_file_and_by_the_process(asked: AskedRun,
             path.chmod(mode)
 
 
-def test_a_worker_of_the_loader_has_no_door(asked: AskedRun) -> None:
+def test_a_worker_of_the_loader_has_no_control_socket(asked: AskedRun) -> None:
     worker = asked.value('[p.pid for p in __import__("multiprocessing").active_children()][0]')
-    inodes = {line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith("rank-0/door")}
+    inodes = {line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith("rank-0/control")}
     held = {str(fd.readlink()) for fd in Path(f"/proc/{worker}/fd").iterdir()}
     assert inodes
     assert not held & {f"socket:[{one}]" for one in inodes}
@@ -348,7 +348,7 @@ def test_zz_after_the_process_is_killed_the_socket_that_stays_is_harmless(asked:
     (recording,) = listening(asked.run)
     os.kill(recording.info()["pid"], 9)
     wait_until(lambda: not listening(asked.run))
-    assert (recording.path / "door").is_socket()
+    assert (recording.path / "control").is_socket()
     with pytest.raises(ControlUnreachable, match="is gone"):
         ask(recording, {"do": "where"}, seconds=2)
     done = asked.type("eval", "1")

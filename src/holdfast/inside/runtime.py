@@ -342,7 +342,7 @@ class Runtime(Process):
 
     def _open_server(self, scope: Scope, training: Training) -> None:
         """Let a training be asked from outside, unless that was switched off."""
-        if not scope.door or os.environ.get("HOLDFAST_DOOR") == "0":
+        if not scope.control or os.environ.get("HOLDFAST_CONTROL") == "0":
             return
         try:
             if self.servers is None:
@@ -351,7 +351,7 @@ class Runtime(Process):
                 self.servers = ControlServers(self)
             self.servers.open(training, scope)
         except Exception as error:  # noqa: BLE001 - the training is recorded without it
-            scope.step_back("opening the door", error)
+            scope.step_back("opening the control server", error)
 
     def _close_server(self, training: Training) -> None:
         if self.servers is not None:

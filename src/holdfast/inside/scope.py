@@ -40,11 +40,11 @@ class Scope:
         models: Iterable[nn.Module] = (),
         optimizers: Iterable[torch.optim.Optimizer] = (),
         follows_children: bool = False,
-        door: bool = True,
+        control: bool = True,
     ) -> None:
         self.run, self.budget, self.policy, self.always_done = run, budget, policy, always_done
         self.follows_children = follows_children
-        self.door = door  # whether its trainings get a control server
+        self.control = control  # whether its trainings get a control server
         self.positions: Any = None  # in the loaders that the script draws from through `run.batches`
         self.settings: dict[str, Any] = {}
         self.origin: dict[str, Any] | None = None  # what the script says about the checkpoint that it resumes from
@@ -133,7 +133,7 @@ class Scope:
     def in_child(self) -> Scope:
         """The same scope for a forked child, with nothing recorded yet."""
         settings: dict[str, Any] = {"budget": self.budget, "policy": self.policy, "always_done": self.always_done}
-        return Scope(self.run, **settings, door=self.door, follows_children=True)
+        return Scope(self.run, **settings, control=self.control, follows_children=True)
 
     def step_back(self, what: str, error: BaseException) -> None:
         """Record that Holdfast itself failed, through a training's recorder or in the journal directly."""

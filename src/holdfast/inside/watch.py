@@ -231,12 +231,12 @@ def watch(
     policy: str = "observe",
     rules: Mapping[str, str] | None = None,
     budget: float = 0.01,
-    door: bool = True,
+    control: bool = True,
 ) -> Run:
     """Record a training from now on. Without a model or optimizer, every optimizer that steps is recorded.
 
     Under `holdfast run` it returns that run. An open run on the same optimizer (a notebook cell that is executed again) is
-    closed first. If the folder is not writable, the training continues unrecorded, with a warning. `door=False` disables the
+    closed first. If the folder is not writable, the training continues unrecorded, with a warning. `control=False` disables the
     control server (`holdfast eval`, `set`, …).
     """
     if policy not in POLICIES and not Path(policy).is_file():
@@ -261,7 +261,7 @@ def watch(
         warnings.warn(f"holdfast: the training is not recorded: {error}", stacklevel=2)
         unrecorded = Scope(RunFolder(Path(folder) / (name or "run")))
         return Run(unrecorded, owned=False, models=models, optimizers=optimizers)
-    scope = Scope(run_folder, budget=budget, policy=chosen, models=models, optimizers=optimizers, door=door)
+    scope = Scope(run_folder, budget=budget, policy=chosen, models=models, optimizers=optimizers, control=control)
     armed().add(scope)
     run = Run(scope, owned=True, models=models, optimizers=optimizers)
     _open_runs.append(run)

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.errors import ControlUnreachable
 from holdfast.probe.alive import lives
-from holdfast.signals.door import ANSWER_BYTES, NoDoor, connect_to, is_there, receive, send
+from holdfast.signals.control_socket import ANSWER_BYTES, NoControlSocket, connect_to, is_there, receive, send
 from holdfast.signals.run_folder import Recording, RunFolder
 
 _BACKTRACE = "holdfast backtrace -t {pid} shows where it is"
@@ -25,7 +25,7 @@ def ask(recording: Recording, request: dict[str, Any], *, seconds: float) -> dic
         with connect_to(recording.path, min(seconds, 5.0)) as connection:
             send(connection, {"who": who(), **request})
             answer = receive(connection, at_most=ANSWER_BYTES, seconds=seconds)
-    except NoDoor as error:
+    except NoControlSocket as error:
         raise _no_server(recording, pid) from error
     except PermissionError as error:
         raise ControlUnreachable(
@@ -77,6 +77,6 @@ def _look_first(recording: Recording, info: Mapping[str, Any]) -> None:
 
 def _no_server(recording: Recording, pid: Any) -> ControlUnreachable:
     return ControlUnreachable(
-        f"rank {recording.rank} (process {pid}) has no control server: its training is over, or HOLDFAST_DOOR=0 is set.",
-        fix="holdfast ps shows what trains; start it without HOLDFAST_DOOR=0",
+        f"rank {recording.rank} (process {pid}) has no control server: its training is over, or HOLDFAST_CONTROL=0 is set.",
+        fix="holdfast ps shows what trains; start it without HOLDFAST_CONTROL=0",
     )

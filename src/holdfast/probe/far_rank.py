@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.errors import ControlUnreachable, HoldfastError
 from holdfast.probe import control_client
 from holdfast.probe.remote import Remote
-from holdfast.signals.door import next_number
+from holdfast.signals.control_socket import next_number
 from holdfast.signals.run_folder import Recording
 
 _SPARE = 5.0

@@ -43,7 +43,7 @@ class _Letter:
     diagnosis: Diagnosis
     posted: float
     asked: int  # how often policies were asked about this diagnosis
-    sent: bool = False  # it lies in the mailbox
+    sent: bool = False  # it is queued
 
 
 class Judge:
@@ -229,7 +229,7 @@ class Judge:
             self._send(letter)
 
     def _send(self, letter: _Letter) -> None:
-        """Put it into the mailbox. If that has no room, it is tried again at the next look."""
+        """Put it into the action queue. If that has no room, it is tried again at the next look."""
         try:
             post(self._run.path, letter.number, letter.at, letter.action, part=letter.course.part)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""An action: what is to be changed in a run, because of which finding or cause. A row of the journal and of the mailbox."""
+"""An action: what is to be changed in a run, because of which finding or cause. A row of the journal and of the action queue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Action:
     settings: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def as_row(self) -> dict[str, Any]:
-        """The action as the journal and the mailbox hold it."""
+        """The action as the journal and the action queue hold it."""
         return {"action": self.kind, "step": self.step, "because": self.because, "settings": dict(self.settings)}
 
     @classmethod

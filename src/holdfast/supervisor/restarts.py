@@ -214,7 +214,7 @@ class Restarts:
         self._changes = replace(decided.changes, lr_factor=decided.changes.lr_factor * lowered(self._run, self._since))
         with contextlib.suppress(OSError):  # what was posted for the attempt before is not for this one
             number = len(self._endings)
-            (self._run.path / "mailbox.jsonl").rename(self._run.path / f"mailbox-{number}.jsonl")
+            (self._run.path / "action_queue.jsonl").rename(self._run.path / f"action_queue-{number}.jsonl")
         return self._next(found, origin)
 
     def _next(self, found: PostMortem, origin: Origin) -> Launch:

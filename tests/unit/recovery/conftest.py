@@ -64,10 +64,10 @@ def train(run: RunFolder) -> Iterator[Callable[..., Training]]:
 
 @pytest.fixture
 def letters(run: RunFolder) -> Callable[[], list[dict[str, Any]]]:
-    """What lies in the mailbox."""
+    """What lies in the action queue."""
 
     def read() -> list[dict[str, Any]]:
-        path = run.path / "mailbox.jsonl"
+        path = run.path / "action_queue.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     return read

@@ -159,23 +159,23 @@ def test_a_letter_that_did_not_fit_on_the_disk_goes_out_when_there_is_room(
     run: RunFolder, train: Any, letters: Any, diverged: Any
 ) -> None:
     told: list[str] = []
-    mailbox = run.path / "mailbox.jsonl"
+    queue = run.path / "action_queue.jsonl"
     judge = Judge(run, defaults(), on_trouble=lambda what, error: told.append(f"{what}: {error}"))
     train().steps(diverged)
-    mailbox.symlink_to("/dev/full")
+    queue.symlink_to("/dev/full")
     judge.look()
     judge.look()
     assert "posting an action" in told[0] and "No space left" in told[0]
-    mailbox.unlink()
+    queue.unlink()
     judge.look()
     judge.look()
     assert [letter["action"] for letter in letters()] == ["roll-back"] and states(run) == [(1, "posted")]
 
 
-def test_a_mailbox_that_can_never_be_written_does_not_end_the_judgement(run: RunFolder, train: Any, diverged: Any) -> None:
+def test_an_action_queue_that_can_never_be_written_does_not_end_the_judgement(run: RunFolder, train: Any, diverged: Any) -> None:
     clock = [0.0]
     training, judge = train(), Judge(run, defaults(), now=lambda: clock[0])
-    (run.path / "mailbox.jsonl").mkdir()
+    (run.path / "action_queue.jsonl").mkdir()
     training.steps(diverged)
     for _ in range(10):
         judge.look()

@@ -47,7 +47,7 @@ def test_a_run_is_judged_while_it_lives(run: RunFolder) -> None:
     judging = Judging(run, Trouble(run.journal), hurry=threading.Event())
     judging.start()
     deadline = time.monotonic() + 600
-    while not (run.path / "mailbox.jsonl").exists() and time.monotonic() < deadline:
+    while not (run.path / "action_queue.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     judging.finish()
     recorder.close()
@@ -63,7 +63,7 @@ def test_a_short_run_gets_a_last_look_and_no_letter(run: RunFolder) -> None:
     judging.finish()
     recorder.close()
     assert "loss-divergence" in [row.get("code") for row in run.journal]
-    assert not (run.path / "mailbox.jsonl").exists()
+    assert not (run.path / "action_queue.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_journal_that_cannot_be_written_for_a_while_costs_no_finding_and_no_ac
     wait_until(lambda: bool(trouble._counts))
     time.sleep(0.5)
     run.journal.path.rmdir()
-    wait_until((run.path / "mailbox.jsonl").exists)
+    wait_until((run.path / "action_queue.jsonl").exists)
     judging.finish()
     recorder.close()
     trouble.write_pending()
@@ -150,7 +150,7 @@ def test_a_policy_file_that_cannot_be_used_leaves_the_run_observed(run: RunFolde
     make_judge(run, Trouble(run.journal)).look()
     recorder.close()
     assert [row.get("code") for row in run.journal][:1] == ["holdfast-degraded"]
-    assert "loss-divergence" in [row.get("code") for row in run.journal] and not (run.path / "mailbox.jsonl").exists()
+    assert "loss-divergence" in [row.get("code") for row in run.journal] and not (run.path / "action_queue.jsonl").exists()
 
 
 def test_a_rule_may_heal_one_thing_in_a_run_that_is_observed(run: RunFolder) -> None:
@@ -158,7 +158,7 @@ def test_a_rule_may_heal_one_thing_in_a_run_that_is_observed(run: RunFolder) -> 
     recorder = diverge(run)
     make_judge(run, Trouble(run.journal)).look()
     recorder.close()
-    assert (run.path / "mailbox.jsonl").exists()
+    assert (run.path / "action_queue.jsonl").exists()
 
 
 def test_a_run_that_never_trains_is_left_alone(run: RunFolder) -> None:
@@ -179,9 +179,9 @@ def test_of_several_machines_that_share_the_folder_the_one_with_the_lowest_rank_
     judging = Judging(run, Trouble(run.journal), hurry=threading.Event())
     judging.start()
     deadline = time.monotonic() + (20 if letters else 4)
-    while not (run.path / "mailbox.jsonl").exists() and time.monotonic() < deadline:
+    while not (run.path / "action_queue.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     judging.finish()
     recorder.close()
     other.close()
-    assert (run.path / "mailbox.jsonl").exists() == letters and bool(list(run.journal)) == letters
+    assert (run.path / "action_queue.jsonl").exists() == letters and bool(list(run.journal)) == letters

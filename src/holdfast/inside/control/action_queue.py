@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from holdfast.signals.actions import Action
 
-NAME = "mailbox.jsonl"
+NAME = "action_queue.jsonl"
 
 
 class QueuedAction(NamedTuple):

@@ -29,7 +29,7 @@ from holdfast.inside.control.tensor_access import NoTensorAccess, StoppableCode
 from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.observers.memory import resident_of
 from holdfast.signals.actions import Refused
-from holdfast.signals.door import next_number
+from holdfast.signals.control_socket import next_number
 
 if TYPE_CHECKING:
     from holdfast.inside.control.save_now import SaveNow

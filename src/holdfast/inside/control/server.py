@@ -16,7 +16,7 @@ from holdfast.inside.control import captured_output
 from holdfast.inside.control.evaluate import Evaluator
 from holdfast.inside.control.requests import Requests
 from holdfast.inside.control.step_boundary import Request, StepBoundary
-from holdfast.signals.door import REQUEST_BYTES, listen_in, peer_of, receive, remove, send
+from holdfast.signals.control_socket import REQUEST_BYTES, listen_in, peer_of, receive, remove, send
 
 if TYPE_CHECKING:
     from holdfast.inside.process import Process

@@ -226,19 +226,19 @@ def test_what_cannot_be_done_is_refused_and_training_goes_on(run: RunFolder) -> 
     assert [(answer["number"], answer["state"]) for answer in answers(run)] == [(n, "refused") for n in (1, 2, 3)]
 
 
-def test_a_torn_or_foreign_line_in_the_mailbox_is_passed_over(tmp_path: Path) -> None:
-    mailbox = ActionQueue(tmp_path)
-    assert mailbox.new_actions() == []
+def test_a_torn_or_foreign_line_in_the_action_queue_is_skipped(tmp_path: Path) -> None:
+    queue = ActionQueue(tmp_path)
+    assert queue.new_actions() == []
     post(tmp_path, 1, 0, Action("stop", step=1, because="x"))
-    with (tmp_path / "mailbox.jsonl").open("a") as file:
+    with (tmp_path / "action_queue.jsonl").open("a") as file:
         file.write("nonsense\n[1]\n" + '{"number": 2, "at"')
-    assert [letter.number for letter in mailbox.new_actions()] == [1]
-    with (tmp_path / "mailbox.jsonl").open("a") as file:
+    assert [letter.number for letter in queue.new_actions()] == [1]
+    with (tmp_path / "action_queue.jsonl").open("a") as file:
         file.write(': 0, "action": "stop", "step": 1, "because": "x"}\n')
-    assert [letter.number for letter in mailbox.new_actions()] == [2]
+    assert [letter.number for letter in queue.new_actions()] == [2]
 
 
-def test_a_mailbox_begins_with_the_letters_that_come_after_it_was_opened(tmp_path: Path) -> None:
+def test_an_action_queue_begins_with_the_actions_that_come_after_it_was_opened(tmp_path: Path) -> None:
     early = ActionQueue(tmp_path)
     post(tmp_path, 1, 0, Action("stop", step=1, because="x"))
     ranks = [ActionQueue(tmp_path)]
@@ -251,7 +251,7 @@ def test_a_mailbox_begins_with_the_letters_that_come_after_it_was_opened(tmp_pat
 def test_a_letter_that_a_full_disk_has_torn_does_not_take_the_next_one_with_it(tmp_path: Path) -> None:
     early = ActionQueue(tmp_path)
     post(tmp_path, 1, 0, Action("stop", step=1, because="x"))
-    with (tmp_path / "mailbox.jsonl").open("a") as file:
+    with (tmp_path / "action_queue.jsonl").open("a") as file:
         file.write('{"number": 2, "at": 0, "act')
     late = ActionQueue(tmp_path)
     post(tmp_path, 3, 0, Action("stop", step=1, because="x"))

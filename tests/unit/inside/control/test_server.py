@@ -13,10 +13,10 @@ from every_case import every_case
 import holdfast
 from holdfast.errors import ControlUnreachable
 from holdfast.inside.arm import armed
-from holdfast.inside.control import server as door
+from holdfast.inside.control import server as control_server
 from holdfast.probe.changing import change
 from holdfast.probe.control_client import ask, listening
-from holdfast.signals.door import connect_to, receive
+from holdfast.signals.control_socket import connect_to, receive
 from holdfast.signals.run_folder import RunFolder
 
 
@@ -64,7 +64,7 @@ def test_a_training_that_is_asked_computes_the_same_bit_for_bit(tmp_path: Path) 
             if "grad" not in code:  # a backward pass may be writing them: torch itself crashes then
                 ask(listening(run)[0], {"do": "eval", "code": code, "now": True}, seconds=30)
 
-    alone = train(tmp_path / "alone", door=False, steps=400)
+    alone = train(tmp_path / "alone", control=False, steps=400)
     together = train(tmp_path / "together", ask_on, steps=400)
     assert alone[:400] == together[:400]
 
@@ -76,23 +76,23 @@ def test_the_path_of_a_run_may_be_as_long_as_it_likes(tmp_path: Path) -> None:
 
 
 @every_case("how", ["the call", "the environment"])
-def test_the_door_can_be_left_shut(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_can_be_switched_off(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(run: RunFolder) -> None:
         assert listening(run) == []
-        with pytest.raises(ControlUnreachable, match="HOLDFAST_DOOR=0"):
+        with pytest.raises(ControlUnreachable, match="HOLDFAST_CONTROL=0"):
             ask(run.recordings()[0], {"do": "where"}, seconds=1)
 
     if how == "the environment":
-        monkeypatch.setenv("HOLDFAST_DOOR", "0")
+        monkeypatch.setenv("HOLDFAST_CONTROL", "0")
         train(tmp_path, look)
     else:
-        train(tmp_path, look, door=False)
+        train(tmp_path, look, control=False)
 
 
 def test_when_the_recording_ends_the_socket_is_gone_and_who_waits_is_told(tmp_path: Path) -> None:
     seen: list[RunFolder] = []
     train(tmp_path, seen.append)
-    assert not list(seen[0].path.glob("*/door"))
+    assert not list(seen[0].path.glob("*/control"))
     with pytest.raises(ControlUnreachable, match="its training is over"):
         ask(seen[0].recordings()[0], {"do": "where"}, seconds=1)
 
@@ -134,11 +134,11 @@ def test_what_is_no_request_is_answered_in_words(tmp_path: Path) -> None:
     train(tmp_path, send)
 
 
-def test_who_asked_has_the_answer_before_a_training_that_ends_has_closed_its_door(
+def test_who_asked_has_the_answer_before_a_training_that_ends_has_closed_its_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closing, came = threading.Event(), list[dict[str, Any]]()
-    remove, send = door.remove, door.send
+    remove, send = control_server.remove, control_server.send
 
     def remove_and_tell(folder: Path, path: Path) -> None:
         remove(folder, path)
@@ -148,8 +148,8 @@ def test_who_asked_has_the_answer_before_a_training_that_ends_has_closed_its_doo
         assert closing.wait(60)
         send(connection, content)
 
-    monkeypatch.setattr(door, "remove", remove_and_tell)
-    monkeypatch.setattr(door, "send", send_late)
+    monkeypatch.setattr(control_server, "remove", remove_and_tell)
+    monkeypatch.setattr(control_server, "send", send_late)
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     finish = threading.Event()

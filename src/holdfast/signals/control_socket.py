@@ -1,8 +1,8 @@
-"""The door of a rank: a Unix socket in its folder, through which its process is asked. One JSON line in, one JSON line out.
+"""The control socket of a rank: a Unix socket in its folder, to ask its process. One JSON line in, one JSON line out.
 
 The path of a socket may have about 100 bytes, a run folder any number: where the system has `/proc`, the folder is opened and
 the socket reached through its descriptor. Where that is not so, or the folder's file system holds no sockets, the socket lies in
-the user's runtime folder and `door.json` says where.
+the user's runtime folder and `control.json` says where.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 
 from holdfast.signals.registry import runtime_folder
 
-NAME, ELSEWHERE = "door", "door.json"
+NAME, ELSEWHERE = "control", "control.json"
 REQUEST_BYTES, ANSWER_BYTES = 1 << 20, 4 << 20  # at most, of one line
 _PATH_BYTES = 100
 _NUMBERS = ".changes"
 
 
-class NoDoor(OSError):
+class NoControlSocket(OSError):
     """There is no socket, or nobody listens at it."""
 
 
@@ -42,7 +42,7 @@ def listen_in(folder: Path) -> tuple[socket.socket, Path]:
 
 
 def connect_to(folder: Path, seconds: float) -> socket.socket:
-    """A connection to whoever listens in the folder of a rank. Raises NoDoor, PermissionError or another OSError."""
+    """A connection to whoever listens in the folder of a rank. Raises NoControlSocket, PermissionError or another OSError."""
     path = _path_in(folder)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(max(0.05, seconds))
@@ -51,7 +51,7 @@ def connect_to(folder: Path, seconds: float) -> socket.socket:
             connection.connect(name)
     except (FileNotFoundError, ConnectionRefusedError) as error:
         connection.close()
-        raise NoDoor(error.errno, error.strerror, str(path)) from error
+        raise NoControlSocket(error.errno, error.strerror, str(path)) from error
     except OSError:
         connection.close()
         raise
