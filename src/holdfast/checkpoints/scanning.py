@@ -55,6 +55,7 @@ def _product(one: int, other: int) -> int:
 CHUNK = 1 << 20  # bytes that are read at once: what fits into the cache beside a core
 PIECE = 32 << 20  # bytes that one thread reads of one storage before it takes the next
 _WORKERS = 4  # more do not make a disk faster
+_ALIGNED = 64  # bytes: a line of the cache
 
 Crc32 = Callable[[memoryview, int], int]
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -211,7 +212,9 @@ class _Reading:
     def _buffer(self) -> Bytes:
         buffer: Bytes | None = getattr(self._local, "buffer", None)
         if buffer is None:
-            buffer = self._local.buffer = np.empty(CHUNK // 8, np.uint64).view(np.uint8)  # aligned for numbers of any kind
+            memory = np.empty(CHUNK + _ALIGNED, np.uint8)
+            begin = -memory.ctypes.data % _ALIGNED
+            buffer = self._local.buffer = memory[begin : begin + CHUNK]
         return buffer
 
 
