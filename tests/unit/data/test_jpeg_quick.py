@@ -131,5 +131,6 @@ def test_a_quick_look_reads_only_the_ends_of_a_photo(
 def test_the_rotation_of_a_photo_with_a_thumbnail_is_known_to_a_quick_look(tmp_path: Path) -> None:
     exif = exif_with(encoded(0, (240, 180), quality=95), orientation=6)
     (tmp_path / "photo.jpg").write_bytes(encoded(0, SIZE, exif=exif))
-    _, header = examined._content(f"{tmp_path}/photo.jpg", quick=True)
-    assert (header.orientation, header.width, header.height) == (6, *SIZE)
+    ends = examined._ends(f"{tmp_path}/photo.jpg")
+    assert ends is not None, "the whole file was read"
+    assert (ends[1].orientation, ends[1].width, ends[1].height) == (6, *SIZE)
