@@ -163,6 +163,7 @@ class RestorePlan:
             warnings.simplefilter("ignore")  # schedulers warn to load the optimizer too
             for call in self._calls:
                 call()
+        self._calls.clear()  # they hold the training's objects, and this plan
 
     def add(self, what: str, saved: list[Any], live: list[Any], restore: Callable[[Any, Any], None]) -> None:
         """Pair saved states with live objects."""
