@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--hang-after", metavar="SECONDS", help="Seconds without progress before reporting a hang (default 10); or `off`.")
     restarts = "How often a command that fails or hangs is started again (heal). [default: 3]"
     add("--restarts", type=_whole_number(0), default=3, help=restarts)
-    add("--resume-args", metavar="WORDS", help='How the script resumes: "--resume {checkpoint}".')
+    add("--resume-args", metavar="WORDS", help='How the script resumes: "--resume {checkpoint}"; kept for its later runs.')
     add("--restart-args", metavar="WORDS", help='More words for a restart: "--workers {workers}".')
     return parser
 

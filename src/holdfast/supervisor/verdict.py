@@ -55,8 +55,9 @@ def _resumed_words(rows: list[dict[str, Any]]) -> str:
     resumed = [row for row, following in pairs if row.get("resumed_with") and not following.get("flag_failed")]
     if not resumed:
         return ""
-    lost = sum(int(row.get("done_again") or 0) for row in resumed)
-    return f", resumed from {Path(str(resumed[-1].get('checkpoint'))).name} ({count_steps(lost)} done again)"
+    lost = [int(row["done_again"]) for row in resumed if row.get("done_again") is not None]
+    again = f" ({count_steps(sum(lost))} done again)" if len(lost) == len(resumed) else ""
+    return f", resumed from {Path(str(resumed[-1].get('checkpoint'))).name}{again}"
 
 
 def _concerns_training(finding: Mapping[str, Any]) -> bool:

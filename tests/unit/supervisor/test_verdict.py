@@ -46,6 +46,7 @@ REFUSED = {**SKIPPED, "step": 117, "state": "refused"}
         ([KILLED, RESTARTED], f"{DIED}: holdfast diagnose a"),
         ([KILLED, RESUMED], f"{DIED}, resumed from last.pt (12 steps done again): holdfast diagnose a"),
         ([KILLED, RESUMED, RESUMED], f"{DIED}, resumed from last.pt (24 steps done again): holdfast diagnose a"),
+        ([KILLED, {**RESUMED, "done_again": None}], f"{DIED}, resumed from last.pt: holdfast diagnose a"),
         ([KILLED, RESUMED, WITHOUT], f"{DIED}: holdfast diagnose a"),
         ([NAN, SKIPPED, SLOW], "finished, but the data comes too slowly since step 1,200: holdfast diagnose a"),
     ],
