@@ -65,7 +65,7 @@ def test_a_drill_begins_with_a_training_that_nobody_breaks_and_that_raises_nothi
     assert (
         set(control["false_alarms"]) <= TRUE_ON_A_BUSY_MACHINE
         and control["steps"] == 160
-        and control["metric_name"] == "accuracy"
+        and control["metric_name"] == "val accuracy"
     )
     assert answer.stderr.index("no fault, heal, seed 3") < answer.stderr.index("nan-batch at step")
 
