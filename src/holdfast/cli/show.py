@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast import units
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-DASH = "–"
+DASH = units.DASH
 WIDTH = 100  # of a page that goes nowhere near a terminal
 _BARS = "▁▂▃▄▅▆▇█"
 _NOT_FINITE = "×"
@@ -51,16 +53,7 @@ def duration(seconds: float | None) -> str:
     """Seconds as a person says them."""
     if seconds is None:
         return DASH
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{seconds:.1f} s" if seconds < 1 else units.duration(seconds)
 
 
 def rate(per_second: float | None) -> str:

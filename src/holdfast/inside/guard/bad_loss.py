@@ -60,7 +60,7 @@ def _graph_evidence(loss: torch.Tensor) -> dict[str, Any]:
 
 
 def _forward_order(loss: torch.Tensor) -> list[Any]:
-    """The nodes of a graph in the order in which the forward pass made them; those of parameters are left out."""
+    """The nodes of a graph in the order in which the forward pass made them, without those of parameters."""
     nodes, waiting = set[Any](), [loss.grad_fn]
     while waiting and len(nodes) < _MAX_NODES:
         node = waiting.pop()

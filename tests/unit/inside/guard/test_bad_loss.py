@@ -1,4 +1,4 @@
-"""A loss that is not finite: what it was computed from is told before the backward pass, in a script that nobody changed."""
+"""A loss that is not finite: the finding names what it was computed from, in a script that nobody changed."""
 
 from __future__ import annotations
 
