@@ -10,13 +10,13 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr $(CORES) + 1)
 CHECKED := setup.py src tests benchmarks examples docs
-COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py benchmarks/drills.py benchmarks/peers.py benchmarks/fuzz.py benchmarks/machine.py,$(wildcard benchmarks/*.py))
+COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py benchmarks/drills.py benchmarks/peers.py benchmarks/fuzz.py benchmarks/machine.py benchmarks/train_detect.py benchmarks/train_kills.py,$(wildcard benchmarks/*.py))
 
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes, and each would compile all of Holdfast again
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format pytest test-slow test-gpu bench bench-heal bench-healthy bench-diagnose bench-survive fuzz drills strangers peers docs clean
+.PHONY: help setup demo test lint format pytest test-slow test-gpu bench bench-train bench-heal bench-healthy bench-diagnose bench-survive fuzz drills strangers peers docs clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -49,6 +49,10 @@ test-gpu: $(INSTALLED)  ## the tests that need an NVIDIA GPU
 bench: $(INSTALLED)  ## measure what Holdfast costs, and fail where a bar is missed
 	@set -e; for script in $(COST); do echo "== $$script"; $(BIN)/python "$$script"; done
 
+bench-train: $(INSTALLED)  ## holdfast train: killed at random 50 times, and against the Hugging Face Trainer (half an hour; a GPU)
+	$(BIN)/python benchmarks/train_kills.py
+	$(BIN)/python benchmarks/train_detect.py $(ARGS)
+
 bench-heal: $(INSTALLED)  ## trainings with a fault put in: without Holdfast they break, with it they heal (half an hour)
 	$(BIN)/python benchmarks/heal.py $(ARGS)
 
@@ -74,7 +78,7 @@ peers: $(INSTALLED)  ## the same faults as others see them; writes docs/peers.md
 	$(BIN)/python benchmarks/peers.py $(ARGS)
 
 docs: $(INSTALLED)  ## write the generated pages again
-	$(BIN)/python -m holdfast.signals.describe > docs/schema.md.new && mv docs/schema.md.new docs/schema.md
+	$(BIN)/python -m holdfast.signals.describe docs/recording.md
 	$(BIN)/python -m holdfast.inside.taps.registry docs/capture.md
 	$(BIN)/python -m holdfast.diagnosis.describe docs/failures
 

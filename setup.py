@@ -10,6 +10,7 @@ BY_ADDRESS = Extension(
     "holdfast.inside.gradients._by_address",
     ["src/holdfast/inside/gradients/_by_address.c"],
     extra_compile_args=["-O3"],
+    libraries=["m"] if sys.platform == "linux" else [],
     optional=True,  # without it the same numbers come from torch, a little slower
 )
 

@@ -3,7 +3,7 @@
     make drills                                                    three seeds, `observe` and `heal`: an hour on 16 cores
     make drills ARGS="--only-fault nan-batch --seeds 1"            a part; the page is not written
     make drills ARGS="--json rows.jsonl --time-limit 500"          as far as it gets, and then
-    make drills ARGS="--json rows.jsonl --resume-from rows.jsonl"  goes on
+    make drills ARGS="--json rows.jsonl --resume-from rows.jsonl"  continues
 
 Fails where a bar is missed.
 """
@@ -28,7 +28,7 @@ from typing import Any, TextIO
 sys.path.insert(0, str(Path(__file__).parent / "drill_trainings"))
 from house import Stretch, every_training, healthy, in_chunks, stretches, training
 from machine import machine, today
-from scoreboard import Course, Row, key_of, page, worse_by
+from scoreboard import STRANGERS, Course, Row, key_of, page, worse_by
 
 PAGE = Path(__file__).parents[1] / "docs/scoreboard.md"
 POLICIES = ("observe", "heal")
@@ -59,7 +59,7 @@ def as_row(result: Any) -> Row:
     from holdfast.drills.suite import SkippedFault
 
     if isinstance(result, SkippedFault):
-        return {"kind": "left-out", "training": result.training, "fault": result.fault, "why": result.why}
+        return {"kind": "skipped", "training": result.training, "fault": result.fault, "why": result.why}
     kind = "control" if isinstance(result, ControlScore) else "fault"
     row = {"kind": kind, **result.as_row()}
     run = Path(row.pop("run", None) or "")
@@ -152,15 +152,15 @@ def in_words(row: Row) -> str:
     if row["kind"] == "machine":
         return str(row["machine"])
     start = f"{row['training']:<22} {row.get('policy') or '':<8}{row.get('seed', ''):<3}"
-    if row["kind"] == "left-out":
-        return f"{start}{row['fault']:<22} left out: {row['why']}"
+    if row["kind"] == "skipped":
+        return f"{start}{row['fault']:<22} skipped: {row['why']}"
     if row["kind"] == "failed":
         return f"{start}NO RUN: {row['why']}"
     if row["kind"] == "control":
         metric = f"{row['metric_name']} {row['metric']:.4f}" if isinstance(row["metric"], float) else ""
         return f"{start}{'healthy':<22} {row['seconds']:.0f} s, {metric} {' '.join(row['false_alarms'])}"
-    if not row["put_in"]:
-        return f"{start}{row['fault']:<22} not put in: {row['why_not']}"
+    if not row["injected"]:
+        return f"{start}{row['fault']:<22} not injected: {row['why_not']}"
     wrong = row["to_explain"] and not row["cause_right"]
     cause = f", {row['cause'] or 'no cause'}{' (WRONG)' if wrong else ''}" if row["seen"] else ""
     said = f"{row['seen'] or ('NOT SEEN' if row['to_see'] else 'nothing to see')}{cause}"
@@ -182,7 +182,7 @@ def remaining(planned: Iterable[Stretch], rows: Iterable[Row]) -> list[Stretch]:
         codes = tuple(
             code for code in stretch.codes
             if key_of({"kind": "fault", "fault": code, **same}) not in done
-            and key_of({"kind": "left-out", "fault": code, "training": stretch.training}) not in done
+            and key_of({"kind": "skipped", "fault": code, "training": stretch.training}) not in done
         )  # fmt: skip
         if codes or not stretch.codes:
             left.append(Stretch(stretch.training, stretch.policy, stretch.seed, codes))
@@ -190,11 +190,11 @@ def remaining(planned: Iterable[Stretch], rows: Iterable[Row]) -> list[Stretch]:
 
 
 def read_rows(path: Path | None) -> list[Row]:
-    """The rows of an earlier part of the course; a last line that was cut off is left out."""
+    """The rows of an earlier part of the course; a last line that was cut off is skipped."""
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else ():
         try:
-            rows.append(json.loads(line))
+            rows.append(json.loads(line.replace('"put_in"', '"injected"').replace('"left-out"', '"skipped"')))  # older names
         except ValueError:
             continue
     return rows
@@ -265,7 +265,7 @@ def out_of_reach(rows: list[Row]) -> Iterator[Row]:
     given = {row.get("fault") for row in rows}
     for code in faults.every() if not torch.cuda.is_available() else ():
         if "gpu" in faults.find(code).needs and code not in given:
-            yield {"kind": "left-out", "training": "", "fault": code, "why": "needs a GPU, and the machine has none"}
+            yield {"kind": "skipped", "training": "", "fault": code, "why": "needs a GPU, and the machine has none"}
 
 
 def report(rows: list[Row], left: int, given: argparse.Namespace, seconds: float) -> int:
@@ -273,12 +273,15 @@ def report(rows: list[Row], left: int, given: argparse.Namespace, seconds: float
     whole = not (given.only_training or given.only_fault or given.only_policy)
     where = given.write or (PAGE if whole else None)
     if where is not None:
-        where.write_text(page([*rows, *out_of_reach(rows)], left), encoding="utf-8")
+        before = where.read_text(encoding="utf-8") if where.exists() else ""
+        kept = before[before.find(STRANGERS) :] if STRANGERS in before else ""
+        written = page([*rows, *out_of_reach(rows)], left)
+        where.write_text(f"{written}\n{kept}" if kept else written, encoding="utf-8")
         print(f"written: {where.name}")
     bars = Course(rows).bars()
     for bar in bars:
         print(f"{'ok    ' if bar.ok else 'MISSED'}  {bar.what}: {bar.measured}")
-    print(f"{sum(row['kind'] != 'machine' for row in rows)} results, {left} runs left out for lack of time, {seconds:.0f} s")
+    print(f"{sum(row['kind'] != 'machine' for row in rows)} results, {left} runs skipped for lack of time, {seconds:.0f} s")
     return 0 if all(bar.ok for bar in bars) and not left else 1
 
 

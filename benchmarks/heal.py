@@ -1,4 +1,4 @@
-"""What `--policy heal` repairs: small real trainings with a fault put in, with and without Holdfast, from the same seeds.
+"""What `--policy heal` repairs: small real trainings with an injected fault, with and without Holdfast, from the same seeds.
 
 Each training runs without the fault, with it, and with it under `holdfast run --policy heal`. The last must come within
 2 % of the first in its validation metric, and the second must not. Fails where a bar is missed.

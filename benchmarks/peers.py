@@ -5,7 +5,7 @@
     make peers ARGS="--runmedic PATH"               where `runmedic` is, if it is not on the path
     make peers ARGS="--costs-only"                  what each costs, and no fault
 
-Every peer trains the same network on the same digits from the same seed. The faults are put in by the drills' injector, without
+Every peer trains the same network on the same digits from the same seed. The faults are injected by the drills' injector, without
 Holdfast; Holdfast has two columns of its own. What they cost is measured in runs without a fault that take turns.
 """
 
@@ -69,11 +69,11 @@ def outcome(watcher: Watcher, code: str, control: Trial, folder: Path, runmedic:
     complete = trial.steps >= control.steps
     ended_well = trial.exit_code == 0 and complete and near
     common = {"metric": trial.metric, "ended_well": ended_well, "seconds": trial.seconds, "watcher": watcher.name, "fault": code}
-    if not scored.put_in:
+    if not scored.injected:
         return Outcome(happened=False, why_not=scored.why_not, **common)
     if watcher.policy is not None:
         said = f"{scored.seen}: {scored.cause}" if scored.seen else ""
-        did = "goes on" if trial.exit_code == 0 else "dies"
+        did = "continues" if trial.exit_code == 0 else "dies"
         return Outcome(happened=True, said=said, cause=scored.cause_right, did=", ".join(scored.actions) or did, **common)
     said = doctor(runmedic, trial) if watcher.name == "runmedic" else said_in(watcher, trial.output)
     did = done(watcher, hangs=bool(trial.ended), exit_code=trial.exit_code, complete=complete, said=said)
@@ -173,7 +173,7 @@ def _of_fault(code: str, outcomes: list[Outcome], watchers: list[Watcher]) -> st
             continue
         said = f"{one.said} {'✓' if one.cause else ''}".strip() or "nothing"
         rows.append([watcher.name, said, one.did, "–" if one.metric is None else f"{one.metric:.3f}"])
-    return f"### `{code}`: {find(code).what}\n\n" + _table(("", "said", "the run", "accuracy"), rows)
+    return f"### `{code}`: {find(code).description}\n\n" + _table(("", "said", "the run", "accuracy"), rows)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -208,8 +208,8 @@ def main() -> int:
     parser.add_argument("--runmedic", default=shutil.which("runmedic"))
     parser.add_argument("--costs-only", action="store_true", help="what each costs, and no fault")
     given = parser.parse_args()
-    left_out = [] if given.runmedic else ["runmedic"]
-    watchers = [one for one in WATCHERS if one.name not in left_out and (not given.only_peer or one.name in given.only_peer)]
+    skipped = [] if given.runmedic else ["runmedic"]
+    watchers = [one for one in WATCHERS if one.name not in skipped and (not given.only_peer or one.name in given.only_peer)]
     codes = given.only_fault or FAULTS
     without = "" if given.runmedic else " `runmedic` was not installed."
     with tempfile.TemporaryDirectory(prefix="holdfast-peers-") as place:

@@ -53,7 +53,7 @@ def main() -> int:
 
     from holdfast.environment.plan.measuring import measure_training
     from holdfast.environment.plan.options import what_fits
-    from holdfast.environment.plan.trial import Asked, measure, words_for
+    from holdfast.environment.plan.trial import MeasuredTraining, measure, words_for
 
     if not torch.cuda.is_available():
         print("needs an NVIDIA GPU")
@@ -61,14 +61,14 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     well = True
     for name in FACTORIES:
-        asked = Asked(words=words_for([f"plan_gpu:{name}"]))
-        facts = measure_training(asked, lambda _text: None)
+        training = MeasuredTraining(words=words_for([f"plan_gpu:{name}"]))
+        facts = measure_training(training, lambda _text: None)
         fits = {one.precision: one.batch for one in what_fits(facts, None) if one.card.startswith("this")}
         print(f"{name}: measured at {', '.join(str(point.batch) for point in facts.points)}; largest batch here {fits}")
         for precision, line in facts.lines.items():
             for times in TIMES:
                 batch = times * facts.points[-1].batch
-                found = measure(asked, batch=batch, precision="bf16" if precision == "bf16" else "")
+                found = measure(training, batch=batch, precision="bf16" if precision == "bf16" else "")
                 if found is None:
                     print(f"  {precision:<11} batch {batch:>6}: out of memory (predicted {line.peak(batch) / 2**30:.1f} GB)")
                     continue

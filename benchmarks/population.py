@@ -89,7 +89,7 @@ def run_one(seed: int, kept: Path | None) -> Row:
             return row
         found = score(trial, trial)
         seen = next((raised for raised in trial.outcome.raised if raised.code == found.seen), None)
-        row |= {"put_in": found.put_in, "why_not": found.why_not, "to_see": found.to_see, "unexpected": found.unexpected}
+        row |= {"injected": found.injected, "why_not": found.why_not, "to_see": found.to_see, "unexpected": found.unexpected}
         row |= {"seen": found.seen, "causes": [] if seen is None else seen.causes, "right": faults.find(code).expected.causes}
         return row
     finally:
@@ -148,7 +148,7 @@ def alarms(row: Row) -> list[str]:
 
 
 def there(row: Row) -> bool:
-    return bool(row["fault"] and row["put_in"] and row["to_see"])
+    return bool(row["fault"] and row["injected"] and row["to_see"])
 
 
 def did_not_learn(row: Row) -> bool:
@@ -223,7 +223,11 @@ def calibrate(rows: list[Row]) -> None:
 
 
 def read(path: Path | None) -> list[Row]:
-    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")] if path and path.exists() else []
+    return (
+        [json.loads(line.replace('"put_in"', '"injected"')) for line in path.read_text().splitlines() if line.endswith("}")]
+        if path and path.exists()
+        else []
+    )
 
 
 def main() -> int:

@@ -7,6 +7,8 @@ building: look at what was missed, and fix Holdfast. The others are only scored:
     make strangers ARGS="--half build"                  the half to build with
     make strangers ARGS="--only skorch_digits --faults nan-batch,lr-x100"
     make strangers ARGS="--folder ~/trainings"          any folder of scripts; all of them count as seen
+    make strangers ARGS="--json a.jsonl --half score"   keep every score, and then
+    make strangers ARGS="--write a.jsonl b.jsonl"       write the tables of both halves into docs/scoreboard.md
 
 A driver whose package is missing is reported with the command that installs it. Fails where a bar is missed in the scored half.
 """
@@ -26,8 +28,11 @@ from typing import Any
 
 from machine import machine, today
 
+sys.path.insert(0, str(Path(__file__).parent / "drill_trainings"))
+from strangers_table import BARS, Row, counts, half_told, newest, section, with_section
+
+PAGE = Path(__file__).parents[1] / "docs/scoreboard.md"
 DRIVERS = Path(__file__).parent / "strangers"
-BARS = {"seen": ("to_see", 0.95), "cause_right": ("to_explain", 0.85), "survived": ("to_survive", 0.95)}
 
 
 @dataclass(frozen=True)
@@ -88,39 +93,23 @@ def drill(stranger: Stranger, arguments: argparse.Namespace) -> dict[str, Any] |
         return f"exit {done.returncode}"
 
 
-def told(name: str, answer: dict[str, Any]) -> None:
+def told(name: str, rows: list[Row]) -> None:
     """The line of one stranger, and what was missed."""
-    totals = answer["totals"]
-    parts = [f"{words} {totals[key]} of {totals[of]}" for words, (key, of) in _columns()]
-    print(f"{name:24s} {', '.join(parts)}; false alarms in {totals['false_alarms']} of {totals['controls']} healthy runs")
-    for one in answer["faults"]:
-        if one["put_in"] and one["to_see"] and one["seen"] is None:
+    faults, controls = [row for row in rows if "fault" in row], [row for row in rows if "fault" not in row]
+    parts = [f"{bar.words} {count} of {whole}" for bar, (count, whole) in zip(BARS, counts(faults), strict=True)]
+    alarmed = sum(bool(row["false_alarms"]) for row in controls)
+    print(f"{name:24s} {', '.join(parts)}; false alarms in {alarmed} of {len(controls)} healthy runs")
+    for one in faults:
+        if one["injected"] and one["to_see"] and one["seen"] is None:
             print(f"    not seen: {one['fault']}")
         elif one["to_explain"] and not one["cause_right"]:
             print(f"    wrong cause: {one['fault']}: {one['cause']}")
-        if one["put_in"] and one["to_survive"] and not one["survived"]:
+        if one["injected"] and one["to_survive"] and not one["survived"]:
             print(f"    not survived: {one['fault']}: {one['why_not_survived']}")
 
 
-def _columns() -> list[tuple[str, tuple[str, str]]]:
-    words = {"seen": "seen", "cause_right": "first cause right", "survived": "survived"}
-    return [(words[key], (key, of)) for key, (of, _) in BARS.items()]
-
-
-def summary(half: str, answers: list[dict[str, Any]]) -> bool:
-    """The numbers of one half; whether its bars are met."""
-    met = True
-    for words, (key, of) in _columns():
-        count, whole = (sum(answer["totals"][name] for answer in answers) for name in (key, of))
-        bar = BARS[key][1]
-        good = not whole or count >= bar * whole
-        met &= good
-        share = f"{100 * count / whole:.0f} %" if whole else "–"
-        print(f"{half}: {words} {count} of {whole} ({share}), bar {100 * bar:.0f} %: {'met' if good else 'MISSED'}")
-    return met
-
-
-def main() -> int:
+def options() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=("build", "score"))
     parser.add_argument("--only", action="append", default=[])
@@ -130,14 +119,14 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=DRIVERS)
     parser.add_argument("--python", default=sys.executable, help="the Python that has the packages")
     parser.add_argument("--json", type=Path, help="file for every score, one line each")
-    arguments = parser.parse_args()
-    chosen = [one for one in strangers(arguments.folder) if arguments.half in (None, one.half)]
-    names = ", ".join(one.name for one in chosen) or "none"
-    chosen = [one for one in chosen if not arguments.only or one.name in arguments.only]
-    if not chosen:
-        parser.error(f"there is no such training in {arguments.folder}; there are: {names}")
-    print(f"{today()}, {machine(arguments.jobs)}")
-    by_half: dict[str, list[dict[str, Any]]] = {}
+    parser.add_argument("--write", type=Path, nargs="+", metavar="JSON", help="run nothing; the tables from these files")
+    return parser
+
+
+def scores(chosen: list[Stranger], arguments: argparse.Namespace) -> list[Row]:
+    """Drill each, and tell; each score also goes to the file of `--json` as soon as it is known."""
+    rows: list[Row] = []
+    about = {"machine": machine(arguments.jobs), "date": today()}
     for one in chosen:
         if not is_installed(one, arguments.python):
             print(f"{one.name:24s} not run: pip install {one.package}")
@@ -146,13 +135,36 @@ def main() -> int:
         if isinstance(answer, str):
             print(f"{one.name:24s} could not be drilled: {answer}")
             continue
-        told(one.name, answer)
-        by_half.setdefault(one.half, []).append(answer)
+        new = [{"half": one.half, "package": one.package, **about, **row} for row in (*answer["controls"], *answer["faults"])]
+        told(one.name, new)
+        rows += new
         if arguments.json is not None:
             with arguments.json.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps({"half": one.half, **row}) + "\n" for row in answer["faults"])
-    met = {half: summary(half, answers) for half, answers in sorted(by_half.items())}
-    return 0 if met.get("score", True) else 1
+                file.writelines(json.dumps(row) + "\n" for row in new)
+    return rows
+
+
+def main() -> int:
+    parser = options()
+    arguments = parser.parse_args()
+    if arguments.write:
+        lines = (line for path in arguments.write for line in path.read_text(encoding="utf-8").splitlines())
+        rows = newest([json.loads(line) for line in lines])
+        PAGE.write_text(with_section(PAGE.read_text(encoding="utf-8"), section(rows)), encoding="utf-8")
+        print(f"written: {PAGE.name}")
+    else:
+        chosen = [one for one in strangers(arguments.folder) if arguments.half in (None, one.half)]
+        names = ", ".join(one.name for one in chosen) or "none"
+        chosen = [one for one in chosen if not arguments.only or one.name in arguments.only]
+        if not chosen:
+            parser.error(f"there is no such training in {arguments.folder}; there are: {names}")
+        print(f"{today()}, {machine(arguments.jobs)}")
+        rows = scores(chosen, arguments)
+    for half in ("build", "score"):
+        for line in half_told(half, rows):
+            print(line)
+    scored = [row for row in rows if row["half"] == "score" and "fault" in row]
+    return 0 if all(bar.met(*pair) for bar, pair in zip(BARS, counts(scored), strict=True)) else 1
 
 
 if __name__ == "__main__":

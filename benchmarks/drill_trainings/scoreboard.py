@@ -10,7 +10,8 @@ from typing import Any
 
 Row = dict[str, Any]
 _PATH = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+")  # of the machine that it was run on
-_AT_A_TIME = re.compile(r" \(\d+ runs at a time\)")
+STRANGERS = "<!-- strangers -->"  # what follows on the page is written by `make strangers`
+AT_A_TIME = re.compile(r" \(\d+ runs at a time\)")
 SEEN, CAUSE_RIGHT, CONTROLS, SURVIVED = 0.98, 0.90, 100, 0.95
 
 
@@ -32,14 +33,14 @@ class Course:
         for row in newest.values():
             of_kind.setdefault(row["kind"], []).append(row)
         self.controls = of_kind.get("control", [])
-        self.left_out = of_kind.get("left-out", [])
-        self.faults = [row for row in of_kind.get("fault", []) if row["put_in"]]
-        self.not_put_in = [row for row in of_kind.get("fault", []) if not row["put_in"]]
+        self.skipped = of_kind.get("skipped", [])
+        self.faults = [row for row in of_kind.get("fault", []) if row["injected"]]
+        self.not_injected = [row for row in of_kind.get("fault", []) if not row["injected"]]
         self.failed = [row for row in of_kind.get("failed", []) if not _made_up_for(row, newest)]
 
     @property
     def to_see(self) -> list[Row]:
-        """Faults that `observe` can see, put in under it."""
+        """Faults that `observe` can see, injected under it."""
         return [row for row in self.faults if row["policy"] == "observe" and row["to_see"]]
 
     @property
@@ -49,7 +50,7 @@ class Course:
 
     @property
     def to_survive(self) -> list[Row]:
-        """Faults that `heal` can survive, put in under it."""
+        """Faults that `heal` can survive, injected under it."""
         return [row for row in self.faults if row["to_survive"]]
 
     @property
@@ -81,7 +82,7 @@ def _bar(what: str, rows: list[Row], name: str, share: float) -> Bar:
 
 def key_of(row: Row) -> tuple[Any, ...]:
     """What a newer row replaces."""
-    what = {"fault": "fault", "left-out": "fault", "failed": "codes"}.get(row["kind"], "seed")
+    what = {"fault": "fault", "skipped": "fault", "failed": "codes"}.get(row["kind"], "seed")
     return (row["kind"], row["training"], row.get("policy"), row.get("seed"), str(row.get(what)))
 
 
@@ -89,8 +90,8 @@ def _made_up_for(row: Row, newest: dict[tuple[Any, ...], Row]) -> bool:
     """Whether a later try has brought what this one could not."""
     same = {"training": row["training"], "policy": row["policy"], "seed": row["seed"]}
     wanted = [{"kind": "fault", "fault": code, **same} for code in row["codes"]] or [{"kind": "control", **same}]
-    left_out = [{"kind": "left-out", "fault": code, "training": row["training"]} for code in row["codes"]] or wanted
-    return all(key_of(one) in newest or key_of(other) in newest for one, other in zip(wanted, left_out, strict=True))
+    skipped = [{"kind": "skipped", "fault": code, "training": row["training"]} for code in row["codes"]] or wanted
+    return all(key_of(one) in newest or key_of(other) in newest for one, other in zip(wanted, skipped, strict=True))
 
 
 def _count(rows: list[Row], name: str) -> int:
@@ -103,32 +104,33 @@ def _count(rows: list[Row], name: str) -> int:
 def page(rows: list[Row], missing_runs: int = 0) -> str:
     """The whole page."""
     course = Course(rows)
-    machines = sorted({_AT_A_TIME.sub("", row["machine"]) for row in rows if row["kind"] == "machine"})
+    machines = sorted({AT_A_TIME.sub("", row["machine"]) for row in rows if row["kind"] == "machine"})
     dates = sorted({row["date"] for row in rows if row["kind"] == "machine"})
     parts = [
         "# Scoreboard\n",
         "What Holdfast sees, explains and survives when faults are put into small real trainings on purpose.",
         f"Written by `make drills` on {' and '.join(dates)}. Measured on: {'; '.join(machines)}.",
         "The trainings, and how to read this: [below](#how-it-is-measured).\n",
-        _table(("bar", "measured", ""), ((bar.what, bar.measured, "ok" if bar.ok else "MISSED") for bar in course.bars())),
+        table(("bar", "measured", ""), ((bar.what, bar.measured, "ok" if bar.ok else "MISSED") for bar in course.bars())),
         f"Time lost by survivors: {_lost_time(course.to_survive)}.\n",
         f"{missing_runs} runs of the course were left out for lack of time.\n" if missing_runs else "",
         "## Faults\n",
-        _table(
+        table(
             ("fault", "seen", "after steps", "after seconds", "first cause right", "survived", "metric lost", "seconds lost"),
             _of_faults(course),
         ),
         "Medians over all trainings and seeds; in brackets the worst. `end`: seen in the check-up after the end only.\n",
         "## Trainings\n",
-        _table(
-            ("training", "faults put in", "seen", "first cause right", "survived", "metric of the control"), _of_trainings(course)
+        table(
+            ("training", "faults injected", "seen", "first cause right", "survived", "metric of the control"),
+            _of_trainings(course),
         ),
         "## Healthy runs\n",
         *_healthy(course),
         "## Misses\n",
         *_misses(course),
-        "## What could not be put in\n",
-        *_left_out(course),
+        "## What could not be injected\n",
+        *_skipped(course),
         _METHOD,
     ]
     return "\n".join(part for part in parts if part).rstrip() + "\n"
@@ -199,7 +201,7 @@ def _healthy(course: Course) -> list[str]:
         said = (
             (row["training"], row["policy"], str(row["seed"]), _words(row["false_alarms"]), _words(row["actions"])) for row in bad
         )
-        lines.append(_table(("training", "policy", "seed", "raised", "actions"), said))
+        lines.append(table(("training", "policy", "seed", "raised", "actions"), said))
     return lines
 
 
@@ -219,7 +221,7 @@ def _misses(course: Course) -> list[str]:
     lines = [*told, *failed]
     if not lines:
         return ["None.\n"]
-    return [_table(("training", "policy", "seed", "fault", "miss", "reason"), sorted(lines, key=lambda line: (line[3], *line)))]
+    return [table(("training", "policy", "seed", "fault", "miss", "reason"), sorted(lines, key=lambda line: (line[3], *line)))]
 
 
 def _lost(row: Row, course: Course) -> str:
@@ -237,29 +239,30 @@ def _instead(row: Row) -> str:
     return f"raised instead: {_words(row['unexpected'])}" if row["unexpected"] else "nothing was raised"
 
 
-def _left_out(course: Course) -> list[str]:
+def _skipped(course: Course) -> list[str]:
     """Faults and what no training could give them; faults that nobody can see."""
     reasons: dict[str, set[str]] = {}
-    for row in course.left_out:
+    for row in course.skipped:
         reasons.setdefault(row["fault"], set()).add(row["why"])
-    for row in course.not_put_in:
+    for row in course.not_injected:
         reasons.setdefault(row["fault"], set()).add(row["why_not"])
     happened = {row["fault"] for row in course.faults}
     never = [(f"`{code}`", "; ".join(sorted(why))) for code, why in sorted(reasons.items()) if code not in happened]
     unseen = sorted({(f"`{row['fault']}`", row["unseen"]) for row in course.faults if row["unseen"]})
-    lines = [_table(("never put in", "because"), never)] if never else ["Every fault was put into at least one training.\n"]
-    tried = [(f"{row['training']}, seed {row['seed']}", f"`{row['fault']}`", row["why_not"]) for row in course.not_put_in]
+    lines = [table(("never injected", "because"), never)] if never else ["Every fault was injected into at least one training.\n"]
+    tried = [(f"{row['training']}, seed {row['seed']}", f"`{row['fault']}`", row["why_not"]) for row in course.not_injected]
     if tried:
-        lines += ["Planned, and not put in:\n", _table(("training", "fault", "because"), sorted(set(tried)))]
+        lines += ["Planned, but not injected:\n", table(("training", "fault", "because"), sorted(set(tried)))]
     if unseen:
-        lines += ["Count for nobody, as `observe` cannot see them:\n", _table(("fault", "because"), unseen)]
+        lines += ["Count for nobody, as `observe` cannot see them:\n", table(("fault", "because"), unseen)]
     return lines
 
 
 # Cells
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
 

@@ -1,4 +1,4 @@
-"""A fully connected network learns digits by SGD with momentum. A fault may be put in, see `fault.py`."""
+"""A fully connected network learns digits by SGD with momentum. A fault may be injected, see `fault.py`."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def main(how: str) -> None:
             begun = time.perf_counter()
             loss = cross_entropy(model(images), labels)
             if how == "nan-check" and not torch.isfinite(loss):
-                print(f"step {step}: the loss is not finite, the batch is left out", flush=True)
+                print(f"step {step}: the loss is not finite, the batch is skipped", flush=True)
                 continue
             optimizer.zero_grad()
             loss.backward()

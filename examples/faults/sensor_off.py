@@ -5,7 +5,7 @@ from holdfast.drills import Expected, Fault
 
 class SensorOff(Fault):
     code = "sensor-off"
-    what = "one column of one batch is NaN: the sensor was off"
+    description = "one column of one batch is NaN: the sensor was off"
     expected = Expected(findings=("non-finite-loss", "non-finite-input"), causes=("data-non-finite",), survivable=True)
     needs = ("float-inputs",)
 

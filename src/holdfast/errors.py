@@ -34,7 +34,7 @@ from __future__ import annotations
 
 
 class HoldfastError(Exception):
-    """A problem in plain words, and what to do about it; the fix cannot be left out."""
+    """A problem in plain words, and what to do about it; the fix is required."""
 
     exit_code = 2
 

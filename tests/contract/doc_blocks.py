@@ -107,7 +107,8 @@ def stripped(text: str) -> str:
 
 def masked(text: str) -> str:
     """The words in their order, with `#` for every number with its unit, and for every bar of a plot."""
-    text = re.sub(r"\b[0-9a-f]{7,}\b|[+-]?\b\d[\d,.:/%-]*(?:e[+-]?\d+)?(?:\s?(?:(?:[µm]?s|min|h|[KMGT]i?B|B)\b|%))?", "#", text)
+    units = r"(?:[µm]?s|min|h|[KMGT]i?B|B|bytes)\b|%"
+    text = re.sub(rf"\b[0-9a-f]{{7,}}\b|[+-]?\b\d[\d,.:/%-]*(?:e[+-]?\d+)?(?:\s?(?:{units}))?", "#", text)
     text = re.sub(r"[▁-▏·]+", "#", text)
     return " ".join(text.split())
 

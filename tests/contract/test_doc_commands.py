@@ -24,6 +24,7 @@ SLOW = (
     "recording",
     "resume",
     "run",
+    "train",
 )  # their verbs have tests of their own
 WITH_COMMANDS = [
     pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.slow] if page.stem in SLOW else [])

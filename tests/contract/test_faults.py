@@ -23,7 +23,7 @@ def test_every_file_holds_the_fault_that_it_is_named_for() -> None:
 
 def test_a_fault_says_what_it_does_gets_in_somewhere_and_needs_only_what_a_control_can_find_out() -> None:
     for fault in ALL:
-        assert len(fault.what) > 10 and not fault.what.endswith(".") and "\n" not in fault.what, fault.code
+        assert len(fault.description) > 10 and not fault.description.endswith(".") and "\n" not in fault.description, fault.code
         assert hooks_of(fault()), fault.code
         assert set(fault.needs) <= set(FACTS), fault.code
 

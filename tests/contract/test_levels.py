@@ -16,7 +16,7 @@ LEVELS = {
     "web": 8,
     "demo": 7,  # the training that `holdfast demo` starts, written as a user would; its verb is cli/demo.py
     "supervisor": 7,
-    "trainer": 7,
+    "train": 7,
     "integrations": 7,
     "drills": 7,
     "recovery": 6,

@@ -30,7 +30,14 @@ INSIDE = sorted(
 )
 _DRILLS = ("holdfast.drills.fault", "holdfast.drills.plan", "holdfast.drills.injection")  # what runs and scores them is outside
 _UNITS = ("signals", "checkpoints", "environment.cgroup", "state", "inside")
-OWN = ("holdfast.errors", "holdfast.memory_errors", "holdfast.version", *(f"holdfast.{unit}" for unit in _UNITS), *_DRILLS)
+OWN = (
+    "holdfast.errors",
+    "holdfast.memory_errors",
+    "holdfast.units",
+    "holdfast.version",
+    *(f"holdfast.{unit}" for unit in _UNITS),
+    *_DRILLS,
+)
 ALLOWED = {"torch", "numpy", *sys.stdlib_module_names}
 
 LOAD_ALL = """

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast_run import Done, typed, wait_until
 
-from holdfast.probe.changing import Told, change, evaluate
+from holdfast.probe.changing import RankAnswer, change, evaluate
 from holdfast.probe.control_client import listening
 from holdfast.signals.run_folder import RunFolder
 
@@ -37,7 +37,7 @@ class AskedRun:
         value: str | None = answer["value"]
         return value
 
-    def change(self, do: str, **request: Any) -> Told:
+    def change(self, do: str, **request: Any) -> RankAnswer:
         told = change(self.run, {"do": do, **request})
         assert len({repr(one.answer.get("value")) for one in told}) == 1, told
         return told[0]

@@ -42,7 +42,7 @@ def scores_of(result: SuiteResult, name: str) -> list[Score]:
 @each_training
 def test_an_injected_fault_is_seen_and_its_cause_is_named_first(name: str, drilled: Drilled) -> None:
     for score in scores_of(drilled(name), name):
-        assert score.put_in, score.why_not
+        assert score.injected, score.why_not
         assert score.seen, score
         assert score.cause_right, score
 

@@ -21,7 +21,7 @@ def test_patience_stops_an_unchanged_script_and_keeps_its_best(tmp_path: Path) -
     done = subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "went on to the end" not in done.stdout
-    assert "has not got better for 8 evaluations" in done.stderr
+    assert "has not improved for 8 evaluations" in done.stderr
     run = RunFolder.open(tmp_path / "runs/run")
     stops = [entry for entry in run.journal if entry["kind"] == "action" and entry["action"] == "stop"]
     assert [entry["state"] for entry in stops] == ["posted", "done"]

@@ -55,7 +55,7 @@ def test_a_run_whose_supervisor_was_killed_still_answers_until_it_ends(tmp_path:
     wait_until(lambda: not alive(server["pid"]))
 
 
-@pytest.mark.parametrize(("listen", "words"), [("nonsense", "not an address"), ("0.0.0.0:0", "not without a token")])
+@pytest.mark.parametrize(("listen", "words"), [("nonsense", "not an address"), ("0.0.0.0:0", "a token is required")])
 def test_where_it_cannot_listen_the_run_goes_on_and_the_journal_says_why(tmp_path: Path, listen: str, words: str) -> None:
     wait = "import pathlib, time\nwhile not pathlib.Path('runs/live/journal.jsonl').exists(): time.sleep(0.05)\nprint('trained')"
     done = run(tmp_path, "--name", "live", "--", PYTHON, "-c", wait, env={"HOLDFAST_LISTEN": listen})

@@ -62,7 +62,7 @@ def test_the_time_is_found_where_it_is_spent(waiting: dict[str, Any]) -> None:
 def test_memory_grows_with_the_workers_and_a_limit_changes_what_is_recommended(waiting: dict[str, Any]) -> None:
     memory = {row["workers"]: row["memory"] for row in waiting["settings"]}
     assert memory[2] > memory[1] > memory[0]
-    names = ("workers", "prefetch", "threads", "pin", "chunk")
+    names = ("workers", "prefetch", "threads", "pin")
     trials = [
         Trial(setting=Setting(**{name: row[name] for name in names}), rate=row["rate"], memory=row["memory"], own=row["own"])
         for row in waiting["settings"]
@@ -117,13 +117,3 @@ def test_a_sample_that_cannot_be_loaded_is_named_with_its_line_and_without_a_tra
     assert answer.returncode == 1
     assert "sample 7 cannot be loaded: KeyError: 'lost' (slow_loaders.py:" in answer.stderr
     assert "Traceback" not in answer.stderr + answer.stdout
-
-
-@pytest.mark.slow
-def test_a_table_is_measured_by_the_rows_that_are_read_at_once(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{row},{row * 2}\n" for row in range(20_000)))
-    answer = command(str(tmp_path / "t.csv"), "--json", "--time-limit", "20", "--batch", "256")
-    row = json.loads(answer.stdout)
-    assert answer.returncode == 0
-    assert row["batch"] == 256 and row["settings"] and row["recommended"]["chunk"]
-    assert any("sample" in name and value > 0 for name, value in row["seconds_per_sample"].items())

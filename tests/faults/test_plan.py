@@ -116,7 +116,7 @@ def test_a_script_without_a_loader_is_told_what_to_do(tmp_path: Path, lean_comma
     (tmp_path / "t.py").write_text(HAND_MADE)
     done = plan(tmp_path, "--", *lean_command.words, "t.py")
     assert done.returncode == 2
-    assert "no DataLoader" in done.stderr
+    assert "do not come from a DataLoader" in done.stderr
     assert "package.module:make" in done.stderr
 
 
@@ -125,7 +125,7 @@ def test_no_batch_larger_than_the_data_set_is_recommended(tmp_path: Path, lean_c
     done = plan(tmp_path, "--json", "--", *lean_command.words, "t.py")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert told["data_set"] == 100 and {fits["batch"] for fits in told["fits"]} == {100}
+    assert told["dataset_size"] == 100 and {fits["batch"] for fits in told["fits"]} == {100}
     assert max(point["batch"] for point in told["points"]) == 100
 
 
@@ -135,7 +135,9 @@ def test_a_script_that_makes_few_steps_is_planned_from_the_batches_that_leave_en
     (tmp_path / "t.py").write_text(FEW_SAMPLES.replace("range(5)", "range(1)"))
     done = plan(tmp_path, "--json", "--", *lean_command.words, "t.py")
     assert done.returncode == 0, done.stderr
-    assert [point["batch"] for point in json.loads(done.stdout)["points"]] == [16, 32]
+    plan_row = json.loads(done.stdout)
+    assert [point["batch"] for point in plan_row["points"]] == [16, 32]
+    assert {fits["batch"] for fits in plan_row["fits"]} == {100}  # although no batch of 100 was measured
 
 
 @pytest.mark.slow
@@ -143,7 +145,7 @@ def test_a_loader_whose_batches_cannot_be_changed_is_told_so(tmp_path: Path) -> 
     (tmp_path / "t.py").write_text(SAMPLED)
     done = plan(tmp_path, "--", PYTHON, "t.py")
     assert done.returncode == 2
-    assert "batches of one size" in done.stderr and "package.module:make" in done.stderr, done.stderr
+    assert "its batches have one size" in done.stderr and "package.module:make" in done.stderr, done.stderr
 
 
 def test_a_command_that_fails_shows_its_last_lines_and_no_traceback_of_ours(tmp_path: Path) -> None:

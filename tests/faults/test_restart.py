@@ -46,6 +46,26 @@ if os.environ.get("HOLDFAST_ATTEMPT", "1") == "1":
 runpy.run_path("train.py", run_name="__main__")
 """
 
+KEEPS_OBJECTS = """
+import os, time, pathlib, torch
+class Settings: pass
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+if path := os.environ.get("HOLDFAST_CHECKPOINT"):
+    model.load_state_dict(torch.load(path)["model"])
+for step in range(60):
+    loss = model(torch.randn(8, 4)).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    time.sleep(0.02)
+    if step == 20:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "settings": Settings()}, "last.pt")
+    if step == 40 and not pathlib.Path("met").exists():
+        pathlib.Path("met").touch()
+        raise ValueError("sample 4711 has no label")
+print("end")
+"""
+
 
 @pytest.fixture(scope="module")
 def undisturbed(warm: WarmPython, tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -88,8 +108,8 @@ def test_a_confirmed_flag_is_used_by_later_runs_of_the_script_and_the_steps_done
     (row,) = restarts_of(tmp_path / "runs/a")
     assert (row["resumed_with"], row["checkpoint_step"], row["done_again"]) == (f"--resume {tmp_path / 'last.pt'}", 40, 12)
     assert row["step"] == 51 and steps_of_the_second_attempt(tmp_path / "runs/a") == [*range(40, 120)]
-    assert "from last.pt (step 40) with --resume, 12 steps done again" in done.stderr
-    assert done.stderr.endswith(", resumed from last.pt (12 steps done again): holdfast diagnose a\n")
+    assert "from last.pt (step 40) with --resume, 12 steps repeated" in done.stderr
+    assert done.stderr.endswith(", resumed from last.pt (12 steps repeated): holdfast diagnose a\n")
 
 
 def test_a_flag_with_which_the_script_does_not_start_is_tried_once_and_then_it_is_fast_forwarded(
@@ -103,6 +123,14 @@ def test_a_flag_with_which_the_script_does_not_start_is_tried_once_and_then_it_i
     assert tried["resumed_with"].startswith("--from ") and without["flag_failed"] and "resumed_with" not in without
     assert "without --from: the script ended before its first step with it" in done.stderr
     assert "resumed from" not in done.stderr and "holdfast: training continues at step" in done.stderr
+
+
+def test_a_checkpoint_that_the_script_cannot_load_is_tried_once_and_then_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(KEEPS_OBJECTS)
+    done = run(tmp_path, "--policy", "heal", "--name", "a", PYTHON, "train.py", env=SOON, timeout=600)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "end"
+    assert [row["because"] for row in restarts_of(tmp_path / "runs/a")] == ["script-error", "checkpoint-incompatible"]
+    assert done.stderr.count("Weights only load failed") == 1 and "could not load what it had saved" in done.stderr
 
 
 def test_a_script_that_cannot_resume_is_fast_forwarded_after_an_error_and_the_error_is_reported(
@@ -142,7 +170,7 @@ def test_a_fault_that_comes_again_at_the_same_step_ends_the_restarts(tmp_path: P
     assert done.returncode == 1
     rows = restarts_of(tmp_path / "runs/a")
     assert [row["state"] for row in rows] == ["done", "done", "refused"]
-    assert "not started again: 3 attempts ended at step 50" in done.stderr
+    assert "not restarted: 3 attempts ended at step 50" in done.stderr
 
 
 def test_a_template_that_names_what_is_not_known_is_refused_in_words(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ BAD_INPUT = [
     (("./bad-first-line",), "interpreter", "#!"),
     (("--policy", "help", "true"), "no policy 'help'", "--policy heal"),
     (("--budget", "lots", "true"), "'lots' is not a budget", "--budget 1%"),
-    (("--name", "a/b", "true"), "'a/b' cannot be the name", "without a slash"),
+    (("--name", "a/b", "true"), "'a/b' cannot be the name", "use letters, digits"),
 ]
 
 

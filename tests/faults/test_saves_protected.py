@@ -43,7 +43,7 @@ def test_the_journal_says_in_words_what_was_kept_and_what_is_not_finite(warm: Wa
     train(warm, tmp_path, "path", "guard")
     shown = typed("journal", "-t", str(tmp_path / "runs/run"), folder=tmp_path)
     assert shown.returncode == 1  # something critical
-    assert "best.pt is kept, saved beside it as best.non-finite-step-50.pt" in shown.stdout
+    assert "best.pt is kept; the new state was saved as best.non-finite-step-50.pt" in shown.stdout
     assert "model.2.weight (16 NaN of 16)" in shown.stdout
 
 

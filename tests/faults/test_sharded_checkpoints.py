@@ -92,13 +92,21 @@ def test_ddp_writes_once_and_one_process_can_go_on(ranks: Ranks, tmp_path: Path)
     assert [path.name for path in kept_in(tmp_path)[-1].path.iterdir() if "rank" in path.name] == []
 
 
-def test_the_older_kind_of_sharding_works_too(ranks: Ranks, tmp_path: Path) -> None:
-    saved = ranks.run("fsdp1", tmp_path / "sharded", 2)
-    again, alone = ranks.run("fsdp1", tmp_path / "sharded", 0), ranks.run("plain", tmp_path / "sharded", 0, "no-ema", ranks=1)
-    whole = ranks.run("plain", tmp_path / "whole", 2, "no-ema", ranks=1)[0]
-    for one, other in ((saved[0], again[0]), (saved[0], alone[0]), (whole, ranks.run("fsdp1", tmp_path / "whole", 0)[0])):
+def test_the_older_kind_of_sharding_is_resumed_on_the_same_number_of_ranks_and_refused_on_another(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    saved = ranks.run("fsdp1", tmp_path, 2)
+    for one, other in zip(saved, ranks.run("fsdp1", tmp_path, 0), strict=True):
         assert other["first"] == 2
-        assert_same(one, other, "model", "optimizer", "lr")
+        assert_same(one, other, "model", "optimizer", "lr", "random")
+    assert_same(ranks.run("fsdp1", tmp_path, 4)[0], ranks.run("fsdp1", tmp_path / "whole", 4)[0], "model", "optimizer")
+    with pytest.raises(AssertionError, match="on 2 ranks: only as many can resume"):
+        ranks.run("plain", tmp_path, 0, "no-ema", ranks=1)
+
+
+def test_a_save_in_progress_outlives_the_process_groups(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run("fsdp2", tmp_path, 1, "unclosed")
+    assert [kept.step for kept in kept_in(tmp_path)] == [1]
 
 
 def test_all_ranks_go_back_to_the_same_one_when_the_newest_is_damaged(ranks: Ranks, tmp_path: Path) -> None:

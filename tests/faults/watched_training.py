@@ -23,9 +23,10 @@ import numpy as np
 import pytest
 import torch
 
-from holdfast.probe.rows import last_rows, measured
+from holdfast.probe.rows import last_rows
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
+from holdfast.signals.view import measured
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "src/holdfast/inside/site"

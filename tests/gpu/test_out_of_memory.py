@@ -108,7 +108,7 @@ def test_a_sample_that_does_not_fit_is_said_with_numbers() -> None:
     model, optimizer = made()
     with holdfast.watch(model, optimizer, policy="heal") as run:
         step = run.step(lambda x: model(x.cuda()).mean() + torch.empty(3 * GIB, dtype=torch.uint8, device="cuda")[0])
-        with pytest.raises(DoesNotFit, match=r"a single sample of a batch of 4 \(asked for 3\.0 GiB, allocated .*, reserved .*"):
+        with pytest.raises(DoesNotFit, match=r"a single sample of a batch of 4 \(asked for 3[.0]* GiB, allocated .*, reserved "):
             step(torch.randn(4, 1024))
 
 

@@ -1,8 +1,9 @@
-"""Ranks that train, save and restore: torchrun --nproc_per_node N ranks_that_save.py KIND FOLDER OUT STEPS [no-ema] [nan].
+"""Ranks that train, save and restore: torchrun --nproc_per_node N ranks_that_save.py KIND FOLDER OUT STEPS [WORDS].
 
 KIND is `fsdp2`, `fsdp1`, `ddp` or `plain` (one process, no group). Restores the newest checkpoint, trains up to STEPS, saves at
-each step and writes all weights and optimizer state, put together from all ranks, to OUT. With STEPS 0 it only restores. With
-`nan` the last rank spoils its part of the weights before the last save.
+each step and writes all weights and optimizer state, put together from all ranks, to OUT. With STEPS 0 it only restores. WORDS:
+`no-ema`; `nan`, the last rank corrupts its part of the weights before the last save; `unclosed`, the process group ends right
+after the first save.
 """
 
 from __future__ import annotations
@@ -80,6 +81,11 @@ for step in range(first, steps):
         model[0].weight.to_local().data[0, 0] = float("nan")
     store.save(step + 1, **given)
     (out / f"{rank}.saving").write_text(str(os.getpid()))
+    if "unclosed" in sys.argv:
+        dist.destroy_process_group()
+        store.close()
+        torch.save({}, out / f"{rank}.pt")
+        sys.exit()
 store.close()
 
 

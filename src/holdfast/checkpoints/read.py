@@ -50,11 +50,11 @@ def _verify_file(path: Path, facts: dict[str, Any], moved: Callable[[], None]) -
         if contents.troubles or places.keys() != facts["tensors"].keys():
             _expect(path, "its header", "what it was")
         data = min((place.offset for place in places.values()), default=contents.size)
-        _expect(path, _crc(path, 0, data, moved), facts["crc32"])
+        _expect(path, checksum(path, 0, data, moved), facts["crc32"])
         for name, place in places.items():
-            _expect(path, _crc(path, place.offset, place.size, moved), facts["tensors"][name]["crc32"], f"{name} in ")
+            _expect(path, checksum(path, place.offset, place.size, moved), facts["tensors"][name]["crc32"], f"{name} in ")
     else:
-        _expect(path, _crc(path, 0, facts["size"], moved), facts["crc32"])
+        _expect(path, checksum(path, 0, facts["size"], moved), facts["crc32"])
 
 
 def _expect(path: Path, found: str, wanted: str, what: str = "") -> None:
@@ -62,7 +62,7 @@ def _expect(path: Path, found: str, wanted: str, what: str = "") -> None:
         raise StorageError(f"{what}{path} does not match its manifest.", fix="use an older checkpoint")
 
 
-def _crc(path: Path, offset: int, size: int, moved: Callable[[], None]) -> str:
+def checksum(path: Path, offset: int, size: int, moved: Callable[[], None] = lambda: None) -> str:
     """Checksum of a stretch of a file, a piece at a time."""
     crc, room = 0, memoryview(bytearray(min(PIECE, max(size, 1))))
     with path.open("rb", buffering=0) as file:

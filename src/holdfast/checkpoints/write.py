@@ -21,6 +21,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
+from holdfast import units
 from holdfast.checkpoints import spare
 from holdfast.checkpoints.manifest import FORMAT, MANIFEST, free_name, next_number, read_manifest
 from holdfast.checkpoints.safetensors import PIECE, Tensors, count, write_safetensors
@@ -209,7 +210,7 @@ def _give_name(folder: Path, step: int) -> Path:
 def _refuse_full_disk(parent: Path, size: int) -> None:
     free = shutil.disk_usage(parent).free
     if size + min(_LEFT_FREE, size) > free:
-        raise OSError(errno.ENOSPC, f"it takes {size / 1e9:.2f} GB and {free / 1e9:.2f} GB are free")
+        raise OSError(errno.ENOSPC, f"it takes {units.size(size)} and {units.size(free)} are free")
 
 
 def _in_words(error: OSError | RuntimeError, step: int, parent: Path) -> StorageError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any
 
 import typer
@@ -12,12 +13,13 @@ from holdfast.cli import (
     backtrace,
     checkpoints,
     cleanup,
+    continue_,
     demo,
     diagnose,
     doctor,
     drill,
     explain,
-    go_on,
+    export,
     journal,
     pause,
     plan,
@@ -26,11 +28,13 @@ from holdfast.cli import (
     repl,
     replay,
     repro,
+    resume,
     save,
     serve,
     stats,
     tables,
     tail,
+    train,
     undo,
     validate,
     visualize,
@@ -50,13 +54,13 @@ class Verbs(TyperGroup):
         return in_words(lambda: super(Verbs, self).invoke(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read what stands before the verb."""
-        found: list[str] = in_words(lambda: super(Verbs, self).parse_args(ctx, args))
-        return found
+        """Read the options before the verb."""
+        rest: list[str] = in_words(lambda: super(Verbs, self).parse_args(ctx, args))
+        return rest
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"holdfast {__version__}")
         raise typer.Exit
 
@@ -75,7 +79,7 @@ app = typer.Typer(
 def holdfast(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)] = False,
 ) -> None:
-    """Keeps PyTorch training alive: watch a run from outside, and ask it anything."""
+    """Keeps PyTorch training alive: watches a run, reports what is wrong and why, and repairs it."""
 
 
 @app.command(
@@ -84,12 +88,17 @@ def holdfast(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 def run_verb(context: typer.Context) -> None:
-    """Start a command with Holdfast inside and a supervisor outside."""
+    """Start a training with Holdfast watching it."""
     raise typer.Exit(run(context.args))
 
 
 _BEFORE = (doctor, drill, plan, repro, stats, validate, visualize)  # before a run
 _DURING = (ps, tail, backtrace, journal, diagnose, explain, tables, query, serve, replay, checkpoints, demo)
-_INSIDE = (eval_verb, repl, set_verb, undo, save, cleanup, pause, go_on, attach)
-for _verb in (*_DURING, *_INSIDE, *_BEFORE):
+_INSIDE = (eval_verb, repl, set_verb, undo, save, cleanup, pause, continue_, attach)
+_TRAINING = (train, resume, export)
+for _verb in (*_DURING, *_INSIDE, *_BEFORE, *_TRAINING):
     _verb.register(app)
+for _typer in (app, *(_group.typer_instance for _group in app.registered_groups)):
+    for _command in _typer.registered_commands if _typer is not None else ():
+        _paragraphs = (inspect.getdoc(_command.callback) or "").split("\n\n")
+        _command.help = "\n\n".join(_paragraph.replace("\n", " ") for _paragraph in _paragraphs)

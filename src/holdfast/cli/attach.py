@@ -16,9 +16,9 @@ from holdfast.errors import CannotAttach, NoSuchRun, UsageError
 if TYPE_CHECKING:
     from holdfast.signals.run_folder import RunFolder
 
-_TOLD = {
+_STATE_WORDS = {
     "armed": "recording starts at its next step",
-    "waits": "it has not imported torch; recording starts with the first step after it has",
+    "waits": "it has not imported torch yet; recording starts at its first step",
 }
 
 
@@ -28,41 +28,41 @@ def register(app: typer.Typer) -> None:
 
 
 def attach(
-    given: Annotated[
-        list[str] | None, typer.Argument(metavar="PID...", help="The process that trains; of several ranks, all of them.")
+    processes: Annotated[
+        list[str] | None, typer.Argument(metavar="PID", help="The training process; with several ranks, all of them.")
     ] = None,
     target: Annotated[
-        list[str] | None, typer.Option("-t", "--target", metavar="PID", help="The same as PID.", show_default=False)
+        list[str] | None, typer.Option("-t", "--target", metavar="PID", help="Same as PID.", show_default=False)
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run; attached-PID without it.", show_default=False)] = None,
-    folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Name of the run. (default: attached-PID)", show_default=False)] = None,
+    folder: Annotated[Path, typer.Option(help="Folder for runs.")] = Path("runs"),
     policy: Annotated[str, typer.Option(help="What Holdfast may do: observe, guard or heal.")] = "observe",
     as_json: AsJson = False,
 ) -> None:
-    """Get into a Python process that was started without Holdfast; recording starts at its next step.
+    """Attach to a Python process that was started without Holdfast; recording starts at its next step.
 
-    Afterwards everything works as after `holdfast run`: tail, query, backtrace, eval, set, journal. It needs the right to trace
-    the process (its user, or root). If it cannot be done, the process runs on as it was.
+    Then tail, query, backtrace, eval, set and journal work as with `holdfast run`. You need permission to trace the process
+    (same user, or root). If it fails, the process continues unchanged.
     """
     from holdfast.cli.run import read_policy
     from holdfast.probe.attach.checks import check
     from holdfast.probe.attach.enter import enter
 
-    policy, pids = read_policy(policy), [_number(word) for word in all_of(given, target)]
+    policy, pids = read_policy(policy), [_number(word) for word in all_of(processes, target)]
     if not pids:
         raise UsageError("which process?", fix="holdfast attach $(pgrep -n -f train.py)")
-    processes = [check(pid) for pid in pids]
-    for process in processes:
-        _refuse_known(process.pid)
-    run = _make_folder(folder, name or f"attached-{pids[0]}", processes[0], policy)
+    checked = [check(pid) for pid in pids]
+    for process in checked:
+        _refuse_recorded(process.pid)
+    run = _make_folder(folder, name or f"attached-{pids[0]}", checked[0], policy)
     answers = []
-    for process in processes:
+    for process in checked:
         try:
             answer = enter(process, run.path, policy=policy, budget=0.01)
         except CannotAttach:
             _remove(run)
             raise
-        if answer["state"] not in _TOLD:
+        if answer["state"] not in _STATE_WORDS:
             _remove(run)
             raise _cannot(process.pid, answer)
         answers.append({"pid": process.pid, "run": run.name, "folder": str(run.path), **answer})
@@ -74,13 +74,13 @@ def _number(word: str) -> int:
     """A process by its number. One on another machine is entered there."""
     if not word.isascii() or not word.isdigit():
         raise UsageError(
-            f"{word!r} is not the id of a process on this machine.",
-            fix="holdfast attach $(pgrep -n -f train.py); for a process on another machine, type it there",
+            f"{word!r} is not a PID of this machine.",
+            fix="holdfast attach $(pgrep -n -f train.py); for a process on another machine, run it there",
         )
     return int(word)
 
 
-def _refuse_known(pid: int) -> None:
+def _refuse_recorded(pid: int) -> None:
     from holdfast.probe.state import read_state
     from holdfast.probe.target import resolve
 
@@ -124,10 +124,10 @@ def _environment(process: Any) -> dict[str, str]:
     import psutil
 
     try:
-        found: dict[str, str] = process.environ()
+        variables: dict[str, str] = process.environ()
     except (psutil.Error, OSError):
         return {}
-    return found
+    return variables
 
 
 def _remove(run: RunFolder) -> None:
@@ -141,7 +141,7 @@ def _remove(run: RunFolder) -> None:
 def _cannot(pid: int, answer: dict[str, Any]) -> CannotAttach:
     if answer["state"] == "already":
         return CannotAttach(f"Holdfast is in process {pid} already.", fix="holdfast ps lists the runs")
-    return CannotAttach(f"Holdfast cannot work in process {pid}: {answer.get('error')}.", fix="it runs on as it was")
+    return CannotAttach(f"Holdfast cannot work in process {pid}: {answer.get('error')}.", fix="the process continues unchanged")
 
 
 def _start_outside(run: RunFolder, pid: int) -> None:
@@ -157,5 +157,5 @@ def _tell(answers: list[dict[str, Any]], *, as_json: bool) -> None:
         print(json.dumps(answers))
         return
     for one in answers:
-        print(f"in process {one['pid']}: {_TOLD[one['state']]}", file=sys.stderr)
+        print(f"in process {one['pid']}: {_STATE_WORDS[one['state']]}", file=sys.stderr)
     print(answers[0]["folder"])

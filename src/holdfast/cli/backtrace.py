@@ -24,17 +24,15 @@ def backtrace(
     runs: RunNames = None,
     target: Targets = None,
     everything: AllRuns = False,
-    locals_: Annotated[bool, typer.Option("--locals", help="Also the names and values in your own functions.")] = False,
-    native: Annotated[
-        bool, typer.Option("--native/--no-native", help="Frames of C and C++ code, too; without them it is quicker.")
-    ] = True,
-    all_threads: Annotated[bool, typer.Option("--all-threads", help="Fold nothing: all threads, all frames.")] = False,
+    locals_: Annotated[bool, typer.Option("--locals", help="Also show local variables of your own functions.")] = False,
+    native: Annotated[bool, typer.Option("--native/--no-native", help="Include C and C++ frames; slower.")] = True,
+    all_threads: Annotated[bool, typer.Option("--all-threads", help="Show all threads and all frames.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a run is: all threads of all its processes, and a sentence on where it is stuck and what that means.
+    """Show where a run is stuck: the stacks of all threads and processes, and what they mean.
 
-    Nothing inside the process has to answer: it works while it hangs, holds the interpreter lock, or is stopped. TARGET may
-    also be the id of any Python process. Several targets are told as one job. Exits with 1 if the run is stuck.
+    Works while the process hangs, holds the GIL or is stopped. TARGET may also be the id of any Python process. Several targets
+    are one job. Exit code 1: the run is stuck.
     """
     targets = all_of(runs, target)
     if everything or len(targets) > 1 or any(":" in one for one in targets):
@@ -78,7 +76,7 @@ def report_on(target: str | None, *, native: bool, locals_: bool) -> Report:
         if target is None or not target.isdigit():
             raise
         report = report_on_process(int(target), native=native, locals_=locals_)
-        report.notes.append(f"process {target} belongs to no run: this is it and what it started, and nothing was kept")
+        report.notes.append(f"process {target} belongs to no run: showing it and its children; nothing is saved")
         return report
     return report_on_run(run, native=native, locals_=locals_, meanwhile=_load_screen)
 
@@ -93,7 +91,7 @@ def as_object(report: Report) -> dict[str, Any]:
     """The report as plain values."""
     from holdfast.cli.show import for_json
 
-    found = {
+    row = {
         "run": report.name,
         "time": report.when,
         "over": report.over,
@@ -103,7 +101,7 @@ def as_object(report: Report) -> dict[str, Any]:
         "changes": [asdict(one) for one in report.changes],
         "kept": report.kept,
     }
-    answer: dict[str, Any] = for_json(found)
+    answer: dict[str, Any] = for_json(row)
     return answer
 
 

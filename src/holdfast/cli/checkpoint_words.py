@@ -10,7 +10,7 @@ from holdfast.cli.show import duration, number, size
 from holdfast.probe.journal import whole_number
 from holdfast.probe.words import plain
 
-SAID_HERE = ("path", "diverted_to", "tensors", "bad_tensors", "note", "suspects", "folder")
+SHOWN_HERE = ("path", "diverted_to", "tensors", "bad_tensors", "note", "suspects", "folder")
 _NAMED = 3
 
 
@@ -20,21 +20,21 @@ def row_words(row: Mapping[str, Any]) -> str:
     if event == "saved":
         return f"saved {_file(row.get('path'))}{_facts(row)}"
     if event == "diverted":
-        return f"kept {_file(row.get('path'))}: what was not finite went beside it, as {_name(row.get('diverted_to'))}"
+        return f"kept {_file(row.get('path'))}: the non-finite state was saved separately, as {_name(row.get('diverted_to'))}"
     if event == "loaded":
         return f"loaded {_file(row.get('path'))}"
     if event == "resumed":
         return _resumed(row)
     if event == "resume-watch":
         return _watch(row)
-    known = {name: value for name, value in row.items() if name not in ("time", "kind", "rank", "step", "event")}
-    return plain(f"{event} {', '.join(f'{name} {value}' for name, value in known.items())}").strip()
+    fields = {name: value for name, value in row.items() if name not in ("time", "kind", "rank", "step", "event")}
+    return plain(f"{event} {', '.join(f'{name} {value}' for name, value in fields.items())}").strip()
 
 
 def evidence_words(evidence: Mapping[str, Any], *, brief: bool = False) -> Iterator[str]:
     """What a finding about a checkpoint says apart from its numbers."""
     if evidence.get("diverted_to"):
-        yield f"{_file(evidence.get('path'))} is kept, saved beside it as {_name(evidence['diverted_to'])}"
+        yield f"{_file(evidence.get('path'))} is kept; the new state was saved as {_name(evidence['diverted_to'])}"
     elif evidence.get("path") or evidence.get("folder"):
         yield _file(evidence.get("path") or evidence.get("folder"))
     tensors, count = evidence.get("tensors"), whole_number(evidence.get("bad_tensors"))
@@ -53,16 +53,16 @@ def _resumed(row: Mapping[str, Any]) -> str:
     head = "resumed" if at is None else f"resumed at {at:,}"
     source = f" from {_file(row['path'])}" if row.get("path") else ""
     run = f" of run {plain(Path(str(before['run'])).name)}" if isinstance(before, dict) and before.get("run") else ""
-    return "; ".join([f"{head}{source}{run}", *_left_out(row)])
+    return "; ".join([f"{head}{source}{run}", *_missing_weights(row)])
 
 
-def _left_out(row: Mapping[str, Any]) -> Iterator[str]:
+def _missing_weights(row: Mapping[str, Any]) -> Iterator[str]:
     """What was not seen to be restored."""
     weights = row.get("weights")
     if isinstance(weights, dict) and weights.get("missing"):
-        yield f"{weights['missing']} of {weights.get('of')} weights were not in it"
+        yield f"{weights['missing']} of {weights.get('of')} weights were missing in it"
     if isinstance(weights, dict) and weights.get("missing_statistics"):
-        yield f"{weights['missing_statistics']} running statistics were not in it"
+        yield f"{weights['missing_statistics']} running statistics were missing in it"
     if row.get("optimizer") == "empty":
         yield "the optimizer is empty"
     for part in ("scheduler", "scaler"):
@@ -75,19 +75,19 @@ def _watch(row: Mapping[str, Any]) -> str:
     against = row.get("against")
     if verdict == "watching":
         if not isinstance(against, dict):
-            return "no run before was found: the first steps are watched for an explosion only"
+            return "no earlier run was found: the first steps are checked for an explosion only"
         loss = against.get("loss")
         level = f", where the loss was {number(loss)}" if isinstance(loss, (int, float)) else ""
         run = f"run {plain(str(against.get('run')))} at its step {against.get('step')}"
         return f"watching the first {whole_number(row.get('steps'))} steps against {run}{level}"
-    said = "too few steps to judge the resume" if verdict == "unknown" else f"verdict on the resume: {plain(verdict)}"
-    said += f", after {after} steps" if after is not None else ""
+    words = "too few steps to judge the resume" if verdict == "unknown" else f"verdict on the resume: {plain(verdict)}"
+    words += f", after {after} steps" if after is not None else ""
     if not row.get("over") or verdict not in ("warning", "explosion"):
-        return said
+        return words
     if not isinstance(row.get("loss"), (int, float)):
-        return f"{said}; the loss is {'where it was' if row.get('came_back') else 'not where it was'}"
+        return f"{words}; the loss is {'where it was' if row.get('came_back') else 'not where it was'}"
     usual = f" from {number(against['loss'])}" if isinstance(against, dict) and against.get("loss") is not None else ""
-    return f"{said}; the loss went up{usual} to {number(row['loss'])}, and {'is back' if row.get('came_back') else 'stays up'}"
+    return f"{words}; the loss went up{usual} to {number(row['loss'])}, and {'is back' if row.get('came_back') else 'stays up'}"
 
 
 def _facts(row: Mapping[str, Any]) -> str:

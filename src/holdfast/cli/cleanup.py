@@ -6,10 +6,10 @@ from typing import Any
 
 import typer
 
-from holdfast.cli.asking import Rank, Seconds
+from holdfast.cli.live_requests import Rank, Seconds
 from holdfast.cli.options import AsJson, RunNames, Targets, all_of
 
-_WHAT = {"host": "host memory", "gpu_allocated": "GPU memory in use", "gpu_reserved": "GPU memory that torch kept"}
+_MEMORY_NAMES = {"host": "host memory", "gpu_allocated": "GPU memory in use", "gpu_reserved": "GPU memory that torch kept"}
 
 
 def register(app: typer.Typer) -> None:
@@ -20,18 +20,18 @@ def register(app: typer.Typer) -> None:
 def cleanup(
     runs: RunNames = None, target: Targets = None, seconds: Seconds = 30.0, rank: Rank = None, as_json: AsJson = False
 ) -> None:
-    """Drop the gradients of the step that is over, collect garbage, and give the GPU memory that torch keeps back.
+    """Free memory of a live training: gradients of the last step, garbage, cached GPU memory.
 
-    The update that the gradients were for is made. A script that reads them between `step()` and `zero_grad()` finds none once.
+    The update has already been made. A script that reads gradients between `step()` and `zero_grad()` finds none once.
     """
-    from holdfast.cli.asking import change_all, finish
+    from holdfast.cli.live_requests import change_all, finish
 
-    told = change_all(all_of(runs, target), {"do": "cleanup"}, seconds=seconds, rank=rank)
-    finish(told, as_json=as_json, words=_words)
+    answers = change_all(all_of(runs, target), {"do": "cleanup"}, seconds=seconds, rank=rank)
+    finish(answers, as_json=as_json, words=_words)
 
 
 def _words(answer: dict[str, Any]) -> str:
     from holdfast.cli.show import size
 
-    freed = ", ".join(f"{size(value)} of {_WHAT.get(name, name)}" for name, value in (answer.get("freed") or {}).items())
+    freed = ", ".join(f"{size(value)} of {_MEMORY_NAMES.get(name, name)}" for name, value in (answer.get("freed") or {}).items())
     return f"freed {freed or 'nothing'}; {answer.get('objects', 0):,} objects collected"

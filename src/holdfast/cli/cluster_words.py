@@ -1,4 +1,4 @@
-"""How a verb that asked several says who did not answer."""
+"""How a verb for several machines reports which did not answer."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ _CODE = 60
 
 def row_words(row: Mapping[str, Any]) -> str:
     """What was done, by whom, under which number."""
-    said = _eval(row) if row.get("kind") == "eval" else _DID.get(str(row.get("do")), _other)(row)
+    words = _eval(row) if row.get("kind") == "eval" else _DID.get(str(row.get("do")), _other)(row)
     who = f", by {plain(str(row['who']).partition(' pid ')[0])}" if row.get("who") else ""
-    return f"{said}{who} (no. {row['number']})" if row.get("number") is not None else f"{said}{who}"
+    return f"{words}{who} (no. {row['number']})" if row.get("number") is not None else f"{words}{who}"
 
 
 def _eval(row: Mapping[str, Any]) -> str:
@@ -30,8 +30,8 @@ def _set(row: Mapping[str, Any]) -> str:
 
 
 def _undo(row: Mapping[str, Any]) -> str:
-    what = str(row.get("what", "")).partition("(")[2].rstrip(")").split(" ")[0]
-    return f"undid no. {row.get('undoes')}: {plain(what)} {values(row.get('from'))} → {values(row.get('to'))}"
+    setting = str(row.get("what", "")).partition("(")[2].rstrip(")").split(" ")[0]
+    return f"undid no. {row.get('undoes')}: {plain(setting)} {values(row.get('from'))} → {values(row.get('to'))}"
 
 
 def _save(row: Mapping[str, Any]) -> str:
@@ -52,11 +52,11 @@ def _name(row: Mapping[str, Any]) -> str:
     return plain(str(row.get("what") or "setting").split(" ")[0])
 
 
-def values(given: Any) -> str:
+def values(value: Any) -> str:
     """A value, or those of each parameter group."""
-    if isinstance(given, list):
-        return "[" + ", ".join(map(values, given)) + "]"
-    return "off" if given is None else number(given) if isinstance(given, (int, float)) else plain(str(given))
+    if isinstance(value, list):
+        return "[" + ", ".join(map(values, value)) + "]"
+    return "off" if value is None else number(value) if isinstance(value, (int, float)) else plain(str(value))
 
 
 _DID: dict[str, Callable[[Mapping[str, Any]], str]] = {
@@ -65,5 +65,5 @@ _DID: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "save": _save,
     "cleanup": _cleanup,
     "pause": lambda _: "paused",
-    "continue": lambda _: "went on",
+    "continue": lambda _: "resumed",
 }

@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 DataPath = Annotated[str, typer.Argument(metavar="PATH", help="A folder, a data.yaml, a file, or package.module:factory.")]
-Format = Annotated[str | None, typer.Option("--format", help="The format, where it is not recognised by itself.")]
+Format = Annotated[str | None, typer.Option("--format", help="The format, if it is not recognised.")]
 Label = Annotated[str | None, typer.Option("--label", help="The column with the classes (tables, arrays, trees).")]
-Tree = Annotated[str | None, typer.Option("--tree", help="The tree of a ROOT file, where it holds several.")]
+Tree = Annotated[str | None, typer.Option("--tree", help="The tree of a ROOT file with several.")]
 TokenizerFile = Annotated[
     Path | None, typer.Option("--tokenizer", help="tokenizer.json or a vocabulary file, for text.", show_default=False)
 ]
 EmbeddingRows = Annotated[
-    int | None, typer.Option("--embedding-rows", help="Rows of the model's embedding, for text and token ids.")
+    int | None, typer.Option("--embedding-rows", help="Rows of the model's embedding, for text and token IDs.")
 ]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="Processes; 0 means all cores.")]
-Also = Annotated[list[Path] | None, typer.Option("--also", help="A folder outside that may be read as well.", show_default=False)]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Look at everything again, and remember nothing.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="Number of processes; 0 means all cores.")]
+Also = Annotated[list[Path] | None, typer.Option("--also", help="Another folder that may be read.", show_default=False)]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Ignore and do not write the cache.")]

@@ -42,8 +42,8 @@ class Bar:
                 return
             self._bar = _make_bar(self._first)
         rate = (done - self._first) / max(now - self._began, 1e-3)
-        said = f"{rate:,.0f}/s  {duration((total - done) / rate)} left" if now - self._began > _PATIENCE else ""
-        self._bar.update(self._bar.task_ids[0], completed=done, total=max(total, done), said=said)
+        speed = f"{rate:,.0f}/s  {duration((total - done) / rate)} left" if now - self._began > _PATIENCE else ""
+        self._bar.update(self._bar.task_ids[0], completed=done, total=max(total, done), said=speed)
 
     def tell_stopped(self, *, kept: bool) -> None:
         """What Ctrl-C leaves behind."""

@@ -18,7 +18,7 @@ _CLASSES = 12
 
 def show(report: Report, *, every: bool = False) -> None:
     """What the data is, what is wrong with it, and in the last line on stderr how that adds up."""
-    from holdfast.cli.checkpoints.telling import page
+    from holdfast.cli.checkpoints.layout import page
 
     console = page()
     _print(console, _headline(report), indent="", style="bold")
@@ -61,7 +61,7 @@ def _problem(console: Console, problem: Problem, *, every: bool) -> None:
 def _print(console: Console, words: str, *, indent: str = _INDENT, style: str = "") -> None:
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import folded
+    from holdfast.cli.checkpoints.layout import folded
 
     for line in folded(words, console.width, indent, hang="     " if words.startswith(("fix: ", "e.g. ")) else ""):
         console.print(Text(line, style), soft_wrap=True)
@@ -76,6 +76,6 @@ def _totals(report: Report) -> str:
         for severity, word in words.items()
         if (count := report.count(severity))
     ]
-    found = ", ".join(counts) if counts else "nothing wrong was found"
-    how = "nothing changed since the last time" if report.remembered else f"in {duration(report.seconds)}"
-    return f"{found}; {report.samples:,} {report.unit}, {how}"
+    summary = ", ".join(counts) if counts else "no problems found"
+    how = "nothing changed since the last run" if report.remembered else f"in {duration(report.seconds)}"
+    return f"{summary}; {report.samples:,} {report.unit}, {how}"

@@ -17,14 +17,14 @@ from holdfast.errors import HoldfastError, UsageError
 if TYPE_CHECKING:
     from holdfast.signals.run_folder import RunFolder
 
-_STORY = """A small network learns handwritten digits. The script knows nothing of Holdfast, and breaks
+_STORY = """A small network learns handwritten digits. The script is unchanged, and breaks
 on purpose: one image holds an Inf, and half-way through one bit of one weight flips.
 """
 _NEXT = (
     ("holdfast replay {name} --step {step}", "run the bad batch again, see where it broke"),
-    ('holdfast query -t {name} "SELECT * FROM evaluations"', "its score by epoch"),
-    ("holdfast tail -t {name}", "that screen, once more"),
-    ("holdfast run --policy heal -- python train.py", "the same for a script of yours"),
+    ('holdfast query -t {name} "SELECT * FROM evaluations"', "the metric by epoch"),
+    ("holdfast tail -t {name}", "the live screen again"),
+    ("holdfast run --policy heal -- python train.py", "the same for your own script"),
 )
 
 
@@ -34,13 +34,12 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
-    epochs: Annotated[int, typer.Option(min=1, help="How long to train.")] = 30,
+    folder: Annotated[Path, typer.Option(help="Folder for runs.")] = Path("runs"),
+    epochs: Annotated[int, typer.Option(min=1, help="Number of epochs.")] = 30,
 ) -> None:
-    """Train a small model that breaks on purpose, and see it healed; under a minute.
+    """Train a small model with an injected fault, watched and repaired; takes under a minute.
 
-    The training script knows nothing of Holdfast: it is started with `holdfast run` like any other, and at the same time
-    without it, to compare.
+    The script is unchanged: it runs under `holdfast run`, and at the same time without it for comparison.
     """
     if not _installed("sklearn"):
         raise UsageError("the demo's data comes with scikit-learn, which is not installed.", fix="pip install 'holdfast[demo]'")
@@ -62,8 +61,8 @@ def demo(
     print(f"  with Holdfast     {_last_line((run.path / 'train.log').read_text(encoding='utf-8'))}")
     print("\nWhat to try next:", file=sys.stderr)
     step = next((entry["step"] for entry in run.journal if entry.get("action") == "skip-batch"), 0)
-    for command_text, what in _NEXT:
-        print(f"  {command_text.format(name=run.name, step=step):55s} {what}", file=sys.stderr)
+    for command_text, description in _NEXT:
+        print(f"  {command_text.format(name=run.name, step=step):55s} {description}", file=sys.stderr)
 
 
 def _opened(training: subprocess.Popen[str]) -> RunFolder:

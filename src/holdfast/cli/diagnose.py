@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.signals.curves import Curves
     from holdfast.signals.run_folder import RunFolder
 
-_THINGS = 3  # that are told without --all
+_NUM_SHOWN = 3  # shown without --all
 _NAME = 44  # columns of a name in the overview; the end of it says most
 _STYLES = {"healthy": "bold green", "watch": "bold yellow", "ill": "bold red", "too-short": "bold cyan"}
 _VERDICTS = {
@@ -34,7 +34,7 @@ _VERDICTS = {
     "ill": "something is wrong",
     "too-short": "too short to tell",
 }
-_REPAIRED = ("something was wrong, and Holdfast has repaired it", "bold yellow")
+_REPAIRED = ("something was wrong; Holdfast repaired it", "bold yellow")
 
 
 def register(app: typer.Typer) -> None:
@@ -45,32 +45,32 @@ def register(app: typer.Typer) -> None:
 def diagnose(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TARGET…", help="Runs (name, folder, process id, HOST:PORT), logs, folders.", show_default=False),
+        typer.Argument(metavar="TARGET…", help="Runs (name, folder, PID, HOST:PORT), logs or folders.", show_default=False),
     ] = None,
     target: Targets = None,
-    everything: Annotated[bool, typer.Option("--all", help="All findings and causes, not the first three.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all findings and causes, not only the first three.")] = False,
     as_json: AsJson = False,
     page_file: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page, with the curves drawn.", show_default=False)
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with plots to this file.", show_default=False)
     ] = None,
-    series: Annotated[bool, typer.Option("--series", help="List the series and what each is taken for, and stop.")] = False,
+    series: Annotated[bool, typer.Option("--series", help="List the series and their roles, then exit.")] = False,
     train_loss: Annotated[
         str | None,
-        typer.Option("--train-loss", metavar="NAME", help="The series that is the training's loss.", show_default=False),
+        typer.Option("--train-loss", metavar="NAME", help="Series to use as training loss.", show_default=False),
     ] = None,
     val_loss: Annotated[
-        str | None, typer.Option("--val-loss", metavar="NAME", help="The series that is the held-out loss.", show_default=False)
+        str | None, typer.Option("--val-loss", metavar="NAME", help="Series to use as validation loss.", show_default=False)
     ] = None,
     metric: Annotated[
-        str | None, typer.Option("--metric", metavar="NAME", help="The series that is the metric.", show_default=False)
+        str | None, typer.Option("--metric", metavar="NAME", help="Series to use as metric.", show_default=False)
     ] = None,
     higher: Annotated[
-        bool | None, typer.Option("--higher-is-better/--lower-is-better", help="Of that metric.", show_default=False)
+        bool | None, typer.Option("--higher-is-better/--lower-is-better", help="Direction of that metric.", show_default=False)
     ] = None,
 ) -> None:
-    """Say what is wrong with a run, since when, why, and what to change.
+    """Report what is wrong with a run, since when, why, and how to fix it.
 
-    Without a target: the newest run here. Exit 1: something is wrong, 2: it could not be read.
+    Without a target: the newest run here. Exit code 1: something is wrong; 2: it could not be read.
     """
     from holdfast.logs.series_choice import SeriesChoice
 
@@ -83,11 +83,11 @@ def diagnose(
     checkups: list[Checkup] = []
     unread: list[HoldfastError] = []
     for name in targets or [""]:
-        for found in _checked(name, chosen):
-            if isinstance(found, HoldfastError):
-                unread.append(found)
+        for checkup in _checked(name, chosen):
+            if isinstance(checkup, HoldfastError):
+                unread.append(checkup)
             else:
-                checkups.append(found)
+                checkups.append(checkup)
     if not checkups and unread:
         raise unread[0]
     if page_file is not None:
@@ -107,18 +107,18 @@ def _checked(target: str, chosen: SeriesChoice) -> Iterator[Checkup | HoldfastEr
     from holdfast.diagnosis.checkup import check_up
     from holdfast.diagnosis.of_run import check_up_run
 
-    for found in _read(target, chosen):
-        if isinstance(found, HoldfastError):
-            yield found
+    for read in _read(target, chosen):
+        if isinstance(read, HoldfastError):
+            yield read
         else:
-            curves, run = found
+            curves, run = read
             yield check_up(curves) if run is None else check_up_run(run, curves)
 
 
 def _read(
     target: str, chosen: SeriesChoice, *, anything: bool = False
 ) -> Iterator[tuple[Curves, RunFolder | None] | HoldfastError]:
-    """The curves of everything that a target names, and the run if it is one of ours; what cannot be read, as an error."""
+    """The curves of everything that a target names, and the run if it is one of Holdfast's; what cannot be read, as an error."""
     from holdfast.logs.folders import kind_of
     from holdfast.logs.search import find_logs
 
@@ -138,7 +138,7 @@ def _read(
 
 
 def _read_one(path: Path | None, name: str, chosen: SeriesChoice, *, anything: bool) -> Iterator[tuple[Curves, RunFolder | None]]:
-    """The runs in a file or a run's folder, or of a server; a name that is none of these is a run of ours."""
+    """The runs in a file or a run's folder, or of a server; any other name is a run of Holdfast."""
     from holdfast.logs.folders import kind_of
     from holdfast.logs.holdfast_run import read_run
     from holdfast.logs.open import open_log
@@ -172,16 +172,16 @@ def _run_named(name: str) -> RunFolder:
         if not name or name.isdigit():
             raise
         if "/" in name or Path(name).suffix:
-            raise LogUnreadable(f"there is no file and no folder {name}.", fix="see how its path is written") from None
-        raise NoSuchRun(error.problem, fix=f"{error.fix}; a log of another tool is named by its path") from None
+            raise LogUnreadable(f"there is no file and no folder {name}.", fix="check the path") from None
+        raise NoSuchRun(error.problem, fix=f"{error.fix}; name a log of another tool by its path") from None
 
 
 def _list_series(targets: Sequence[str], chosen: SeriesChoice, *, as_json: bool) -> None:
     from holdfast.cli.series import list_series
 
-    found = [one for target in targets for one in _read(target, chosen, anything=True)]
-    unread = [one for one in found if isinstance(one, HoldfastError)]
-    runs = [one[0] for one in found if not isinstance(one, HoldfastError)]
+    read = [one for target in targets for one in _read(target, chosen, anything=True)]
+    unread = [one for one in read if isinstance(one, HoldfastError)]
+    runs = [one[0] for one in read if not isinstance(one, HoldfastError)]
     if not runs and unread:
         raise unread[0]
     list_series(runs, as_json=as_json)
@@ -236,7 +236,7 @@ def _tell(console: Console, checkup: Checkup, *, everything: bool) -> None:
     """The verdict, then what happened, each thing with its evidence, its likely cause and what to do."""
     from rich.text import Text
 
-    from holdfast.supervisor.post_mortem import says_all
+    from holdfast.supervisor.post_mortem import is_complete
 
     curves = checkup.curves
     length = f"{curves.points} points" if curves.steps < curves.points else f"{curves.steps:,} steps"
@@ -244,12 +244,12 @@ def _tell(console: Console, checkup: Checkup, *, everything: bool) -> None:
     verdict = _REPAIRED if checkup.repaired else (failed or _VERDICTS[checkup.verdict], _STYLES[checkup.verdict])
     head = Text.assemble((curves.name, "bold"), ": ", verdict)
     console.print(head if failed else head.append(f"   {curves.source} · {length}", "dim"))
-    if failed and says_all(checkup.findings[0]):
+    if failed and is_complete(checkup.findings[0]):
         return
-    shown = checkup.episodes if everything else checkup.episodes[:_THINGS]
+    shown = checkup.episodes if everything else checkup.episodes[:_NUM_SHOWN]
     for episode in shown:
         console.print()
-        _tell_findings(console, episode.findings if everything else episode.findings[:_THINGS], curves)
+        _tell_findings(console, episode.findings if everything else episode.findings[:_NUM_SHOWN], curves)
         _tell_done(console, episode.done)
         for place, ranked in enumerate(episode.diagnoses if everything else episode.diagnoses[:2]):
             _tell_cause(console, ranked, first=place == 0, everything=everything)
@@ -271,7 +271,7 @@ def _tell_findings(console: Console, findings: Sequence[Finding], curves: Curves
     from rich.padding import Padding
     from rich.text import Text
 
-    from holdfast.diagnosis.said import sentence
+    from holdfast.diagnosis.curve_sentences import sentence
     from holdfast.probe.words import FINDINGS
 
     for finding in findings:
@@ -280,8 +280,8 @@ def _tell_findings(console: Console, findings: Sequence[Finding], curves: Curves
         code = "" if words.replace(" ", "-") == finding.code else f" [{finding.code}]"
         console.print(Padding(Text.assemble((words, style), (code, "dim")), (0, 0, 0, 2), expand=False))
         never = finding.evidence.get("steps") == 0 and "ended" in finding.evidence
-        said = f"{finding.evidence['ended']} before the first step" if never else sentence(finding, curves)
-        console.print(Padding(Text(said), (0, 0, 0, 4), expand=False))
+        text = f"{finding.evidence['ended']} before the first step" if never else sentence(finding, curves)
+        console.print(Padding(Text(text), (0, 0, 0, 4), expand=False))
 
 
 def _tell_done(console: Console, done: Sequence[Done]) -> None:

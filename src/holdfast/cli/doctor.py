@@ -26,34 +26,35 @@ def register(app: typer.Typer) -> None:
 def doctor(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[COMMAND]...", help="A training, after `--`: also how its script resumes.", show_default=False),
+        typer.Argument(metavar="COMMAND", help="A training command, after `--`.", show_default=False),
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Print the commands that would fix it; nothing is run.")] = False,
-    report: Annotated[bool, typer.Option("--report", help="A plain text to paste, without your keys and names.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Print the commands that fix it; runs nothing.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Plain text for a bug report; keys and names masked.")] = False,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this check; may be given several times.", show_default=False)
+        list[str] | None, typer.Option(metavar="NAME", help="Only this check. Repeatable.", show_default=False)
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Also what takes longer: a real compile, two processes together.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Also the slow checks: torch.compile, all-reduce.")] = False,
     compile_of: Annotated[
         str | None,
         typer.Option(
             "--compile",
             metavar="MODULE:FACTORY",
-            help="Measure torch.compile's modes on your model instead: the factory gives (model, inputs), or a step to call.",
+            help="Compare the modes of torch.compile on your model: the factory returns (model, inputs) or a step function.",
             show_default=False,
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="With --compile: at most so long for each mode.")] = 600.0,
+    seconds: Annotated[float, typer.Option(min=1, help="With --compile: time limit of each mode.")] = 600.0,
     folder: Annotated[Path, typer.Option(help="Where runs will be written.")] = Path(),
-    workers: Annotated[int | None, typer.Option(min=0, help="Loader workers that you plan.", show_default=False)] = None,
-    batch_mb: Annotated[float | None, typer.Option(min=0, help="MB of a batch that you plan.", show_default=False)] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Planned number of loader workers.", show_default=False)] = None,
+    batch_mb: Annotated[float | None, typer.Option(min=0, help="Planned size of a batch in MB.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine: driver, torch, cards, memory, disk, limits, trackers; with --full also compiling.
+    """Check this machine: driver, torch, GPUs, memory, disk, limits, trackers; with --full also torch.compile.
 
-    With a command (`holdfast doctor -- python train.py`), also how its script resumes after a crash; it is not run.
+    With a command (`holdfast doctor -- python train.py`) it also reports how the script resumes after a crash; the command is not
+    run.
 
-    Every check has a time limit, and what could crash or hang runs in a process of its own. Exit 1: a problem was found.
+    Every check has a time limit; checks that could crash or hang run in a separate process. Exit code 1: a problem was found.
     """
     if compile_of is not None:
         from holdfast.cli.doctor_compile import compare_modes
@@ -71,7 +72,7 @@ def doctor(
         answers = show.gathered(machine, checks)
         _hand_over(answers, as_json=as_json, fix=fix)
     else:
-        answers = show.told(machine, checks, left_out=not (full or only))
+        answers = show.show_answers(machine, checks, more_checks=not (full or only))
     sys.stdout.flush()
     raise typer.Exit(1 if count(answers, PROBLEM) else 0)
 
@@ -104,7 +105,7 @@ def _chosen(only: list[str] | None, command: list[str] | None, *, full: bool) ->
         if name == "resuming" and not command:
             raise UsageError("The check resuming needs a command.", fix="holdfast doctor --only resuming -- python train.py")
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
             fix = f"holdfast doctor --only {near[0]}" if near else f"one of: {', '.join(names)}"
             raise UsageError(f"There is no check {name!r}.", fix=fix)
     return [check for check in checks if (check.name in only if only else full or not check.long)]

@@ -83,20 +83,20 @@ def _failures(measured: list[Measured]) -> list[Text]:
 
 def _remarks(measured: list[Measured]) -> list[Text]:
     """What the numbers mean beyond themselves."""
-    said: list[str] = []
+    remarks: list[str] = []
     compiled = [one for one in measured[1:] if not one.failed]
     for one in compiled:
         if one.graph_breaks:
-            said.append(f"graph breaks cost speed; the first: {one.break_reasons[0] if one.break_reasons else 'not told'}")
+            remarks.append(f"graph breaks cost speed; the first: {one.break_reasons[0] if one.break_reasons else 'not told'}")
             break
     for one in compiled:
         if one.partial_batch_graphs:
             took = duration(one.partial_batch_seconds)
-            said.append(f"a smaller last batch is compiled once more ({took}): DataLoader(drop_last=True), or pad it")
+            remarks.append(f"a smaller last batch is compiled once more ({took}): DataLoader(drop_last=True), or pad it")
     if measured[0].device == "cpu":
-        said.append("reduce-overhead works by CUDA graphs: on a CPU it is the default mode under another name")
-    said += dict.fromkeys(note for one in compiled for note in one.notes)
-    return [Text(f"note: {one}", "dim") for one in said]
+        remarks.append("reduce-overhead works by CUDA graphs: on a CPU it is the default mode under another name")
+    remarks += dict.fromkeys(note for one in compiled for note in one.notes)
+    return [Text(f"note: {one}", "dim") for one in remarks]
 
 
 def _uses(measured: list[Measured]) -> list[tuple[str, str]]:

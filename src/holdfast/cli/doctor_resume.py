@@ -1,4 +1,4 @@
-"""How a script resumes after a crash, as `holdfast doctor -- python train.py` says it before the run. The script is not run."""
+"""How a script resumes after a crash: `holdfast doctor -- python train.py` reports it without running the script."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ def how_it_resumes(command: Sequence[str]) -> Verdict:
     script = Path(command[script_place(command) or 0])
     if script.suffix == ".py" and not script.is_file():
         return problem(f"there is no file {script}", Fix("correct the path of the script"))
-    told, found = confirmed(_RUNS, facts), resume_template(command, Path.cwd())
-    if told:
-        return ok(f"{script.name} resumes with `{told}`, as confirmed; {_taken(facts)}", resume_args=told)
-    if found is None:
-        says = f"{script.name} declares no flag for resuming: `heal` fast-forwards it; a known trainer resumes by itself"
-        return note(says, Fix('if it has a flag, add it once to `holdfast run`: --resume-args "--FLAG {checkpoint}"'))
-    confirm = f"holdfast run --policy heal --resume-args {shlex.quote(found)} -- {shlex.join(command)}"
+    confirmed_template, template = confirmed(_RUNS, facts), resume_template(command, Path.cwd())
+    if confirmed_template:
+        return ok(
+            f"{script.name} resumes with `{confirmed_template}`, as confirmed; {_taken(facts)}", resume_args=confirmed_template
+        )
+    if template is None:
+        text = f"{script.name} has no known resume flag: `heal` fast-forwards it; known trainers resume by themselves"
+        return note(text, Fix('if it has a flag, add it once to `holdfast run`: --resume-args "--FLAG {checkpoint}"'))
+    confirm = f"holdfast run --policy heal --resume-args {shlex.quote(template)} -- {shlex.join(command)}"
     fix = Fix("confirm that once; later runs of the script then need only --policy heal", (confirm,))
-    return note(f"{script.name} resumes with `{found}`; {_taken(facts)}", fix, resume_args=found)
+    return note(f"{script.name} resumes with `{template}`; {_taken(facts)}", fix, resume_args=template)
 
 
 def _taken(facts: Mapping[str, Any]) -> str:

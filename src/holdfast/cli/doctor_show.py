@@ -14,7 +14,7 @@ from holdfast.cli.show import WIDTH, size
 from holdfast.environment.check import NOTE, OK, PROBLEM, SKIPPED, WARNING, Check, Verdict
 from holdfast.environment.examine import Answer, examine
 from holdfast.environment.machine import Machine
-from holdfast.environment.report import count, to_mend
+from holdfast.environment.report import count, failed_checks
 
 _STYLES = {PROBLEM: "bold red", WARNING: "yellow", NOTE: "cyan", OK: "green", SKIPPED: "dim"}
 _NAME, _LEVEL = 14, 8
@@ -22,8 +22,8 @@ _INDENT = _NAME + _LEVEL + 2
 _BYTES = ("free", "used", "total", "size", "memory", "available", "limit", "peak", "needed", "batch", "left", "bytes")
 
 
-def told(machine: Machine, checks: Sequence[Check], *, left_out: bool = False) -> list[Answer]:
-    """Print each answer as it comes, then a line with the sum of it. `left_out`: there are checks that take longer."""
+def show_answers(machine: Machine, checks: Sequence[Check], *, more_checks: bool = False) -> list[Answer]:
+    """Print each answer as it comes, then a line with the totals. `more_checks`: there are slower checks too."""
     console = _console()
     answers = []
     for answer in _waited_for(machine, checks, console):
@@ -31,7 +31,7 @@ def told(machine: Machine, checks: Sequence[Check], *, left_out: bool = False) -
         if answer.verdict.level in (PROBLEM, WARNING, NOTE):
             _print_below(console, answer.verdict)
         answers.append(answer)
-    _sum_up(answers, left_out=left_out)
+    _sum_up(answers, more_checks=more_checks)
     return answers
 
 
@@ -41,10 +41,10 @@ def gathered(machine: Machine, checks: Sequence[Check]) -> list[Answer]:
 
 
 def commands(answers: Sequence[Answer]) -> None:
-    """The commands that mend it on stdout, one a line; what each is for on stderr."""
-    wrong = to_mend(answers)
+    """The commands that fix it on stdout, one per line; what each is for on stderr."""
+    wrong = failed_checks(answers)
     for answer in wrong:
-        print(f"# {answer.check.name}: {answer.verdict.says}", file=sys.stderr)
+        print(f"# {answer.check.name}: {answer.verdict.message}", file=sys.stderr)
         for fix in answer.verdict.fixes:
             print(f"#   {fix.words}{':' if fix.commands else ''}", file=sys.stderr)
             sys.stderr.flush()
@@ -73,19 +73,19 @@ def _waited_for(machine: Machine, checks: Sequence[Check], console: Console) -> 
 
 
 def _line(answer: Answer, width: int) -> Text:
-    """Level, name and sentence; what does not fit goes on under the sentence."""
+    """Level, name and sentence; what does not fit continues under the sentence."""
     level = answer.verdict.level
     dim = "dim" if level == SKIPPED else ""
     line = Text.assemble((f"{level:<{_LEVEL}} ", _STYLES[level]), (f"{answer.check.name:<{_NAME}} ", dim or "bold"))
-    said = textwrap.wrap(answer.verdict.says, max(20, width - _INDENT), break_on_hyphens=False) or [""]
-    return line.append(f"\n{' ' * _INDENT}".join(said), dim)
+    lines = textwrap.wrap(answer.verdict.message, max(20, width - _INDENT), break_on_hyphens=False) or [""]
+    return line.append(f"\n{' ' * _INDENT}".join(lines), dim)
 
 
 def _print_below(console: Console, verdict: Verdict) -> None:
     facts = {name: value for name, value in verdict.evidence.items() if value not in (None, "", [], {})}
     if facts and verdict.level != NOTE:
-        said = " · ".join(f"{name} {_value(name, value)}" for name, value in facts.items())
-        console.print(Text(_folded(said, console.width), "dim"))
+        text = " · ".join(f"{name} {_value(name, value)}" for name, value in facts.items())
+        console.print(Text(_folded(text, console.width), "dim"))
     for fix in verdict.fixes:
         console.print(Text(_folded(f"fix: {fix.words}{':' if fix.commands else ''}", console.width)))
         for command in fix.commands:  # never folded: it is there to be copied
@@ -111,10 +111,10 @@ def _value(name: str, value: Any) -> str:
     return str(value)
 
 
-def _sum_up(answers: Sequence[Answer], *, left_out: bool) -> None:
+def _sum_up(answers: Sequence[Answer], *, more_checks: bool) -> None:
     counts = {"problem": count(answers, PROBLEM), "warning": count(answers, WARNING)}
-    said = [f"{number} {word}{'' if number == 1 else 's'}" for word, number in counts.items() if number]
-    more = "; `holdfast doctor --fix` prints the commands, --report a text to paste" if said else ""
-    more += "; `holdfast doctor --full` also compiles and runs two processes together" if left_out else ""
+    parts = [f"{number} {word}{'' if number == 1 else 's'}" for word, number in counts.items() if number]
+    more = "; `holdfast doctor --fix` prints the fixes, --report a text to paste" if parts else ""
+    more += "; `holdfast doctor --full` also checks torch.compile and all-reduce" if more_checks else ""
     sys.stdout.flush()
-    print(f"\n{' and '.join(said) or 'nothing is wrong'}{more}", file=sys.stderr)
+    print(f"\n{' and '.join(parts) or 'nothing is wrong'}{more}", file=sys.stderr)

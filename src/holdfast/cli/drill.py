@@ -32,23 +32,24 @@ def register(app: typer.Typer) -> None:
 def drill(
     command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND...", show_default=False)] = None,
     faults: Annotated[
-        str, typer.Option(metavar="CODES", help="Which: codes or numbers of the list, with commas; or all.")
+        str, typer.Option(metavar="CODES", help="Codes or numbers from --list, separated by commas; or all.")
     ] = "all",
     fault_file: Annotated[
-        Path | None, typer.Option(metavar="FILE.py", help="Faults of your own; without --faults only these.", show_default=False)
+        Path | None,
+        typer.Option(metavar="FILE.py", help="Your own faults; without --faults only these.", show_default=False),
     ] = None,
     at: Annotated[
         list[str] | None,
-        typer.Option(metavar="STEP", help="When: step=200 for all, nan-batch=200 for one; else drawn.", show_default=False),
+        typer.Option(metavar="STEP", help="When: step=200 for all, nan-batch=200 for one. (default: random)", show_default=False),
     ] = None,
     policy: Annotated[str, typer.Option(help="What Holdfast may do: heal, guard, observe, or both (observe and heal).")] = "heal",
-    seeds: Annotated[int, typer.Option(min=1, help="Each fault with so many seeds, each at a step of its own.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="The first of them. The same seed gives the same steps.")] = 0,
-    controls: Annotated[int, typer.Option(min=1, help="Runs without a fault at least, each with a seed of its own.")] = 3,
-    sequence: Annotated[bool, typer.Option("--sequence", help="All faults in one run, one after the other.")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each fault; each seed draws another step.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed. The same seed gives the same steps.")] = 0,
+    controls: Annotated[int, typer.Option(min=1, help="Minimum number of runs without a fault.")] = 3,
+    sequence: Annotated[bool, typer.Option("--sequence", help="All faults in one run.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of runs in parallel.")] = 1,
     metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The number that says how good it became.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Metric that measures the result.", show_default=False)
     ] = None,
     resume_args: Annotated[
         str | None, typer.Option(metavar="WORDS", help='How the script resumes: "--resume {checkpoint}".', show_default=False)
@@ -59,15 +60,15 @@ def drill(
             metavar="SECONDS", help="Seconds without progress before reporting a hang (default 10).", show_default=False
         ),
     ] = None,
-    folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs/drills"),
-    keep: Annotated[bool, typer.Option("--keep", help="Keep all runs, not only those where something was missed.")] = False,
-    list_them: Annotated[bool, typer.Option("--list", help="List all faults, and stop.")] = False,
+    folder: Annotated[Path, typer.Option(help="Folder for runs.")] = Path("runs/drills"),
+    keep: Annotated[bool, typer.Option("--keep", help="Keep all runs, not only failed ones.")] = False,
+    list_them: Annotated[bool, typer.Option("--list", help="List all faults, then exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put faults into a training on purpose, and see what Holdfast sees and survives.
+    """Inject faults into a training, and report what Holdfast detects and survives.
 
-    First the training runs without a fault; then once for each fault. `{folder}` in the command is a folder of each run's own.
-    Exit 1: something was missed or not survived, or raised without a fault. 2: it could not be done.
+    The training first runs without a fault, then once for each fault. `{folder}` in the command becomes a separate folder for
+    each run. Exit code 1: a fault was missed or not survived, or a healthy run raised a finding; 2: the drill could not run.
     """
     from holdfast.drills.selection import load_faults, read_at, read_codes
 
@@ -166,7 +167,7 @@ def _tell(result: SuiteResult, *, as_json: bool) -> None:
 
 
 def _show(result: SuiteResult) -> None:
-    from holdfast.cli.checkpoints.telling import page
+    from holdfast.cli.checkpoints.layout import page
     from holdfast.drills.report import table, totals
 
     out = page()

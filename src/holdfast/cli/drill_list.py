@@ -12,15 +12,15 @@ from holdfast.drills.injection.facts import FACTS
 
 def rows(own: Mapping[str, str]) -> list[dict[str, Any]]:
     """A row for each fault of the house, and of the user's file."""
-    found = []
+    listed = []
     for number, code in enumerate((*faults.every(), *own), 1):
         fault = faults.find(code, own.get(code, ""))
         expected = fault.expected
-        found.append(
+        listed.append(
             {
                 "number": number,
                 "code": code,
-                "what": fault.what,
+                "description": fault.description,
                 "needs": list(fault.needs),
                 "findings": list(expected.findings),
                 "causes": list(expected.causes),
@@ -29,7 +29,7 @@ def rows(own: Mapping[str, str]) -> list[dict[str, Any]]:
                 "unseen": expected.unseen,
             }
         )
-    return found
+    return listed
 
 
 def show_list(own: Mapping[str, str], *, as_json: bool) -> None:
@@ -40,23 +40,23 @@ def show_list(own: Mapping[str, str], *, as_json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import page
+    from holdfast.cli.checkpoints.layout import page
 
     grid = Table.grid(padding=(0, 2))
     for row in rows(own):
-        told = Text.assemble((row["code"], "bold"), f": {row['what']}")
-        grid.add_row(Text(f"{row['number']:3d}", "dim"), told.append(f"\n{'; '.join(_more(row))}", "dim"))
+        text = Text.assemble((row["code"], "bold"), f": {row['description']}")
+        grid.add_row(Text(f"{row['number']:3d}", "dim"), text.append(f"\n{'; '.join(_more(row))}", "dim"))
     page().print(grid)
 
 
 def _more(row: Mapping[str, Any]) -> list[str]:
     more = [f"needs {' and '.join(FACTS.get(need, need) for need in row['needs'])}"] if row["needs"] else []
     if row["unseen"]:
-        more.append(f"cannot be seen: {row['unseen']}")
+        more.append(f"not detectable: {row['unseen']}")
     elif row["findings"]:
-        more.append(f"seen as {' or '.join(row['findings'])}")
+        more.append(f"expects {' or '.join(row['findings'])}")
     else:
-        more.append("harmless: nothing may be raised")
+        more.append("harmless: expects no finding")
     if row["from_start"]:
-        return [*more, "from the first step to the last"]
-    return [*more, "to be survived" if row["survivable"] else "cannot be survived"]
+        return [*more, "active from the first step"]
+    return [*more, "survivable" if row["survivable"] else "not survivable"]

@@ -31,9 +31,9 @@ STYLES = {
 _MARKS = {"finding": "!", "action": "*", "diagnosis": "?", "change": "~", "eval": "~", "checkpoint": "+"}
 _LIST, _HISTORY, _TEXT = 4, 3, 80
 _IN_ORDER = ("loss", "norm", "lr")
-_SAID_APART = (
+_SHOWN_SEPARATELY = (
     *("parameter", "module", "bad_parameters", "input", "batch", "what", "error", "so_far", "words", "began_in"),
-    *checkpoint_words.SAID_HERE,
+    *checkpoint_words.SHOWN_HERE,
 )
 
 
@@ -66,12 +66,12 @@ def live_line(event: Event, reflex: Event | None = None, *, ranks: int = 1) -> s
     at = f"step {event.step}  " if event.step is not None else ""
     severity = "" if event.kind != "finding" or event.severity == "critical" else f"{word(event)}: "
     whom = rank_words(event, ranks)
-    said = _with_reflex(event, reflex) if reflex is not None else sentence(event, brief=True)
-    return f"{_MARKS.get(event.kind, '-')} {at}{severity}{said}{f'  [{whom}]' if whom else ''}"
+    text = _with_reflex(event, reflex) if reflex is not None else sentence(event, brief=True)
+    return f"{_MARKS.get(event.kind, '-')} {at}{severity}{text}{f'  [{whom}]' if whom else ''}"
 
 
-def told_live(event: Event) -> bool:
-    """Whether `tail` tells it; a diagnosis is told by the action that follows from it, a worse verdict by its finding."""
+def shown_live(event: Event) -> bool:
+    """Whether `tail` shows it. A diagnosis shows in its action, a worse verdict in its finding."""
     verdict = event.kind == "checkpoint" and event.row.get("verdict") in ("warning", "explosion") and not event.row.get("over")
     return event.kind != "diagnosis" and not verdict
 
@@ -110,12 +110,12 @@ def _on_the_spot(action: Event, finding: Event) -> bool:
 def _finding(event: Event, *, brief: bool) -> str:
     evidence = event.evidence
     if "say" in evidence or "ended" in evidence:
-        said = [str(evidence[name]).rstrip(".") for name in ("say", "ended", "error") if evidence.get(name)]
-        return f"{_head(event)}: {plain('; '.join(said))}"
+        texts = [str(evidence[name]).rstrip(".") for name in ("say", "ended", "error") if evidence.get(name)]
+        return f"{_head(event)}: {plain('; '.join(texts))}"
     if (words := _in_words(event)) is not None:
         return f"{_head(event)}: {words}"
-    numbers = ", ".join(_numbers(evidence, brief=brief))
-    parts = [*([numbers] if numbers else []), *checkpoint_words.evidence_words(evidence, brief=brief)]
+    figures = ", ".join(_numbers(evidence, brief=brief))
+    parts = [*([figures] if figures else []), *checkpoint_words.evidence_words(evidence, brief=brief)]
     if event.code == "non-finite-input":
         parts.append(value(evidence.get("input")))
     elif not brief:
@@ -129,12 +129,12 @@ def _finding(event: Event, *, brief: bool) -> str:
 
 
 def _in_words(event: Event) -> str | None:
-    """What `holdfast diagnose` says of it; None where it has only numbers, or not those that it should have."""
+    """The sentence of `holdfast diagnose`; None if there is none, or its evidence is missing."""
     from holdfast.detectors.finding import Finding
-    from holdfast.diagnosis.said_of_runs import SENTENCES
+    from holdfast.diagnosis.run_sentences import SENTENCES
 
     words = SENTENCES.get(event.code)
-    if words is None or event.code == "checkpoint-torn":  # which the checkpoint's own words tell
+    if words is None or event.code in ("checkpoint-torn", "checkpoint-non-finite"):  # `checkpoint_words` has more to say
         return None
     try:
         return plain(words(Finding(event.code, step=event.step or 0, evidence=event.evidence)))
@@ -158,15 +158,20 @@ def _head(event: Event) -> str:
 def _numbers(evidence: Mapping[str, Any], *, brief: bool) -> Iterator[str]:
     names = [*(name for name in _IN_ORDER if name in evidence), *(name for name in evidence if name not in _IN_ORDER)]
     for name in names:
-        given, history = evidence[name], evidence.get(f"{name}_before")
-        if name in _SAID_APART or given is None or _history_of(name, evidence) or (brief and isinstance(given, (list, dict))):
+        newest, history = evidence[name], evidence.get(f"{name}_before")
+        if (
+            name in _SHOWN_SEPARATELY
+            or newest is None
+            or _history_of(name, evidence)
+            or (brief and isinstance(newest, (list, dict)))
+        ):
             continue
-        said, path = plain(str(name)).replace("_", " "), [] if brief or history is None else history
+        label, path = plain(str(name)).replace("_", " "), [] if brief or history is None else history
         path = path[-_HISTORY:] if isinstance(path, list) else [path]
-        if isinstance(given, bool):
-            yield said if given else f"not {said}"
+        if isinstance(newest, bool):
+            yield label if newest else f"not {label}"
         else:
-            yield f"{said} {' → '.join(map(value, [*path, given]))}"
+            yield f"{label} {' → '.join(map(value, [*path, newest]))}"
 
 
 def _history_of(name: str, evidence: Mapping[str, Any]) -> bool:
@@ -177,12 +182,12 @@ def _history_of(name: str, evidence: Mapping[str, Any]) -> bool:
 def _apart(evidence: Mapping[str, Any]) -> Iterator[str]:
     count = evidence.get("bad_parameters")
     if isinstance(count, int) and count > 1:
-        yield f"{count:,} parameters are bad"
+        yield f"{count:,} parameters are not finite"
     if evidence.get("so_far") is not None:
         yield f"{value(evidence['so_far'])} of these so far"
-    given = evidence.get("input")
-    if given is not None:
-        yield f"input {value(given)}" if given in ("finite", "unknown") else f"input: {value(given)}"
+    finiteness = evidence.get("input")
+    if finiteness is not None:
+        yield f"input {value(finiteness)}" if finiteness in ("finite", "unknown") else f"input: {value(finiteness)}"
 
 
 def _batch(evidence: Mapping[str, Any]) -> list[str]:
@@ -200,8 +205,8 @@ def _action(event: Event) -> str:
     because = event.row.get("because")
     reason = f", because {value(because)}" if because else ""
     detail = event.row.get("detail")
-    said = f": {value(detail)}" if event.state == "refused" and detail else f" ({value(detail)})" if detail else ""
-    return f"{done_words(event)}{reason}{said}{_disagreement(event)}"
+    outcome = f": {value(detail)}" if event.state == "refused" and detail else f" ({value(detail)})" if detail else ""
+    return f"{done_words(event)}{reason}{outcome}{_disagreement(event)}"
 
 
 def done_words(event: Event) -> str:
@@ -210,14 +215,14 @@ def done_words(event: Event) -> str:
     head = {"done": words.done, "posted": f"will {words.to_do}", "refused": f"could not {words.to_do}"}.get(
         event.state, words.done
     )
-    settings, said = event.settings, ""
+    settings, details = event.settings, ""
     for name, text in words.more.items():
         if settings.get(name) is not None and (event.code, name, settings[name]) not in SILENT:
-            said += text.format(value(settings[name]))
+            details += text.format(value(settings[name]))
     for name in settings:
         if name not in words.more and (event.code, name, settings[name]) not in SILENT:
-            said += f", {plain(str(name)).replace('_', ' ')} {value(settings[name])}"
-    return f"{head}{said}"
+            details += f", {plain(str(name)).replace('_', ' ')} {value(settings[name])}"
+    return f"{head}{details}"
 
 
 def _disagreement(event: Event) -> str:
@@ -249,24 +254,24 @@ def _other(event: Event) -> str:
     """A change, or a row of a kind that this version does not know: its fields."""
     row = event.row
     head = value(row["what"]) if row.get("what") else ""
-    known = ("time", "kind", "step", "rank", "state", "what", "part", "number")
-    fields = ", ".join(f"{plain(str(name)).replace('_', ' ')} {value(row[name])}" for name in row if name not in known)
+    shown = ("time", "kind", "step", "rank", "state", "what", "part", "number")
+    fields = ", ".join(f"{plain(str(name)).replace('_', ' ')} {value(row[name])}" for name in row if name not in shown)
     return ": ".join(part for part in (head, fields) if part) or event.kind
 
 
 def row_for_json(row: dict[str, Any]) -> dict[str, Any]:
     """An entry as it was written, and its words."""
-    said: dict[str, Any] = for_json({**row, "words": sentence(Folding([row]).events[0])})
-    return said
+    content: dict[str, Any] = for_json({**row, "words": sentence(Folding([row]).events[0])})
+    return content
 
 
-def value(given: Any) -> str:
+def value(content: Any) -> str:
     """Any value of a row, short and on one line; of a list the first few."""
-    if given is None:
+    if content is None:
         return DASH
-    if isinstance(given, (int, float)) and not isinstance(given, bool):
-        return number(given)
-    if isinstance(given, (list, tuple)):
-        return ", ".join([value(one) for one in given[:_LIST]] + ["…"] * (len(given) > _LIST))
-    text = plain(given if isinstance(given, str) else json.dumps(given, default=str, ensure_ascii=False))
+    if isinstance(content, (int, float)) and not isinstance(content, bool):
+        return number(content)
+    if isinstance(content, (list, tuple)):
+        return ", ".join([value(one) for one in content[:_LIST]] + ["…"] * (len(content) > _LIST))
+    text = plain(content if isinstance(content, str) else json.dumps(content, default=str, ensure_ascii=False))
     return text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…"

@@ -14,7 +14,7 @@ _INTERRUPTED = 130
 
 
 def in_words(verb: Callable[[], Any]) -> Any:
-    """Call a verb; its errors are told in two lines, and end the process with their exit code."""
+    """Call a verb; its errors are printed in two lines, and end the process with their exit code."""
     try:
         answer = verb()
         if sys.stdout is not None:  # closed by whoever started us
@@ -49,11 +49,11 @@ def is_wrong_use(error: Exception) -> bool:
 
 
 def as_usage_error(error: Any) -> UsageError:
-    """What typer says, said as everything else is."""
+    """A usage error of typer, in our format."""
     text = str(error.format_message()).strip().rstrip(".")
     path = getattr(getattr(error, "ctx", None), "command_path", "holdfast")
     end = "" if text.endswith("?") else "."
-    return UsageError(f"{text[:1].lower()}{text[1:]}{end}", fix=f"{path} -h shows what it takes")
+    return UsageError(f"{text[:1].lower()}{text[1:]}{end}", fix=f"{path} -h shows the usage")
 
 
 def say_unexpected(error: Exception) -> None:

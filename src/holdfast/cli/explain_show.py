@@ -12,18 +12,18 @@ from rich.text import Text
 
 from holdfast.cli.show import WIDTH
 from holdfast.diagnosis.causes import BY_CODE, Cause
-from holdfast.diagnosis.error_search import Answer, Found, is_told_first
+from holdfast.diagnosis.error_search import Answer, Match, unknown_comes_first
 from holdfast.diagnosis.failures import GROUPS, causes_of, fixes_in_words
 from holdfast.diagnosis.failures import page as page_of
 from holdfast.diagnosis.failures import words as words_of
 from holdfast.diagnosis.known_texts import FOLLOWS
-from holdfast.diagnosis.memory_numbers import what_memory_says
+from holdfast.diagnosis.oom_message import hint_from_amounts
 from holdfast.diagnosis.topics import TOPICS, topic_page
 
 if TYPE_CHECKING:
     from rich.style import Style
 
-_THINGS = 3
+_NUM_SHOWN = 3
 _SHOWN = 400  # characters of the line that was found
 
 
@@ -65,8 +65,8 @@ def _theme() -> Any:
 def codes(*, as_json: bool) -> None:
     """All codes, by group, a line for each."""
     if as_json:
-        told = [(group, page_of(code)) for group, several in GROUPS.items() for code in several]
-        rows = [{"code": one.code, "title": one.title, "severity": one.severity, "group": group} for group, one in told]
+        pages = [(group, page_of(code)) for group, several in GROUPS.items() for code in several]
+        rows = [{"code": one.code, "title": one.title, "severity": one.severity, "group": group} for group, one in pages]
         print(json.dumps(rows, ensure_ascii=False))
         return
     console = _console()
@@ -120,25 +120,25 @@ def _cause_row(one: Cause) -> dict[str, Any]:
 def answer(found: Answer, name: str | None) -> None:
     """What was found in a log, the most important first."""
     console = _console()
-    if is_told_first(found) and found.unknown is not None:
+    if unknown_comes_first(found) and found.unknown is not None:
         console.print(
             Text.assemble(("an error that is not known here", "bold"), f", {_place(found.unknown[1], found.lines, name)}:")
         )
         console.print(Padding(Text(_short(found.unknown[0]), "red"), (0, 0, 0, 4)))
         console.print("\nknown, and perhaps of help:\n")
-    shown = found.found[:_THINGS]
+    shown = found.matches[:_NUM_SHOWN]
     for place, one in enumerate(shown):
         if place:
             console.print()
-        _found(console, one, found.lines, name, follows=place > 0 and one.text.kind == FOLLOWS)
-    left = len(found.found) - len(shown)
+        _match(console, one, found.lines, name, follows=place > 0 and one.text.kind == FOLLOWS)
+    left = len(found.matches) - len(shown)
     if left:
         console.print(f"\nand {left} more: --json", style="dim")
-    if found.unknown is not None and not is_told_first(found):
+    if found.unknown is not None and not unknown_comes_first(found):
         console.print(Text(f"\nit ends with an error that is not known here: {_short(found.unknown[0])}", "dim"))
 
 
-def _found(console: Console, one: Found, lines: int, name: str | None, *, follows: bool) -> None:
+def _match(console: Console, one: Match, lines: int, name: str | None, *, follows: bool) -> None:
     style = "bold red" if one.text.kind >= FOLLOWS else "bold yellow"
     head = Text.assemble((words_of(one.text.page), style), (f" [{one.text.page}]", "dim"))
     times = f", {one.times:,} times" if one.times > 1 else ""
@@ -146,17 +146,17 @@ def _found(console: Console, one: Found, lines: int, name: str | None, *, follow
         head.append(f"   {_place(one.number, lines, name)}{times}{', may well follow from it' if follows else ''}", "dim")
     console.print(head)
     console.print(Padding(Text(_short(one.line), "red"), (0, 0, 0, 4)))
-    told = [("", one.text.means), ("", what_memory_says(one.line) or ""), ("fix: ", one.text.fix)]
-    for label, said in told:
-        if said:
-            console.print(Padding(Text.assemble((label, "bold"), _with_code(said)), (0, 0, 0, 2)))
+    parts = [("", one.text.means), ("", hint_from_amounts(one.line) or ""), ("fix: ", one.text.fix)]
+    for label, text in parts:
+        if text:
+            console.print(Padding(Text.assemble((label, "bold"), _with_code(text)), (0, 0, 0, 2)))
     console.print(Padding(Text(f"more: holdfast explain {one.text.page}", "dim"), (0, 0, 0, 2)))
 
 
-def _with_code(said: str) -> Text:
-    """Plain text in which what stands between backticks has the colour of code."""
+def _with_code(plain: str) -> Text:
+    """Plain text; what is between backticks has the colour of code."""
     text = Text()
-    for place, part in enumerate(said.split("`")):
+    for place, part in enumerate(plain.split("`")):
         text.append(part, "cyan" if place % 2 else "")
     return text
 

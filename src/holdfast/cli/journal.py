@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.journal_lines import Telling, print_lines
+from holdfast.cli.journal_lines import JournalLines, print_lines
 from holdfast.cli.options import AllRuns, AsJson, RunNames, Targets, all_of
 from holdfast.errors import StorageError, UsageError
 
@@ -41,13 +41,13 @@ def journal(
     everything: AllRuns = False,
     as_json: AsJson = False,
     kind: Annotated[Kind | None, typer.Option(help="Only entries of this kind.", show_default=False)] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new entries until the run ends.")] = False,
     last: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the last N entries.", show_default=False)] = None,
 ) -> None:
-    """Tell what was found in a run, what was done about it, and why.
+    """List what was found in a run, what was done about it, and why.
 
-    What several ranks tell alike is one line, and so is an action that was posted and then done. `--json` gives every entry as it
-    was written, and its words. Ends with 1 if the journal holds a critical finding, or if one of several did not answer.
+    The same entry of several ranks is one line; so is an action that was requested and then done. Exit code 1: the journal has
+    a critical finding, or a machine did not answer.
     """
     from holdfast.cli.cluster_words import end
     from holdfast.probe.cluster import find
@@ -57,20 +57,20 @@ def journal(
     if not cluster.is_one_run_here:
         if follow:
             raise UsageError("--follow is for one run of this machine.", fix="ask again without it, or follow there")
-        from holdfast.cli.journal_merged import tell_merged
+        from holdfast.cli.journal_merged import print_merged
 
-        end(cluster, tell_merged(cluster, as_json=as_json, kind=kind.value if kind else None, last=last))
+        end(cluster, print_merged(cluster, as_json=as_json, kind=kind.value if kind else None, last=last))
         return
     run = cluster.here[0]
     reader = JournalReader(_readable(run.journal.path))
     reader.new_rows()
-    told = Telling(run, kind.value if kind else None)
+    journal_lines = JournalLines(run, kind.value if kind else None)
     if as_json:
-        _as_json(told, reader.rows, last, lines=follow)
+        _as_json(journal_lines, reader.rows, last, lines=follow)
     else:
-        _as_lines(told, reader.rows, last, quiet=follow)
+        _as_lines(journal_lines, reader.rows, last, quiet=follow)
     if follow:
-        _follow(told, reader, as_json=as_json)
+        _follow(journal_lines, reader, as_json=as_json)
     if any(row.get("kind") == "finding" and row.get("severity") == "critical" for row in reader.rows):
         raise typer.Exit(1)
 
@@ -86,11 +86,11 @@ def _readable(path: Path) -> Path:
     return path
 
 
-def _as_json(told: Telling, rows: Sequence[dict[str, Any]], last: int | None, *, lines: bool) -> None:
+def _as_json(journal_lines: JournalLines, rows: Sequence[dict[str, Any]], last: int | None, *, lines: bool) -> None:
     """All entries as one list; one object a line where more may come."""
     from holdfast.cli.entries import row_for_json
 
-    chosen = [row_for_json(row) for row in rows if told.wanted(row)][-(last or 0) :]
+    chosen = [row_for_json(row) for row in rows if journal_lines.wanted(row)][-(last or 0) :]
     for text in map(_dump, chosen) if lines else [_dump(chosen)]:
         print(text, flush=True)
 
@@ -99,31 +99,31 @@ def _dump(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False)
 
 
-def _as_lines(told: Telling, rows: Sequence[dict[str, Any]], last: int | None, *, quiet: bool) -> None:
+def _as_lines(journal_lines: JournalLines, rows: Sequence[dict[str, Any]], last: int | None, *, quiet: bool) -> None:
     from holdfast.probe.journal import Folding
 
-    events = [event for event in Folding(rows).events if told.wanted(event)][-(last or 0) :]
+    events = [event for event in Folding(rows).events if journal_lines.wanted(event)][-(last or 0) :]
     if events:
-        print_lines(told, events)
+        print_lines(journal_lines, events)
     elif not quiet:
-        what = f"no {told.kind}" if told.kind else "nothing"
-        print(f"{what} in the journal of {told.run.name}", file=sys.stderr)
+        entries = f"no {journal_lines.kind}" if journal_lines.kind else "nothing"
+        print(f"{entries} in the journal of {journal_lines.run.name}", file=sys.stderr)
 
 
-def _follow(told: Telling, reader: Any, *, as_json: bool) -> None:
-    """Tell what comes, until the run is over and all of it is told."""
+def _follow(journal_lines: JournalLines, reader: Any, *, as_json: bool) -> None:
+    """Print new entries until the run is over."""
     from holdfast.probe.journal import Feed
     from holdfast.probe.state import read_state
 
-    feed, known = Feed(reader), len(reader.rows)
+    feed, num_printed = Feed(reader), len(reader.rows)
     while True:
-        alive = read_state(told.run, rows=reader.rows, events=feed.folding.events).alive
-        events = [event for event in feed.new_events(all_of_them=not alive) if told.wanted(event)]
+        alive = read_state(journal_lines.run, rows=reader.rows, events=feed.folding.events).alive
+        events = [event for event in feed.new_events(all_of_them=not alive) if journal_lines.wanted(event)]
         if as_json:
-            _as_json(told, reader.rows[known:], None, lines=True)
+            _as_json(journal_lines, reader.rows[num_printed:], None, lines=True)
         elif events:
-            print_lines(told, events)
-        known = len(reader.rows)
+            print_lines(journal_lines, events)
+        num_printed = len(reader.rows)
         sys.stdout.flush()
         if not alive:
             return

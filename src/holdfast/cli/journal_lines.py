@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _NARROWEST = 24  # columns for the words, however narrow the terminal
 
 
-class Telling:
-    """How the entries of one run are told: since when they count, how many ranks there are, which kind is wanted."""
+class JournalLines:
+    """The entries of one run as lines: relative to its start, with its ranks, of the wanted kind."""
 
     def __init__(self, run: RunFolder, kind: str | None = None) -> None:
         self.run, self.kind = run, kind
@@ -41,15 +41,15 @@ class Telling:
         rows = [self._cells(event) for event in events]
         for column in range(5):  # as wide as they ever were: what is told later stands under what was told before
             self._widths[column] = max(self._widths[column], *(len(row[column]) for row in rows), 0)
-        found: list[Text] = []
+        lines: list[Text] = []
         for event, row in zip(events, rows, strict=True):
             line = Text(no_wrap=True)
             for column, (cell, wide) in enumerate(zip(row, self._widths, strict=True)):
                 shown = cell.ljust(wide) if column in (0, 4) else cell.rjust(wide)
                 if wide:
                     line.append(shown, "dim" if column < 2 else entries.style(event) if column == 4 else "").append("  ")
-            found += _folded(line, entries.sentence(event), width)
-        return found
+            lines += _folded(line, entries.sentence(event), width)
+        return lines
 
     def _cells(self, event: Event) -> tuple[str, str, str, str, str]:
         from holdfast.cli import entries
@@ -81,7 +81,7 @@ def clock(at: float | None) -> str:
 
 
 def _folded(line: Text, words: str, width: int | None) -> list[Text]:
-    """The words behind what the line holds; what does not fit stands under them."""
+    """The words after the columns; what does not fit is indented below."""
     import textwrap
 
     from rich.text import Text
@@ -93,10 +93,10 @@ def _folded(line: Text, words: str, width: int | None) -> list[Text]:
     return [line.append(first), *(Text(" " * start + part, no_wrap=True) for part in rest)]
 
 
-def print_lines(told: Telling, events: Sequence[Event]) -> None:
+def print_lines(journal_lines: JournalLines, events: Sequence[Event]) -> None:
     """In a terminal as wide as it is; elsewhere one line each."""
     from rich.console import Console
 
     console = Console(highlight=False)
-    for line in told.lines(events, console.width if console.is_terminal else None):
+    for line in journal_lines.lines(events, console.width if console.is_terminal else None):
         console.print(line, soft_wrap=True)

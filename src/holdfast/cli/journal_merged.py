@@ -7,15 +7,15 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.journal_lines import Telling, clock, print_lines
+from holdfast.cli.journal_lines import JournalLines, clock, print_lines
 
 if TYPE_CHECKING:
     from holdfast.probe.cluster import Cluster
     from holdfast.probe.journal import Event
 
 
-class MergedTelling(Telling):
-    """How entries of several runs are told: whose they are stands before the rank."""
+class MergedJournalLines(JournalLines):
+    """The entries of several runs as lines, each with its host and run."""
 
     def __init__(self, kind: str | None) -> None:
         self.kind, self.started, self.ranks = kind, None, 0
@@ -26,15 +26,15 @@ class MergedTelling(Telling):
         """What all journals tell, by time."""
         from holdfast.probe.journal import Folding
 
-        found = []
+        events = []
         several = len({one["run"] for one in journals}) > 1
         for one in journals:
             label = f"{one['host']} {one['run']}" if several else str(one["host"])
             for event in Folding(one["rows"]).events:
                 if self.wanted(event):
                     self._whose[id(event)] = (label, int(one["ranks"]))
-                    found.append(event)
-        return sorted(found, key=lambda event: event.time or 0.0)
+                    events.append(event)
+        return sorted(events, key=lambda event: event.time or 0.0)
 
     def _cells(self, event: Event) -> tuple[str, str, str, str, str]:
         from holdfast.cli import entries
@@ -44,39 +44,39 @@ class MergedTelling(Telling):
         return clock(event.time), "", entries.step_words(event), whom, entries.word(event)
 
 
-def tell_merged(cluster: Cluster, *, as_json: bool, kind: str | None, last: int | None) -> int:
+def print_merged(cluster: Cluster, *, as_json: bool, kind: str | None, last: int | None) -> int:
     """Print the entries of all; 1 if one of them is a critical finding."""
     journals = journals_of(cluster)
-    told = MergedTelling(kind)
+    journal_lines = MergedJournalLines(kind)
     if as_json:
         from holdfast.cli.entries import row_for_json
 
         rows = [{"host": one["host"], "run": one["run"], **row_for_json(row)} for one in journals for row in one["rows"]]
-        rows = sorted((row for row in rows if told.wanted(row)), key=lambda row: _time(row))
+        rows = sorted((row for row in rows if journal_lines.wanted(row)), key=lambda row: _time(row))
         print(json.dumps(rows[-(last or 0) :], ensure_ascii=False))
-    elif events := told.events(journals)[-(last or 0) :]:
-        print_lines(told, events)
+    elif events := journal_lines.events(journals)[-(last or 0) :]:
+        print_lines(journal_lines, events)
     else:
         print(f"no {kind} in any journal" if kind else "nothing in any journal", file=sys.stderr)
-    found = (row for one in journals for row in one["rows"])
-    return int(any(row.get("kind") == "finding" and row.get("severity") == "critical" for row in found))
+    every = (row for one in journals for row in one["rows"])
+    return int(any(row.get("kind") == "finding" and row.get("severity") == "critical" for row in every))
 
 
 def journals_of(cluster: Cluster) -> list[dict[str, Any]]:
     """The journal of every run, here and there; a run that several have, because they share a folder, once."""
     from holdfast.probe.cluster_query import without_doubles
 
-    found = []
+    every = []
     for run in cluster.here:
         host = run.info().get("host") or socket.gethostname()
-        found.append(
+        every.append(
             {"host": host, "run": run.name, "ranks": len({one.rank for one in run.recordings()}), "rows": list(run.journal)}
         )
     chosen = {str(one): runs for one, runs in without_doubles(cluster)}
     for _, journals in cluster.ask(lambda one: one.remote.get("/v1/journal", run=chosen[str(one)]) if str(one) in chosen else []):
-        found += journals
-    cluster.check(len(found))
-    return found
+        every += journals
+    cluster.check(len(every))
+    return every
 
 
 def _time(row: dict[str, Any]) -> float:

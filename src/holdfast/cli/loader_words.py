@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.cli.checkpoints.telling import folded, page
+from holdfast.cli.checkpoints.layout import folded, page
 from holdfast.cli.show import DASH, duration, number, size
 from holdfast.data.loading.benchmark import LATE
 from holdfast.data.loading.measurer import OUTGREW
@@ -91,33 +91,30 @@ def _settings(console: Console, found: Benchmark) -> None:
 
     trials = sorted(by_setting(found.trials), key=_order)
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    chunks, cuda = any(trial.setting.chunk for trial in trials), bool(found.loader.cuda)
-    names = ["workers", "prefetch", "threads", *(["pin"] if cuda else []), *(["chunk rows"] if chunks else [])]
+    cuda = bool(found.loader.cuda)
+    names = ["workers", "prefetch", "threads", *(["pin"] if cuda else [])]
     for name in [*names, "samples/s", "memory", "start-up"]:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
     best = found.best
     for trial in trials:
         chosen = best is not None and trial.setting == best.setting
-        table.add_row(
-            *_cells(trial, found, chosen, cuda, chunks), style="bold green" if chosen else "red" if trial.failed else ""
-        )
+        table.add_row(*_cells(trial, found, chosen, cuda), style="bold green" if chosen else "red" if trial.failed else "")
     console.print()
     console.print(table)
 
 
 def _order(trial: Trial) -> tuple[int, ...]:
     one = trial.setting
-    return (one.workers, one.threads or 0, one.prefetch or 0, one.chunk or 0, int(one.pin))
+    return (one.workers, one.threads or 0, one.prefetch or 0, int(one.pin))
 
 
-def _cells(trial: Trial, found: Benchmark, chosen: bool, cuda: bool, chunks: bool) -> list[str]:
+def _cells(trial: Trial, found: Benchmark, chosen: bool, cuda: bool) -> list[str]:
     one = trial.setting
     cells = [str(one.workers), number(one.prefetch), number(one.threads)]
     cells += ["yes" if one.pin else "no"] if cuda else []
-    cells += [number(one.chunk)] if chunks else []
     rate = DASH if trial.rate is None else f"{trial.rate:,.0f}" if trial.rate >= 10 else f"{trial.rate:.2g}"
-    said = [_whose(found)] if trial.own else []
+    said = ["yours"] if trial.own else []
     said += ["best"] if chosen else []
     said += ["no time left"] if trial.how == LATE else ["failed"] if trial.failed and trial.how != OUTGREW else []
     said += ["too much memory"] if trial.how == OUTGREW or (trial.memory or 0) > found.limits.memory else []
@@ -140,7 +137,7 @@ def _recommended(console: Console, found: Benchmark) -> None:
     if own is not None and (
         best.setting == own.setting or (gain is not None and gain < _NEARLY and best.setting.workers >= own.setting.workers)
     ):
-        _say(console, f"{_whose(found)} is as good as any setting that was measured:", style="bold")
+        _say(console, "yours is as good as any setting that was measured:", style="bold")
     elif gain is not None:
         _say(console, f"take ({_compared(found, gain)}):", style="bold")
     else:
@@ -152,14 +149,10 @@ def _recommended(console: Console, found: Benchmark) -> None:
         _say(console, line, indent="  ")
 
 
-def _whose(found: Benchmark) -> str:
-    return "the default" if found.loader.own_reading else "yours"
-
-
 def _compared(found: Benchmark, gain: float) -> str:
     own, best = found.own, found.best
     assert own is not None and best is not None
-    fast = f"{gain:.1f} × as fast as {_whose(found)}" if gain >= _NEARLY or gain < 0.95 else f"as fast as {_whose(found)}"
+    fast = f"{gain:.1f} × as fast as yours" if gain >= _NEARLY or gain < 0.95 else "as fast as yours"
     fewer = own.setting.workers - best.setting.workers
     return fast + (f", with {fewer} fewer worker{'s' if fewer > 1 else ''}" if fewer > 0 else "")
 
@@ -168,20 +161,9 @@ def _beside(found: Benchmark) -> list[str]:
     best, phases = found.best, found.phases
     assert best is not None
     said = []
-    if best.setting.chunk:
-        how = "" if found.loader.own_reading else f" ({found.loader.chunk_name}={best.setting.chunk})"
-        said.append(f"read {best.setting.chunk:,} rows at once{how}")
-    if best.setting.threads and (found.loader.pool or not best.setting.workers):
-        how = (
-            "in `__getitems__` that read and decode a batch together"
-            if found.loader.pool
-            else f": torch.set_num_threads({best.setting.threads})"
-        )
-        said.append(f"{best.setting.threads} thread{'s' if best.setting.threads > 1 else ''} {how}".replace(" :", ":"))
     if phases and phases.total:
         most = max(phases.seconds, key=lambda name: phases.seconds[name])
-        advice = most in _ADVICE and (most in ("read", "decode") or not found.loader.own_reading)
-        if advice and phases.seconds[most] > 0.4 * phases.total:
+        if most in _ADVICE and phases.seconds[most] > 0.4 * phases.total:
             said.append(_ADVICE[most])
     said.append(
         f"memory: {size(best.memory)} of the {size(found.limits.memory)} that it may take; the training itself is not in it"

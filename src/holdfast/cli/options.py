@@ -15,7 +15,7 @@ Target = Annotated[
         "-t",
         "--target",
         metavar="TARGET",
-        help="Which run: a process id, a run folder or a run name; the newest run here without it.",
+        help="The run: name, folder or PID. (default: the newest run here)",
         show_default=False,
     ),
 ]
@@ -25,15 +25,14 @@ Targets = Annotated[
         "-t",
         "--target",
         metavar="TARGET",
-        help="Which run: a process id, a run folder, a run name, or HOST:PORT of a server; may be given several times. "
-        "The newest run here without it.",
+        help="A run: name, folder, PID, or HOST:PORT of a server. Repeatable. (default: the newest run here)",
         show_default=False,
     ),
 ]
-RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The same as -t RUN.", show_default=False)]
-RunNames = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="The same as -t RUN.", show_default=False)]
-AllRuns = Annotated[bool, typer.Option("--all", help="All live runs of this machine together.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
+RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="Same as -t RUN.", show_default=False)]
+RunNames = Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Same as -t RUN.", show_default=False)]
+AllRuns = Annotated[bool, typer.Option("--all", help="All live runs of this machine.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def one_of(run: str | None, target: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""`holdfast pause`: have a live training wait between two steps."""
+"""`holdfast pause`: a live training waits between two steps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.asking import Seconds
+from holdfast.cli.live_requests import Seconds
 from holdfast.cli.options import AsJson, RunNames, Targets, all_of
 
 
@@ -19,20 +19,21 @@ def pause(
     runs: RunNames = None,
     target: Targets = None,
     length: Annotated[
-        float | None, typer.Option("--for", min=0.1, metavar="S", help="Go on by itself after so long.", show_default=False)
+        float | None, typer.Option("--for", min=0.1, metavar="S", help="Resume after this many seconds.", show_default=False)
     ] = None,
     seconds: Seconds = 30.0,
     as_json: AsJson = False,
 ) -> None:
-    """Have a live training wait between two steps, all ranks between the same two, until `holdfast continue`.
+    """Pause a live training between two steps, at the same step on every rank, until `holdfast continue`.
 
-    It still answers meanwhile: eval, set, save. The time is not counted as time of a step, and is not taken for a hang.
+    eval, set and save still work. A pause does not count as step time or as a hang.
     """
-    from holdfast.cli.asking import change_all, finish
+    from holdfast.cli.live_requests import change_all, finish
 
-    request = {"do": "pause", "for": length}
-    finish(change_all(all_of(runs, target), request, seconds=seconds), as_json=as_json, words=_words)
+    named = all_of(runs, target)
+    resume = " ".join(["holdfast continue", *named])
 
+    def words(answer: dict[str, Any]) -> str:
+        return f"{answer.get('value')} before step {answer.get('step')}; resume with: {resume}"
 
-def _words(answer: dict[str, Any]) -> str:
-    return f"{answer.get('value')} before step {answer.get('step')}; continue with: holdfast continue"
+    finish(change_all(named, {"do": "pause", "for": length}, seconds=seconds), as_json=as_json, words=words)

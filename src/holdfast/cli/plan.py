@@ -10,13 +10,13 @@ import typer
 
 from holdfast.cli.options import AsJson
 from holdfast.errors import UsageError
+from holdfast.units import size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from holdfast.environment.plan.measuring import Facts
 
-_GIB = 1 << 30
 _WORKERS, _PREFETCH = (0, 2, 4, 8), 2
 
 
@@ -28,26 +28,26 @@ def register(app: typer.Typer) -> None:
 def plan(
     command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND...", show_default=False)] = None,
     effective: Annotated[
-        int | None, typer.Option(min=1, help="The batch you want: how to make it by accumulation.", show_default=False)
+        int | None, typer.Option(min=1, help="Effective batch size: shows how to reach it with accumulation.", show_default=False)
     ] = None,
     rows: Annotated[
-        int | None, typer.Option(min=1, help="Predictions that an evaluation would keep in memory.", show_default=False)
+        int | None, typer.Option(min=1, help="Number of predictions that an evaluation keeps in memory.", show_default=False)
     ] = None,
-    row_bytes: Annotated[int, typer.Option("--row-bytes", min=1, help="Bytes of one of them.")] = 200,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that one measurement may take.")] = 300.0,
+    row_bytes: Annotated[int, typer.Option("--row-bytes", min=1, help="Bytes per prediction.")] = 200,
+    timeout: Annotated[float, typer.Option(min=1, help="Time limit of one measurement in seconds.")] = 300.0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a few steps of a training at small batches, and say what fits.
+    """Measure the memory of a few training steps, and predict the largest batch for each GPU size.
 
-    The command is a training script with a DataLoader, or package.module:factory, which makes a model and its inputs. Each
-    measurement is a process of its own that ends after a few steps: it cannot disturb anything else.
+    COMMAND is a training script with a DataLoader, or package.module:factory, which returns a model and its inputs. Each
+    measurement runs a few steps in a separate process.
     """
     from holdfast.environment.plan.measuring import measure_training
-    from holdfast.environment.plan.trial import Asked, words_for
+    from holdfast.environment.plan.trial import MeasuredTraining, words_for
 
     if not command:
         raise UsageError("which training?", fix="holdfast plan -- python train.py, or holdfast plan package.module:factory")
-    facts = measure_training(Asked(words=words_for(command), seconds=timeout), _tell)
+    facts = measure_training(MeasuredTraining(words=words_for(command), seconds=timeout), _tell)
     if as_json:
         print(json.dumps(_row(facts, effective, rows, row_bytes)))
     else:
@@ -64,7 +64,7 @@ def _row(facts: Facts, effective: int | None, rows: int | None, row_bytes: int) 
     return {
         "device": facts.row["device"],
         "own_batch": facts.own_batch,
-        "data_set": facts.data_set,
+        "dataset_size": facts.dataset_size,
         "fixed": round(facts.line.fixed),
         "per_sample": round(facts.line.per_sample),
         "nonlinear": facts.line.bent,
@@ -88,19 +88,19 @@ def _show(facts: Facts, effective: int | None, rows: int | None, row_bytes: int)
     _show_levers(console, facts)
     _show_host(console, facts)
     if rows:
-        print(f"\n{rows:,} predictions kept in memory: {_size(rows * row_bytes)} ({row_bytes} bytes each)")
+        print(f"\n{rows:,} predictions kept in memory: {size(rows * row_bytes)} ({row_bytes} bytes each)")
         print("  fix: holdfast.PredictionWriter streams them to disk in bounded memory")
 
 
 def _show_need(console: Console, facts: Facts) -> None:
     row = facts.row
-    where = f"on {row['device']}" if facts.on_gpu else "on the CPU, as resident memory: a GPU needs about the same for tensors"
+    where = f"on {row['device']}" if facts.on_gpu else "on the CPU (resident memory; a GPU needs about the same for tensors)"
     console.print(f"measured {where}: batches of {', '.join(str(point.batch) for point in facts.points)}")
-    held = f"weights {_size(row['parameters'] + row['others'])}, gradients {_size(row['gradients'])}"
-    console.print(f"  fixed       {_size(facts.line.fixed)}   ({held}, optimizer {_size(row['optimizer'])})")
-    console.print(f"  per sample  {_size(facts.line.per_sample)}")
+    held = f"weights {size(row['parameters'] + row['others'])}, gradients {size(row['gradients'])}"
+    console.print(f"  fixed       {size(facts.line.fixed)}   ({held}, optimizer {size(row['optimizer'])})")
+    console.print(f"  per sample  {size(facts.line.per_sample)}")
     if facts.line.bent:
-        console.print("  the measured batches are not on one line: take what is far beyond them as a guess")
+        console.print("  memory is not linear in the batch size: treat larger batches as a guess")
 
 
 def _show_fits(console: Console, facts: Facts, effective: int | None) -> None:
@@ -114,14 +114,14 @@ def _show_fits(console: Console, facts: Facts, effective: int | None) -> None:
     cards: dict[str, list[str]] = {}
     for fits in what_fits(facts, effective):
         more = f" × {fits.accumulate}" if fits.accumulate and fits.accumulate > 1 else ""
-        size = min(fits.batch, effective or fits.batch)
-        cards.setdefault(fits.card, []).append(f"{size:,}{more}" if fits.batch else "does not fit")
+        batch = min(fits.batch, effective or fits.batch)
+        cards.setdefault(fits.card, []).append(f"{batch:,}{more}" if fits.batch else "does not fit")
     for card, cells in cards.items():
         table.add_row(card, *cells)
     console.print()
     console.print(table)
-    if facts.data_set:
-        console.print(f"  no batch is larger than the data set: {facts.data_set:,} samples")
+    if facts.dataset_size:
+        console.print(f"  limited to the data set: {facts.dataset_size:,} samples")
     if effective:
         console.print(f"  for an effective batch of {effective}: batch × steps to accumulate")
 
@@ -135,9 +135,9 @@ def _show_levers(console: Console, facts: Facts) -> None:
     for name in (f"at your batch of {facts.own_batch}", "peak", "saves", ""):
         table.add_column(name, justify="right" if name in ("peak", "saves") else "left")
     now = facts.line.peak(facts.own_batch)
-    table.add_row("as it is", _size(now), "", "")
+    table.add_row("as written", size(now), "", "")
     for lever in levers(facts):
-        table.add_row(lever.name, _size(lever.peak), f"{lever.saves / now:.0%}", lever.how)
+        table.add_row(lever.name, size(lever.peak), f"{lever.saves / now:.0%}", lever.how)
     console.print()
     console.print(table)
 
@@ -145,12 +145,5 @@ def _show_levers(console: Console, facts: Facts) -> None:
 def _show_host(console: Console, facts: Facts) -> None:
     from holdfast.environment.plan.options import host_need
 
-    needs = [f"{count}: {_size(host_need(facts, count, _PREFETCH, facts.own_batch))}" for count in _WORKERS]
+    needs = [f"{count}: {size(host_need(facts, count, _PREFETCH, facts.own_batch))}" for count in _WORKERS]
     console.print(f"\nhost memory by loader workers   {'   '.join(needs)}")
-
-
-def _size(count: float) -> str:
-    for unit, size in (("GB", _GIB), ("MB", 1 << 20), ("KB", 1 << 10)):
-        if abs(count) >= size:
-            return f"{count / size:,.1f} {unit}" if count < 100 * size else f"{count / size:,.0f} {unit}"
-    return f"{count:.0f} B"

@@ -13,11 +13,22 @@ from holdfast.cli.options import AsJson, RunNames, Targets, all_of
 if TYPE_CHECKING:
     from holdfast.probe.state import RankState, RunState
 
-_COLUMNS = ("run", "rank", "pid", "step", "loss", "rate", "last step", "data", "cost", "health")
+_COLUMNS = ("run", "rank", "pid", "step", "loss", "evaluation", "rate", "last step", "data", "cost", "health")
 _PIPE = 400  # columns of a page that goes nowhere near a terminal
-_DROPPED = ("cost", "data", "policy", "last step", "pid", "rate", "rank", "loss")  # in this order, where a terminal is narrow
+# Where a terminal is narrow, columns are dropped in this order.
+_DROPPED = (
+    "cost",
+    "data",
+    "policy",
+    "last step",
+    "pid",
+    "rank",
+    "rate",
+    "evaluation",
+    "loss",
+)
 _NAME, _HEALTH, _GAP = 32, 24, 2  # columns that a long name and a long health may have before others are dropped for them
-_LEFT = ("host", "run", "policy", "health")
+_LEFT = ("host", "run", "evaluation", "policy", "health")
 
 
 def register(app: typer.Typer) -> None:
@@ -28,14 +39,14 @@ def register(app: typer.Typer) -> None:
 def ps(
     runs: RunNames = None,
     target: Targets = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also the finished runs under ./runs.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also finished runs in ./runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the live runs of this machine: step, speed and health of each rank.
+    """List the live runs of this machine: step, loss, newest evaluation, speed and health of each rank.
 
-    `data` is the share of the step spent waiting for data, `cost` what Holdfast itself takes of it. What the journal tells of the
-    last 1000 steps or ten minutes shows in the health; `holdfast journal` has all of it. With a name only that run, also on
-    other machines; ends with 1 if one of them did not answer.
+    `data` is the part of a step spent waiting for data, `cost` the part spent in Holdfast. Health sums up the findings and
+    actions of the last 1000 steps or ten minutes; `holdfast journal` lists them all. Narrow terminals show fewer columns. Exit
+    code 1: a named run or machine did not answer.
     """
     if named := all_of(runs, target):
         _ps_of(named, as_json=as_json)
@@ -59,11 +70,11 @@ def _ps_of(targets: list[str], *, as_json: bool) -> None:
     from holdfast.probe.cluster import find, states_of
 
     cluster = find(targets)
-    found = states_of(cluster)
+    states = states_of(cluster)
     if as_json:
-        print(json.dumps([for_json({"host": host, **state.as_dict()}) for host, state in found], ensure_ascii=False))
+        print(json.dumps([for_json({"host": host, **state.as_dict()}) for host, state in states], ensure_ascii=False))
     else:
-        show_states([state for _, state in found], [host for host, _ in found] if cluster.there else None)
+        show_states([state for _, state in states], [host for host, _ in states] if cluster.there else None)
     end(cluster)
 
 
@@ -95,6 +106,8 @@ def show_states(states: list[RunState], hosts: list[str] | None = None) -> None:
         rows += [
             {**beside, **dict(zip(_COLUMNS[:-1], line, strict=False)), **policy, "health": line[-1]} for line in _lines(state)
         ]
+    if all(row["evaluation"].plain == "–" for row in rows):
+        rows = [{name: cell for name, cell in row.items() if name != "evaluation"} for row in rows]
     names = _that_fit(rows, console.width)
     for name in names:
         widest = max(_NAME, console.width // 3) if name == "run" else None  # a long name must not push the health out
@@ -124,7 +137,7 @@ def _lines(state: RunState) -> list[list[Any]]:
 
     if not state.ranks:
         word = Text(_with_reason(state.health, state.reason), style=health_style(state.health))
-        return [[Text(state.name), *[Text("–")] * 8, word]]
+        return [[Text(state.name), *[Text("–")] * (len(_COLUMNS) - 2), word]]
     return [_line(state, rank, first=index == 0) for index, rank in enumerate(state.ranks)]
 
 
@@ -140,12 +153,21 @@ def _line(state: RunState, rank: RankState, *, first: bool) -> list[Any]:
         Text(str(rank.pid or "–")),
         Text(number(rank.step)),
         Text(number(rank.loss)),
+        Text(_metric(rank)),
         Text(rate(rank.rate)),
         Text(f"{duration(rank.age)} ago" if rank.age is not None else "–"),
         Text(share(rank.data_share)),
         Text(share(rank.budget)),
         Text(rank.health, style=health_style(rank.health)),
     ]
+
+
+def _metric(rank: RankState) -> str:
+    from holdfast.cli.show import metric_name, number
+
+    if (metric := rank.evaluation) is None:
+        return "–"
+    return f"{metric_name(str(metric['split']), str(metric['name']))} {number(metric['value'])}"
 
 
 def _policy(state: RunState) -> Any:

@@ -32,13 +32,13 @@ def query(
     target: Targets = None,
     everything: AllRuns = False,
     as_json: AsJson = False,
-    limit: Annotated[int, typer.Option(min=1, help="Rows at most.")] = 1000,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds at most.")] = 10.0,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows.")] = 1000,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Time limit in seconds.")] = 10.0,
 ) -> None:
-    """Ask a run with SQL, all ranks at once: while it trains, hangs, or is over.
+    """Query a run with SQL, all ranks at once: live, hung or finished.
 
-    A table in a terminal, CSV into a pipe or file. `holdfast tables` lists what can be asked. Several runs or servers are asked
-    together; their tables then have the columns host and run. Ends with 1 if one of them did not answer.
+    Prints a table in a terminal, CSV in a pipe. `holdfast tables` lists the tables. With several runs or servers, rows have the
+    columns host and run. Exit code 1: a machine did not answer.
     """
     from holdfast.cli.cluster_words import end, say_notes
     from holdfast.probe.cluster import find

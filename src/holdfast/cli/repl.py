@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.asking import Rank, Seconds
+from holdfast.cli.live_requests import Rank, Seconds
 from holdfast.cli.options import RunName, Target, one_of
 from holdfast.errors import ControlUnreachable
 
@@ -31,7 +31,7 @@ def repl(
     seconds: Seconds = 30.0,
     rank: Rank = None,
 ) -> None:
-    """Talk to a live training: every line is an `eval`. With history, and completion of names by the tab key."""
+    """Interactive `eval` in a live training, with history and tab completion."""
     from holdfast.probe.changing import ranks_to_ask
     from holdfast.probe.target import resolve
 
@@ -47,7 +47,7 @@ def repl(
 
 
 def _talk(recording: Recording, *, now: bool, seconds: float) -> None:
-    from holdfast.cli.asking import finish
+    from holdfast.cli.live_requests import finish
     from holdfast.probe.changing import evaluate
 
     while (code := _read()) is not None:
@@ -94,15 +94,15 @@ def _prepare(recording: Recording) -> Path | None:
     from holdfast.probe.control_client import ask
     from holdfast.signals.registry import runtime_folder
 
-    found: list[str] = []
+    matches: list[str] = []
 
     def complete(text: str, state: int) -> str | None:
         if state == 0:
             try:
-                found[:] = ask(recording, {"do": "complete", "text": text}, seconds=2.0).get("names") or []
+                matches[:] = ask(recording, {"do": "complete", "text": text}, seconds=2.0).get("names") or []
             except ControlUnreachable:
-                found.clear()
-        return found[state] if state < len(found) else None
+                matches.clear()
+        return matches[state] if state < len(matches) else None
 
     readline.set_completer(complete)
     readline.set_completer_delims(" \t\n`~!@#$%^&*()-=+[{]}\\|;:'\",<>/?")

@@ -30,17 +30,15 @@ def register(app: typer.Typer) -> None:
 
 def replay(
     run: RunName = None,
-    step: Annotated[
-        int | None, typer.Option(min=0, help="Which of the saved steps; the first without it.", show_default=False)
-    ] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Which saved step. (default: the first)", show_default=False)] = None,
     target: Target = None,
-    rank: Annotated[int | None, typer.Option(min=0, help="Whose batch; each in turn without it.", show_default=False)] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that the script may take to its first update.")] = 600.0,
+    rank: Annotated[int | None, typer.Option(min=0, help="Only the batch of this rank.", show_default=False)] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that the script may take until its first update.")] = 600.0,
     as_json: AsJson = False,
 ) -> None:
-    """Run a bad step again on its saved batch and weights, and name the operation that made NaN or Inf.
+    """Repeat a bad step on its saved batch and weights, and name the operation that made NaN or Inf.
 
-    The run's command is started once more; it ends before its first update. Exit 1: it went wrong again, 0: it did not.
+    Starts the run's command again and stops before its first update. Exit code 1: it failed again; 0: it did not.
     """
     from holdfast.probe.meaning import meaning_of
     from holdfast.probe.target import resolve
@@ -50,7 +48,7 @@ def replay(
     folder = resolve(one_of(run, target))
     for saved in choose(folder, step, rank)[:_RANKS]:
         of_rank = f" (rank {saved.rank})" if saved.rank else ""
-        print(f"replaying step {saved.step} of {folder.name}{of_rank}: its command is started again …", file=sys.stderr)
+        print(f"replaying step {saved.step} of {folder.name}{of_rank}: running its command again …", file=sys.stderr)
         answer = run_again(folder, saved, timeout=timeout)
         if answer.get("found"):
             break
@@ -65,7 +63,7 @@ def replay(
 def as_row(name: str, saved: SavedStep, answer: dict[str, Any], meaning: Meaning | None) -> dict[str, Any]:
     """Everything that is known, as one JSON object."""
     facts = saved.facts()
-    batch = {key: facts.get(key) for key in ("dataset", "indices", "dataset_indices", "bad_samples", "left_out")}
+    batch = {key: facts.get(key) for key in ("dataset", "indices", "dataset_indices", "bad_samples", "not_saved")}
     means = {"cause": meaning.cause, "meaning": meaning.words, "fixes": list(meaning.fixes)} if meaning is not None else {}
     samples = bad_samples(facts, answer)
     return {"run": name, "step": saved.step, "rank": saved.rank, **answer, **means, "samples": samples, "batch": batch}
@@ -90,8 +88,8 @@ def show(name: str, saved: SavedStep, facts: dict[str, Any], answer: dict[str, A
         if facts.get("bad_samples"):
             console.print(Text(f"samples of the data set: {_some(facts['bad_samples'])}"))
     if meaning is None:
-        console.print(Text("nothing came out non-finite this time: the loss and every gradient are finite.", style="green"))
-        console.print(Text("The script was at its first step: what depends on the epoch, or on other ranks, was as it is there."))
+        console.print(Text("not reproduced: the loss and every gradient are finite.", style="green"))
+        console.print(Text("The script was at its first step: anything that depends on the epoch or on other ranks may differ."))
     else:
         console.print(Text(_headline(answer), style="bold red"))
         table = Table.grid(padding=(0, 2, 0, 0))
@@ -102,7 +100,7 @@ def show(name: str, saved: SavedStep, facts: dict[str, Any], answer: dict[str, A
         console.print(Text("what to change:", style="bold"))
         for fix in meaning.fixes:
             console.print(Padding(Text(f"- {fix}"), (0, 0, 0, 2), expand=False))
-    for note in (*answer.get("notes", ()), *(f"not in the saved file: {one}" for one in facts.get("left_out") or ())):
+    for note in (*answer.get("notes", ()), *(f"not in the saved file: {one}" for one in facts.get("not_saved") or ())):
         print(f"note: {note}", file=sys.stderr)
 
 

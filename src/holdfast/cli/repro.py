@@ -13,8 +13,8 @@ from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.environment.repro.compare import Difference
-    from holdfast.environment.repro.pair import Asked
-    from holdfast.environment.repro.reasons import Found
+    from holdfast.environment.repro.pair import RepeatedTraining
+    from holdfast.environment.repro.reasons import ReproResult
 
 _STAGES = {
     "weights": "the weights before the first update",
@@ -34,31 +34,31 @@ def register(app: typer.Typer) -> None:
 
 def repro(
     command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND...", show_default=False)] = None,
-    steps: Annotated[int, typer.Option(min=1, help="How many steps to compare.")] = 10,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that one run may take.")] = 300.0,
-    cost: Annotated[bool, typer.Option("--cost", help="Measure what deterministic kernels cost, too.")] = False,
+    steps: Annotated[int, typer.Option(min=1, help="Number of steps to compare.")] = 10,
+    timeout: Annotated[float, typer.Option(min=1, help="Time limit of one run in seconds.")] = 300.0,
+    cost: Annotated[bool, typer.Option("--cost", help="Also measure the cost of deterministic kernels.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the first steps of a training twice, and name the first step, module and tensor that differ, and why.
+    """Run the first steps of a training twice; name the first step, module and tensor that differ, and why.
 
-    Nothing is compared by eye: every batch, module output, loss, gradient and weight is, bit by bit. If the two runs differ, more
-    pairs are run with one thing held still in each. Exit 1: they differ.
+    Batches, module outputs, losses, gradients and weights are compared bit by bit. If the runs differ, more pairs are run with
+    one source of randomness fixed in each. Exit code 1: they differ.
     """
     from holdfast.environment.interpreter import with_own_python
-    from holdfast.environment.repro.pair import Asked, run_pair
+    from holdfast.environment.repro.pair import RepeatedTraining, run_pair
     from holdfast.environment.repro.reasons import find_reasons
 
     if not command:
         raise UsageError("which training?", fix="holdfast repro -- python train.py")
-    asked = Asked(words=with_own_python(command), steps=steps, seconds=timeout)
+    request = RepeatedTraining(words=with_own_python(command), steps=steps, seconds=timeout)
     _tell(f"running the first {steps} steps twice")
-    found = find_reasons(asked, run_pair(asked), _tell)
-    measured = _cost(asked) if cost else None
+    result = find_reasons(request, run_pair(request), _tell)
+    measured = _cost(request) if cost else None
     if as_json:
-        print(json.dumps(_row(found, measured)))
+        print(json.dumps(_row(result, measured)))
     else:
-        _show(found, measured)
-    if found.pair.difference is not None:
+        _show(result, measured)
+    if result.pair.difference is not None:
         raise typer.Exit(1)
 
 
@@ -66,7 +66,7 @@ def _tell(text: str) -> None:
     print(f"holdfast: {text}", file=sys.stderr)
 
 
-def _cost(asked: Asked) -> float:
+def _cost(request: RepeatedTraining) -> float:
     """How much longer a step takes with deterministic kernels; alternating, so that both see the same machine."""
     from statistics import median
 
@@ -75,42 +75,42 @@ def _cost(asked: Asked) -> float:
     _tell("measuring what deterministic kernels cost")
     times: dict[tuple[str, ...], list[float]] = {(): [], ("determinism",): []}
     for steady in (*times, *times):
-        rows = run_once(asked, steady, digests=False)
+        rows = run_once(request, steady, digests=False)
         times[steady] += [float(row["seconds"]) for row in rows[1:]] or [float(rows[0]["seconds"])]
     return median(times["determinism",]) / median(times[()])
 
 
-def _row(found: Found, cost: float | None) -> dict[str, object]:
-    difference = found.pair.difference
-    reasons = [{"code": one.code, "because": one.because, "fix": one.fix} for one in found.reasons]
+def _row(result: ReproResult, cost: float | None) -> dict[str, object]:
+    difference = result.pair.difference
+    reasons = [{"code": one.code, "because": one.because, "fix": one.fix} for one in result.reasons]
     return {
         "same": difference is None,
-        "steps": found.pair.steps,
+        "steps": result.pair.steps,
         "difference": difference.as_row() if difference is not None else None,
         "reasons": reasons,
-        "remaining": found.left.as_row() if found.left is not None else None,
+        "remaining": result.left.as_row() if result.left is not None else None,
         "cost": cost,
     }
 
 
-def _show(found: Found, cost: float | None) -> None:
-    difference = found.pair.difference
+def _show(result: ReproResult, cost: float | None) -> None:
+    difference = result.pair.difference
     if difference is None:
-        print(f"the same, bit for bit: {found.pair.steps} steps, run twice")
+        print(f"the same, bit for bit: {result.pair.steps} steps, run twice")
     else:
-        print(f"not the same: {_where(difference)}")
-        for reason in found.reasons:
+        print(f"different: {_where(difference)}")
+        for reason in result.reasons:
             print(f"  because of {reason.because}\n    fix: {reason.fix}")
-        if found.left is not None:
-            also = "still different with that" if found.reasons else "no reason found: different with everything held still"
-            print(f"  {also}: {_where(found.left)}")
+        if result.left is not None:
+            also = "still different with these fixed" if result.reasons else "no reason found: different with everything fixed"
+            print(f"  {also}: {_where(result.left)}")
     if cost is not None:
         print(f"deterministic kernels: a step takes {cost:.2f} times as long")
 
 
 def _where(difference: Difference) -> str:
-    what = _STAGES[difference.stage]
+    stage = _STAGES[difference.stage]
     name = "" if difference.stage in ("loss", "steps") else f" {difference.name}".rstrip()
     order = {True: ", the same samples in another order", False: ", other samples or other values", None: ""}
-    drawn = f"; the generators of {' and '.join(difference.generators)} stood elsewhere" if difference.generators else ""
-    return f"at step {difference.step} {what}{name} differs{order[difference.same_samples]}{drawn}"
+    drawn = f"; the random state of {' and '.join(difference.generators)} differed" if difference.generators else ""
+    return f"at step {difference.step} {stage}{name} differs{order[difference.same_samples]}{drawn}"

@@ -17,19 +17,19 @@ from holdfast.supervisor.command import find_command
 from holdfast.supervisor.launch import Settings
 from holdfast.supervisor.watching import run_command
 
-_HELP = "holdfast run -h shows what it takes"
+_HELP = "holdfast run -h lists the options"
 _ABOUT = (
-    "Start a command with Holdfast inside and a supervisor outside. "
-    "The command runs as it would alone: its input, output, signals and exit code are passed through."
+    "Start a training with Holdfast watching it. The command runs as it would without Holdfast: "
+    "input, output, signals and exit code are passed through."
 )
 _POLICY_HELP = (
-    "What Holdfast may do: observe (see and say), guard (skip bad updates), heal (guard, and repair), "
-    "or a file with policies of your own."
+    "What Holdfast may do: observe (report only), guard (skip bad updates), heal (guard, and repair), "
+    "or a file with your own policies."
 )
 
 
 class _Parser(argparse.ArgumentParser):
-    """What argparse does not understand is raised like every other error."""
+    """Usage errors are raised like every other error."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}.", fix=_HELP)
@@ -38,51 +38,51 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser("holdfast run", usage="holdfast run [OPTIONS] [--] COMMAND...", description=_ABOUT, allow_abbrev=False)
     add = parser.add_argument
-    add("--name", help="Name of the run; the script's name and the time without it.")
-    add("--folder", type=Path, default=Path("runs"), help="Folder that holds the runs. [default: runs]")
+    add("--name", help="Name of the run. [default: the script's name and the time]")
+    add("--folder", type=Path, default=Path("runs"), help="Folder for runs. [default: runs]")
     add("--policy", default="observe", help=f"{_POLICY_HELP} [default: observe]")
     add(
         "--rule",
         action="append",
         default=[],
-        help="Another policy for one finding: loss-spike=observe. May be given several times.",
+        help="Policy for one finding: loss-spike=observe. Repeatable.",
     )
-    patience = "Stop when a validation metric got no better for so many evaluations (heal)."
+    patience = "Stop after this many evaluations without a better validation metric (heal)."
     add("--patience", type=_whole_number(1), help=patience)
-    add("--budget", default="1%", help="Share of a step that watching may cost. [default: 1%%]")
-    add("--hang-after", metavar="SECONDS", help="Seconds without progress before reporting a hang (default 10); or `off`.")
-    restarts = "How often a command that fails or hangs is started again (heal). [default: 3]"
+    add("--budget", default="1%", help="How much of each step Holdfast may cost. [default: 1%%]")
+    add("--hang-after", metavar="SECONDS", help="Seconds without progress before reporting a hang, or `off`. [default: 10]")
+    restarts = "Restarts after a failure or a hang (heal). [default: 3]"
     add("--restarts", type=_whole_number(0), default=3, help=restarts)
-    add("--resume-args", metavar="WORDS", help='How the script resumes: "--resume {checkpoint}"; kept for its later runs.')
-    add("--restart-args", metavar="WORDS", help='More words for a restart: "--workers {workers}".')
+    add("--resume-args", metavar="WORDS", help='How the script resumes: "--resume {checkpoint}". Remembered for its later runs.')
+    add("--restart-args", metavar="WORDS", help='Extra arguments for a restart: "--workers {workers}".')
     return parser
 
 
 def run(words: Sequence[str]) -> int:
-    """Do what the words after `holdfast run` say; the exit code. Options end at the first word of the command."""
+    """Run the command after the options; returns its exit code. Options end at the first word of the command."""
     options, command = _split(words)
-    given, unknown = _parser().parse_known_args(options)
+    arguments, unknown = _parser().parse_known_args(options)
     if unknown:
-        raise _no_such_option(unknown[0].partition("=")[0], [f"--{name.replace('_', '-')}" for name in vars(given)])
-    if given.patience is not None and given.policy in ("observe", "guard"):
-        raise UsageError(f"the policy {given.policy} never stops a training.", fix="--policy heal --patience 20")
+        raise _no_such_option(unknown[0].partition("=")[0], [f"--{name.replace('_', '-')}" for name in vars(arguments)])
+    if arguments.patience is not None and arguments.policy in ("observe", "guard"):
+        raise UsageError(f"the policy {arguments.policy} never stops a training.", fix="--policy heal --patience 20")
     settings = Settings(
-        name=given.name,
-        folder=given.folder,
-        policy=read_policy(given.policy),
-        rules=dict(read_rule(text) for text in given.rule),
-        patience=given.patience,
-        budget=parse_budget(given.budget),
-        hang_after=read_hang_after(given.hang_after),
-        restarts=given.restarts,
-        resume_args=read_template(given.resume_args),
-        restart_args=read_template(given.restart_args),
+        name=arguments.name,
+        folder=arguments.folder,
+        policy=read_policy(arguments.policy),
+        rules=dict(read_rule(text) for text in arguments.rule),
+        patience=arguments.patience,
+        budget=parse_budget(arguments.budget),
+        hang_after=read_hang_after(arguments.hang_after),
+        restarts=arguments.restarts,
+        resume_args=read_template(arguments.resume_args),
+        restart_args=read_template(arguments.restart_args),
     )
     return run_command(find_command(command), settings)
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The options of `run` and the command. A value may begin with a dash (`--resume-args --resume`), as argparse has it not."""
+    """The options of `run` and the command. Unlike in argparse, a value may begin with a dash: `--resume-args --resume`."""
     options, rest = list[str](), list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
         word = rest.pop(0)
@@ -91,15 +91,15 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return options, rest[1:] if rest[:1] == ["--"] else rest
 
 
-def _no_such_option(name: str, known: Sequence[str]) -> UsageError:
-    near = difflib.get_close_matches(name, known, n=1)
+def _no_such_option(name: str, options: Sequence[str]) -> UsageError:
+    near = difflib.get_close_matches(name, options, n=1)
     return UsageError(f"no such option: {name}.", fix=f"did you mean {near[0]}?" if near else _HELP)
 
 
 def _whole_number(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
+            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least {least}")
         return int(text)
 
     return read
@@ -112,7 +112,7 @@ def parse_budget(text: str) -> float:
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        raise UsageError(f"{text!r} is not a budget.", fix="name a share of the step, such as --budget 1%")
+        raise UsageError(f"{text!r} is not a budget.", fix="give a part of the step, such as --budget 1%")
     return round(share, 9)
 
 
@@ -125,7 +125,7 @@ def read_hang_after(text: str | None) -> str | None:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e7:
-        raise UsageError(f"{text!r} is not a time.", fix="name seconds, such as --hang-after 60, or --hang-after off")
+        raise UsageError(f"{text!r} is not a time.", fix="give seconds, such as --hang-after 60, or --hang-after off")
     return f"{seconds:g}"
 
 

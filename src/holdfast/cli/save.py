@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.asking import Seconds
+from holdfast.cli.live_requests import Seconds
 from holdfast.cli.options import AsJson, Targets, all_of
+from holdfast.errors import NoSuchRun
 
 
 def register(app: typer.Typer) -> None:
@@ -21,8 +22,8 @@ def save(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN]... [PATH]",
-            help="A folder of checkpoints, or a file that ends in .pt; the run's own folder without it.",
+            metavar="RUN|PATH",
+            help="A checkpoint folder, or a .pt file. (default: the run's own folder)",
             show_default=False,
         ),
     ] = None,
@@ -30,24 +31,27 @@ def save(
     seconds: Seconds = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Have a live training save its state at the next step, under any policy; every byte is read back and checked.
+    """Save the state of a live training at the next step, and verify every byte of it.
 
-    A folder gets a checkpoint of Holdfast's: weights, optimizer, schedule, random numbers, place in the data where it is known. A
-    file that ends in .pt gets a dictionary with `model`, `optimizer`, `scheduler`, `step` and `epoch`.
+    A folder gets a Holdfast checkpoint: weights, optimizer, schedulers, random state, and position in the data if known. A .pt
+    file gets a dictionary with `model`, `optimizer`, `scheduler`, `step` and `epoch`.
     """
-    from holdfast.cli.asking import change_all, finish
     from holdfast.cli.checkpoints.paths import run_named
+    from holdfast.cli.live_requests import change_all, finish
+    from holdfast.probe.address import is_server
     from holdfast.probe.far_rank import FarRank
 
     *runs, last = words or [""]
-    path = None if not last or run_named(last) is not None else Path(last).expanduser()
+    path = None if not last or is_server(last) or run_named(last) is not None else Path(last).expanduser()
+    if path is not None and path.name == last and not path.suffix and not path.exists():  # a mistyped name makes no folder
+        raise NoSuchRun(f"there is no run {last!r}.", fix=f"holdfast ps lists the live runs; a folder: holdfast save ./{last}")
     runs += [last] if last and path is None else []
     request = {"do": "save", "path": str(path.absolute()) if path is not None else None}
-    told = change_all(all_of(runs, target), request, seconds=seconds)
-    for one in told:
+    answers = change_all(all_of(runs, target), request, seconds=seconds)
+    for one in answers:
         if one.ok and one.answer.get("writes") and not isinstance(one.recording, FarRank):
             _verify(one.answer)
-    written = [one for one in told if not one.ok or one.answer.get("writes")] or told
+    written = [one for one in answers if not one.ok or one.answer.get("writes")] or answers
     finish(written, as_json=as_json)
 
 

@@ -91,7 +91,7 @@ def _curves(glance: Glance, width: int) -> Table:
     grid.add_column(width=_VALUE - 1, justify="right", style="bold")
     grid.add_column(width=width, no_wrap=True)
     grid.add_column(no_wrap=True, style="dim")
-    for name, value, curve, colour, said in (
+    for name, value, curve, colour, formatted in (
         ("loss", number(lead.loss), curves["loss"], "cyan", number),
         ("grad norm", number(lead.grad_norm), curves["grad_norm"], "blue", number),
         ("lr", number(lead.lr), curves["lr"], "blue", number),
@@ -99,15 +99,15 @@ def _curves(glance: Glance, width: int) -> Table:
         ("data wait", share(lead.data_share), curves["data_share"], "magenta", share),
         ("GPU memory" if lead.gpu_memory is not None else "memory", memory, memory_curve, "yellow", size),
     ):
-        line = sparkline(curve, width, from_zero=said in (rate, share, size))
-        grid.add_row(name, value, Text(line, style=colour), _range(curve, said))
-    grid.add_row("Holdfast", share(lead.budget), Text("of the step is its own cost", style="dim"), "")
+        line = sparkline(curve, width, from_zero=formatted in (rate, share, size))
+        grid.add_row(name, value, Text(line, style=colour), _range(curve, formatted))
+    grid.add_row("Holdfast", share(lead.budget), Text("of each step", style="dim"), "")
     return grid
 
 
-def _range(curve: Any, said: Callable[[float], str]) -> str:
+def _range(curve: Any, formatted: Callable[[float], str]) -> str:
     finite = curve[np.isfinite(curve)]
-    return f"{said(float(finite.min()))} … {said(float(finite.max()))}" if len(finite) else ""
+    return f"{formatted(float(finite.min()))} … {formatted(float(finite.max()))}" if len(finite) else ""
 
 
 def _memory(glance: Glance) -> tuple[str, Any]:
@@ -146,7 +146,7 @@ def _evaluations(glance: Glance) -> Table:
 def _events(glance: Glance, width: int) -> Table:
     """The newest findings and actions, newest first."""
     grid = Table.grid(padding=(0, 1))
-    newest = list(entries.with_reflexes([one for one in glance.events if entries.told_live(one)]))[-_SHOWN:]
+    newest = list(entries.with_reflexes([one for one in glance.events if entries.shown_live(one)]))[-_SHOWN:]
     for event, reflex in reversed(newest):
         at = time.strftime("%H:%M:%S", time.localtime(event.time)) if event.time is not None else ""
         grid.add_row(Text(at, style="dim"), event_line(glance, event, reflex, width))

@@ -25,23 +25,23 @@ def serve(
     run: RunName = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where to listen, port 0 takes a free one; 127.0.0.1:8080 without it."),
+        typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 picks a free one. (default: 127.0.0.1:8080)"),
     ] = None,
     target: Annotated[
-        str | None, typer.Option("-t", "--target", metavar="TARGET", help="Which run; all live ones of yours without it.")
+        str | None, typer.Option("-t", "--target", metavar="TARGET", help="Serve only this run. (default: all your live runs)")
     ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="File with the tokens, for others unreadable.")] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Answer only: no eval, no set, whatever the token.")] = False,
-    cert: Annotated[Path | None, typer.Option(help="Certificate for TLS, as PEM.")] = None,
-    key: Annotated[Path | None, typer.Option(help="Its key, as PEM.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with the tokens; only you may read it.")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse eval and set, whatever the token.")] = False,
+    cert: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).")] = None,
+    key: Annotated[Path | None, typer.Option(help="TLS key (PEM).")] = None,
     new_token: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Make a token, add it to FILE, and end.", show_default=False)
+        Path | None, typer.Option(metavar="FILE", help="Add a new token to FILE, then exit.", show_default=False)
     ] = None,
-    token_name: Annotated[str, typer.Option(help="Whose the new token is: the journal says so.")] = "",
+    token_name: Annotated[str, typer.Option(help="Name for the new token; the journal shows it.")] = "",
 ) -> None:
-    """Let other machines ask the runs of this one: tables, SQL, stacks, code and changes, over HTTP with a token.
+    """Let other machines access the runs of this one over HTTP with a token: tables, SQL, stacks, eval, changes.
 
-    On this machine you need no token yourself. `--new-token FILE --read-only` makes one that may only read.
+    On this machine you need no token. `--new-token FILE --read-only` makes a read-only token.
     """
     if new_token is not None:
         _make_token(new_token, token_name, read_only=read_only)
@@ -58,9 +58,9 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
     with serving(settings, (lambda: [one]) if one else registered_runs, say=_say) as server:
-        what = one.name if one else "the live runs of this user"
-        only = " (from this machine only; --listen HOST:PORT opens it to others)" if listen is None else ""
-        print(f"serving {what}; ask with -t {shown(server, settings)}{only}", file=sys.stderr, flush=True)
+        served = one.name if one else "your live runs"
+        only = " (this machine only; --listen HOST:PORT opens it to others)" if listen is None else ""
+        print(f"serving {served}; connect with -t {shown(server, settings)}{only}", file=sys.stderr, flush=True)
         stop.wait()
 
 
@@ -71,7 +71,7 @@ def _make_token(path: Path, name: str, *, read_only: bool) -> None:
     may = "may read" if read_only else "may read, run code and change settings"
     print(f"{path} has a new token ({token.name}), which {may}.", file=sys.stderr)
     print(f"  server: holdfast serve --listen HOST:PORT --token-file {path}", file=sys.stderr)
-    print(f"  client: HOLDFAST_TOKEN_FILE={path} holdfast query -t HOST:PORT '…', with the file copied there", file=sys.stderr)
+    print(f"  client: HOLDFAST_TOKEN_FILE={path} holdfast query -t HOST:PORT '…', after copying the file there", file=sys.stderr)
 
 
 def _say(words: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.asking import Rank, Seconds
+from holdfast.cli.live_requests import Rank, Seconds
 from holdfast.cli.options import AllRuns, AsJson, Targets, all_of
 from holdfast.errors import UsageError
 
@@ -29,19 +29,19 @@ def set_(
     rank: Rank = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change settings of a live training between two steps, on every rank between the same two.
+    """Change settings of a live training between two steps, at the same step on every rank.
 
-    `lr*=0.1` is a factor on whatever the script or its scheduler wants. `lr=1e-4` makes it that now; the schedule goes on from
-    there in proportion. `clip=1.0` keeps the gradient norm under 1 before every update, until `clip=off`. [N] names a parameter
-    group. What was changed is in the journal; `holdfast undo N` takes it back. A training on several machines is changed on all
-    of them or on none: name the server of each.
+    `lr*=0.1` multiplies whatever the script or its scheduler sets. `lr=1e-4` sets it now; a schedule continues from there in
+    proportion. `clip=1.0` clips the gradient norm at 1, until `clip=off`. [N] selects a parameter group. Changes are in the
+    journal; `holdfast undo N` reverts one. A training on several machines is changed on all of them or on none: name the server
+    of each.
     """
-    from holdfast.cli.asking import change_all, change_words, finish
+    from holdfast.cli.live_requests import change_all, change_words, finish
 
     settings = [word for word in words if "=" in word]
     runs = all_of([word for word in words if "=" not in word], target)
     if not settings:
         raise UsageError("there is no setting to change.", fix=f"holdfast set {' '.join(words)} lr=1e-4")
     for text in settings:
-        told = change_all(runs, {"do": "set", "text": text}, everything=everything, seconds=seconds, rank=rank)
-        finish(told, as_json=as_json, words=change_words)
+        answers = change_all(runs, {"do": "set", "text": text}, everything=everything, seconds=seconds, rank=rank)
+        finish(answers, as_json=as_json, words=lambda answer: change_words(answer, runs))

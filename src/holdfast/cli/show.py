@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 DASH = units.DASH
+size = units.size
 WIDTH = 100  # of a page that goes nowhere near a terminal
 _BARS = "▁▂▃▄▅▆▇█"
 _NOT_FINITE = "×"
@@ -31,6 +32,11 @@ def number(value: float | None) -> str:
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
+def metric_name(split: str, name: str) -> str:
+    """`val accuracy`; `val_acc` says its split already."""
+    return name if name.lower().startswith(split.lower()) else f"{split} {name}"
+
+
 def share(value: float | None) -> str:
     """A share as per cent."""
     if value is None:
@@ -38,19 +44,8 @@ def share(value: float | None) -> str:
     return f"{value * 100:.2f} %" if value < 0.0995 else f"{value * 100:.0f} %"
 
 
-def size(value: float | None) -> str:
-    """Bytes in a unit that fits."""
-    if value is None:
-        return DASH
-    for unit in ("B", "KB", "MB"):
-        if abs(value) < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1024
-    return f"{value:.3g} GB" if value < 1000 else f"{value:,.0f} GB"
-
-
 def duration(seconds: float | None) -> str:
-    """Seconds as a person says them."""
+    """Seconds as people read them."""
     if seconds is None:
         return DASH
     return f"{seconds:.1f} s" if seconds < 1 else units.duration(seconds)

@@ -25,9 +25,9 @@ _STYLES = {"moving": "green", "running": "cyan", "busy": "cyan", "waiting": "cya
 def stack_screen(report: Report, *, all_threads: bool = False, locals_: bool = False) -> RenderableType:
     """Everything: where each process is, what moved since the last time, and the sentence."""
     parts: list[RenderableType] = [_head(report), Text()]
-    told: set[str] = set()
+    shown: set[str] = set()
     for one in group(report.stacks, all_threads=all_threads):
-        parts += [*_group_lines(one, told, everything=all_threads, locals_=locals_), Text()]
+        parts += [*_group_lines(one, shown, everything=all_threads, locals_=locals_), Text()]
     if report.changes and report.before is not None:
         parts += [_changes(report), Text()]
     parts.append(Text(report.verdict.say, style=f"bold {_STYLES.get(report.verdict.code, 'red')}"))
@@ -38,19 +38,19 @@ def _head(report: Report) -> Text:
     clock = time.strftime("%H:%M:%S", time.localtime(report.when))
     count = len(report.stacks)
     took = f" in {report.seconds:.1f} s" if report.seconds else ""
-    over = f", the last ones kept, {duration(time.time() - report.when)} ago: the run is over" if report.over else took
+    over = f", saved {duration(time.time() - report.when)} ago: the run is over" if report.over else took
     return Text.assemble(
         (report.name, "bold"), (f" · {count} process{'es' if count != 1 else ''} · stacks of {clock}{over}", "dim")
     )
 
 
-def _group_lines(one: Group, told: set[str], *, everything: bool, locals_: bool) -> Iterator[RenderableType]:
+def _group_lines(one: Group, shown: set[str], *, everything: bool, locals_: bool) -> Iterator[RenderableType]:
     yield _title(one)
     first = one.first
     if first.problem is not None and first.state != "gone":
-        why = "as above" if first.problem in told else first.problem
-        told.add(first.problem)
-        how = "these are its own stacks, by faulthandler:" if first.threads else "no stacks"
+        why = "as above" if first.problem in shown else first.problem
+        shown.add(first.problem)
+        how = "stacks by faulthandler:" if first.threads else "no stacks"
         yield _under(Text(f"{why}; {how}", style="yellow"))
     for thread in one.shown:
         if len(one.shown) > 1 or not thread.is_main:
@@ -154,7 +154,7 @@ def _changes(report: Report) -> Text:
     words = []
     if still:
         words.append(f"{_some(still)} {'has' if len(still) == 1 else 'have'} not moved")
-    words += [f"{one.role} moved on (it was in {one.was})" for one in moved[:3]]
+    words += [f"{one.role} has moved (it was in {one.was})" for one in moved[:3]]
     if len(moved) > 3:
         words.append(f"so did {len(moved) - 3} more")
     ago = duration(max(0.0, report.when - report.before))

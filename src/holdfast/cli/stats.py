@@ -22,24 +22,20 @@ def register(app: typer.Typer) -> None:
 def stats(
     path: DataPath,
     format: Format = None,
-    classes: Annotated[
-        list[str] | None, typer.Option("--class", help="Only this class; may be given several times.", show_default=False)
-    ] = None,
-    pixels: Annotated[bool, typer.Option("--pixels", help="Decode the images, too: values by channel, mean, deviation.")] = False,
+    classes: Annotated[list[str] | None, typer.Option("--class", help="Only this class. Repeatable.", show_default=False)] = None,
+    pixels: Annotated[bool, typer.Option("--pixels", help="Also decode the images: mean and deviation of each channel.")] = False,
     label: Label = None,
     tree: Tree = None,
     tokenizer: TokenizerFile = None,
     as_json: AsJson = False,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Write the plots as a page to this file.", show_default=False)
-    ] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a page with plots to this file.", show_default=False)] = None,
     jobs: Jobs = 0,
     also: Also = None,
     no_cache: NoCache = False,
 ) -> None:
-    """Count what is in data: samples by split and class, sizes, positions, objects per image, values, what comes together.
+    """Count what is in a data set: samples by split and class, sizes, positions, objects per image, values, co-occurrence.
 
-    Exit 1 if files could not be read; they are named, and the rest is counted. `holdfast validate` says what is wrong.
+    Exit code 1: files could not be read; they are named, and the rest is counted. `holdfast validate` finds problems.
     """
     from holdfast.cli.data_progress import Bar
     from holdfast.cli.stats_show import show
@@ -54,21 +50,21 @@ def stats(
     warnings.simplefilter("ignore")  # decoders warn about odd files in words of their own
     with Bar() as bar:
         try:
-            found = take_statistics(path, settings, bar.advance)
+            statistics = take_statistics(path, settings, bar.advance)
         except KeyboardInterrupt:
             bar.tell_stopped(kept=not no_cache)
             raise
     if as_json:
         from holdfast.cli.show import for_json
 
-        print(json.dumps(for_json(found.as_row()), ensure_ascii=False))
+        print(json.dumps(for_json(statistics.as_row()), ensure_ascii=False))
     else:
-        show(found)
+        show(statistics)
     if html is not None:
         from holdfast.data.stats.take import page
 
-        _write(html, page(found))
-    if found.unreadable_count:
+        _write(html, page(statistics))
+    if statistics.unreadable_count:
         raise typer.Exit(1)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.cells import set_cell_size
 from rich.text import Text
 
-from holdfast.cli.checkpoints.telling import shortened
+from holdfast.cli.checkpoints.layout import shortened
 from holdfast.data.stats.figures import Grid
 
 _RAMP = ("#440154", "#46327e", "#365c8d", "#277f8e", "#1fa187", "#4ac16d", "#a0da39", "#fde725")

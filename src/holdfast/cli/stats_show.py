@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from holdfast.cli.checkpoints.telling import folded, page, shortened
+from holdfast.cli.checkpoints.layout import folded, page, shortened
 from holdfast.cli.show import duration
 from holdfast.cli.stats_maps import heat_map, pairs
 from holdfast.data.stats.figures import Bars, Figure, Grid, Histogram
@@ -33,26 +33,26 @@ _NAMED = 5
 _FOLDED = 4  # columns of one value, which then share a line
 
 
-def show(found: Statistics) -> None:
+def show(statistics: Statistics) -> None:
     """What the data is, its figures with the most important first, what could not be read, and the total on stderr."""
     console = page()
-    splits = " · ".join(f"{split} {count:,}" for split, count in found.splits.items())
-    only = f", only {', '.join(found.classes)}" if found.classes else ""
-    more = f" ({splits})" if len(found.splits) > 1 else ""
-    _words(console, f"{found.path}: {found.format}, {found.samples:,} {found.unit}{more}{only}", "bold")
-    for group in _grouped(found.figures):
+    splits = " · ".join(f"{split} {count:,}" for split, count in statistics.splits.items())
+    only = f", only {', '.join(statistics.classes)}" if statistics.classes else ""
+    more = f" ({splits})" if len(statistics.splits) > 1 else ""
+    _words(console, f"{statistics.path}: {statistics.format}, {statistics.samples:,} {statistics.unit}{more}{only}", "bold")
+    for group in _grouped(statistics.figures):
         console.print()
         for line in _lines(group, console.width, coloured=console.color_system in ("256", "truecolor")):
             console.print(line, soft_wrap=True)
-    if found.unreadable_count:
-        _unreadable(console, found)
-    if found.notes:
+    if statistics.unreadable_count:
+        _unreadable(console, statistics)
+    if statistics.notes:
         console.print()
-    for note in found.notes:
+    for note in statistics.notes:
         _words(console, f"note: {note}", "dim")
     sys.stdout.flush()
-    how = "nothing changed since the last time" if found.remembered else f"in {duration(found.seconds)}"
-    print(f"{found.samples:,} {found.unit}, {how}", file=sys.stderr)
+    how = "nothing changed since the last run" if statistics.remembered else f"in {duration(statistics.seconds)}"
+    print(f"{statistics.samples:,} {statistics.unit}, {how}", file=sys.stderr)
 
 
 def _words(console: Console, words: str, style: str) -> None:
@@ -60,15 +60,15 @@ def _words(console: Console, words: str, style: str) -> None:
         console.print(Text(line, style), soft_wrap=True)
 
 
-def _unreadable(console: Console, found: Statistics) -> None:
+def _unreadable(console: Console, statistics: Statistics) -> None:
     console.print()
-    word = ("sample" if found.format == "dataset" else "file") + ("s" if found.unreadable_count != 1 else "")
-    console.print(Text(f"could not be read: {found.unreadable_count:,} {word}", "bold red"), soft_wrap=True)
-    for file, why in list(found.unreadable.items())[:_NAMED]:
+    word = ("sample" if statistics.format == "dataset" else "file") + ("s" if statistics.unreadable_count != 1 else "")
+    console.print(Text(f"could not be read: {statistics.unreadable_count:,} {word}", "bold red"), soft_wrap=True)
+    for file, why in list(statistics.unreadable.items())[:_NAMED]:
         for line in folded(f"{file}: {why}".rstrip(": "), console.width, "  ", hang="  "):
             console.print(Text(line), soft_wrap=True)
-    if found.unreadable_count > _NAMED:
-        console.print(Text(f"  and {found.unreadable_count - _NAMED:,} more; --json names them", "dim"), soft_wrap=True)
+    if statistics.unreadable_count > _NAMED:
+        console.print(Text(f"  and {statistics.unreadable_count - _NAMED:,} more; --json names them", "dim"), soft_wrap=True)
 
 
 def _grouped(figures: list[Figure]) -> Iterator[list[Figure]]:
@@ -153,8 +153,8 @@ def _block(group: list[Figure], width: int) -> Iterator[Text]:
     spread = _SPREAD if width >= _WIDE else 0
     title = max(12, width - _SPARK - 1 - 3 * _NUMBER - spread)
     if any(isinstance(figure, Histogram) for figure in group):
-        numbers = "".join(f"{word:>{_NUMBER}}" for word in ("low", "median", "high"))
-        yield Text(" " * (title + _SPARK + 1) + numbers + ("mean ± deviation".rjust(spread) if spread else ""), "dim")
+        header = "".join(f"{word:>{_NUMBER}}" for word in ("low", "median", "high"))
+        yield Text(" " * (title + _SPARK + 1) + header + ("mean ± deviation".rjust(spread) if spread else ""), "dim")
     constant = [figure for figure in group if isinstance(figure, Histogram) and _is_constant(figure)]
     group = [figure for figure in group if figure not in constant or len(constant) < _FOLDED]
     for figure in group[:_LINES]:

@@ -1,4 +1,4 @@
-"""`holdfast tables`: what can be asked of a run."""
+"""`holdfast tables`: the tables of a run."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def register(app: typer.Typer) -> None:
 
 
 def tables(runs: RunNames = None, target: Targets = None, everything: AllRuns = False, as_json: AsJson = False) -> None:
-    """List what can be asked of a run: tables, rows, columns, and why one is empty. Several runs or servers count together."""
+    """List the tables of a run: rows, columns, and why a table is empty. Several runs or servers are counted together."""
     from holdfast.cli.cluster_words import end
     from holdfast.probe.cluster import find
     from holdfast.probe.cluster_query import describe_cluster
 
     cluster = find(all_of(runs, target), everything=everything)
-    found = describe_cluster(cluster)
+    infos = describe_cluster(cluster)
     if as_json:
-        print(json.dumps([asdict(one) for one in found], ensure_ascii=False))
+        print(json.dumps([asdict(one) for one in infos], ensure_ascii=False))
     else:
-        _show(found)
+        _show(infos)
     end(cluster)
 
 
-def _show(found: list[TableInfo]) -> None:
+def _show(infos: list[TableInfo]) -> None:
     from rich.console import Console
 
     from holdfast.cli.show import WIDTH
@@ -44,7 +44,7 @@ def _show(found: list[TableInfo]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDTH)
-    for one in found:
+    for one in infos:
         _print(console, one)
 
 

@@ -38,13 +38,12 @@ def tail(
     run: RunName = None,
     target: Target = None,
     as_json: AsJson = False,
-    once: Annotated[bool, typer.Option("--once", help="Show it once, as it is now.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the current state once.")] = False,
 ) -> None:
-    """Watch a run on one screen: loss, norms, speed, memory, health; findings and actions as they come.
+    """Watch a live run, here or on HOST:PORT: loss, gradient norm, speed, memory, health, findings and actions.
 
-    `q` leaves it; it ends by itself when the run ends. Into a pipe or file it writes a line whenever something changed, one a
-    second at most, and one for each finding (!), action (*), change (~) and checkpoint (+). TARGET may also be HOST:PORT of a
-    server.
+    `q` quits; it also ends with the run. In a pipe it prints a line on every change, at most one a second, and one for each
+    finding (!), action (*), change (~) and checkpoint (+).
     """
     from holdfast.probe.address import is_server
 
@@ -91,7 +90,7 @@ def _screen(run: RunFolder | FarRun, *, once: bool) -> None:
 
 
 class Keys:
-    """Single keys of a terminal, without their echo; where the input is no terminal, only the time passes."""
+    """Single keys of a terminal, without echo. If the input is not a terminal, `pressed` only waits."""
 
     def __enter__(self) -> Keys:
         self._before: list[Any] | None = None
@@ -105,7 +104,7 @@ class Keys:
             termios.tcsetattr(0, termios.TCSADRAIN, self._before)
 
     def pressed(self, seconds: float) -> str:
-        """The key that is pressed within so long; an empty text without one."""
+        """The key pressed within so many seconds; empty without one."""
         if self._before is None:
             time.sleep(seconds)
         elif select.select([0], [], [], seconds)[0]:
@@ -114,7 +113,7 @@ class Keys:
 
 
 class Followed:
-    """A run, here or of a server, and its journal, read on from look to look."""
+    """A run, local or on a server, and its journal, read incrementally."""
 
     def __init__(self, run: RunFolder | FarRun) -> None:
         from holdfast.probe.journal import Feed, JournalReader
@@ -128,7 +127,7 @@ class Followed:
         self._before = self._feed.folding.events[-_LOOK_BACK:]
 
     def look(self, **wanted: int) -> Glance:
-        """The run as it is now."""
+        """The current state of the run."""
         from holdfast.probe.glance import look
         from holdfast.signals.run_folder import RunFolder
 
@@ -138,24 +137,24 @@ class Followed:
         return look(self.run, journal=self.reader.rows, events=events, **wanted)
 
     def news(self, glance: Glance) -> list[tuple[Event, Event | None]]:
-        """What has happened since the last call, each with what was done on the spot; at first the last few from before."""
-        from holdfast.cli.entries import told_live, with_reflexes
+        """Events since the last call, each with its immediate action; the first call returns the last few earlier ones."""
+        from holdfast.cli.entries import shown_live, with_reflexes
 
         new = self._feed.new_events(all_of_them=not glance.state.alive)
         before, self._before = self._before, []
-        told = [list(with_reflexes([event for event in events if told_live(event)])) for events in (before, new)]
-        return told[0][-_BEFORE:] + told[1]
+        shown = [list(with_reflexes([event for event in events if shown_live(event)])) for events in (before, new)]
+        return shown[0][-_BEFORE:] + shown[1]
 
 
 def _lines(run: RunFolder | FarRun, *, as_json: bool, once: bool) -> None:
     followed = Followed(run)
-    before, known = None, len(followed.reader.rows)
+    before, num_printed = None, len(followed.reader.rows)
     while True:
         glance = followed.look(rows=1)
         news = followed.news(glance)
         if as_json:
-            _print_entries(followed.reader.rows[known:])
-            known = len(followed.reader.rows)
+            _print_entries(followed.reader.rows[num_printed:])
+            num_printed = len(followed.reader.rows)
         elif not once:
             _print_events(glance, news)
         now = (glance.state.health, glance.state.alive, [rank.step for rank in glance.state.ranks], len(glance.evaluations))

@@ -27,52 +27,48 @@ def validate(
     path: DataPath,
     format: Format = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit 1 on warnings too.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Decode nothing: headers, structure and labels only.")] = False,
-    every: Annotated[bool, typer.Option("--all", help="List every case of a problem with its file, not one example.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Check headers, structure and labels only; decode nothing.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List every case with its file, not one example.")] = False,
     label: Label = None,
     tree: Tree = None,
     tokenizer: TokenizerFile = None,
     rows: EmbeddingRows = None,
     fix: Annotated[bool, typer.Option("--fix", help="Write a cleaned list or data.yaml beside the original.")] = False,
-    fix_into: Annotated[
-        Path | None, typer.Option("--fix-into", help="Write it into this folder instead.", show_default=False)
-    ] = None,
+    fix_into: Annotated[Path | None, typer.Option("--fix-into", help="The same, into this folder.", show_default=False)] = None,
     quarantine: Annotated[
         Path | None,
-        typer.Option("--quarantine", help="Write the samples that loaders should skip to this file.", show_default=False),
+        typer.Option("--quarantine", help="Write the list of samples to skip to this file.", show_default=False),
     ] = None,
     as_json: AsJson = False,
     html: Annotated[
-        Path | None, typer.Option("--html", help="Write the report as a page to this file.", show_default=False)
+        Path | None, typer.Option("--html", help="Write the report as an HTML page to this file.", show_default=False)
     ] = None,
     jobs: Jobs = 0,
     also: Also = None,
     benchmark: Annotated[
-        bool, typer.Option("--benchmark", help="Measure instead how fast a loader is, by its settings.")
+        bool, typer.Option("--benchmark", help="Measure the speed of the loader with different settings instead.")
     ] = False,
-    time_limit: Annotated[float, typer.Option("--time-limit", min=5, help="Seconds that --benchmark measures at most.")] = 60.0,
+    time_limit: Annotated[float, typer.Option("--time-limit", min=5, help="Time limit of --benchmark in seconds.")] = 60.0,
     memory_limit: Annotated[
         float | None,
-        typer.Option("--memory-limit", min=0, help="GB that the loader may take.", show_default="80 % of what is free"),
+        typer.Option("--memory-limit", min=0, help="Memory limit of the loader in GB.", show_default="80 % of free memory"),
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option("--batch", min=1, help="Samples of a batch, where --benchmark is given no DataLoader.", show_default=False),
+        typer.Option("--batch", min=1, help="Batch size for --benchmark without a DataLoader.", show_default=False),
     ] = None,
     no_cache: NoCache = False,
 ) -> None:
-    """Find what is wrong with data: broken images, bad labels, NaN, duplicates, leaks between splits.
+    """Find problems in a data set: broken images, bad labels, NaN, duplicates, leaks between splits.
 
-    Nothing of the data is changed. Exit 1 if something is critical, with --strict also on warnings.
+    The data is not changed. Exit code 1: a critical finding; with --strict also a warning.
     """
     if benchmark:
-        if strict or quick or fix or fix_into or quarantine or html:
+        if strict or quick or fix or fix_into or quarantine or html or format or tree or also:
             raise UsageError("--benchmark measures and checks nothing", fix="leave out the options of the checks, or --benchmark")
         from holdfast.cli.validate_benchmark import measure_loader
 
-        measure_loader(
-            path, format=format, tree=tree, batch=batch, also=also or [], seconds=time_limit, memory=memory_limit, as_json=as_json
-        )
+        measure_loader(path, batch=batch, seconds=time_limit, memory=memory_limit, as_json=as_json)
         return
     from holdfast.data.cache import cache_folder
     from holdfast.data.validate import Settings
@@ -132,7 +128,7 @@ def _write(
     if html is not None:
         from holdfast.data.validate import page
 
-        _told(html, "the report", page(report))
+        _write_file(html, "the report", page(report))
     if quarantine is not None:
         count = write_quarantine(report, path, settings, quarantine)
         print(f"wrote {quarantine}: {count:,} entries to skip", file=sys.stderr)
@@ -141,11 +137,11 @@ def _write(
             print(line, file=sys.stderr)
 
 
-def _told(path: Path, what: str, content: str) -> None:
+def _write_file(path: Path, content_kind: str, content: str) -> None:
     from holdfast.errors import StorageError
 
     try:
         path.write_text(content, encoding="utf-8")
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}", fix="name a place that can be written") from None
-    print(f"wrote {path}: {what}", file=sys.stderr)
+    print(f"wrote {path}: {content_kind}", file=sys.stderr)

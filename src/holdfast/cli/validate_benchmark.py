@@ -6,7 +6,6 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -21,19 +20,15 @@ _SHARE = 0.8  # of the memory that is free: the training itself needs some
 def measure_loader(
     target: str,
     *,
-    format: str | None,
-    tree: str | None,
     batch: int | None,
-    also: list[Path],
     seconds: float,
     memory: float | None,
     as_json: bool,
 ) -> None:
     """Measure and tell; exit 1 if the loader itself fails."""
-    options: dict[str, Any] = {"format": format, "tree": tree, "batch": batch, "also": [str(path) for path in also]}
     platform = _platform()
     asked = Asked(
-        target=target, options=options, seconds=seconds, cores=max(1, int(platform.usable)), limits=_limits(platform, memory),
+        target=target, batch=batch, seconds=seconds, cores=max(1, int(platform.usable)), limits=_limits(platform, memory),
         free=_free(platform),
     )  # fmt: skip
     with _telling() as tell:
@@ -104,8 +99,8 @@ def _limits(platform: Any, memory: float | None) -> Limits:
     free = int(memory * _GIB) if memory is not None else int(_SHARE * _free(platform))
     if rules.threads is None:  # other machines have wishes to start from: here it is measured
         return Limits(memory=free)
-    said = tuple(words for words in rules.because if "Triton" not in words)
-    return Limits(memory=free, workers=rules.workers, threads=rules.threads, chunk=rules.chunk_rows, because=said)
+    said = tuple(words for words in rules.because if "Triton" not in words and "chunks" not in words)
+    return Limits(memory=free, workers=rules.workers, threads=rules.threads, because=said)
 
 
 def _free(platform: Any) -> int:

@@ -26,32 +26,34 @@ def register(app: typer.Typer) -> None:
 
 def visualize(
     path: DataPath,
-    samples: Annotated[int, typer.Option("--samples", "-n", min=1, max=5000, help="How many samples are drawn.")] = 50,
-    seed: Annotated[int, typer.Option("--seed", help="Another seed draws other samples; the same one, the same again.")] = 0,
-    classes: Annotated[
-        list[str] | None, typer.Option("--class", help="Only samples with this class; may be given several times.")
-    ] = None,
-    findings: Annotated[
-        list[str] | None, typer.Option("--finding", help="Only samples with this finding; may be given several times.")
-    ] = None,
+    samples: Annotated[int, typer.Option("--samples", "-n", min=1, max=1000, help="Number of samples.")] = 50,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the random selection.")] = 0,
+    classes: Annotated[list[str] | None, typer.Option("--class", help="Only samples with this class. Repeatable.")] = None,
+    findings: Annotated[list[str] | None, typer.Option("--finding", help="Only samples with this finding. Repeatable.")] = None,
     format: Format = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The folder to write to; NAME-sheets here without it.", show_default=False),
+        typer.Option("--output", "-o", help="Page to write. (default: NAME-samples.html)", show_default=False),
     ] = None,
     label: Label = None,
     tree: Tree = None,
     tokenizer: TokenizerFile = None,
     rows: EmbeddingRows = None,
+    augmented: Annotated[
+        bool, typer.Option("--augmented", help="Detection: training images as `holdfast train detect` augments them, as a PNG.")
+    ] = False,
     as_json: AsJson = False,
     jobs: Jobs = 0,
     also: Also = None,
     no_cache: NoCache = False,
 ) -> None:
-    """Draw samples with their boxes, masks or values on contact sheets and one page, the suspicious ones first.
+    """Draw samples with their boxes, masks or values on one page, the suspicious ones first.
 
-    The data is looked at as `holdfast validate` does; what it finds is told beside each sample. Nothing of the data is changed.
+    Each sample shows the findings of `holdfast validate`. The data is not changed.
     """
+    if augmented:
+        _augmented(path, samples, seed, output, format, chooses=bool(classes or findings), as_json=as_json)
+        return
     from holdfast.cli.data_progress import Bar
     from holdfast.data.cache import cache_folder
     from holdfast.data.validate import Settings
@@ -86,26 +88,40 @@ def visualize(
         _show(drawn)
 
 
+def _augmented(
+    path: str, samples: int, seed: int, output: Path | None, format: str | None, *, chooses: bool, as_json: bool
+) -> None:
+    """Draw what the trainer sees."""
+    from holdfast.cli.checkpoints.layout import name_of
+    from holdfast.errors import UsageError
+    from holdfast.train.detect.preview import draw_augmented
+
+    if chooses:
+        raise UsageError("--augmented draws any training images.", fix="leave out --class and --finding")
+    file, count = draw_augmented(path, samples=samples, seed=seed, output=output, format=format)
+    if as_json:
+        print(json.dumps({"path": path, "samples": count, "seed": seed, "file": str(file)}))
+    else:
+        print(f"wrote {name_of(file)}: {count:,} training images as the model gets them", file=sys.stderr)
+
+
 def _show(drawn: Drawn) -> None:
     """What was drawn on stdout; where it is, in the last line on stderr."""
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import name_of, page
-    from holdfast.data.visualize.visualize import PAGE
+    from holdfast.cli.checkpoints.layout import name_of, page
 
     console = page()
-    severities = {mark.code: mark.severity for one in drawn.placed for mark in reversed(one.sample.marks)}
+    severities = {mark.code: mark.severity for one in drawn.samples for mark in reversed(one.marks)}
     styles = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
     width = max(map(len, drawn.by_finding), default=0)
     for code, count in drawn.by_finding.items():
         line = Text(severities[code].ljust(10), styles[severities[code]]).append(f"{code:{width}}  ", "bold")
         console.print(line.append(f"{count:,} drawn", "not bold default"), soft_wrap=True)
-    others = sum(not one.sample.marks for one in drawn.placed)
+    others = sum(not one.marks for one in drawn.samples)
     if others:
         console.print(Text(f"{'':10}{others:,} drawn without a finding, of all splits and classes (seed {drawn.wish.seed})"))
     for note in drawn.notes:
         console.print(Text(f"note: {note}", "dim"))
     sys.stdout.flush()
-    count = len(drawn.sheets)
-    sheets = f"{count} sheet{'s' if count != 1 else ''} beside it"
-    print(f"wrote {name_of(drawn.folder / PAGE)}: {len(drawn.placed):,} samples, {sheets}", file=sys.stderr)
+    print(f"wrote {name_of(drawn.page)}: {len(drawn.samples):,} samples", file=sys.stderr)

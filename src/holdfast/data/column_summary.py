@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -144,22 +144,18 @@ class ColumnSummary:
         if len(values):
             values = values.astype(values.dtype.newbyteorder("="), copy=False)
             self._widen(values.dtype)
-            if self.distinct is not None:
-                found = value_counts(values, MOST_DISTINCT + 1)
-                self.distinct = self.distinct | set(map(_shortened, found)) if len(found) <= MOST_DISTINCT else None
-                self.distinct = self.distinct if self.distinct and len(self.distinct) <= MOST_DISTINCT else None
             if values.dtype.kind in _NUMBERS:
-                before, low, high = len(self.bad_rows), self.values.low, self.values.high
-                self._add_numbers(column, values, split)
-                if numbers is not None:
-                    self.bad_places += [(file, int(numbers[row - self.rows])) for row in self.bad_rows[before:]]
-                    if column.counts is None and column.values.ndim == 1:
-                        if self.values.low < low:
-                            self.low_place = file, int(numbers[np.flatnonzero(values == self.values.low)[0]])
-                        if self.values.high > high:
-                            self.high_place = file, int(numbers[np.flatnonzero(values == self.values.high)[0]])
+                self._add_numbers(column, values, split, file, numbers)
+            else:
+                self._add_distinct(value_counts(values, MOST_DISTINCT + 1))
         self.rows += column.rows
         self.count += len(values)
+
+    def _add_distinct(self, values: Collection[Any]) -> None:
+        """Different values of a chunk, until they are too many."""
+        if self.distinct is not None:
+            self.distinct = self.distinct | set(map(_shortened, values)) if len(values) <= MOST_DISTINCT else None
+            self.distinct = self.distinct if self.distinct and len(self.distinct) <= MOST_DISTINCT else None
 
     def _widen(self, dtype: np.dtype[Any]) -> None:
         self.dtype = _wider(self.dtype, dtype) if self.count else dtype
@@ -168,24 +164,35 @@ class ColumnSummary:
             if whole != self.whole:
                 self.whole, self.at_limits = whole, 0  # the limits of a narrower type are none of this one
 
-    def _add_numbers(self, column: Column, values: Array, split: str) -> None:
-        if values.dtype.kind == "f":
-            good = np.isfinite(values)
-            if not good.all():
-                self._add_bad(column, good, values)
-                values = values[good]
-        elif values.dtype == self.whole and values.dtype.itemsize < 8:
-            limits = np.iinfo(values.dtype)
-            self.at_limits += int((values == limits.max).sum() + (values == limits.min).sum() * (limits.min < 0))
-        if not len(values):
+    def _add_numbers(self, column: Column, values: Array, split: str, file: str, numbers: npt.NDArray[np.int64] | None) -> None:
+        """All that is counted comes from the different values and how often each is there: they are sorted once."""
+        good = np.isfinite(values) if values.dtype.kind == "f" else None
+        if good is not None and not good.all():
+            self._add_bad(column, good, values, file, numbers)
+        else:
+            good = None
+        found, counts = np.unique(values if good is None else values[good], return_counts=True)
+        odd = {math.nan, math.inf} if good is not None else set()
+        self._add_distinct({*found.tolist(), *odd} if len(found) <= MOST_DISTINCT else found)
+        if not len(found):
             return
-        numbers = values.astype(np.float64)
-        self.values.add(split, numbers)
-        if values.dtype == np.float64:
-            self.beyond_float32 += int((np.abs(numbers) > _FLOAT32).sum())
-        self._add_sentinels(numbers)
+        if values.dtype == self.whole and values.dtype.itemsize < 8:
+            limits = np.iinfo(values.dtype)
+            self.at_limits += int(counts[found == limits.max].sum() + counts[found == limits.min].sum() * (limits.min < 0))
+        if numbers is not None and column.counts is None and column.values.ndim == 1:
+            if found[0] < self.values.low:
+                self.low_place = file, int(numbers[np.flatnonzero(values == found[0])[0]])
+            if found[-1] > self.values.high:
+                self.high_place = file, int(numbers[np.flatnonzero(values == found[-1])[0]])
+        different = found.astype(np.float64)
+        self.values.add(split, different, counts)
+        if values.dtype == np.float64 and max(-different[0], different[-1]) > _FLOAT32:
+            self.beyond_float32 += int(counts[np.abs(different) > _FLOAT32].sum())
+        self._add_sentinels(different, counts)
 
-    def _add_bad(self, column: Column, good: npt.NDArray[np.bool_], values: Array) -> None:
+    def _add_bad(
+        self, column: Column, good: npt.NDArray[np.bool_], values: Array, file: str, numbers: npt.NDArray[np.int64] | None
+    ) -> None:
         nan = int(np.isnan(values).sum())
         self.nan += nan
         self.inf += int((~good).sum()) - nan
@@ -196,16 +203,20 @@ class ColumnSummary:
             places = np.searchsorted(np.cumsum(column.counts), places, side="right")
         elif column.values.ndim > 1:
             places = places // (column.values.size // max(len(column.values), 1))
-        self.bad_rows += (self.rows + np.unique(places)[: _PLACES - len(self.bad_rows)]).tolist()
+        places = np.unique(places)[: _PLACES - len(self.bad_rows)]
+        self.bad_rows += (self.rows + places).tolist()
+        self.bad_places += [(file, int(row)) for row in numbers[places]] if numbers is not None else []
 
-    def _add_sentinels(self, numbers: npt.NDArray[np.float64]) -> None:
-        suspects = np.isin(numbers, SENTINELS)
-        rest = numbers[~suspects]
+    def _add_sentinels(self, different: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]) -> None:
+        """Sorted values: those that may be sentinels are counted, and the range of the others is kept."""
+        places = np.searchsorted(different, SENTINELS).clip(max=len(different) - 1)
+        there = np.unique(places[different[places] == SENTINELS])
+        for place in there.tolist():
+            value = float(different[place])
+            self.sentinels[value] = self.sentinels.get(value, 0) + int(counts[place])
+        rest = np.delete(different, there) if len(there) else different
         if len(rest):
-            self.low_without = min(self.low_without, float(rest.min()))
-            self.high_without = max(self.high_without, float(rest.max()))
-        for value, count in zip(*np.unique(numbers[suspects], return_counts=True), strict=True):
-            self.sentinels[float(value)] = self.sentinels.get(float(value), 0) + int(count)
+            self.low_without, self.high_without = min(self.low_without, rest[0]), max(self.high_without, rest[-1])
 
 
 def value_counts(values: Array, most: int) -> dict[Any, int]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +18,6 @@ from holdfast.data.samples import FormatName
 ROWS = 65_536  # of a chunk, at most
 BYTES = 32 << 20  # of a chunk, about
 Array = npt.NDArray[Any]
-_wanted: ContextVar[int | None] = ContextVar("rows of a chunk", default=None)
 
 
 class Column(NamedTuple):
@@ -90,25 +87,9 @@ class TableSet:
 _UNREADABLE = {"array": "array-unreadable", "root": "tree-unreadable", "dataset": "sample-unreadable"}
 
 
-@contextlib.contextmanager
-def chunks_of(rows: int | None) -> Iterator[None]:
-    """Chunks that are read inside have so many rows, whatever their size; None leaves it at about 32 MB."""
-    before = _wanted.set(rows)
-    try:
-        yield
-    finally:
-        _wanted.reset(before)
-
-
 def rows_at_once(bytes_a_row: float) -> int:
-    """How many rows make a chunk of about 32 MB, or as many as are wanted."""
-    return _wanted.get() or max(1, min(ROWS, int(BYTES / max(bytes_a_row, 1.0))))
-
-
-def bytes_at_once(usual: int, bytes_a_row: float) -> int:
-    """The same for readers that count in bytes: `usual`, or what the wanted rows take."""
-    rows = _wanted.get()
-    return usual if rows is None else max(1024, int(rows * bytes_a_row))
+    """How many rows make a chunk of about 32 MB."""
+    return max(1, min(ROWS, int(BYTES / max(bytes_a_row, 1.0))))
 
 
 def taken(chunk: Chunk, rows: npt.NDArray[np.bool_]) -> Chunk:

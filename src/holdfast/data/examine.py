@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,12 +25,15 @@ from holdfast.data.pixels import (
     opened,
     overlapping_pixels,
     read_header,
+    summed_up,
 )
 from holdfast.data.problem import Fault
 from holdfast.data.samples import ClassKey, Entry, Facts, Label, MaskFacts, ReadLabel
 
 _LARGEST_FILE = 1 << 30
 _DIGITS = 6  # of a fraction of the image
+Numbered = tuple[int, Entry]
+Examined = tuple[int, Facts]
 _HEADS, _TAIL = (5120, 1 << 17), 1024  # bytes; the longer beginning holds the size of a photo with a thumbnail, too
 
 
@@ -52,7 +55,28 @@ class Examination:
 
 
 def examine(how: Examination, entry: Entry) -> Facts:
-    """Everything that can be said of one sample by itself. Never raises: what goes wrong is a fault of the sample."""
+    """Everything that can be said of one sample by itself."""
+    return examine_many(how, [(0, entry)])[0][1]
+
+
+def examine_many(how: Examination, samples: Sequence[Numbered], begins: Callable[[int], None] | None = None) -> list[Examined]:
+    """The same of several, by their numbers; `begins` gets each number before its file is opened."""
+    found: list[Examined] = []
+    for number, entry in samples:
+        if begins is not None:
+            begins(number)
+        found.append((number, _seen(how, entry)))
+    looked = summed_up([facts for _, facts in found])
+    return [(number, _judged(facts, entry)) for (number, entry), facts in zip(samples, looked, strict=True)]
+
+
+def _judged(facts: Facts, entry: Entry) -> Facts:
+    blank = (Fault("image-blank", entry.image, 0, facts.blank),) if facts.blank else ()
+    return facts._replace(faults=(*facts.faults, *blank)) if blank else facts
+
+
+def _seen(how: Examination, entry: Entry) -> Facts:
+    """What one sample shows. Never raises: what goes wrong is a fault of the sample."""
     faults: list[Fault] = []
     facts, header = _image(how, entry.image, faults)
     label = how.read_label(how.root, entry)
@@ -105,7 +129,6 @@ def _image(how: Examination, file: str, faults: list[Fault]) -> tuple[Facts, Hea
         return Facts(), header
     facts = _pixels(how, file, content, header, faults)
     faults += odd_size(file, facts.width, facts.height)
-    faults += [Fault("image-blank", file, 0, facts.blank)] if facts.blank else []
     return facts, header
 
 

@@ -224,7 +224,6 @@ _FLAT = 2.0  # grey levels: with four times as much between dark and bright ther
 _BLACK, _WHITE = 16, 239  # levels that the brightest, or the darkest, of 32 × 32 pixels has at most, or at least
 _AS_THEY_ARE = ("L", "RGB", "RGBA")
 _WAVES = np.cos(np.pi * (2 * np.arange(_SIDE)[None] + 1) * np.arange(8)[:, None] / (2 * _SIDE)).astype(np.float32)
-_EACH = np.ones(_SIDE * _SIDE)
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)
 _EDGES = (2 * np.eye(_SIDE) - np.eye(_SIDE, k=1) - np.eye(_SIDE, k=-1)).astype(np.float32)  # a pixel against its two neighbours
 _CHANNELS = {"1": 1, "L": 1, "P": 1, "LA": 2, "PA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4, "YCbCr": 3, "I": 1, "F": 1}
@@ -248,7 +247,7 @@ def opened(content: bytes) -> Image.Image:
 
 
 def look_at(content: bytes) -> Facts:
-    """Decode an image and say how it looks; a damaged one raises whatever its decoder raises."""
+    """Decode an image; `summed_up` describes how it looks. A damaged one raises whatever its decoder raises."""
     image = opened(content)
     width, height = image.size
     channels = _CHANNELS.get(image.mode, 1)
@@ -261,7 +260,7 @@ def look_at(content: bytes) -> Facts:
 
 
 def _of_bytes(image: Image.Image, facts: Facts) -> Facts:
-    """Statistics, hash and thumbnail of an image with eight bits a channel. Pillow does what it can: it is faster here."""
+    """The pixels of an image with eight bits a channel, 32 × 32 of them."""
     from PIL import Image
 
     if image.mode not in _AS_THEY_ARE:
@@ -269,59 +268,72 @@ def _of_bytes(image: Image.Image, facts: Facts) -> Facts:
     if image.size != (_SIDE, _SIDE):
         gap = 2.0 if min(image.size) > 8 * _SIDE else None
         image = image.resize((_SIDE, _SIDE), Image.Resampling.BILINEAR, reducing_gap=gap)
-    levels = np.frombuffer(image.tobytes(), np.uint8).reshape(_SIDE * _SIDE, -1)
-    means, deviations = _moments(levels)
-    colours = levels[:, :3]
-    grey = (colours @ _GREY if colours.shape[1] == 3 else colours.astype(np.float32)).reshape(_SIDE, _SIDE)
-    low, high = float(colours.min()), float(colours.max())
-    facts = _recognised(facts._replace(means=means, deviations=deviations), grey)
-    blank = "black" if high <= _BLACK else "white" if low >= _WHITE else "" if facts.thumbnail else "one colour"
-    return facts._replace(blank=blank)
+    return facts._replace(levels=image.tobytes().decode("latin-1"))
+
+
+def summed_up(some: Sequence[Facts]) -> list[Facts]:
+    """Statistics, hash and thumbnail of images that were looked at, many at once: NumPy's calls cost more than their work."""
+    made = list(some)
+    by_size: dict[int, list[int]] = {}
+    for place, facts in enumerate(some):
+        if facts.levels:
+            by_size.setdefault(len(facts.levels), []).append(place)
+    for places in by_size.values():
+        content = "".join(some[place].levels for place in places).encode("latin-1")
+        levels = np.frombuffer(content, np.uint8).reshape(len(places), _SIDE * _SIDE, -1)
+        colours = levels[:, :, :3]
+        grey = (colours @ _GREY if colours.shape[2] == 3 else colours[:, :, 0].astype(np.float32)).reshape(-1, _SIDE, _SIDE)
+        lows, highs = colours.min(axis=(1, 2)).tolist(), colours.max(axis=(1, 2)).tolist()
+        for place, low, high, facts in zip(places, lows, highs, _recognised(levels, grey), strict=True):
+            blank = "black" if high <= _BLACK else "white" if low >= _WHITE else "" if facts.thumbnail else "one colour"
+            made[place] = _with_looks(some[place], facts)._replace(levels="", blank=blank)
+    return made
+
+
+def _with_looks(facts: Facts, looks: Facts) -> Facts:
+    return facts._replace(
+        means=looks.means, deviations=looks.deviations, look=looks.look, thumbnail=looks.thumbnail, sharpness=looks.sharpness
+    )
 
 
 def _of_numbers(image: Image.Image, facts: Facts) -> Facts:
-    """The same for an image of 16 or 32 bits, in its own units."""
+    """All that is said of an image of 16 or 32 bits, in its own units."""
     from PIL import Image
 
     whole = Image.fromarray(np.asarray(image).astype(np.float32))
     small = np.asarray(whole.resize((_SIDE, _SIDE), Image.Resampling.BILINEAR, reducing_gap=2.0))
-    low, high = float(small.min()), float(small.max())
-    means, deviations = _moments(small.reshape(-1, 1))
-    span = high - low
+    low, span = float(small.min()), float(small.max()) - float(small.min())
     stretched: npt.NDArray[np.float32] = np.zeros_like(small)
     if span > 0 and math.isfinite(span):
         stretched = ((small - low) * (255 / span)).astype(np.float32)
-    blank = "one colour" if span == 0 else ""
-    return _recognised(facts._replace(means=means, deviations=deviations, blank=blank), stretched)
+    (looks,) = _recognised(small.reshape(1, -1, 1), stretched[None])
+    return _with_looks(facts, looks)._replace(blank="one colour" if span == 0 else "")
 
 
-def _moments(levels: npt.NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel."""
-    count, values = len(levels), levels.astype(np.float64)
-    means = (_EACH @ values / count).tolist()  # a product takes a tenth of the time of a sum along the first axis
-    squares = (_EACH @ (values * values)).tolist()
-    deviations = [math.sqrt(max(0.0, square / count - mean * mean)) for square, mean in zip(squares, means, strict=True)]
-    return tuple(round(mean, 3) for mean in means), tuple(round(deviation, 3) for deviation in deviations)
-
-
-def _recognised(facts: Facts, grey: npt.NDArray[np.float32]) -> Facts:
-    """Perceptual hash, thumbnail and sharpness.
+def _recognised(levels: npt.NDArray[Any], grey: npt.NDArray[np.float32]) -> Iterator[Facts]:
+    """Means and deviations by channel, perceptual hash, thumbnail and sharpness of each image.
 
     The signs of the slowest waves against their median; 16 × 16 grey values; and how far pixels differ from their neighbours,
     in deviations of the whole image.
     """
-    waves = (_WAVES @ grey @ _WAVES.T).ravel()
-    halves = grey[0::2] + grey[1::2]
-    quarters = (halves[:, 0::2] + halves[:, 1::2]) * 0.25
-    if not float(quarters.max() - quarters.min()) > 4 * _FLAT:
-        return facts
-    bits = waves > np.sort(waves[1:])[31]
-    edges = (_EDGES @ grey + grey @ _EDGES)[1:-1, 1:-1].ravel()
-    flat_grey = grey.ravel() - waves[0] / grey.size  # the first wave is the sum
-    contrast = float(flat_grey @ flat_grey) / grey.size
-    sharpness = round(math.sqrt(float(edges @ edges) / edges.size / contrast), 3)
-    look = int.from_bytes(np.packbits(bits).tobytes(), "big")
-    return facts._replace(look=look, thumbnail=quarters.astype(np.uint8).tobytes().hex(), sharpness=sharpness)
+    values = levels.astype(np.float64)
+    means = values.mean(axis=1)
+    deviations = np.sqrt(np.maximum(0.0, (values * values).mean(axis=1) - means * means))
+    waves = (_WAVES @ grey @ _WAVES.T).reshape(len(grey), -1)
+    bits = np.packbits(waves > np.sort(waves[:, 1:], axis=1)[:, 31:32], axis=1)
+    quarters = grey.reshape(-1, _SIDE // 2, 2, _SIDE // 2, 2).mean(axis=(2, 4)).reshape(len(grey), -1)
+    seen = quarters.max(axis=1) - quarters.min(axis=1) > 4 * _FLAT
+    edges = (_EDGES @ grey + grey @ _EDGES)[:, 1:-1, 1:-1]
+    contrast = np.maximum(grey.var(axis=(1, 2)), 1e-12)
+    sharpness = np.sqrt((edges * edges).mean(axis=(1, 2)) / contrast).astype(np.float64)
+    small = quarters.astype(np.uint8)
+    rounded = (np.round(one, 3).tolist() for one in (means, deviations, sharpness))
+    for place, (mean, deviation, sharp) in enumerate(zip(*rounded, strict=True)):
+        facts = Facts(means=tuple(mean), deviations=tuple(deviation))
+        if seen[place]:
+            look = int.from_bytes(bits[place].tobytes(), "big")
+            facts = facts._replace(look=look, thumbnail=small[place].tobytes().hex(), sharpness=sharp)
+        yield facts
 
 
 # The values of an image's pixels, by channel: counted, so that means and deviations over a whole set are exact.

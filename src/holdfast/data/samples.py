@@ -66,6 +66,7 @@ class Facts(NamedTuple):
     masks: tuple[MaskFacts, ...] = ()
     histograms: tuple[Channel, ...] = ()  # of all pixels, where those were asked for
     faults: tuple[Fault, ...] = ()
+    levels: str = ""  # 32 × 32 pixels as Latin-1 until they are summed up, then empty: facts are plain for the cache
 
     @property
     def classes(self) -> dict[ClassKey, int]:

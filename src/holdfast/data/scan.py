@@ -14,12 +14,13 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from holdfast.data.cache import Cache
-from holdfast.data.examine import Examination, examine, stamps
+from holdfast.data.examine import Examination, Numbered, examine, examine_many, stamps
 from holdfast.data.problem import Fault
 from holdfast.data.samples import Entry, Facts, ImageSet, facts_from
 
@@ -27,7 +28,6 @@ _AT_ONCE = 32  # samples that are handed over together
 _PATIENCE = 60.0  # seconds for one sample
 _FEW = 48  # samples for which no process is started
 _KEEP_EVERY = 1.0  # seconds
-Numbered = tuple[int, Entry]
 Examined = Generator[tuple[int, Facts], None, None]
 Progress = Callable[[int, int], None]
 
@@ -60,7 +60,7 @@ def scan(
     changed = bytearray(remembered.get(_name(entry)) != stamp(entry) for entry in data.entries)
     todo = ((number, entry) for number, entry in enumerate(data.entries) if changed[number])
     many = jobs > 1 and sum(changed) > _FEW
-    examined = examined_by_many(how, todo, jobs) if many else ((number, examine(how, entry)) for number, entry in todo)
+    examined = examined_by_many(how, todo, jobs) if many else _examined_here(how, todo)
     done, early = len(changed) - sum(changed), dict[int, Facts]()
     with contextlib.closing(_kept(data.entries, cache, stamp, examined)) as kept:
         for number, entry in enumerate(data.entries):
@@ -100,6 +100,11 @@ def _kept(entries: list[Entry], cache: Cache, stamp: Callable[[Entry], str], exa
         keep()
 
 
+def _examined_here(how: Examination, entries: Iterator[Numbered]) -> Examined:
+    while batch := list(islice(entries, _AT_ONCE)):
+        yield from examine_many(how, batch)
+
+
 def examined_by_many(how: Examination, entries: Iterable[Numbered], jobs: int) -> Examined:
     """Samples with what was seen of them, in the order in which they are done."""
     samples = iter(entries)
@@ -120,7 +125,7 @@ def examined_by_many(how: Examination, entries: Iterable[Numbered], jobs: int) -
                         busy[place].give(batch)
             busy = [worker for worker in busy if worker.alive and (worker.batch or worker.give(next(waiting, [])))]
         for batch in waiting:  # no process could be started
-            yield from ((number, examine(how, entry)) for number, entry in batch)
+            yield from examine_many(how, batch)
     finally:
         for worker in started:
             worker.end()
@@ -178,7 +183,7 @@ class _Worker:
         self.end()
         if self.at < 0:
             self.batch = []
-            yield from ((number, examine(how, entry)) for number, entry in batch.items())
+            yield from examine_many(how, list(batch.items()))
         elif entry := batch.pop(self.at, None):
             said = (
                 f"the decoder crashed on it (exit {self._process.exitcode})" if crashed else f"no answer within {_PATIENCE:.0f} s"
@@ -201,11 +206,7 @@ def _work(how: Examination, door: Connection, at: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError):
         while True:
-            answers = []
-            for number, entry in door.recv():
-                at.value = number
-                answers.append((number, examine(how, entry)))
-            door.send(answers)
+            door.send(examine_many(how, door.recv(), partial(setattr, at, "value")))
 
 
 @contextlib.contextmanager

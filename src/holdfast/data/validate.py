@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import io
 import re
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from holdfast.data.scan import Progress, scan
 from holdfast.data.table_checks import TableGathering
 from holdfast.data.text_checks import TextCounts
 from holdfast.data.visualize.image_drawing import ImageDrawing
+from holdfast.data.visualize.pictures import Tile
 from holdfast.errors import HoldfastError, UsageError
 
 PURPOSE = "validate"  # of the cache: what is remembered of samples is also what `holdfast visualize` reads
@@ -79,7 +78,6 @@ def _table(data: TableSet, settings: Settings, progress: Progress | None) -> Rep
 
 _LISTED = 200
 _SHOWN = 8  # thumbnails of a problem
-_SIZE = (240, 180)
 _LINE = re.compile(r"(.*?):(\d+): ")  # a case that names a line of a label
 _BROKEN = frozenset({"image-unreadable", "image-truncated", "image-empty", "image-huge"})  # a decoder may crash or hang on them
 
@@ -92,8 +90,8 @@ def page(report: Report) -> str:
     )
 
 
-def _thumbnails(report: Report) -> list[list[tuple[str, str]]]:
-    """For each problem the first images that show it, as name and data URL; none where the data is not images, or is gone."""
+def _thumbnails(report: Report) -> list[list[tuple[str, Tile]]]:
+    """For each problem the first images that show it; none where the data is not images, or is gone."""
     try:
         data = open_data(report.path, Settings(format=report.format))
     except HoldfastError:
@@ -110,20 +108,14 @@ def _thumbnails(report: Report) -> list[list[tuple[str, str]]]:
     return [_of_problem(drawing, problem, shown) for problem in report.problems]
 
 
-def _of_problem(drawing: ImageDrawing, problem: Problem, shown: dict[str, Entry]) -> list[tuple[str, str]]:
+def _of_problem(drawing: ImageDrawing, problem: Problem, shown: dict[str, Entry]) -> list[tuple[str, Tile]]:
     pairs = [file for pair in problem.numbers.get("pairs", ())[: _SHOWN // 2] for file in pair]
     entries = list(dict.fromkeys(shown[file] for file in pairs or problem.files[: 10 * _SHOWN] if file in shown))
     lines: dict[str, list[Fault]] = {}  # of labels, by file: what is wrong there is drawn in red
     for file, line in (match.groups() for case in problem.cases[: 100 * _SHOWN] if (match := _LINE.match(case))):
         lines.setdefault(file, []).append(Fault(problem.code, file, int(line), ""))
     shown_entries = [(entry, tuple(lines.get(entry.own_label or entry.image, ()))) for entry in entries[:_SHOWN]]
-    return [(entry.image, _data_url(drawing, entry, faults)) for entry, faults in shown_entries]
-
-
-def _data_url(drawing: ImageDrawing, entry: Entry, faults: tuple[Fault, ...]) -> str:
-    buffer = io.BytesIO()
-    drawing.draw(entry, faults, _SIZE).convert("RGB").save(buffer, "JPEG", quality=70)
-    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return [(entry.image, drawing.tile(entry, faults)) for entry, faults in shown_entries]
 
 
 __all__ = ["PURPOSE", "Report", "Settings", "judged", "page", "report_from", "validate"]

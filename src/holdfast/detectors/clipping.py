@@ -13,18 +13,22 @@ def clipping_every_step(signals: SignalView, *, window: int = 256, share: float 
 
     A limit close to the usual norm cuts about half of the steps, which many good recipes do.
     """
-    found = _norms_and_limits(signals, window)
-    if found is None or np.mean(found[0] > found[1]) < share or np.median(found[0] / found[1]) < times:
+    norms_and_limits = _norms_and_limits(signals, window)
+    if (
+        norms_and_limits is None
+        or np.mean(norms_and_limits[0] > norms_and_limits[1]) < share
+        or np.median(norms_and_limits[0] / norms_and_limits[1]) < times
+    ):
         return None
-    return _finding("clipping-every-step", signals, *found)
+    return _finding("clipping-every-step", signals, *norms_and_limits)
 
 
 def clipping_never(signals: SignalView, *, window: int = 2048, share: float = 0.2) -> Finding | None:
     """The largest norm in a long time stays below `share` of the limit: it would not stop an explosion early."""
-    found = _norms_and_limits(signals, window)
-    if found is None or float(np.max(found[0] / found[1])) > share:
+    norms_and_limits = _norms_and_limits(signals, window)
+    if norms_and_limits is None or float(np.max(norms_and_limits[0] / norms_and_limits[1])) > share:
         return None
-    return _finding("clipping-never", signals, *found)
+    return _finding("clipping-never", signals, *norms_and_limits)
 
 
 def _norms_and_limits(signals: SignalView, window: int) -> tuple[Floats, Floats] | None:

@@ -32,14 +32,14 @@ def collapsed(
     past: list[float] = []
     best = first = 0.0
     for index, value in enumerate(values):
-        known = index >= active_after and len(past) >= 2
+        comparable = index >= active_after and len(past) >= 2
         if not math.isfinite(value):
             bad.append(index >= active_after)
             continue
         if better == "higher":
-            gone = known and best > 0 and value <= share * best and statistics.median(past[-3:]) > 3 * share * best
+            gone = comparable and best > 0 and value <= share * best and statistics.median(past[-3:]) > 3 * share * best
         else:
-            learned = known and first > 1.5 * best > 0 and statistics.median(past[-3:]) < best + 0.5 * (first - best)
+            learned = comparable and first > 1.5 * best > 0 and statistics.median(past[-3:]) < best + 0.5 * (first - best)
             gone = learned and value >= best + lost * (first - best)
         bad.append(gone)
         if not gone:

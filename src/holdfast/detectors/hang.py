@@ -87,10 +87,12 @@ def suspects(standings: Sequence[Standing], limits: Limits) -> list[Suspect]:
     """
     if any(one.state in STOPPED for one in standings):
         return []
-    found = [Suspect(one, limit) for one in standings if one.silent > (limit := limit_of(one, limits))]
+    suspected = [Suspect(one, limit) for one in standings if one.silent > (limit := limit_of(one, limits))]
     if any(one.phase in (*EXCUSED, "paused") and one.silent <= limit_of(one, limits) for one in standings):
-        found = [Suspect(one, limit, early=True) for one in standings if one.silent > (limit := _longer_than_ever(one, limits))]
-    return sorted(found, key=lambda one: -one.standing.silent)
+        suspected = [
+            Suspect(one, limit, early=True) for one in standings if one.silent > (limit := _longer_than_ever(one, limits))
+        ]
+    return sorted(suspected, key=lambda one: -one.standing.silent)
 
 
 def _longer_than_ever(standing: Standing, limits: Limits) -> float:

@@ -44,8 +44,8 @@ def block_medians(values: Floats, size: int) -> Floats:
 def began(high: np.ndarray, *, share: float = 0.8) -> int:
     """Index of the first value from which on at least `share` of all values are high; the last index if there is none."""
     counts = np.cumsum(high[::-1])[::-1] / np.arange(len(high), 0, -1)
-    found = np.flatnonzero(high & (counts >= share))
-    return int(found[0]) if len(found) else len(high) - 1
+    places = np.flatnonzero(high & (counts >= share))
+    return int(places[0]) if len(places) else len(high) - 1
 
 
 def coming_back(values: Floats, normal: float) -> bool:

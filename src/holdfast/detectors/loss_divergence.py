@@ -46,9 +46,9 @@ def loss_divergence(
             continue
         share = lost_with_cause if gap <= 12 and _has_cause(signals, sustained + gap) else lost
         share = (lost_after_restart if _restarted(signals, sustained + gap) else share) + more
-        found = _against(signals, memory, sustained, gap, active_after, share, times)
-        if found is not None:
-            return found
+        divergence = _against(signals, memory, sustained, gap, active_after, share, times)
+        if divergence is not None:
+            return divergence
     return None
 
 
@@ -130,18 +130,19 @@ def _has_cause(signals: SignalView, rows: int) -> bool:
     return False
 
 
-def learning_rates(signals: SignalView, onset: int) -> dict[str, float | int]:
+def learning_rates(signals: SignalView, onset: int, *, since: int | None = None) -> dict[str, float | int]:
     """The learning rate now and before the trouble; where it jumped, if it did so by three or more at once, that before the jump.
 
-    A warm-up climbs by more than that, in many steps.
+    A warm-up climbs by more than that, in many steps. A jump counts from step `since` to the onset, or shortly before that.
     """
+    since = onset - _ZONE // 2 if since is None else since
     steps, lr = signals.last("lr", 4 * _ZONE)
     lr_steps = steps[np.isfinite(lr) & (lr > 0)]
     lr = lr[np.isfinite(lr) & (lr > 0)]
-    found: dict[str, float | int] = {"lr": float(lr[-1])} if len(lr) else {}
+    evidence: dict[str, float | int] = {"lr": float(lr[-1])} if len(lr) else {}
     if len(past := lr[lr_steps < onset - _ZONE // 2]):
-        found["lr_before"] = float(np.median(past[-_ZONE:]))
-    jumped = np.flatnonzero((lr[1:] > 3 * lr[:-1]) & (lr_steps[1:] >= onset - _ZONE // 2) & (lr_steps[1:] <= onset)) + 1
+        evidence["lr_before"] = float(np.median(past[-_ZONE:]))
+    jumped = np.flatnonzero((lr[1:] > 3 * lr[:-1]) & (lr_steps[1:] >= since) & (lr_steps[1:] <= onset)) + 1
     if len(jumped):
-        found["lr_jumped_at"], found["lr_before"] = int(lr_steps[jumped[0]]), float(lr[jumped[0] - 1])
-    return found
+        evidence["lr_jumped_at"], evidence["lr_before"] = int(lr_steps[jumped[0]]), float(lr[jumped[0] - 1])
+    return evidence

@@ -62,5 +62,5 @@ def _log_sigmas(past: Floats, value: float) -> float:
 
 def _first_of_three(calm: np.ndarray) -> int | None:
     runs = calm[:-2] & calm[1:-1] & calm[2:]
-    found = np.flatnonzero(runs)
-    return int(found[0]) if len(found) else None
+    places = np.flatnonzero(runs)
+    return int(places[0]) if len(places) else None

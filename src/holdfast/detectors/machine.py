@@ -24,7 +24,7 @@ class MachineView:
 
 
 def computing_on_cpu(view: MachineView, *, at_least: int = 50, long: float = 0.1) -> Finding | None:
-    """There is a GPU, and no tensor was ever on it. Steps that are short are quick enough where they are: a remark."""
+    """There is a GPU, and no tensor was ever on it. Steps that are short are quick enough where they are: info."""
     if view.on_gpu or view.gpus == 0 or view.steps < at_least:
         return None
     evidence = {"onset": 0, "gpus": view.gpus, "step_seconds": view.step_seconds, "torch": view.torch}
@@ -33,8 +33,8 @@ def computing_on_cpu(view: MachineView, *, at_least: int = 50, long: float = 0.1
 
 
 def low_gpu_utilisation(view: MachineView, *, at_least: int = 30, low: float = 0.5) -> Finding | None:
-    """In half of the samples, over a minute and more, a kernel ran for less than half of the time. Always a remark."""
-    known = view.utilisation[np.isfinite(view.utilisation)]
-    if not view.on_gpu or len(known) < at_least or (usual := float(np.median(known))) >= low:
+    """In half of the samples, over a minute and more, a kernel ran for less than half of the time. Always info."""
+    measured_values = view.utilisation[np.isfinite(view.utilisation)]
+    if not view.on_gpu or len(measured_values) < at_least or (usual := float(np.median(measured_values))) >= low:
         return None
     return Finding("low-gpu-utilisation", step=view.step, severity="info", evidence={"onset": 0, "utilisation": usual})

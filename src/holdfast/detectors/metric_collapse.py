@@ -7,6 +7,7 @@ import numpy as np
 from holdfast.detectors.evaluations import collapsed
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.levels import usual
+from holdfast.detectors.loss_divergence import learning_rates
 from holdfast.detectors.metric_decline import HELD_OUT
 from holdfast.signals.metric_direction import better
 from holdfast.signals.view import Floats, SignalView, Steps
@@ -28,7 +29,7 @@ def metric_collapse(signals: SignalView, *, share: float = 0.1, active_after: in
         bad = np.array(collapsed(values.tolist(), way, share=share, lost=lost))
         sure = bad[-1] and (bad[-2] or _loss_is_up(signals, int(steps[-1])))
         if sure:
-            return _finding(split, name, steps, values, bad, way)
+            return _finding(signals, split, name, steps, values, bad, way)
     return None
 
 
@@ -40,7 +41,7 @@ def _loss_is_up(signals: SignalView, step: int) -> bool:
     return usual(loss[:-20]).sigmas(float(np.median(loss[-20:]))) > 4
 
 
-def _finding(split: str, name: str, steps: Steps, values: Floats, bad: np.ndarray, way: str) -> Finding:
+def _finding(signals: SignalView, split: str, name: str, steps: Steps, values: Floats, bad: np.ndarray, way: str) -> Finding:
     good = int(np.flatnonzero(~bad)[-1])
     best = int(values.argmax() if way == "higher" else values.argmin())
     evidence = {
@@ -51,5 +52,12 @@ def _finding(split: str, name: str, steps: Steps, values: Floats, bad: np.ndarra
         "before": float(values[good]),
         "best": float(values[best]),
         "best_step": int(steps[best]),
+        **_rates_since(signals, int(steps[good]), int(steps[good + 1])),
     }
     return Finding("metric-collapse", step=int(steps[-1]), severity="critical", evidence=evidence)
+
+
+def _rates_since(signals: SignalView, good: int, bad: int) -> dict[str, float | int]:
+    """The learning rates, if they jumped between the last good evaluation and the first bad one: a roll-back must know."""
+    rates = learning_rates(signals, bad, since=good)
+    return rates if "lr_jumped_at" in rates else {}

@@ -33,8 +33,8 @@ def _dead(signals: SignalView, count: int) -> np.ndarray:
     nothing = np.zeros(rows, bool)
     broken = measured(loss) & ~np.isfinite(loss) if len(loss) else nothing
     without_scaler = ~measured(scale) if len(scale) else ~nothing
-    spoilt = (bad > 0) | (skipped == 1) if len(bad) and len(skipped) else nothing
-    return broken | (spoilt & without_scaler)
+    corrupted = (bad > 0) | (skipped == 1) if len(bad) and len(skipped) else nothing
+    return broken | (corrupted & without_scaler)
 
 
 def _last_loss(signals: SignalView) -> float | None:

@@ -20,7 +20,7 @@ from holdfast.signals.view import SignalView
 Detector = Callable[[SignalView], "Finding | None"]
 
 
-class Asked(NamedTuple):
+class StepDetector(NamedTuple):
     """A detector that looks at steps, and after how many rows it is asked again."""
 
     detector: Detector
@@ -28,14 +28,14 @@ class Asked(NamedTuple):
 
 
 OF_STEPS = (
-    Asked(non_finite_weights, 4),
-    Asked(loss_divergence, 4),
-    Asked(weights_jump, 4),
-    Asked(gradient_explosion, 4),
-    Asked(loss_spike, 4),
-    Asked(scaler_collapse, 32),
-    Asked(clipping_every_step, 256),
-    Asked(clipping_never, 2048),
+    StepDetector(non_finite_weights, 4),
+    StepDetector(loss_divergence, 4),
+    StepDetector(weights_jump, 4),
+    StepDetector(gradient_explosion, 4),
+    StepDetector(loss_spike, 4),
+    StepDetector(scaler_collapse, 32),
+    StepDetector(clipping_every_step, 256),
+    StepDetector(clipping_never, 2048),
 )
 OF_EVALUATIONS: tuple[Detector, ...] = (metric_collapse, metric_decline)
 EVERY = min(asked.every for asked in OF_STEPS)

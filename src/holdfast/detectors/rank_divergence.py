@@ -18,29 +18,29 @@ class RankDivergence:
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        self._given: dict[int, dict[int, tuple[float, float]]] = {}
+        self._by_step: dict[int, dict[int, tuple[float, float]]] = {}
         self._agreed = False
-        self._told = False
+        self._reported = False
 
     def add(self, rank: int, step: int, grad_norm: float, weight_norm: float) -> Finding | None:
         """The norms of one rank at one step."""
-        given = self._given.setdefault(step, {})
-        given[rank] = (grad_norm, weight_norm)
-        if len(given) < self._ranks or self._told:
+        by_rank = self._by_step.setdefault(step, {})
+        by_rank[rank] = (grad_norm, weight_norm)
+        if len(by_rank) < self._ranks or self._reported:
             return None
-        for old in [one for one in self._given if one <= step]:
-            del self._given[old]
-        return self._compared(step, given)
+        for old in [one for one in self._by_step if one <= step]:
+            del self._by_step[old]
+        return self._compared(step, by_rank)
 
-    def _compared(self, step: int, given: Mapping[int, tuple[float, float]]) -> Finding | None:
-        gradients, weights = zip(*(given[rank] for rank in sorted(given)), strict=True)
+    def _compared(self, step: int, by_rank: Mapping[int, tuple[float, float]]) -> Finding | None:
+        gradients, weights = zip(*(by_rank[rank] for rank in sorted(by_rank)), strict=True)
         if _alike(weights):
             self._agreed = True
             return None
         if not (self._agreed or _alike(gradients)):
             return None
-        self._told = True
-        norms = {f"rank_{rank}": weight for rank, (_, weight) in sorted(given.items())}
+        self._reported = True
+        norms = {f"rank_{rank}": weight for rank, (_, weight) in sorted(by_rank.items())}
         shared = _alike(gradients)
         evidence = {"onset": step if self._agreed else 0, "gradients_shared": shared, **dict(list(norms.items())[:8])}
         return Finding("rank-divergence", step=step, severity="critical", evidence=evidence)

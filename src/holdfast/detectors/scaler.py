@@ -21,14 +21,14 @@ def scaler_collapse(
         return None
     steps, skipped = signals.column("step", window), signals.column("skipped", window) == 1
     counted = steps >= settle
-    left_out = float(np.mean(skipped[counted])) if counted.sum() >= settle else 0.0
+    skipped_fraction = float(np.mean(skipped[counted])) if counted.sum() >= settle else 0.0
     newest = float(scale[-1])
-    if newest >= smallest and left_out < share:
+    if newest >= smallest and skipped_fraction < share:
         return None
     evidence = {
         "scale": newest,
         "highest_scale": signals.highest("scale", before=int(steps[-1]) + 1),
-        "skipped_share": left_out,
+        "skipped_share": skipped_fraction,
         "proposal": "use bfloat16 where the card has it: it needs no scaler",
     }
     return Finding(

@@ -33,7 +33,7 @@ class _Late(NamedTuple):
 
 
 class Straggler:
-    """Takes in the times of each rank, step by step; told once.
+    """Takes in the times of each rank, step by step; reported once.
 
     Who comes last to a collective is held by it the shortest. Chance makes now one and now another rank the last: it must be
     the same in almost all steps, and the others must lose much by it. Where a GPU does the waiting (NCCL), the host is not
@@ -42,21 +42,21 @@ class Straggler:
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        self._given: dict[int, dict[int, Held]] = {}
+        self._by_step: dict[int, dict[int, Held]] = {}
         self._last: deque[_Late] = deque(maxlen=_WINDOW)
-        self._told = False
+        self._reported = False
 
     def add(self, rank: int, step: int, times: Held) -> Finding | None:
         """The times of one rank in one step."""
-        if self._told:
+        if self._reported:
             return None
-        given = self._given.setdefault(step, {})
-        given[rank] = times
-        if len(given) < self._ranks:
+        by_rank = self._by_step.setdefault(step, {})
+        by_rank[rank] = times
+        if len(by_rank) < self._ranks:
             return None
-        for old in [one for one in self._given if one <= step]:
-            del self._given[old]
-        self._last.append(_late(step, given))
+        for old in [one for one in self._by_step if one <= step]:
+            del self._by_step[old]
+        self._last.append(_late(step, by_rank))
         return self._judged(step)
 
     def _judged(self, step: int) -> Finding | None:
@@ -66,7 +66,7 @@ class Straggler:
         wait, usual = median(late.wait for late in self._last), median(late.step_seconds for late in self._last)
         if wait < max(_SECONDS, _SHARE * usual):
             return None
-        self._told = True
+        self._reported = True
         evidence = {
             "onset": next(late.step for late in self._last if late.rank == rank),
             "rank": rank,
@@ -78,14 +78,14 @@ class Straggler:
         return Finding("straggler", step=step, evidence=evidence)
 
 
-def _late(step: int, given: Mapping[int, Held]) -> _Late:
+def _late(step: int, by_rank: Mapping[int, Held]) -> _Late:
     """Who came last in a step, and what the others lost by it."""
-    last = min(given, key=lambda rank: given[rank].held)
-    others = [times for rank, times in given.items() if rank != last]
+    last = min(by_rank, key=lambda rank: by_rank[rank].held)
+    others = [times for rank, times in by_rank.items() if rank != last]
     return _Late(
         step,
         last,
-        wait=median(times.held for times in others) - given[last].held,
-        step_seconds=median(times.step for times in given.values()),
-        more_data=given[last].data - median(times.data for times in others),
+        wait=median(times.held for times in others) - by_rank[last].held,
+        step_seconds=median(times.step for times in by_rank.values()),
+        more_data=by_rank[last].data - median(times.data for times in others),
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HEALTHY, WATCH, ILL, SHORT = "healthy", "watch", "ill", "too-short"
 _SEVERITIES = ("info", "warning", "critical")
-_LAST = 8  # points, of which most are finite in a training that goes on; a bad batch may be among them
+_LAST = 8  # points, of which most are finite in a training that continues; a bad batch may be among them
 _OF_MACHINE = frozenset(  # what the machine does, and not what is learned
     {
         *("slow-loading", "slow-step", "low-gpu-utilisation", "computing-on-cpu", "recompilation", "straggler"),
@@ -44,7 +44,7 @@ class Episode:
 
     @property
     def severity(self) -> int:
-        """The worst of its findings: 0 a remark, 1 a warning, 2 critical."""
+        """The worst of its findings: 0 info, 1 a warning, 2 critical."""
         return max(_SEVERITIES.index(finding.severity) for finding in self.findings)
 
 
@@ -122,14 +122,14 @@ def check_up(
     `earlier` finds the last good run to compare with; it is asked only if something is wrong.
     """
     around, done = list(around), all_done(around)
-    known = {finding.code for finding in seen}
-    findings = [*_once(seen), *(_of_ours(finding, curves) for finding in look_at(curves) if finding.code not in known)]
+    codes = {finding.code for finding in seen}
+    findings = [*_once(seen), *(_of_ours(finding, curves) for finding in look_at(curves) if finding.code not in codes)]
     wrong = any(finding.severity != "info" for finding in findings)
     before = earlier() if earlier is not None and wrong else None
     episodes = []
     for group in _together(findings, curves.steps):
-        told = [finding for finding in group if finding.severity != "info"]
-        causes = rank(told or group, curves, around=around, name=name, live=live, earlier=before)
+        reported = [finding for finding in group if finding.severity != "info"]
+        causes = rank(reported or group, curves, around=around, name=name, live=live, earlier=before)
         acted = done_about({one.code for one in group}, min(one.onset for one in group), done)
         episodes.append(Episode(tuple(sorted(group, key=lambda one: -_SEVERITIES.index(one.severity))), tuple(causes), acted))
     ordered = sorted(episodes, key=lambda episode: -episode.severity)
@@ -142,13 +142,13 @@ def _changes(rows: Iterable[Mapping[str, Any]]) -> Iterator[Change]:
     for row in rows:
         if row.get("kind") == "change" and row.get("do") in ("set", "undo") and row.get("number") not in seen:
             seen.add(row.get("number"))
-            what, before, after = str(row.get("what") or "a setting"), row.get("from"), row.get("to")
-            known = isinstance(before, (int, float)) and isinstance(after, (int, float))
-            yield Change(int(row.get("step") or 0), f"{what.split(' ')[0]} {before:g} → {after:g}" if known else what)
+            setting, before, after = str(row.get("what") or "a setting"), row.get("from"), row.get("to")
+            numeric = isinstance(before, (int, float)) and isinstance(after, (int, float))
+            yield Change(int(row.get("step") or 0), f"{setting.split(' ')[0]} {before:g} → {after:g}" if numeric else setting)
 
 
 def _of_ours(finding: Finding, curves: Curves) -> Finding:
-    """A rise that stays, seen only in the curve of a run of ours, is a remark.
+    """A rise that stays, seen only in the curve of a Holdfast run, is info.
 
     Its steps were judged one by one, with their gradients: a step that did harm was told then. What is left is harder data.
     """
@@ -160,11 +160,11 @@ def _once(findings: Iterable[Finding]) -> list[Finding]:
     """Each code once: the worst, and of these the first, with what was learned later about the same."""
     chosen: dict[str, Finding] = {}
     for finding in findings:
-        known = chosen.get(finding.code)
-        if known is None or _SEVERITIES.index(finding.severity) > _SEVERITIES.index(known.severity):
+        earlier = chosen.get(finding.code)
+        if earlier is None or _SEVERITIES.index(finding.severity) > _SEVERITIES.index(earlier.severity):
             chosen[finding.code] = finding
-        elif finding.severity == known.severity:
-            chosen[finding.code] = replace(known, evidence={**finding.evidence, **known.evidence})
+        elif finding.severity == earlier.severity:
+            chosen[finding.code] = replace(earlier, evidence={**finding.evidence, **earlier.evidence})
     return list(chosen.values())
 
 

@@ -1,4 +1,4 @@
-"""Signs in the curves of a run that speak for one cause or against another, each with its numbers in words."""
+"""Signs in the curves of a run that support one cause or contradict another, each with its numbers in words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def signs_of(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
     onset = min((finding.onset for finding in findings), default=None)
     late = (*_BETWEEN, *_LASTING)
     until = max((finding.step if finding.code in late else finding.onset for finding in findings), default=None)
-    found = [
+    signs = [
         *_of_rate(curves, onset, until),
         *_of_beginning(curves, onset),
         *_of_norm(curves, onset),
@@ -37,16 +37,16 @@ def signs_of(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
         *_of_metrics(curves),
         *_of_time(curves),
     ]
-    found += [sign for start in {finding.onset for finding in findings} for sign in _of_weights(curves, start)]
+    signs += [sign for start in {finding.onset for finding in findings} for sign in _of_weights(curves, start)]
     stays = any(finding.code in ("loss-divergence", "metric-collapse") for finding in findings)
     for finding in findings:
         if finding.evidence.get("recovered") and not stays:
-            found.append(("recovered", "it came back by itself"))
+            signs.append(("recovered", "it came back by itself"))
         if finding.code in ("not-learning", "non-finite-loss") and onset is not None and onset <= _first_step(curves):
-            found.append(("from-the-start", "it is so from the first point on"))
+            signs.append(("from-the-start", "it is so from the first point on"))
         if (classes := finding.evidence.get("classes")) is not None:
-            found.append(("at-chance", f"the loss is that of guessing among {classes} classes (ln {classes})"))
-    return dict(found)
+            signs.append(("at-chance", f"the loss is that of guessing among {classes} classes (ln {classes})"))
+    return dict(signs)
 
 
 def _of_rate(curves: Curves, onset: int | None, until: int | None) -> Iterable[Sign]:
@@ -89,8 +89,8 @@ def _of_jump(curve: Curve, onset: int, until: int) -> Iterable[Sign]:
     near = max(_NEAR_STEPS, (int(curve.steps[-1]) - int(curve.steps[0])) // 50)
     for place in range(_HELD, len(curve)):
         then, now, step = float(curve.values[place - 1]), float(curve.values[place]), int(curve.steps[place])
-        known = float(curve.values[:place].max())
-        if onset - near <= step <= until + near // 4 and now > _JUMP * then > 0 and now > _RESTART * known:
+        highest_before = float(curve.values[:place].max())
+        if onset - near <= step <= until + near // 4 and now > _JUMP * then > 0 and now > _RESTART * highest_before:
             yield "lr-jumped", f"the learning rate jumped from {then:.3g} to {now:.3g} at step {step:,}"
             return
 

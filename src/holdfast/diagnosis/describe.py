@@ -46,27 +46,27 @@ def _groups() -> Iterator[str]:
 
 
 def _texts() -> Iterator[str]:
-    for known in KNOWN_TEXTS:
-        says = known.says[0]
-        shown = f"`{_unquoted(says)}`" if not isinstance(says, Pattern) else f"({known.name.replace('-', ' ')})"
-        yield f"| {shown} | {KINDS[known.kind]} | [{known.page}]({known.page}.md) |"
+    for entry in KNOWN_TEXTS:
+        wording = entry.wordings[0]
+        shown = f"`{_unquoted(wording)}`" if not isinstance(wording, Pattern) else f"({entry.name.replace('-', ' ')})"
+        yield f"| {shown} | {KINDS[entry.kind]} | [{entry.page}]({entry.page}.md) |"
 
 
-def _unquoted(says: str) -> str:
-    return says.removeprefix("^").removesuffix("$").replace("`", "'").replace("|", "/")
+def _unquoted(wording: str) -> str:
+    return wording.removeprefix("^").removesuffix("$").replace("`", "'").replace("|", "/")
 
 
 def linked(text: str, code: str) -> str:
     """The same page with links: to the pages of other codes, and to other documents."""
     parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
     for place in range(0, len(parts), 2):  # what is not a code block
-        parts[place] = re.sub(r"`([a-z-]+)`", lambda found: _link(found, code), parts[place])
+        parts[place] = re.sub(r"`([a-z-]+)`", lambda match: _link(match, code), parts[place])
         parts[place] = re.sub(r"`docs/([\w/]+\.md)`", r"[docs/\1](../\1)", parts[place])
     return "".join(parts)
 
 
-def _link(found: re.Match[str], code: str) -> str:
-    return f"[`{found[1]}`]({found[1]}.md)" if found[1] in CODES and found[1] != code else found[0]
+def _link(match: re.Match[str], code: str) -> str:
+    return f"[`{match[1]}`]({match[1]}.md)" if match[1] in CODES and match[1] != code else match[0]
 
 
 def write(folder: Path) -> None:

@@ -43,7 +43,7 @@ class Diagnosis:
         return {"step": self.step, "onset": self.onset, "findings": codes, "causes": list(self.causes), "evidence": evidence}
 
 
-def diagnose(findings: Sequence[Finding], *, around: Iterable[Mapping[str, Any]] = (), **known: Any) -> Diagnosis:
+def diagnose(findings: Sequence[Finding], *, around: Iterable[Mapping[str, Any]] = (), **signs_known: Any) -> Diagnosis:
     """Rank the causes of some findings.
 
     `around` are journal rows of the run that may bear on it (what reflexes saw, changes that were made); `known` is more
@@ -58,17 +58,17 @@ def diagnose(findings: Sequence[Finding], *, around: Iterable[Mapping[str, Any]]
     codes = {finding.code for finding in findings}
     scored = [(_score(cause, codes, present), cause.code) for cause in CAUSES]
     ranked = sorted((one for one in scored if one[0] > 0), key=lambda one: -one[0])
-    evidence |= {"exploded": "norm-exploded" in present, **known}
+    evidence |= {"exploded": "norm-exploded" in present, **signs_known}
     return Diagnosis(tuple(findings), tuple(code for _, code in ranked), step=step, evidence=evidence)
 
 
 def signs(
     findings: Sequence[Finding], evidence: Mapping[str, Any], around: Iterable[Mapping[str, Any]], onset: int
 ) -> frozenset[str]:
-    """What speaks for one cause or another, as words that `causes` uses."""
+    """What supports one cause or another, as words that `causes` uses."""
     codes, last = {finding.code for finding in findings}, max(finding.step for finding in findings)
     around = list(around)  # none for a log of somebody else's, whose first row may be that of many updates
-    found = {
+    by_name = {
         "lr-jumped": "lr_jumped_at" in evidence,
         "norm-exploded": "gradient-explosion" in codes,
         "recovered": bool(evidence.get("recovered")),
@@ -79,19 +79,19 @@ def signs(
         "clipped": evidence.get("clip_norm") is not None,
         "not-clipped": "gradient-explosion" in codes and evidence.get("clip_norm") is None,
     }
-    found |= dict.fromkeys(signs_of_findings(findings), True)
+    by_name |= dict.fromkeys(signs_of_findings(findings), True)
     suspects = [str(name) for name in evidence.get("suspects") or ()]  # of a resume
-    found |= {f"{name}-suspect": True for name in suspects} | {f"{name}-most-suspect": True for name in suspects[:1]}
+    by_name |= {f"{name}-suspect": True for name in suspects} | {f"{name}-most-suspect": True for name in suspects[:1]}
     for row in around:
         near = abs(int(row.get("step") or 0) - onset) <= _RECENT_STEPS
         if row.get("code") == "gradient-explosion" and onset - _RECENT_STEPS <= int(row.get("step") or 0) < onset:
-            found["norm-exploded"] = True  # before the loss rose; what comes with the rise follows from it
+            by_name["norm-exploded"] = True  # before the loss rose; what comes with the rise follows from it
         if row.get("kind") == "change" and near and row.get("do", "set") in ("set", "undo"):
-            found["change-before"] = True
+            by_name["change-before"] = True
         bad_input = str((row.get("evidence") or {}).get("input") or "unknown") not in ("finite", "unknown")
-        if bad_input and onset <= int(row.get("step") or 0) <= last:  # one from before was left out; a later one is its own story
-            found["input-non-finite"] = True
-    return frozenset(name for name, present in found.items() if present)
+        if bad_input and onset <= int(row.get("step") or 0) <= last:  # one from before was skipped; a later one is its own story
+            by_name["input-non-finite"] = True
+    return frozenset(name for name, present in by_name.items() if present)
 
 
 def _score(cause: Cause, codes: set[str], present: frozenset[str]) -> float:

@@ -33,12 +33,12 @@ def all_done(rows: Iterable[Mapping[str, Any]]) -> list[Done]:
     The journal thins out what comes again and again, and says how often it was so far.
     """
     events = Folding(rows).events
-    found: dict[tuple[object, ...], Done] = {}
+    by_key: dict[tuple[object, ...], Done] = {}
     for event in (event for event in events if event.kind == "action"):
         key = (id(event),) if _posted(event) else (event.code, event.row.get("because"), event.state)
-        known = found.get(key)
-        found[key] = Done(event, 1) if known is None else Done(known.event, known.times + 1)
-    return [replace(one, times=_counted(one, events)) for one in found.values()]
+        earlier = by_key.get(key)
+        by_key[key] = Done(event, 1) if earlier is None else Done(earlier.event, earlier.times + 1)
+    return [replace(one, times=_counted(one, events)) for one in by_key.values()]
 
 
 def done_about(codes: Collection[str], onset: int, done: Iterable[Done]) -> tuple[Done, ...]:

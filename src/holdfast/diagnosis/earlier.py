@@ -15,7 +15,7 @@ from holdfast.signals.run_folder import RunFolder
 _SAME = 0.05  # numbers that are so close to each other are one setting
 _LOOKED_AT = 20  # runs, of the last ones
 _FEWEST_STEPS = 20  # of a run that can be called good
-_TOLD = 3
+_NUM_SHOWN = 3
 _SIGNS = {
     ("learning rate", True): "lr-above-good",
     ("learning rate", False): "lr-below-good",
@@ -59,23 +59,23 @@ class Earlier:
     differences: tuple[Difference, ...]
 
     def signs(self) -> dict[str, str]:
-        """What speaks for one cause or another."""
-        said = "; ".join(difference.words for difference in self.differences[:_TOLD])
-        more = f"; and {len(self.differences) - _TOLD} more" if len(self.differences) > _TOLD else ""
-        found = {"changed-since-good": f"run {self.name} of the same script was healthy: {said}{more}"}
+        """What supports one cause or another."""
+        words = "; ".join(difference.words for difference in self.differences[:_NUM_SHOWN])
+        more = f"; and {len(self.differences) - _NUM_SHOWN} more" if len(self.differences) > _NUM_SHOWN else ""
+        by_name = {"changed-since-good": f"run {self.name} (same script) was healthy: {words}{more}"}
         if len(self.differences) == 1:
-            found["only-that-changed"] = "nothing else that can be seen is different"
+            by_name["only-that-changed"] = "no other visible difference"
         for one in self.differences:
             if isinstance(one.then, float) and isinstance(one.now, float):
                 sign = _SIGNS.get((one.setting, one.now > one.then))
-                found |= {sign: f"{one.words} (run {self.name}, which was healthy)"} if sign else {}
+                by_name |= {sign: f"{one.words} (run {self.name}, which was healthy)"} if sign else {}
             elif one.setting == "clip norm" and one.now == "none":
-                found["clip-gone"] = f"run {self.name}, which was healthy, clipped at {_shown(one.then)}"
-        return found
+                by_name["clip-gone"] = f"run {self.name}, which was healthy, clipped at {_shown(one.then)}"
+        return by_name
 
     def fixes(self) -> tuple[Fix, ...]:
         """How to go back to the settings of the good run."""
-        return tuple(fix for difference in self.differences if (fix := difference.fix) is not None)[:_TOLD]
+        return tuple(fix for difference in self.differences if (fix := difference.fix) is not None)[:_NUM_SHOWN]
 
 
 def last_good(run: RunFolder, healthy: Callable[[RunFolder], bool]) -> Earlier | None:
@@ -91,7 +91,7 @@ def last_good(run: RunFolder, healthy: Callable[[RunFolder], bool]) -> Earlier |
 
 def _before(run: RunFolder, started: float) -> list[RunFolder]:
     """Earlier runs of the script, newest first."""
-    found, ours = [], run.info()
+    runs, ours = [], run.info()
     for path in run.path.parent.glob("*/run.json"):
         if path.parent.is_symlink() or path.parent == run.path:
             continue
@@ -101,8 +101,8 @@ def _before(run: RunFolder, started: float) -> list[RunFolder]:
             continue
         begun = other.info().get("started")
         if isinstance(begun, (int, float)) and begun < started and same_script(ours, other.info()):
-            found.append((float(begun), other))
-    newest = sorted(found, key=lambda one: -one[0])[:_LOOKED_AT]
+            runs.append((float(begun), other))
+    newest = sorted(runs, key=lambda one: -one[0])[:_LOOKED_AT]
     return [other for _, other in newest]
 
 
@@ -113,16 +113,16 @@ def _came_to_its_end(run: RunFolder) -> bool:
 def _compare(then: Settings, now: Settings) -> tuple[Difference, ...]:
     """What differs, the settings of the training before those of the command: they often say the same."""
     names = sorted(dict.fromkeys((*then, *now)), key=lambda name: name.startswith(("-", "argument")))
-    found: list[Difference] = []
+    differences: list[Difference] = []
     for name in names:
         difference = Difference(name, then.get(name), now.get(name))
         if name in _FIXED and None in (difference.then, difference.now):
             continue  # it was not measured in one of them, which is no difference
         if name.startswith("-") and _NO_CAUSE.search(name):
             continue  # how long it trains, or what it is called, breaks nothing
-        if not _alike(difference.then, difference.now) and not any(_says_the_same(one, difference) for one in found):
-            found.append(difference)
-    return tuple(found)
+        if not _alike(difference.then, difference.now) and not any(_is_same(one, difference) for one in differences):
+            differences.append(difference)
+    return tuple(differences)
 
 
 def _alike(one: float | str | None, other: float | str | None) -> bool:
@@ -131,9 +131,9 @@ def _alike(one: float | str | None, other: float | str | None) -> bool:
     return one == other
 
 
-def _says_the_same(known: Difference, other: Difference) -> bool:
+def _is_same(one: Difference, other: Difference) -> bool:
     """Whether `--lr 0.1` is what is already told as the learning rate."""
-    return _alike(_number(other.then), _number(known.then)) and _alike(_number(other.now), _number(known.now))
+    return _alike(_number(other.then), _number(one.then)) and _alike(_number(other.now), _number(one.now))
 
 
 def _number(value: float | str | None) -> float | str | None:

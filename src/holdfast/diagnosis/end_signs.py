@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from holdfast.units import size
+
 Sign = tuple[str, str]
-_CRASH_TOLD = re.compile(r"SIGSEGV|SIGABRT|SIGBUS|[Ss]ignal (?:6|7|11)\b|exitcode\W+-(?:6|7|11)\b")  # by a launcher, of a rank
-_KILL_TOLD = re.compile(r"SIGKILL|[Ss]ignal 9\b|exitcode\W+-9\b")
-_MISMATCH_TOLD = re.compile(r"mismatch|doesn't match expected size|preamble|monitoredBarrier")
-_PEER_TOLD = re.compile(r"closed by (?:remote )?peer|reset by peer|ncclRemoteError|remote process exited")
+_CRASH_TEXT = re.compile(r"SIGSEGV|SIGABRT|SIGBUS|[Ss]ignal (?:6|7|11)\b|exitcode\W+-(?:6|7|11)\b")  # by a launcher, of a rank
+_KILL_TEXT = re.compile(r"SIGKILL|[Ss]ignal 9\b|exitcode\W+-9\b")
+_MISMATCH_TEXT = re.compile(r"mismatch|doesn't match expected size|preamble|monitoredBarrier")
+_PEER_TEXT = re.compile(r"closed by (?:remote )?peer|reset by peer|ncclRemoteError|remote process exited")
+_OBJECTS_TEXT = re.compile(r"Weights only load failed|WeightsUnpickler error|Unsupported global: GLOBAL")
 _ALLOWED = re.compile(r"([\d.]+ [KMGT]iB) allowed")
 _EVEN, _GREW, _ROOM = 1.1, 1.5, 0.5  # times the memory at first, twice; of the machine's memory
 _REFUSED = re.compile(r"\b40[13]\b|unauthori[sz]ed|forbidden|permission|api[_ ]?key|login", re.IGNORECASE)
@@ -20,9 +23,9 @@ _CRASHES, _KILLED, _TERMINATED = (132, 134, 135, 136, 139), 137, 143  # exit cod
 def of_death(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     """How a process died; of a rank, a launcher tells it in words."""
     code, error = int(evidence.get("exit_code") or 0), str(evidence.get("error") or "")
-    if code in _CRASHES or _CRASH_TOLD.search(error):
+    if code in _CRASHES or _CRASH_TEXT.search(error):
         yield "crashed", f"exit code {code}" if code in _CRASHES else error
-    elif code == _KILLED or _KILL_TOLD.search(error):
+    elif code == _KILLED or _KILL_TEXT.search(error):
         yield "killed", "exit code 137" if code == _KILLED else f"a rank was killed: {error}"
     elif code == _TERMINATED:
         yield "terminated", "exit code 143"
@@ -33,9 +36,9 @@ def of_death(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 def of_ranks(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     """What an error in a collective says about the other ranks."""
     error = str(evidence.get("error") or "")
-    if _MISMATCH_TOLD.search(error):
+    if _MISMATCH_TEXT.search(error):
         yield "collectives-differ", "the ranks were in different collectives"
-    elif _PEER_TOLD.search(error):
+    elif _PEER_TEXT.search(error):
         yield "rank-is-gone", "the connection to another rank broke"
 
 
@@ -45,7 +48,7 @@ def of_host_memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if evidence.get("workers") == 0:
         yield "no-loader-workers", "the loader has no workers"
     if last > _GREW * first > 0:
-        yield "memory-grows", f"its memory went from {size(first)} to {size(last)}"
+        yield "memory-grows", f"its memory grew from {size(first)} to {size(last)}"
     elif 0 < last < _EVEN * first:
         yield "memory-was-even", f"its memory had not grown: {size(first)} at first, {size(last)} at last"
     if evidence.get("killed_for_memory") is None and 0 < last < _ROOM * machine:
@@ -79,6 +82,8 @@ def of_torn_file(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "left-by-a-dead-process", "the process that wrote it ended badly"
 
 
-def size(count: float) -> str:
-    """Bytes in words."""
-    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+def of_loading(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    """What kept a checkpoint from being loaded, as torch's error says."""
+    error = str(evidence.get("error") or "")
+    if _OBJECTS_TEXT.search(error):
+        yield "objects-refused", "torch.load refuses the objects in it"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.detectors.finding import Finding
-from holdfast.diagnosis.error_search import Answer, Found, is_told_first
+from holdfast.diagnosis.error_search import Answer, Match, unknown_comes_first
 from holdfast.diagnosis.known_texts import ERROR, FOLLOWS
 
 _RAISED = re.compile(r"^(?:\[[^\]]{1,60}\]:?\s*)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?::|\s*$)")
@@ -25,7 +25,7 @@ class Ended:
 
     exit_code: int
     step: int | None = None
-    said: Answer = field(default_factory=Answer)
+    search: Answer = field(default_factory=Answer)
     killed_for_memory: int | None = None  # by the kernel; None where it does not tell
     files: tuple[int, int] | None = None
     stack: str | None = None  # what was written when it crashed
@@ -41,10 +41,10 @@ class Ended:
 
 def error_of(ended: Ended) -> tuple[str | None, str | None]:
     """The class of the error that ended it, and the line that tells most: a kernel prints its own before an error is raised."""
-    found = [one.line for one in ended.said.found if one.text.kind >= FOLLOWS]
-    unknown = ended.said.unknown[0] if ended.said.unknown is not None else None
-    line = unknown if unknown is not None and is_told_first(ended.said) else next(iter(found), unknown)
-    raised = (match for one in (line, *found) if one and (match := _RAISED.match(one)))
+    lines = [one.line for one in ended.search.matches if one.text.kind >= FOLLOWS]
+    unknown = ended.search.unknown[0] if ended.search.unknown is not None else None
+    line = unknown if unknown is not None and unknown_comes_first(ended.search) else next(iter(lines), unknown)
+    raised = (match for one in (line, *lines) if one and (match := _RAISED.match(one)))
     return next((match[1].rpartition(".")[2] for match in raised), None), line
 
 
@@ -61,27 +61,27 @@ def finding_of(ended: Ended, **more: Any) -> Finding:
 
 
 def _code(ended: Ended, name: str | None) -> str:
-    known = [one.text.page for one in ended.said.found if one.text.kind >= FOLLOWS and not _disproved(one, ended)]
-    if ended.killed_for_memory and (ended.number == signal.SIGKILL or "loader-stall" in known or "host-out-of-memory" in known):
+    pages = [one.text.page for one in ended.search.matches if one.text.kind >= FOLLOWS and not _disproved(one, ended)]
+    if ended.killed_for_memory and (ended.number == signal.SIGKILL or "loader-stall" in pages or "host-out-of-memory" in pages):
         return "host-out-of-memory"
-    if ended.number == signal.SIGABRT and (told := _told_before_abort(ended.said)) is not None:
-        return told
+    if ended.number == signal.SIGABRT and (code := _error_before_abort(ended.search)) is not None:
+        return code
     if ended.number in _CRASHES or ended.number == signal.SIGKILL:
         return "process-died"
-    if known and not is_told_first(ended.said):
-        return known[0]
+    if pages and not unknown_comes_first(ended.search):
+        return pages[0]
     return "process-died" if ended.number is not None or name is None else "script-error"
 
 
-def _told_before_abort(said: Answer) -> str | None:
+def _error_before_abort(answer: Answer) -> str | None:
     """The error that compiled code gave up over: after one of a kernel, freeing memory of the card ends in an abort."""
-    first = next(iter(said.found), None)
-    if first is None or first.text.kind != ERROR or first.number <= said.lines - _LAST_WORDS:
+    first = next(iter(answer.matches), None)
+    if first is None or first.text.kind != ERROR or first.number <= answer.lines - _LAST_WORDS:
         return None
     return first.text.page
 
 
-def _disproved(one: Found, ended: Ended) -> bool:
+def _disproved(one: Match, ended: Ended) -> bool:
     """A launcher that reports SIGKILL takes it for a kill for memory; the kernel knows better."""
     return one.text.page == "host-out-of-memory" and ended.killed_for_memory == 0 and bool(_KILL.search(one.line))
 

@@ -32,7 +32,7 @@ _TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Match:
     """A known text in a log: its last line, the number of that line, and on how many lines it is."""
 
     text: KnownText
@@ -45,7 +45,7 @@ class Found:
 class Answer:
     """What was found, the most important first; and the last error, if it is none of them."""
 
-    found: tuple[Found, ...] = ()
+    matches: tuple[Match, ...] = ()
     unknown: tuple[str, int] | None = None  # its text, and the number of its line
     lines: int = 0
 
@@ -53,18 +53,18 @@ class Answer:
 @cache
 def by_word() -> dict[bytes, list[tuple[int, Wording]]]:
     """Every wording of every known text with its place in their order, by the word that leads to it."""
-    found: dict[bytes, list[tuple[int, Wording]]] = {}
+    wordings_of: dict[bytes, list[tuple[int, Wording]]] = {}
     for place, text in enumerate(KNOWN_TEXTS):
         for wording in wordings(text):
-            found.setdefault(wording.word.encode(), []).append((place, wording))
-    return found
+            wordings_of.setdefault(wording.word.encode(), []).append((place, wording))
+    return wordings_of
 
 
 @dataclass(slots=True)
 class ErrorSearch:
     """Takes a log in parts, and remembers the last line of each known text."""
 
-    _found: dict[str, Found] = field(default_factory=dict)
+    _matches: dict[str, Match] = field(default_factory=dict)
     _rest: str = ""
     _lines: int = 0
     _raised: tuple[str, int] | None = None  # the last error that nothing is known about so far
@@ -83,7 +83,7 @@ class ErrorSearch:
         if self._rest:
             self._look(self._rest)
             self._rest = ""
-        return Answer(tuple(_ranked(self._found.values())), self._raised, self._lines)
+        return Answer(tuple(_ranked(self._matches.values())), self._raised, self._lines)
 
     def _look(self, block: str) -> None:
         if "\x1b" in block:
@@ -107,8 +107,8 @@ class ErrorSearch:
         for wording in wanted:
             if wording.word in low and (match := wording.pattern.search(line)) is not None:
                 name = wording.text.name
-                times = self._found[name].times + 1 if name in self._found else 1
-                self._found[name] = Found(wording.text, _around(line, match), self._lines, times)
+                times = self._matches[name].times + 1 if name in self._matches else 1
+                self._matches[name] = Match(wording.text, _around(line, match), self._lines, times)
                 self._explained = self._in_traceback
                 if raised or (self._raised is not None and self._lines - self._raised[1] < _MESSAGE):
                     self._raised = None
@@ -131,11 +131,11 @@ def search_text(text: str) -> Answer:
     search = ErrorSearch()
     search.feed(text)
     answer = search.answer()
-    if answer.found or "\n" not in text.strip():
+    if answer.matches or "\n" not in text.strip():
         return answer
     joined = ErrorSearch()
     joined.feed(" ".join(text.split()))
-    return Answer(joined.answer().found, answer.unknown, answer.lines)
+    return Answer(joined.answer().matches, answer.unknown, answer.lines)
 
 
 def search_file(file: BinaryIO) -> Answer:
@@ -156,18 +156,18 @@ def _decoded(file: BinaryIO) -> Iterator[str]:
         part = file.read(_PART)
 
 
-def _ranked(found: Iterable[Found]) -> Iterator[Found]:
+def _ranked(matches: Iterable[Match]) -> Iterator[Match]:
     """The most important first, each page once."""
     pages: set[str] = set()
-    for one in sorted(found, key=lambda one: (-one.text.kind, -one.number)):
+    for one in sorted(matches, key=lambda one: (-one.text.kind, -one.number)):
         if one.text.page not in pages:
             pages.add(one.text.page)
             yield one
 
 
-def is_told_first(answer: Answer) -> bool:
+def unknown_comes_first(answer: Answer) -> bool:
     """Whether the unknown error says more than what is known: nothing known ended the run."""
-    return answer.unknown is not None and all(found.text.kind < FOLLOWS for found in answer.found)
+    return answer.unknown is not None and all(match.text.kind < FOLLOWS for match in answer.matches)
 
 
 def _around(line: str, match: re.Match[str]) -> str:

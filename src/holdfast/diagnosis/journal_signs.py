@@ -1,4 +1,4 @@
-"""Signs in the journal of a run that speak for one cause or against another: what the guard or the witness wrote down."""
+"""Signs in the journal of a run that support one cause or contradict another: what the guard wrote down."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _SOON = 16  # steps: of bad updates that follow each other only some are told
 
 def signs_of_journal(around: Iterable[Mapping[str, Any]], onset: int) -> dict[str, str]:
     """What the guard wrote down at the step where it began."""
-    around, found = list(around), dict[str, str]()
-    found |= dict(_of_clipping(around, onset))
+    around, signs = list(around), dict[str, str]()
+    signs |= dict(_of_clipping(around, onset))
     for row in around:
         evidence = row.get("evidence") or {}
         norms, losses = (_floats(evidence.get(name)) for name in ("norm_before", "loss_before"))
         if row.get("kind") != "finding" or not onset <= int(row.get("step") or 0) < onset + _SOON:
             continue
-        found |= dict(_of_variables(evidence))
-        found |= dict(_of_first_bad(row)) if "weights-sound" not in found and "weights-unsound" not in found else {}
+        signs |= dict(_of_variables(evidence))
+        signs |= dict(_of_first_bad(row)) if "weights-sound" not in signs and "weights-unsound" not in signs else {}
         if evidence.get("input") == "finite" and norms and max(norms) < _ORDINARY * float(np.median(norms)):
             loss = f"loss {losses[-1]:.3g}, " if losses else ""
-            found["was-as-usual"] = f"the batch was finite, and the step before was normal ({loss}gradient norm {norms[-1]:.3g})"
-    return found
+            signs["was-as-usual"] = f"the batch was finite, and the step before was normal ({loss}gradient norm {norms[-1]:.3g})"
+    return signs
 
 
 def _of_clipping(around: Sequence[Mapping[str, Any]], onset: int) -> Iterable[Sign]:
@@ -59,8 +59,8 @@ def _of_first_bad(row: Mapping[str, Any]) -> Iterable[Sign]:
 
 def _floats(values: Any) -> list[float]:
     """The numbers of a history; none if one of them is none, or not finite."""
-    known = list(values) if isinstance(values, list) else []
-    return known if all(isinstance(value, (int, float)) and np.isfinite(value) for value in known) else []
+    listed = list(values) if isinstance(values, list) else []
+    return listed if all(isinstance(value, (int, float)) and np.isfinite(value) for value in listed) else []
 
 
 def _of_variables(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -70,7 +70,7 @@ def _of_variables(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if evidence.get("input_max"):
         yield "beyond-half", f"a variable of the loop holds values up to {float(evidence['input_max']):.3g}"
     if operation := evidence.get("operation"):
-        sign, *given = _OPERATIONS.get(str(evidence.get("operation_why")), ("operation-other",))
+        sign, *detail = _OPERATIONS.get(str(evidence.get("operation_why")), ("operation-other",))
         yield sign, f"the first value that is not finite came from `{operation}`"
-        if given:
-            yield given[0], given[1]
+        if detail:
+            yield detail[0], detail[1]

@@ -1,4 +1,4 @@
-"""The check-up of a run of ours: its curves, what its journal says already, its tables, and the last good run before it."""
+"""The check-up of a Holdfast run: its curves, what its journal says already, its tables, and the last good run before it."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ import html
 from collections.abc import Sequence
 
 from holdfast.diagnosis.checkup import Checkup, Episode
+from holdfast.diagnosis.curve_sentences import sentence
 from holdfast.diagnosis.plot import Mark, plot
 from holdfast.diagnosis.ranking import Ranked
-from holdfast.diagnosis.said import sentence
 from holdfast.signals.curves import Curve, Curves
 
 _VERDICTS = {"healthy": "healthy", "watch": "worth a look", "ill": "something is wrong", "too-short": "too short to tell"}

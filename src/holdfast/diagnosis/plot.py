@@ -29,14 +29,14 @@ class Mark:
     severity: str
 
 
-def plot(curves: Sequence[Curve], marks: Sequence[Mark] = (), *, title: str = "") -> str:
-    """The curves over one axis of steps; `title` says what the values are."""
+def plot(curves: Sequence[Curve], marks: Sequence[Mark] = (), *, title: str = "", along: str = "step") -> str:
+    """The curves over one axis of whole numbers, which `along` names; `title` says what the values are."""
     drawn = [curve for curve in curves if len(curve.finite()) > 1][: len(_COLOURS)]
     if not drawn:
         return ""
     axis = _Axis(drawn)
     parts = [f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{_text(", ".join(c.name for c in drawn))}">']
-    parts += [*axis.lines(), *axis.titles(title or drawn[0].name)]
+    parts += [*axis.lines(), *axis.titles(title or drawn[0].name, along)]
     parts += [f'<polyline fill="none" stroke="{colour}" stroke-width="1.6" points="{axis.points(curve)}"/>'
               for curve, colour in zip(drawn, _COLOURS, strict=False)]  # fmt: skip
     parts += [axis.mark(mark) for mark in marks]
@@ -65,33 +65,33 @@ class _Axis:
 
     def points(self, curve: Curve) -> str:
         """At most a few hundred points: of each stretch its lowest and its highest, so that no spike is lost."""
-        known = curve.finite()
-        order = np.arange(len(known))
-        if len(known) > _POINTS:
+        finite = curve.finite()
+        order = np.arange(len(finite))
+        if len(finite) > _POINTS:
             stretches = np.array_split(order, _POINTS // 2)
-            picked = [{int(s[np.argmin(known.values[s])]), int(s[np.argmax(known.values[s])])} for s in stretches]
+            picked = [{int(s[np.argmin(finite.values[s])]), int(s[np.argmax(finite.values[s])])} for s in stretches]
             order = np.array(sorted(set().union(*picked)))
-        return " ".join(f"{self.x(known.steps[n]):.1f},{self.y(known.values[n]):.1f}" for n in order)
+        return " ".join(f"{self.x(finite.steps[n]):.1f},{self.y(finite.values[n]):.1f}" for n in order)
 
     def lines(self) -> list[str]:
         """Lines across with their values, and three steps below."""
-        found = []
+        lines = []
         for value in self._ticks():
             y = self.y(value)
-            found.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            found.append(f'<text class="axis" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>')
+            lines.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            lines.append(f'<text class="axis" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>')
         for step in (self.first, (self.first + self.last) // 2, self.last):
             anchor = "start" if step == self.first else "end" if step == self.last else "middle"
             place = f'x="{self.x(step):.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="{anchor}"'
-            found.append(f'<text class="axis" {place}>{step:,}</text>')
-        return found
+            lines.append(f'<text class="axis" {place}>{step:,}</text>')
+        return lines
 
-    def titles(self, title: str) -> list[str]:
+    def titles(self, title: str, along: str) -> list[str]:
         """What the axes are."""
         middle, side = (_LEFT + _WIDTH - _RIGHT) / 2, (_TOP + _HEIGHT - _BOTTOM) / 2
         shown = f"{title} (log scale)" if self.logarithmic else title
         return [
-            f'<text class="axis" x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">step</text>',
+            f'<text class="axis" x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{_text(along)}</text>',
             f'<text class="axis" transform="translate(14 {side}) rotate(-90)" text-anchor="middle">{_text(shown)}</text>',
         ]
 

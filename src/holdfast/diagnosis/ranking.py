@@ -1,4 +1,4 @@
-"""Rank what findings may come from: each cause with its confidence, the signs that speak for it, and what to change."""
+"""Rank what findings may come from: each cause with its confidence, the signs that support it, and what to change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AT_MOST = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """A cause, how sure it is, and what speaks for it."""
+    """A cause, how sure it is, and what supports it."""
 
     cause: Cause
     score: float  # by which causes are ranked

@@ -34,10 +34,10 @@ class RanksFollower:
                 yield from self._times(one, rows)
 
     def _norms(self, rank: int, rows: Mapping[str, Column]) -> Iterator[Finding]:
-        known = measured(rows["grad_norm"]) & measured(rows["weight_norm"])
-        for step, *norms in zip(*(rows[name][known].tolist() for name in _NORMS), strict=True):
-            if np.isfinite(norms).all() and (found := self._divergence.add(rank, step, *norms)) is not None:
-                yield found
+        valid = measured(rows["grad_norm"]) & measured(rows["weight_norm"])
+        for step, *norms in zip(*(rows[name][valid].tolist() for name in _NORMS), strict=True):
+            if np.isfinite(norms).all() and (finding := self._divergence.add(rank, step, *norms)) is not None:
+                yield finding
 
     def _times(self, one: _Rank, rows: Mapping[str, Column]) -> Iterator[Finding]:
         one.read_held()
@@ -45,8 +45,8 @@ class RanksFollower:
             held = one.held.pop(step, None)
             if held is not None and np.isfinite(whole):
                 times = Held(held, whole, data if np.isfinite(data) else 0.0)
-                if (found := self._straggler.add(one.rank, step, times)) is not None:
-                    yield found
+                if (finding := self._straggler.add(one.rank, step, times)) is not None:
+                    yield finding
 
 
 class _Rank:
@@ -66,7 +66,7 @@ class _Rank:
 
 
 class MachineFollower:
-    """What the first training of a run makes of the GPUs of its machine; each finding is told once."""
+    """What the first training of a run makes of the GPUs of its machine; each finding is reported once."""
 
     def __init__(self, run: RunFolder, recording: Recording) -> None:
         self._steps = Follower(recording.path, "steps", ("step", "step_seconds", "gpu_allocated"))
@@ -75,10 +75,10 @@ class MachineFollower:
         self._seen, self._step, self._on_gpu = 0, 0, False
         self._seconds: Floats = np.zeros(0)
         self._shares: dict[int, list[float]] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def read(self) -> Iterator[Finding]:
-        """What is found now and was not told yet."""
+        """What is found now and was not reported yet."""
         while len((rows := self._steps.new_rows())["step"]):
             self._seen, self._step = self._seen + len(rows["step"]), int(rows["step"][-1])
             self._on_gpu = self._on_gpu or bool(measured(rows["gpu_allocated"]).any())
@@ -88,10 +88,10 @@ class MachineFollower:
                 self._shares.setdefault(gpu, []).append(share)
                 del self._shares[gpu][:-_LAST]
         for detector in (computing_on_cpu, low_gpu_utilisation):
-            found = detector(self._view())
-            if found is not None and found.code not in self._told:
-                self._told.add(found.code)
-                yield found
+            finding = detector(self._view())
+            if finding is not None and finding.code not in self._reported:
+                self._reported.add(finding.code)
+                yield finding
 
     def _view(self) -> MachineView:
         busiest = max(self._shares.values(), key=lambda shares: float(np.nanmean(shares)) if len(shares) else 0.0, default=[])

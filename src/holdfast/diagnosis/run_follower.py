@@ -92,11 +92,11 @@ class _Beside:
 
 
 def findings_of(run: RunFolder) -> list[Finding]:
-    """All that is found in a run's trainings; the lowest rank speaks for all."""
+    """All that is found in a run's trainings; the lowest rank represents all."""
     trainings: dict[int, list[Recording]] = {}
     for recording in run.recordings():
         trainings.setdefault(recording.part, []).append(recording)
-    found = [finding for ranks in trainings.values() for finding in RunFollower(ranks[0]).end()]
+    findings = [finding for ranks in trainings.values() for finding in RunFollower(ranks[0]).end()]
     for ranks in trainings.values():
-        found += RanksFollower(ranks).read() if len(ranks) > 1 else ()
-    return [*found, *(MachineFollower(run, next(iter(trainings.values()))[0]).read() if trainings else ())]
+        findings += RanksFollower(ranks).read() if len(ranks) > 1 else ()
+    return [*findings, *(MachineFollower(run, next(iter(trainings.values()))[0]).read() if trainings else ())]

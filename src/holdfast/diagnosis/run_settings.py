@@ -1,4 +1,4 @@
-"""The settings that a run of ours was made with, as far as they can be seen from outside its script."""
+"""The settings that a Holdfast run was made with, as far as they can be seen from outside its script."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def steps_of(run: RunFolder) -> int:
 def settings_of(run: RunFolder, *, steps: int) -> Settings:
     """What the first `steps` steps were made with, and what the command and the machine say."""
     recordings, info = run.recordings(), run.info()
-    found: Settings = dict(_arguments(info.get("command") or ()))
+    settings: Settings = dict(_arguments(info.get("command") or ()))
     if recordings:
-        found |= _of_steps({name: values[:steps] for name, values in _rows(recordings[0]).items()})
-        found |= _of_tables(recordings[0])
+        settings |= _of_steps({name: values[:steps] for name, values in _rows(recordings[0]).items()})
+        settings |= _of_tables(recordings[0])
     packages = info.get("packages") or {}
-    told = {"ranks": info.get("world_size"), "torch": packages.get("torch"), "code": (info.get("git") or {}).get("commit")}
-    return found | {name: value if isinstance(value, int) else str(value)[:12] for name, value in told.items() if value}
+    versions = {"ranks": info.get("world_size"), "torch": packages.get("torch"), "code": (info.get("git") or {}).get("commit")}
+    return settings | {name: value if isinstance(value, int) else str(value)[:12] for name, value in versions.items() if value}
 
 
 def _arguments(command: Sequence[str]) -> Settings:
     """The words behind the script: `--name value`, `--name=value`, `name=value`, a lone `--switch`, and others by their place."""
     place = script_place(command)
     words = list(command[place + 1 :]) if place is not None else []
-    found: Settings = {}
+    settings: Settings = {}
     unnamed = 0
     while words:
         word = words.pop(0)
@@ -49,8 +49,8 @@ def _arguments(command: Sequence[str]) -> Settings:
         elif not word.startswith("-") and not equals:
             unnamed += 1
             name, value = f"argument {unnamed}", word
-        found[name] = value or "on"
-    return found
+        settings[name] = value or "on"
+    return settings
 
 
 def _rows(recording: Recording) -> dict[str, Column]:
@@ -58,28 +58,28 @@ def _rows(recording: Recording) -> dict[str, Column]:
 
 
 def _of_steps(rows: dict[str, Column]) -> Settings:
-    found: Settings = {}
+    settings: Settings = {}
     rate = _known(rows["lr"])
     if len(rate):
-        found["learning rate"] = float(rate.max())
+        settings["learning rate"] = float(rate.max())
     for name, column in (("batch size", "samples"), ("backward calls a step", "backwards")):
-        if len(known := _known(rows[column])):
-            found[name] = float(np.median(known))
+        if len(values := _known(rows[column])):
+            settings[name] = float(np.median(values))
     limits = _known(rows["clip_norm"])
-    found["clip norm"] = float(np.median(limits)) if len(limits) else "none"
-    found["gradient scaler"] = "on" if len(_known(rows["scale"])) else "off"
-    return found
+    settings["clip norm"] = float(np.median(limits)) if len(limits) else "none"
+    settings["gradient scaler"] = "on" if len(_known(rows["scale"])) else "off"
+    return settings
 
 
 def _of_tables(recording: Recording) -> Settings:
-    found: Settings = {}
+    settings: Settings = {}
     decay = _known(Follower(recording.path, "groups", ("step", "weight_decay")).new_rows(1)["weight_decay"])
     if len(decay):
-        found["weight decay"] = float(decay[0])
+        settings["weight decay"] = float(decay[0])
     workers = _known(Follower(recording.path, "loader", ("worker",)).new_rows()["worker"])
     if len(workers):
-        found["loader workers"] = float(workers.max()) + 1
-    return found
+        settings["loader workers"] = float(workers.max()) + 1
+    return settings
 
 
 def _known(values: Column) -> Any:

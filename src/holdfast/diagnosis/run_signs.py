@@ -1,4 +1,4 @@
-"""Signs in the tables of a run of ours that speak for one cause or against another, each with its numbers in words."""
+"""Signs in the tables of a Holdfast run that support one cause or contradict another, each with its numbers in words."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ from typing import Any
 import numpy as np
 
 from holdfast.detectors.finding import Finding
-from holdfast.diagnosis.end_signs import of_death, of_gpu_limit, of_host_memory, of_ranks, of_torn_file, of_tracker, size
+from holdfast.diagnosis.end_signs import (
+    of_death,
+    of_gpu_limit,
+    of_host_memory,
+    of_loading,
+    of_ranks,
+    of_torn_file,
+    of_tracker,
+)
 from holdfast.signals.curves import Curves
+from holdfast.units import size
 
 Sign = tuple[str, str]
 _TINY, _USUAL, _HUGE = 1e-5, (3e-5, 3e-2), 0.1  # of the weights, that one update changes
 _BEYOND_UPDATES = 1e8  # times the norm of the step before; nets of 3 to 14 layers, rate raised 100-fold: 2.5e4 at most
-_GOES_ON = 5  # steps
+_CONTINUES = 5  # steps
 _TARGET = re.compile(r"Target (-?\d+) is out of bounds|t >= 0 && t < n_classes")
 _EXPLAIN = ("gradient-vanishing", "dead-units", "constant-predictions", "parameters-not-trained", "unshuffled-data")
 
@@ -27,22 +36,22 @@ def signs_of_run(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
 
 def signs_of_findings(findings: Sequence[Finding]) -> dict[str, str]:
     """Those that the findings themselves hold."""
-    found: list[Sign] = []
+    signs: list[Sign] = []
     for finding in findings:
         if finding.severity != "info" and (words := _OF.get(finding.code)) is not None:
-            found += words({"step": finding.step, **finding.evidence})
+            signs += words({"step": finding.step, **finding.evidence})
         if finding.severity != "info" and finding.code in _EXPLAIN:
-            found.append(("explained", ""))
-    return dict(found)
+            signs.append(("explained", ""))
+    return dict(signs)
 
 
 def _of_saves(curves: Curves, findings: Sequence[Finding]) -> Iterable[Sign]:
-    """Whether a training whose checkpoint was bad went on as before."""
+    """Whether a training whose checkpoint was bad continued as before."""
     saved = [finding.step for finding in findings if finding.code == "checkpoint-non-finite"]
     loss = curves.train_loss
     if saved and loss is not None:
         after = loss.values[loss.steps > min(saved)]
-        if len(after) >= _GOES_ON and np.isfinite(after).all():
+        if len(after) >= _CONTINUES and np.isfinite(after).all():
             yield "training-goes-on", f"the loss has been finite in all {len(after)} steps since"
 
 
@@ -77,9 +86,13 @@ def _not_learning(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 def _untrained(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     names = ", ".join(map(str, evidence.get("parameters") or ()))
-    if evidence.get("why") == "no-optimizer":
+    if "ended" in evidence:  # with an error of torch's about the loss
+        if evidence.get("loss") is not None:
+            yield "losses-had-a-graph", "the losses of the steps before came from the model"
+    elif evidence.get("why") == "no-optimizer":
         yield "optimizer-misses-some", f"no optimizer holds {names}"
-        yield "left-out-behind", "what comes before it in the model is trained"
+        is_all = evidence.get("count") == evidence.get("of")
+        yield "left-out-behind", "it holds none of the model" if is_all else "what comes before it in the model is trained"
     else:
         yield "requires-no-gradient", f"no gradient comes to {names}"
 
@@ -100,7 +113,7 @@ def _constant(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 
 def _memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
-    yield "memory-grows", f"{float(evidence.get('bytes_per_step') or 0) / 1e6:.2g} MB a step, and it does not level off"
+    yield "memory-grows", f"it grows by {size(float(evidence.get('bytes_per_step') or 0))} a step and does not level off"
     if float(evidence.get("workers") or 0) > float(evidence.get("now") or 0):
         yield (
             "workers-hold-most",
@@ -115,18 +128,18 @@ def _memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 def _out_of_memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     """From the sizes that were noted while the error was handled, in bytes."""
     yield from of_gpu_limit(evidence)
-    asked, allocated, reserved, free, total = (
+    requested, allocated, reserved, free, total = (
         float(evidence.get(name) or 0) for name in ("asked_for", "allocated", "reserved", "free", "total")
     )
     if not total:
         return
     idle, others = reserved - allocated, total - free - reserved
-    if idle > max(asked, 0.05 * total):
-        yield "reserved-but-unused", f"{size(idle)} are reserved but unused, more than the {size(asked)} that were asked for"
+    if idle > max(requested, 0.05 * total):
+        yield "reserved-but-unused", f"{size(idle)} are reserved but unused, more than the {size(requested)} that were asked for"
     if free and reserved and others > 0.1 * total:
         yield "other-processes", f"{size(others)} of the card's {size(total)} are held by other processes"
-    if asked > total:
-        yield "one-sample-fills-it", f"one tensor of {size(asked)} was asked for, more than the whole card has"
+    if requested > total:
+        yield "one-sample-fills-it", f"one tensor of {size(requested)} was asked for, more than the whole card has"
     elif evidence.get("step") == 0 and allocated > 0.7 * total:
         yield "fixed-part-fills-it", f"{size(allocated)} of {size(total)} were held before the first step was done"
 
@@ -191,9 +204,7 @@ def _leaked(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 def _order(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if evidence.get("sorted"):
-        same = (
-            "every pass begins with the same batch" if "repeats" in evidence else "the loss goes up and down alike in every pass"
-        )
+        same = "every pass begins with the same batch" if "repeats" in evidence else "the loss oscillates alike in every pass"
         yield "period-of-an-epoch", same
         yield "labels-in-order", "batches that follow each other are alike"
 
@@ -274,6 +285,7 @@ def _on_cpu(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 _OF = {
     "checkpoint-torn": of_torn_file,
+    "checkpoint-incompatible": of_loading,
     "tracker-unreachable": of_tracker,
     "process-died": of_death,
     "hang": _hung,

@@ -5,7 +5,7 @@ fault's step:
 
     class NanBatch(Fault):
         code = "nan-batch"
-        what = "all inputs of one batch become NaN"
+        description = "all inputs of one batch become NaN"
         expected = Expected(findings=("non-finite-loss",), causes=("data-non-finite",), survivable=True)
         needs = ("float-inputs",)
 
@@ -36,13 +36,14 @@ class Expected:
     survivable: bool = False  # under `heal` the run ends as one without the fault does
     info_is_enough: bool = False  # a finding of severity `info` is enough: it may be intended
     unseen: str = ""  # why `observe` cannot detect it; such a fault does not count
+    by_loss: bool = False  # it shows only in what is learned: where the loss does not rise, there is nothing to see
 
 
 class Fault:
     """Something that goes wrong. Each hook is called at the fault's step; a lasting fault's at every step from then on."""
 
     code: ClassVar[str]
-    what: ClassVar[str]  # in a sentence, without a full stop
+    description: ClassVar[str]  # in a sentence, without a full stop
     expected: ClassVar[Expected]
     needs: ClassVar[tuple[str, ...]] = ()  # of `injection.facts.FACTS`: without them the fault is skipped and reported
     lasting: ClassVar[bool] = False  # active until the end, also after a restart

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from holdfast.signals.view import measured
 
 LAST_LOSSES = "train loss"
 _ALL = 1 << 40
+_FIRST = 5  # losses, of which the median is what a training began with
+_CHANCE = 1e-4  # of the first loss: what is less tells nothing
 _LAST = 20  # losses, or as many as a twentieth of the run
 
 
@@ -40,6 +42,15 @@ def metric_of(run: RunFolder | None, output: str, name: str | None = None) -> Me
     printed = list(_printed(output))
     if name == LAST_LOSSES and recording is not None:
         return _last_losses(recording)
+    chosen = _chosen(printed, evaluated, name)
+    if chosen is None and name is None:
+        return _last_losses(recording) if recording is not None else next(iter(printed[::-1]), None)
+    if chosen is None or chosen.higher or recording is None:
+        return chosen
+    return replace(chosen, noise=_CHANCE / 2 * _first_loss(recording))
+
+
+def _chosen(printed: list[Measured], evaluated: list[Measured], name: str | None) -> Measured | None:
     if name is not None:
         wanted = set(words_of(name))
         named = [one for one in (*printed, *evaluated) if wanted <= set(words_of(one.name))]
@@ -53,7 +64,26 @@ def metric_of(run: RunFolder | None, output: str, name: str | None = None) -> Me
     ):
         if candidates:
             return candidates[-1]
-    return _last_losses(recording) if recording is not None else next(iter(printed[::-1]), None)
+    return None
+
+
+def rise_of_loss(run: RunFolder | None, step: int) -> float | None:
+    """How far a loss rose after a step above the usual ones before it, as a share of what had been learned until then.
+
+    None if nothing had been learned, or too little was recorded. A loss that is not finite rose without limit.
+    """
+    recording = _last(run)
+    if recording is None:
+        return None
+    rows = Follower(recording.path, "steps", ("step", "loss")).new_rows(_ALL)
+    before, after = (rows["loss"][one].astype(np.float64) for one in (rows["step"] < step, rows["step"] >= step))
+    before = before[np.isfinite(before)]
+    if len(before) < 2 * _LAST or not len(after):
+        return None
+    usual, learned = float(np.median(before[-_LAST:])), float(np.median(before[:_FIRST]) - np.median(before[-_LAST:]))
+    if learned <= 0:
+        return None
+    return float(np.max(after) - usual) / learned if np.isfinite(after).all() else float("inf")
 
 
 def _last(run: RunFolder | None) -> Recording | None:
@@ -91,6 +121,11 @@ def _printed(output: str) -> Iterator[Measured]:
         role = role_of(name)
         if role.role in ("loss", "metric") and role.better is not None:
             yield Measured(name=name, value=value, higher=role.better == "higher")
+
+
+def _first_loss(recording: Recording) -> float:
+    losses = Follower(recording.path, "steps", ("loss",)).new_rows(_FIRST)["loss"]
+    return abs(float(np.median(losses))) if len(losses) and np.isfinite(losses).all() else 0.0
 
 
 def _last_losses(recording: Recording) -> Measured | None:

@@ -102,7 +102,7 @@ def _steps_of(recording: Recording) -> tuple[int, int, int]:
 
 
 def _start(recordings: list[Recording], made: list[tuple[int, int, int]], rows: Iterable[Mapping[str, Any]]) -> int:
-    """The step that the last training went on from. One that resumed from a checkpoint by itself counts from zero."""
+    """The step that the last training resumed from. One that resumed from a checkpoint by itself counts from zero."""
     if not recordings:
         return 0
     if (first := made[-1][1]) > 0:

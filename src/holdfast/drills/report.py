@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.drills.score import RESTARTED, ControlScore, Score
+from holdfast.drills.score import NO_HARM, RESTARTED, ControlScore, Score
 from holdfast.drills.suite import Result, SkippedFault, SuiteResult
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Totals:
 
     controls: int
     false_alarms: int
-    put_in: int
+    injected: int
     to_see: int
     seen: int
     to_explain: int
@@ -49,14 +49,14 @@ class Totals:
 
 def totals(result: SuiteResult) -> Totals:
     """Count."""
-    there = [one for one in result.scores if one.put_in]
+    there = [one for one in result.scores if one.injected]
     seen = [one for one in there if one.to_see and one.seen is not None]
     to_survive = [one for one in there if one.to_survive]
     alarmed = sum(bool(one.false_alarms) for one in result.controls)
     return Totals(
         controls=len(result.controls),
         false_alarms=alarmed,
-        put_in=len(there),
+        injected=len(there),
         to_see=sum(one.to_see for one in there),
         seen=len(seen),
         to_explain=sum(one.to_explain for one in seen),
@@ -88,7 +88,7 @@ def _control_line(control: ControlScore) -> str:
 
 
 def _score_line(score: Score) -> str:
-    if not score.put_in:
+    if not score.injected:
         return f"{score.fault}: could not be injected: {score.why_not}"
     parts = [_seen_words(score)]
     if score.actions:
@@ -110,7 +110,7 @@ def _ending(score: Score) -> str:
 def _seen_words(score: Score) -> str:
     if score.seen is None:
         if score.unseen:
-            return "cannot be seen"
+            return _unseen(score)
         if score.to_see:
             return "NOT SEEN" + (f" (but {', '.join(score.unexpected)})" if score.unexpected else "")
         return f"FALSE ALARM: {', '.join(score.unexpected)}" if score.alarmed else "no findings, as expected"
@@ -118,10 +118,14 @@ def _seen_words(score: Score) -> str:
     return f"{score.seen} {when(score)}{cause}{' (WRONG)' if score.to_explain and not score.cause_right else ''}"
 
 
+def _unseen(score: Score) -> str:
+    return "no harm done" if score.unseen == NO_HARM else "cannot be seen"
+
+
 def in_sentences(score: Score) -> str:
     """A score that is not good, for a test that fails."""
     lines = [f"{_score_line(score)} (seed {score.seed})"]
-    if score.put_in and score.control_metric is not None:
+    if score.injected and score.control_metric is not None:
         lines.append(f"{score.metric_name} {_number(score.metric)} with the fault, {_number(score.control_metric)} without")
     return "\n".join([*lines, *([f"the run: holdfast diagnose {score.run}"] if score.run else [])])
 
@@ -137,7 +141,7 @@ def when(score: Score) -> str:
 
 
 def table(scores: Sequence[Score]) -> Table:
-    """Two lines per fault; failures stand out."""
+    """Two lines per fault; failures are highlighted."""
     from rich.table import Table
 
     shown = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
@@ -154,7 +158,7 @@ def _cells(score: Score, scores: Sequence[Score]) -> list[Text]:
     from rich.text import Text
 
     name = Text(score.fault, "bold" if score.good else "bold red").append(_which(score, scores), "dim")
-    if not score.put_in:
+    if not score.injected:
         return [name, Text(_NONE), Text(f"not injected: {score.why_not}", "yellow")]
     return [
         name,
@@ -182,7 +186,7 @@ def _seen(score: Score) -> Text:
         return Text(score.seen).append(f" {when(score)}", "dim")
     if score.missed or score.alarmed:
         return Text("NOT SEEN" if score.missed else "FALSE ALARM", "bold red").append("".join(f"\n{x}" for x in score.unexpected))
-    return Text("cannot be seen" if score.unseen else "none, as expected" if score.policy else _NONE, "dim")
+    return Text(_unseen(score) if score.unseen else "none, as expected" if score.policy else _NONE, "dim")
 
 
 def _cause(score: Score) -> Text:

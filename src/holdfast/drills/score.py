@@ -1,4 +1,4 @@
-"""Score a trial against its control: detected, cause right, survived, and what it cost. Pure."""
+"""Score a trial against its control: detected, cause right, survived, and what it cost."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any
 from holdfast.detectors.finding import plain
 from holdfast.drills.fault import Expected
 from holdfast.drills.faults import find
+from holdfast.drills.metric import rise_of_loss
 from holdfast.drills.outcome import Raised
 from holdfast.drills.plan import Planned
 from holdfast.drills.trial import Trial
 
 RESTARTED = "restarted"  # from the first step: the run reached its end, and what it had done was lost
+NO_HARM = "it did no harm here: the loss did not rise"
+_RISE = 0.01  # of what had been learned until the fault
 _WORSE = 0.02  # of the control's metric, which a survivor may be: of a fraction such as an accuracy, two points
 
 
@@ -27,7 +30,7 @@ class Score:
     policy: str | None
     seed: int
     at: int | None
-    put_in: bool
+    injected: bool
     why_not: str = ""
     seen: str | None = None  # the finding
     after_steps: int | None = None
@@ -53,12 +56,12 @@ class Score:
     @property
     def missed(self) -> bool:
         """It was there to be seen, and was not; or it is harmless, and something was raised."""
-        return self.put_in and self.to_see and self.seen is None
+        return self.injected and self.to_see and self.seen is None
 
     @property
     def lost(self) -> bool:
         """It could have been survived, and was not."""
-        return self.put_in and self.to_survive and not self.survived
+        return self.injected and self.to_survive and not self.survived
 
     @property
     def restarted(self) -> bool:
@@ -68,7 +71,7 @@ class Score:
     @property
     def alarmed(self) -> bool:
         """It is harmless, and something was raised all the same."""
-        return self.put_in and not self.to_see and not self.unseen and self.policy is not None and bool(self.unexpected)
+        return self.injected and not self.to_see and not self.unseen and self.policy is not None and bool(self.unexpected)
 
     @property
     def good(self) -> bool:
@@ -129,7 +132,7 @@ def score_each(trial: Trial, control: Trial, *, noise: float = 0.0) -> list[Scor
 
 def _score(number: int, trial: Trial, control: Trial, every: list[Expected], noise: float) -> Score:
     planned, expected = trial.faults[number], every[number]
-    note, why_not = _put_in(trial, number, planned)
+    note, why_not = _injection(trial, number, planned)
     same: dict[str, Any] = {
         "training": trial.training.name,
         "fault": planned.code,
@@ -144,15 +147,17 @@ def _score(number: int, trial: Trial, control: Trial, every: list[Expected], noi
         "first_of_run": number == 0,
     }
     if note is None:
-        return Score(at=planned.step, put_in=False, why_not=why_not, **same)
+        return Score(at=planned.step, injected=False, why_not=why_not, **same)
     until = _until(trial, number, every)
     raised = [one for one in trial.outcome.raised if _after(one, note) and not (one.time is not None and one.time >= until)]
     counting = [one for one in raised if one.severity != "info" or expected.info_is_enough]
     seen = next((one for one in counting if one.code in expected.findings), None)
     trouble = why_not_survived(trial, control, noise)
+    if expected.by_loss and seen is None and not trouble and is_harmless(trial, int(note["step"])):
+        same |= {"to_see": False, "unseen": NO_HARM}
     return Score(
         at=int(note["step"]),
-        put_in=True,
+        injected=True,
         **(_sighting(seen, note, expected) if seen is not None else {}),
         actions=_actions(trial, float(note["time"]), _next(trial, number)),
         survived=not trouble,
@@ -167,13 +172,19 @@ def _score(number: int, trial: Trial, control: Trial, every: list[Expected], noi
     )
 
 
-def _put_in(trial: Trial, number: int, planned: Planned) -> tuple[dict[str, Any] | None, str]:
+def is_harmless(trial: Trial, step: int) -> bool:
+    """Whether no loss after a fault rose by a hundredth of what had been learned: then there was nothing to see."""
+    rise = rise_of_loss(trial.run, step)
+    return rise is not None and rise < _RISE
+
+
+def _injection(trial: Trial, number: int, planned: Planned) -> tuple[dict[str, Any] | None, str]:
     """The note of its injection; or why it was not injected."""
     mine = [note for note in trial.notes if note.get("number") == number]
     for note in mine:
         if note["event"] == "cannot-happen":
             return None, str(note.get("why") or "nothing to inject into")
-    injected = next((note for note in mine if note["event"] == "put-in"), None)
+    injected = next((note for note in mine if note["event"] == "injected"), None)
     if injected is not None:
         return injected, ""
     if trial.ended:
@@ -186,7 +197,7 @@ def _put_in(trial: Trial, number: int, planned: Planned) -> tuple[dict[str, Any]
 
 def _until(trial: Trial, number: int, every: list[Expected]) -> float:
     """When the next fault of the same run is injected that would raise the same."""
-    later = [note for note in trial.notes if note.get("event") == "put-in" and int(note["number"]) > number]
+    later = [note for note in trial.notes if note.get("event") == "injected" and int(note["number"]) > number]
     alike = [note for note in later if set(every[int(note["number"])].findings) & set(every[number].findings)]
     return min((float(note["time"]) for note in alike), default=math.inf)
 
@@ -219,7 +230,7 @@ def why_not_survived(trial: Trial, control: Trial, noise: float = 0.0) -> str:
     if trial.steps < control.steps:
         return f"{trial.steps:,} of {control.steps:,} steps"
     if trial.outcome.began_again:
-        return f"{RESTARTED}: {trial.outcome.began_again:,} steps were done again"
+        return f"{RESTARTED}: {trial.outcome.began_again:,} steps were repeated"
     if control.metric is None or not math.isfinite(control.metric):
         return ""
     name, metric = control.metric_name, _comparable(trial, control)
@@ -258,7 +269,7 @@ def _lost_steps(trial: Trial, control: Trial) -> int:
 
 def _next(trial: Trial, number: int) -> float:
     """When the next fault of the same run is injected."""
-    later = [note for note in trial.notes if note.get("event") == "put-in" and int(note["number"]) > number]
+    later = [note for note in trial.notes if note.get("event") == "injected" and int(note["number"]) > number]
     return min((float(note["time"]) for note in later), default=math.inf)
 
 

@@ -87,7 +87,7 @@ def load_faults(path: Path | None) -> dict[str, str]:
     for one in own:
         if one.code in faults.every():
             raise UsageError(f"{path}: the fault {one.code!r} already exists.", fix="give yours another code")
-        for name in ("what", "expected"):
+        for name in ("description", "expected"):
             if not hasattr(one, name):
                 raise UsageError(f"{path}: the fault {one.code!r} has no `{name}`.", fix="docs/drills.md shows a complete one")
     return {one.code: str(path.absolute()) for one in own}
@@ -113,8 +113,8 @@ def plan_fault(code: str, source: str, seed: int, steps: int, at: At) -> list[Pl
     """One fault, at each of the steps that were asked for; else at one drawn from the seed."""
     if faults.find(code, source).from_start:
         return [Planned(code=code, step=0, source=source)]
-    asked = at.of(code) or (draw_step(code, seed, steps),)
-    return [Planned(code=code, step=step, source=source) for step in asked]
+    steps_wanted = at.of(code) or (draw_step(code, seed, steps),)
+    return [Planned(code=code, step=step, source=source) for step in steps_wanted]
 
 
 def draw_step(code: str, seed: int, steps: int) -> int:
@@ -139,5 +139,5 @@ def why_not_in_sequence(code: str, source: str) -> str:
     """Why a fault cannot be one of several in a run, in words; nothing if it can."""
     fault = faults.find(code, source)
     if fault.from_start:
-        return "it is active from the first step to the last"
+        return "it is active from the first step"
     return "" if fault.expected.survivable else "no run survives it"

@@ -49,7 +49,7 @@ class SuiteResult:
 
     controls: list[ControlScore] = field(default_factory=list)
     scores: list[Score] = field(default_factory=list)
-    left_out: list[SkippedFault] = field(default_factory=list)
+    skipped: list[SkippedFault] = field(default_factory=list)
     interrupted: bool = False
 
 
@@ -98,9 +98,9 @@ class _Job:
     @property
     def label(self) -> str:
         """The name of its folder."""
-        what = "control" if not self.faults else self.faults[0].code if len(self.faults) == 1 else "sequence"
+        name = "control" if not self.faults else self.faults[0].code if len(self.faults) == 1 else "sequence"
         step = f"-{self.faults[0].step}" if len(self.faults) == 1 else ""
-        return f"{self.training.name}-{what}{step}-{self.policy or 'without'}-{self.seed}"
+        return f"{self.training.name}-{name}{step}-{self.policy or 'without'}-{self.seed}"
 
 
 class _Suite:
@@ -164,8 +164,8 @@ class _Suite:
     def _fits(self, training: Training, code: str, source: str, have: set[str], *, sequence: bool) -> bool:
         why = missing_requirements(code, source, have) or (why_not_in_sequence(code, source) if sequence else "")
         if why:
-            self.result.left_out.append(SkippedFault(training.name, code, why))
-            self._on_result(self.result.left_out[-1])
+            self.result.skipped.append(SkippedFault(training.name, code, why))
+            self._on_result(self.result.skipped[-1])
         return not why
 
     def ahead(self, jobs: list[_Job]) -> RemainingRuns:
@@ -267,6 +267,6 @@ def as_rows(result: SuiteResult) -> dict[str, Any]:
     return {
         "controls": [one.as_row() for one in result.controls],
         "faults": [one.as_row() for one in result.scores],
-        "left_out": [{"training": one.training, "fault": one.fault, "why": one.why} for one in result.left_out],
+        "skipped": [{"training": one.training, "fault": one.fault, "why": one.why} for one in result.skipped],
         "interrupted": result.interrupted,
     }

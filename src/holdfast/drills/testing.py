@@ -63,7 +63,7 @@ def assert_survives(
     alike = with_metric_of(training, control)
     trial = run_trial(alike, tried, policy=policy, seed=seed, folder=place / fault, seconds=time_limit(control))
     result = score(trial, control)
-    if not result.put_in or not result.good:
+    if not result.injected or not result.good:
         raise AssertionError(in_sentences(result))  # its run is kept, and named
     shutil.rmtree(place, ignore_errors=True)
     return replace(result, run=None)

@@ -1,1 +1,1 @@
-"""The machine before the run: what it is, what is wrong with it, what would mend it. Nothing here changes it."""
+"""The machine before the run: what it is, what is wrong with it, how to fix it. Nothing here changes it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-_NO_LIMIT = 1 << 60  # version 1 says "none" with a huge number
+_NO_LIMIT = 1 << 60  # version 1 writes "none" with a huge number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +50,8 @@ def _groups(root: Path, cgroups: str) -> Iterator[Path]:
 
 
 def _smallest(groups: list[Path], limit: Callable[[Path], float | None]) -> tuple[float, Path] | None:
-    found = [(value, group) for group in groups if (value := limit(group)) is not None]
-    return min(found, key=lambda one: one[0]) if found else None
+    limits = [(value, group) for group in groups if (value := limit(group)) is not None]
+    return min(limits, key=lambda one: one[0]) if limits else None
 
 
 def _memory(group: Path) -> int | None:
@@ -64,8 +64,8 @@ def _memory(group: Path) -> int | None:
 def _memory_used(group: Path) -> int | None:
     used = _used(group, "memory.current", "memory.usage_in_bytes")
     with contextlib.suppress(OSError, ValueError):
-        told = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
-        files = int(told.get("total_inactive_file") or told.get("inactive_file") or 0)
+        counters = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
+        files = int(counters.get("total_inactive_file") or counters.get("inactive_file") or 0)
         return max(0, used - files) if used is not None else None
     return used
 

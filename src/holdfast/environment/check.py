@@ -1,4 +1,4 @@
-"""What a check answers: a verdict, the evidence for it, and what would mend it."""
+"""What a check answers: a verdict, the evidence for it, and how to fix it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEVELS = (SKIPPED, OK, NOTE, WARNING, PROBLEM)  # from nothing to say to a run t
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What would mend it, in words, and the commands that do it. Nobody runs them but the user."""
+    """How to fix it, in words, and the commands. Only the user runs them."""
 
     words: str
     commands: tuple[str, ...] = ()
@@ -23,10 +23,10 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer of one check. `says` is one sentence; evidence is numbers and words, bytes as bytes, seconds as seconds."""
+    """The answer of one check. `message` is one sentence; evidence is numbers and words, bytes as bytes, seconds as seconds."""
 
     level: str
-    says: str
+    message: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
     fixes: tuple[Fix, ...] = ()
 
@@ -48,35 +48,37 @@ class Check:
     long: bool = False
 
 
-def ok(says: str, **evidence: Any) -> Verdict:
+def ok(message: str, **evidence: Any) -> Verdict:
     """Nothing is wrong."""
-    return Verdict(OK, says, evidence)
+    return Verdict(OK, message, evidence)
 
 
-def note(says: str, *fixes: Fix, **evidence: Any) -> Verdict:
+def note(message: str, *fixes: Fix, **evidence: Any) -> Verdict:
     """Nothing is wrong, and the user will want to know."""
-    return Verdict(NOTE, says, evidence, fixes)
+    return Verdict(NOTE, message, evidence, fixes)
 
 
-def warning(says: str, *fixes: Fix, **evidence: Any) -> Verdict:
+def warning(message: str, *fixes: Fix, **evidence: Any) -> Verdict:
     """A run works, but worse than it could, or fails when it grows."""
-    return Verdict(WARNING, says, evidence, fixes)
+    return Verdict(WARNING, message, evidence, fixes)
 
 
-def problem(says: str, *fixes: Fix, **evidence: Any) -> Verdict:
+def problem(message: str, *fixes: Fix, **evidence: Any) -> Verdict:
     """A run will fail, or will not use what is here."""
-    return Verdict(PROBLEM, says, evidence, fixes)
+    return Verdict(PROBLEM, message, evidence, fixes)
 
 
-def skipped(says: str, **evidence: Any) -> Verdict:
+def skipped(message: str, **evidence: Any) -> Verdict:
     """The question does not arise here."""
-    return Verdict(SKIPPED, says, evidence)
+    return Verdict(SKIPPED, message, evidence)
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:
     """Several answers as one: as bad as the worst, which alone is said if it is worse than a note."""
     ordered = sorted(verdicts, key=lambda one: -LEVELS.index(one.level))
     worst = ordered[0].level
-    told = [one for one in ordered if one.level == worst or one.level in (WARNING, PROBLEM)]
+    reported = [one for one in ordered if one.level == worst or one.level in (WARNING, PROBLEM)]
     evidence = {key: value for one in reversed(ordered) for key, value in one.evidence.items()}
-    return Verdict(worst, "; ".join(one.says for one in told), evidence, tuple(fix for one in ordered for fix in one.fixes))
+    return Verdict(
+        worst, "; ".join(one.message for one in reported), evidence, tuple(fix for one in ordered for fix in one.fixes)
+    )

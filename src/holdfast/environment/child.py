@@ -1,6 +1,6 @@
 """Starts one of the programs under `children`, with a limit on its time and its memory, and reads what it tells.
 
-A child tells in lines of JSON, one as each stage is done, so that of one that hangs or dies the last stage is known. It has a
+A child writes lines of JSON, one after each stage, so that of one that hangs or dies the last stage is known. It has a
 process group of its own, which is ended with it.
 """
 
@@ -40,7 +40,7 @@ class Ended:
 
     @property
     def last_words(self) -> str:
-        """The last line that says anything on stderr; of a traceback its error."""
+        """The last non-empty line on stderr; of a traceback its error."""
         lines = [line.strip() for line in self.errors.splitlines() if line.strip()]
         return lines[-1] if lines else _by_signal(self.code)
 
@@ -86,9 +86,9 @@ class Child:
         self.kill()  # what it left running
         _alive.discard(self._process.pid)
         code = self._process.returncode
-        told = [row for line in _text(self._out).splitlines() if (row := _row(line)) is not None]
-        facts = {key: value for row in told for key, value in row.items() if key != "stage"}
-        stage = str(told[-1]["stage"]) if told else ""
+        rows = [row for line in _text(self._out).splitlines() if (row := _row(line)) is not None]
+        facts = {key: value for row in rows for key, value in row.items() if key != "stage"}
+        stage = str(rows[-1]["stage"]) if rows else ""
         how = FAILED if how == DONE and code != 0 else how
         return Ended(how, code, facts, stage, _text(self._err), time.monotonic() - self._begun, self._peak)
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.environment.child import DONE, TIMED_OUT, TOO_LARGE, Ended, run_child
-from holdfast.environment.units import size
 from holdfast.errors import UsageError
+from holdfast.units import size
 
 EAGER = "eager"
 MODES = (EAGER, "default", "reduce-overhead", "max-autotune")
@@ -45,7 +45,7 @@ def measure(factory: str, mode: str, *, seconds: float = 600.0, memory: int | No
         own = {"TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": cache}
         ended = run_child("compile_mode.py", factory, mode, seconds=seconds, memory=memory, environment=own)
     if ended.code == _CANNOT or (ended.how not in (DONE, TIMED_OUT, TOO_LARGE) and "error" in ended.facts):
-        raise UsageError(str(ended.facts["error"]), fix=str(ended.facts.get("fix", "see what it raises in a Python of its own")))
+        raise UsageError(str(ended.facts["error"]), fix=str(ended.facts.get("fix", "run it in Python to see the error")))
     facts = {name: ended.facts[name] for name in Measured.__slots__ if name in ended.facts}
     facts["break_reasons"] = tuple(facts.get("break_reasons", ()))
     if facts.get("device") == "cpu" and ended.peak:
@@ -76,9 +76,9 @@ def _why(ended: Ended, seconds: float, memory: int | None) -> str | None:
 def _notes(ended: Ended) -> Iterator[str]:
     """What torch said that people ask about, and whether it matters."""
     if ended.facts.get("device") == "cuda" and (ended.facts.get("cudagraph_skips") or "skipping cudagraphs" in ended.errors):
-        yield "CUDA graphs were skipped for a part: the results are right, that part gains nothing from reduce-overhead"
+        yield "CUDA graphs were skipped for a part: the results are right, that part does not gain from reduce-overhead"
     if "Not enough SMs" in ended.errors:
-        yield "'Not enough SMs to use max_autotune_gemm' is harmless: matrix products keep their usual kernels on this card"
+        yield "'Not enough SMs to use max_autotune_gemm' is harmless: matrix products use their normal kernels on this GPU"
 
 
 def break_even(eager: Measured, mode: Measured) -> int | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from holdfast.environment.check import Check, Fix, Verdict, problem, warning
 from holdfast.environment.machine import Machine
 
-_FIX = Fix("a disk, a driver or a network that hangs stops programs the same way; `--only` asks it alone")
+_FIX = Fix("a hung disk, driver or network also stops your programs; `--only` runs this check alone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def _shielded(machine: Machine, check: Check) -> Verdict:
     try:
         return check.ask(machine)
     except Exception as error:  # noqa: BLE001 - one check that fails must not take the others with it
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         return warning(
-            f"the check itself failed: {type(error).__name__}: {said}", Fix("please report it"), error=type(error).__name__
+            f"the check itself failed: {type(error).__name__}: {message}", Fix("please report it"), error=type(error).__name__
         )

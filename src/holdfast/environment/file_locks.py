@@ -25,11 +25,11 @@ class Holder:
 
 def holders(file: Path) -> list[Holder]:
     """Processes with the file or a companion of it (SQLite's -wal, -shm, -journal) open; those that lock it first."""
-    inodes = {told.st_ino for path in _companions(file) if (told := _stat(path)) is not None}
+    inodes = {status.st_ino for path in _companions(file) if (status := _stat(path)) is not None}
     locking = {pid for pid, inode in _write_locks() if inode in inodes}
     opened = set(_opened_by({str(path.resolve()) for path in _companions(file)}))
-    found = [Holder(pid, _command(pid), pid in locking) for pid in sorted(opened | locking)]
-    return sorted(found, key=lambda one: not one.writes)
+    processes = [Holder(pid, _command(pid), pid in locking) for pid in sorted(opened | locking)]
+    return sorted(processes, key=lambda one: not one.writes)
 
 
 def _companions(file: Path) -> list[Path]:

@@ -27,9 +27,9 @@ class Plans:
 class Machine:
     """Asks once for each fact that is not given; a second check that needs it waits for the first."""
 
-    def __init__(self, plans: Plans | None = None, **known: Platform | Nvidia | TorchFacts) -> None:
+    def __init__(self, plans: Plans | None = None, **facts: Platform | Nvidia | TorchFacts) -> None:
         self.plans = plans or Plans()
-        self._facts: dict[str, Any] = dict(known)
+        self._facts: dict[str, Any] = dict(facts)
         self._locks = {name: threading.Lock() for name in ("platform", "nvidia", "torch")}
 
     @property
@@ -39,12 +39,12 @@ class Machine:
 
     @property
     def nvidia(self) -> Nvidia:
-        """What NVML says."""
+        """What NVML reports."""
         return self._once("nvidia", read_nvidia)
 
     @property
     def torch(self) -> TorchFacts:
-        """What torch says; asked after NVML, which would take it for somebody else on the card."""
+        """What torch reports; asked after NVML, which would take it for somebody else on the card."""
         if "torch" not in self._facts:
             _ = self.nvidia
         return self._once("torch", read_torch)

@@ -1,6 +1,6 @@
-"""What NVIDIA's management library (NVML) says about driver and cards.
+"""What NVIDIA's management library (NVML) reports about driver and cards.
 
-It is asked in a child: on a machine whose driver is broken the library can hang or crash.
+It runs in a child process: on a machine whose driver is broken the library can hang or crash.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _VENDOR, _DISPLAY = "0x10de", ("0x0300", "0x0302")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """One card. Memory in bytes; `links` says for each other card whether it can be reached directly, and how not."""
+    """One card. Memory in bytes; `links` tells for each other card whether it can be reached directly, and how not."""
 
     index: int
     name: str = ""

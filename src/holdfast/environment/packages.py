@@ -37,12 +37,12 @@ class Package:
 
 def installed(folders: list[str] | None = None) -> dict[str, Package]:
     """All packages by their name in small letters with hyphens; the first on the path counts. `folders`: not `sys.path`."""
-    found: dict[str, list[metadata.Distribution]] = defaultdict(list)
+    by_name: dict[str, list[metadata.Distribution]] = defaultdict(list)
     for one in metadata.distributions(path=folders) if folders is not None else metadata.distributions():
         name = one.metadata["Name"] if one.metadata is not None else None
         if name:
-            found[plain(name)].append(one)
-    return {name: _package(name, several) for name, several in found.items()}
+            by_name[plain(name)].append(one)
+    return {name: _package(name, several) for name, several in by_name.items()}
 
 
 def plain(name: str) -> str:

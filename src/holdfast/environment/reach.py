@@ -25,9 +25,9 @@ def why_unreachable(url: str, seconds: float) -> str | None:
     try:
         port = parts.port or _PORTS.get(parts.scheme.partition("+")[0])
     except ValueError:
-        return "the port is not a number"
+        return "the port is invalid"
     if not parts.hostname or port is None:
-        return "the address names no server"
+        return "the address has no host"
     try:
         with socket.create_connection((parts.hostname, port), timeout=seconds):
             return None

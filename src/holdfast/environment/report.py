@@ -1,4 +1,4 @@
-"""The answers of all checks: as rows for JSON, as commands that mend, and as a plain text to be pasted without secrets."""
+"""The results of all checks: as rows for JSON, as commands that fix problems, and as a plain text to paste without secrets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def as_rows(answers: Iterable[Answer]) -> list[dict[str, Any]]:
         {
             "check": one.check.name,
             "verdict": one.verdict.level,
-            "message": one.verdict.says,
+            "message": one.verdict.message,
             "evidence": dict(one.verdict.evidence),
             "fixes": [{"text": fix.words, "commands": list(fix.commands)} for fix in one.verdict.fixes],
             "seconds": round(one.seconds, 3),
@@ -35,7 +35,7 @@ def as_rows(answers: Iterable[Answer]) -> list[dict[str, Any]]:
     ]
 
 
-def to_mend(answers: Iterable[Answer]) -> list[Answer]:
+def failed_checks(answers: Iterable[Answer]) -> list[Answer]:
     """Problems first, then warnings."""
     wrong = [one for one in answers if one.verdict.level in (PROBLEM, WARNING)]
     return sorted(wrong, key=lambda one: one.verdict.level != PROBLEM)
@@ -56,14 +56,14 @@ def text_report(answers: Sequence[Answer], environment: Mapping[str, str] = os.e
         "",
     ]
     for one in answers:
-        lines += [f"{one.verdict.level:<8} {one.check.name:<14} {one.verdict.says}", *_below(one.verdict)]
+        lines += [f"{one.verdict.level:<8} {one.check.name:<14} {one.verdict.message}", *_below(one.verdict)]
     return mask("\n".join(lines) + "\n", environment)
 
 
 def _variables(environment: Mapping[str, str]) -> list[str]:
     """Variables that decide about a training; of those that may be secret only that they are set."""
-    told = {name: value for name, value in environment.items() if name.startswith(_VARIABLES)}
-    return [f"{name}={'<hidden>' if secret(name) else value}" for name, value in sorted(told.items())]
+    variables = {name: value for name, value in environment.items() if name.startswith(_VARIABLES)}
+    return [f"{name}={'<hidden>' if secret(name) else value}" for name, value in sorted(variables.items())]
 
 
 def _below(verdict: Verdict) -> list[str]:

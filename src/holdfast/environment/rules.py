@@ -11,7 +11,7 @@ _GRACE_CARDS = ("GH200", "GB200", "GB300", "Grace")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Values to start from on this machine; None where it has no wish. `because` says each aloud."""
+    """Values to start from on this machine; None for no preference. `because` gives the reasons."""
 
     workers: int | None = None
     threads: int | None = None
@@ -41,9 +41,9 @@ def rules_for(platform: Platform, *, card_names: tuple[str, ...] = (), triton: b
 def _grace_hopper(platform: Platform, *, triton: bool) -> Rules:
     threads = max(1, min(16, int(platform.usable) - 1))
     because = [
-        "Grace-Hopper: 1 loader worker, more of them share one memory and slow each other down",
+        "Grace-Hopper: 1 loader worker; more share one memory and slow each other down",
         f"Grace-Hopper: {threads} threads in that worker instead",
-        "Grace-Hopper: read tables in chunks of 10,000 rows, memory grows with the chunk and not with the threads",
+        "Grace-Hopper: read tables in chunks of 10,000 rows, memory grows with the chunk, not with the threads",
     ]
     if not triton:
         because.append("Triton is missing: torch.compile off")

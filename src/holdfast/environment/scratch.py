@@ -32,8 +32,8 @@ def offline_trackers(folder: Path) -> dict[str, str]:
     }
 
 
-def started_inside(given: Mapping[str, str], begin: str, folder: Path, **more: str) -> dict[str, str]:
+def started_inside(variables: Mapping[str, str], begin: str, folder: Path, **more: str) -> dict[str, str]:
     """An environment in which Python calls `begin` (module:function) once torch is there, without an outer Holdfast."""
-    kept = {name: value for name, value in given.items() if not name.startswith("HOLDFAST_")}
+    kept = {name: value for name, value in variables.items() if not name.startswith("HOLDFAST_")}
     path = os.pathsep.join(filter(None, (str(_SITE), kept.get("PYTHONPATH", ""))))
     return {**kept, **offline_trackers(folder), "PYTHONPATH": path, "HOLDFAST_ALSO": begin, **more}

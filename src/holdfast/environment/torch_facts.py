@@ -1,4 +1,4 @@
-"""What torch says about itself and the devices it sees; asked in a child, where a broken install can crash."""
+"""What torch reports about itself and the devices it sees; read in a child process, where a broken install can crash."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def read_torch(seconds: float = 90.0) -> TorchFacts:
 
 
 def _version(text: str | None) -> tuple[int, int] | None:
-    found = re.match(r"(\d+)\.(\d+)", text or "")
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.match(r"(\d+)\.(\d+)", text or "")
+    return (int(match[1]), int(match[2])) if match else None

@@ -6,13 +6,13 @@ of the operand that its values came from; a fault is reported when they reach th
 
 from __future__ import annotations
 
-import linecache
 import math
 import os
-import re
 import sys
+import traceback
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from traceback import FrameSummary
 from types import FrameType
 from typing import Any
 
@@ -23,34 +23,13 @@ from torch.utils._pytree import tree_leaves
 
 _UNINITIALISED = ("empty", "new_empty", "resize", "set_")  # their results hold arbitrary memory
 _OVERWRITING = ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "exponential_", "bernoulli_")
-_TORCH = str(Path(torch.__file__).parent) + os.sep
-_OURS = str(Path(__file__).parent) + os.sep
+_SKIPPED = (str(Path(torch.__file__).parent) + os.sep, str(Path(__file__).parent) + os.sep, "<frozen")  # torch, and ourselves
 _LIBRARIES = (str(Path(os.__file__).parent) + os.sep, str(Path(torch.__file__).parents[1]) + os.sep)  # standard, installed
-_TRACED = re.compile(r'File "(.+?)", line (\d+), in (\S+)\n(?:\s*(.*))?')
 _MAX_ROWS = 64
 _MAX_PLACES = 100_000  # forward operations whose place is remembered for the backward pass
 
-
-@dataclass(slots=True)
-class Operand:
-    """An operand's value before the operation; `original` is the tensor itself."""
-
-    value: Any
-    original: Any
-
-
-@dataclass(slots=True)
-class Line:
-    """A line of source code."""
-
-    file: str
-    number: int
-    function: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """The line with its source text, if available."""
-        code = linecache.getline(self.file, self.number).strip()
-        return {"file": self.file, "line": self.number, "function": self.function, "code": code}
+Operand = tuple[Any, Any]  # the value before the operation, and the tensor itself
+Place = tuple[tuple[str, str], FrameSummary | None, FrameSummary | None]  # module (name, type), the user's line, a library's
 
 
 @dataclass(slots=True)
@@ -63,8 +42,8 @@ class Origin:
     node: str = ""
     module: str = ""
     module_type: str = ""
-    line: Line | None = None
-    library_line: Line | None = None
+    line: FrameSummary | None = None
+    library_line: FrameSummary | None = None
     operands: list[dict[str, Any]] = field(default_factory=list)
     output: dict[str, Any] = field(default_factory=dict)
     at: dict[str, Any] = field(default_factory=dict)
@@ -73,10 +52,11 @@ class Origin:
     def as_dict(self) -> dict[str, Any]:
         """The origin for JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value.as_dict() if isinstance(value, Line) else value for name, value in values.items()}
-
-
-Place = tuple[tuple[str, str], Line | None, Line | None]  # module (name, type), line in the user's code, line in a library
+        lines = {name: line for name, line in values.items() if isinstance(line, FrameSummary)}
+        return values | {
+            name: {"file": line.filename, "line": line.lineno, "function": line.name, "code": line.line or ""}
+            for name, line in lines.items()
+        }
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -86,6 +66,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.modules: list[tuple[str, str]] = []  # name and type of the running modules, outermost first
         self.origins: list[Origin] = []
+        self._module_names: dict[int, str] = {}
         self._by_storage: dict[tuple[int, str], tuple[Origin, torch.Tensor]] = {}  # holding the tensor keeps its address unique
         self._places: dict[int, Place] = {}
         self._pid = os.getpid()
@@ -105,13 +86,18 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._trace(func, before, bad, node)
         return result
 
-    def start(self) -> None:
-        """Start watching."""
-        self.__enter__()  # type: ignore[no-untyped-call]
+    def enter_module(self, module: nn.Module) -> bool:
+        """A module is called; True if it is the outermost. The others are named as in that one."""
+        outermost = not self.modules
+        if outermost:
+            self._module_names = {id(part): name for name, part in module.named_modules()}
+        self.modules.append((self._module_names.get(id(module), ""), type(module).__name__))
+        return outermost
 
-    def stop(self) -> None:
-        """Stop watching."""
-        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    def leave_module(self) -> None:
+        """The innermost module has returned."""
+        if self.modules:
+            self.modules.pop()
 
     def taint(self, tensor: torch.Tensor, origin: Origin) -> None:
         """Tag a tensor with the origin of its values."""
@@ -126,18 +112,18 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return entry[0] if entry is not None else None
 
     def _trace(self, func: Any, before: list[Operand], bad: list[torch.Tensor], node: Any) -> None:
-        bad_operands = [operand for operand in before if is_bad(operand.value)]
+        bad_operands = [operand for operand in before if is_bad(operand[0])]
         origin: Origin | None = None
         kind = "operation"
         if bad_operands:
-            origins = (self.origin_of(operand.original) for operand in bad_operands)
+            origins = (self.origin_of(tensor) for _, tensor in bad_operands)
             origin = next((known for known in origins if known is not None), None)
             kind = "unseen"
             if origin is not None and origin.kind == "constant" and _made_nan(bad_operands, bad):
                 origin, kind = None, "operation"  # an intended infinity, used where it becomes NaN
-        elif any(isinstance(operand.value, float) and not math.isfinite(operand.value) for operand in before):
+        elif any(isinstance(value, float) and not math.isfinite(value) for value, _ in before):
             kind = "constant"
-        origin = origin or self._make(func, [operand.value for operand in before], bad[0], node, kind=kind)
+        origin = origin or self._make(func, [value for value, _ in before], bad[0], node, kind=kind)
         for tensor in bad:
             self.taint(tensor, origin)
 
@@ -146,11 +132,10 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         origin.operands = [stats_of(value) for value in before]
         origin.output = {**stats_of(output), "bad_rows": _bad_rows(output)}
         origin.at = _at_first_bad(before, output)
-        if node is None:
-            place = (self._module(), *own_line(sys._getframe(2)))
-        else:
+        place = self._place(sys._getframe(2))
+        if node is not None:
             origin.stage, origin.node = "backward", str(node.name())
-            place = self._place_of(node)
+            place = self._places.get(node._sequence_nr(), place)  # a Function of the user's has its own line
         (origin.module, origin.module_type), origin.line, origin.library_line = place
         self.origins.append(origin)
         return origin
@@ -159,39 +144,20 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note the module and line of the newest autograd node: the backward pass has no line of its own."""
         number = torch._C._autograd._get_sequence_nr() - 1
         if number not in self._places and len(self._places) < _MAX_PLACES:
-            self._places[number] = (self._module(), *own_line(sys._getframe(2)))
+            self._places[number] = self._place(sys._getframe(2))
 
-    def _module(self) -> tuple[str, str]:
-        return self.modules[-1] if self.modules else ("", "")
-
-    def _place_of(self, node: Any) -> Place:
-        place = self._places.get(node._sequence_nr()) if hasattr(node, "_sequence_nr") else None
-        if place is not None:
-            return place
-        traced = "".join(node.metadata.get("traceback_", ()))  # set by anomaly mode
-        lines = [Line(file, int(number), function) for file, number, function, _ in _TRACED.findall(traced)]
-        return (("", ""), *_choose(reversed(lines)))
-
-
-class ModuleNames:
-    """Keeps the stack of running modules, named as in the outermost one."""
-
-    def __init__(self, operations: Operations) -> None:
-        self._stack = operations.modules
-        self._names: dict[int, str] = {}
-
-    def enter(self, module: nn.Module) -> bool:
-        """Push a module; True if it is the outermost."""
-        outermost = not self._stack
-        if outermost:
-            self._names = {id(part): name for name, part in module.named_modules()}
-        self._stack.append((self._names.get(id(module), ""), type(module).__name__))
-        return outermost
-
-    def leave(self) -> None:
-        """Pop the innermost module."""
-        if self._stack:
-            self._stack.pop()
+    def _place(self, frame: FrameType) -> Place:
+        """The running module, the innermost line of the user's code, and the innermost library line below it."""
+        module, library = self.modules[-1] if self.modules else ("", ""), None
+        for outer, number in traceback.walk_stack(frame):
+            file = outer.f_code.co_filename
+            if file.startswith(_SKIPPED):
+                continue
+            line = FrameSummary(file, number, outer.f_code.co_name, lookup_line=False)
+            if not file.startswith(_LIBRARIES):
+                return module, line, library
+            library = library or line
+        return module, None, library
 
 
 def is_bad(value: Any) -> bool:
@@ -253,28 +219,22 @@ def _at_first_bad(before: list[Any], output: torch.Tensor) -> dict[str, Any]:
 
 def _operands(func: Any, args: Any, kwargs: Any) -> list[Operand]:
     """The operands in order: those written in place are copied, those only overwritten are skipped."""
-    schema = func._schema
+    schema, kinds = func._schema, (torch.Tensor, float, int)
     if not schema.is_mutable:
-        return [Operand(value, value) for value in tree_leaves((args, kwargs)) if isinstance(value, (torch.Tensor, float, int))]
+        return [(value, value) for value in tree_leaves((args, kwargs)) if isinstance(value, kinds)]
     overwrites = schema.name.rpartition("::")[2] in _OVERWRITING
-    kinds = (torch.Tensor, float, int)
     arguments = [*zip(schema.arguments, args, strict=False), *((a, kwargs[a.name]) for a in schema.arguments if a.name in kwargs)]
-    operands = []
+    operands: list[Operand] = []
     for argument, value in arguments:
         written = argument.alias_info is not None and argument.alias_info.is_write
         if not (written and (overwrites or argument.is_out)):
-            operands += [_operand(part, copy=written) for part in tree_leaves(value) if isinstance(part, kinds)]
+            parts = [part for part in tree_leaves(value) if isinstance(part, kinds)]
+            operands += [(part.detach().clone() if written and isinstance(part, torch.Tensor) else part, part) for part in parts]
     return operands
 
 
-def _operand(value: Any, *, copy: bool) -> Operand:
-    if copy and isinstance(value, torch.Tensor) and value.layout is torch.strided:
-        return Operand(value.detach().clone(), value)
-    return Operand(value, value)
-
-
 def _made_nan(operands: list[Operand], results: list[torch.Tensor]) -> bool:
-    return any(bool(t.isnan().any()) for t in results) and not any(bool(o.value.isnan().any()) for o in operands)
+    return any(bool(t.isnan().any()) for t in results) and not any(bool(value.isnan().any()) for value, _ in operands)
 
 
 def _storage(tensor: torch.Tensor) -> tuple[int, str] | None:
@@ -283,24 +243,3 @@ def _storage(tensor: torch.Tensor) -> tuple[int, str] | None:
     except (RuntimeError, NotImplementedError):
         return None
     return (address, str(tensor.device)) if address else None
-
-
-def own_line(frame: FrameType | None) -> tuple[Line | None, Line | None]:
-    """The innermost line of the user's code, and the innermost library line below it."""
-    lines = []
-    while frame is not None:
-        lines.append(Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        frame = frame.f_back
-    return _choose(lines)
-
-
-def _choose(lines: Any) -> tuple[Line | None, Line | None]:
-    library: Line | None = None
-    for line in lines:
-        if line.file.startswith((_TORCH, _OURS, "<frozen")):
-            continue
-        if line.file.startswith(_LIBRARIES):
-            library = library or line
-            continue
-        return line, library
-    return None, library

@@ -53,6 +53,7 @@ class Measure:
         self._shape: list[int] = []
         self._own_batch: int | None = None  # the script's own batch size
         self._own_workers = 0
+        self._dataset_size: int | None = None  # None if the training data has no length
         self._others: list[torch.Tensor] = []
         self._pid = os.getpid()
 
@@ -85,6 +86,8 @@ class Measure:
             batch = original(iterator)
             if torch.is_grad_enabled():
                 self._count(batch)
+                with contextlib.suppress(TypeError, NotImplementedError):
+                    self._dataset_size = len(iterator._dataset)
             return batch
 
         return __next__
@@ -117,6 +120,7 @@ class Measure:
             "batch_bytes": self._batch_bytes,
             "own_batch": self._own_batch,
             "own_workers": self._own_workers,
+            "dataset_size": self._dataset_size,
             "parameters": _bytes(parameters),
             "gradients": _bytes([p.grad for p in parameters if p.grad is not None]),
             "optimizer": _bytes(state),

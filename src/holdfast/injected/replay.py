@@ -9,7 +9,6 @@ before the optimizer steps   -> the result is written and the process exits: the
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import math
 import multiprocessing
@@ -25,7 +24,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from holdfast.injected.operations import ModuleNames, Operations, Origin, is_bad
+from holdfast.injected.operations import Operations, Origin, is_bad
 from holdfast.injected.saved_step import alike, fits, moved, related, set_randomness, state_dicts
 from holdfast.inside.arm import armed
 from holdfast.inside.discovery import find_live_objects, plain_name
@@ -52,7 +51,6 @@ class Replay:
         self._saved: dict[str, Any] | None = None
         self._patches = Patches()
         self._operations = Operations()
-        self._names = ModuleNames(self._operations)
         self._watching, self._backwards, self._finished = False, 0, False
         self._skipped_step = False
         self._num_replaced: dict[int, int] = {}  # batches, by iterator
@@ -155,7 +153,7 @@ class Replay:
     def _module_called(self, module: nn.Module, _args: Any) -> None:
         if self._finished or os.getpid() != self._pid:
             return
-        outermost = self._names.enter(module)
+        outermost = self._operations.enter_module(module)
         if outermost and module.training and torch.is_grad_enabled() and next(module.parameters(), None) is not None:
             if all(seen is not module for seen in self._models):
                 self._models.append(module)
@@ -163,7 +161,7 @@ class Replay:
             self._watch()
 
     def _module_done(self, _module: nn.Module, _args: Any, _output: Any) -> None:
-        self._names.leave()
+        self._operations.leave_module()
 
     def _load_into(self, called: nn.Module) -> None:
         """Load the saved weights into the called model, or one that contains it."""
@@ -177,21 +175,13 @@ class Replay:
                 self._loaded.add(name)
 
     def _copy_state(self, module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-        with torch.no_grad(), self._not_watching():
+        with torch.no_grad():
             for name, tensor in module.state_dict(keep_vars=True).items():
                 saved = state.get(plain_name(name))
                 if saved is not None and isinstance(tensor, torch.Tensor):
                     tensor.detach().copy_(saved)
                     if is_bad(tensor):
                         self._operations.taint(tensor, Origin("weights", detail=plain_name(name)))
-
-    @contextlib.contextmanager
-    def _not_watching(self) -> Iterator[None]:
-        if self._watching:
-            self._operations.stop()
-        yield
-        if self._watching:
-            self._operations.start()
 
     # The backward pass, and the end
 
@@ -277,14 +267,11 @@ class Replay:
     def _watch(self) -> None:
         if not self._watching and not self._finished:
             self._watching = True
-            torch.autograd.set_detect_anomaly(True, check_nan=False)
-            self._operations.start()
+            self._operations.__enter__()  # type: ignore[no-untyped-call]
 
     def _finish(self, origin: Origin | None, *, reached: str = "", bad: list[str] | None = None) -> None:
         """Write the result, and exit before the script can change anything."""
-        self._finished = True
-        if self._watching:
-            self._operations.stop()
+        self._stop_watching()
         result: dict[str, Any] = {"found": bool(reached), "reached": reached, "bad_gradients": bad or []}
         if origin is not None:
             result |= origin.as_dict()
@@ -294,6 +281,11 @@ class Replay:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(0)
+
+    def _stop_watching(self) -> None:
+        self._finished = True
+        if self._watching:
+            self._operations.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def _write(self, result: dict[str, Any]) -> None:
         states = state_dicts(self.saved["state"]) if self._watching else {}
@@ -315,9 +307,7 @@ class Replay:
         """Report a script that ended, or failed, before the step was complete."""
         if self._finished or os.getpid() != self._pid or multiprocessing.parent_process() is not None:
             return
-        self._finished = True
-        if self._watching:
-            self._operations.stop()
+        self._stop_watching()
         reason = "it ran no backward pass" if self._watching else "it drew no training batch and called no model"
         if self._result is None or not self._result.exists():
             self._write({"found": False, "reached": "", "problem": f"the script ended early: {reason}"})

@@ -73,10 +73,6 @@ class Armed:
         """Show the phase `saving` while the training thread waits for a save."""
         return HEARTBEAT.during(SAVING)
 
-    def while_unseen(self) -> AbstractContextManager[None]:
-        """Ignore optimizer steps that are not the training's."""
-        return self._hooks.unseen() if self._hooks is not None else contextlib.nullcontext()
-
     def close_all(self) -> None:
         """End all scopes at the end of the process."""
         for scope in list(self.runtime.scopes):

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.inside.control.control import Control
 from holdfast.inside.control.restarted import restarted
+from holdfast.inside.control.settings import settings_of
 from holdfast.inside.guard.failure_context import FailureContext
 from holdfast.inside.guard.guard import Guard
 from holdfast.inside.guard.report import Report
@@ -49,18 +50,16 @@ def guard_training(training: Training, scope: Scope, batches: Batches, *, by_han
         warn=partial(report.cannot, "snapshots"),
     )
     training.control = Control(
-        run=recorder.run.path,
-        journal=journal,
-        rank=rank,
-        part=recorder.recording.part,
+        recorder,
         guard=training.guard,
         snapshots=snapshots,
         micro_batches=lambda: scope.micro_batches,
         helper=helper,
+        settings=partial(settings_of, training),
         optimizers=training.optimizers,
     )
     if (restart := restarted()) is not None and restart.lr_factor != 1.0:
-        training.control.lr.lower(restart.lr_factor, training.step)
+        settings_of(training).lr.lower(restart.lr_factor, training.step)
 
 
 def _manifest_facts(training: Training, scope: Scope) -> dict[str, Any]:

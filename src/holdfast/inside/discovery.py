@@ -33,19 +33,20 @@ class Registry:
 
     def __init__(self) -> None:
         self.is_whole = False  # whether it existed before the first model
-        self._modules: dict[int, weakref.ref[nn.Module]] = {}
-        self._optimizers: dict[int, weakref.ref[torch.optim.Optimizer]] = {}
+        self._modules = weakref.WeakValueDictionary[int, nn.Module]()  # by id: a module may be unhashable
+        self._optimizers = weakref.WeakValueDictionary[int, torch.optim.Optimizer]()
 
     def note_module(self, module: nn.Module, _name: str, _child: Any) -> None:
         """Hook for torch: a module has registered a parameter or a submodule."""
-        _register(self._modules, module)
+        if id(module) not in self._modules:
+            self._modules[id(module)] = module
 
     def noting(self, original: Callable[..., None]) -> Callable[..., None]:
         """Wrap `Optimizer.__init__`, which has no hook."""
 
         def __init__(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            _register(self._optimizers, optimizer)
+            self._optimizers[id(optimizer)] = optimizer
 
         return __init__
 
@@ -53,21 +54,11 @@ class Registry:
         """The live objects; None unless all modules that hold these parameters are registered."""
         if not self.is_whole:
             return None
-        modules = _alive(self._modules)
+        modules = list(self._modules.values())
         held = {id(parameter) for module in modules for parameter in module._parameters.values()}
         if not all(id(parameter) in held for parameter in parameters):
             return None
-        return LiveObjects(modules, _alive(self._optimizers))
-
-
-def _register(references: dict[int, weakref.ref[Any]], value: Any) -> None:
-    key = id(value)
-    if key not in references:
-        references[key] = weakref.ref(value, lambda _: references.pop(key, None))
-
-
-def _alive(references: dict[int, weakref.ref[Any]]) -> list[Any]:
-    return [value for reference in list(references.values()) if (value := reference()) is not None]
+        return LiveObjects(modules, list(self._optimizers.values()))
 
 
 def find_live_objects() -> LiveObjects:

@@ -7,7 +7,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -20,7 +20,6 @@ from holdfast.inside.models import Models
 from holdfast.inside.observers import step_columns as at
 from holdfast.inside.observers.loader import Loader
 from holdfast.inside.observers.modules import ModuleTime
-from holdfast.inside.observers.parameters import plain_weights, weight_norms
 from holdfast.signals.schema import STEPS
 
 Optimizer = torch.optim.Optimizer
@@ -36,9 +35,6 @@ class Reader(Protocol):
 
     def reader_for(self, device: torch.device) -> DeviceReader | None:
         """Who brings numbers from this device; None for the host."""
-
-    def charge(self, metric: str, begun: float) -> None:
-        """What was done since `begun` is not part of every step."""
 
 
 class Member:
@@ -102,13 +98,10 @@ class Member:
                 metrics.norm = norm
                 return metrics
             self.quick = norm is not None
-        begun = time.perf_counter() if each else 0.0
         kernel = self.kernel
         if kernel is not None and len(self.names) == len(parameters) and self._which is None and kernel.finds(parameters):
             metrics = StepMetrics(self._reader)
             metrics.use_kernel(kernel, self.names, each=each)
-            if each:
-                self._add_weights(metrics, parameters, training, begun)
             return metrics
         gradients = [gradient for parameter in parameters if (gradient := parameter.grad) is not None]
         if not gradients:
@@ -130,13 +123,7 @@ class Member:
             self.kernel = metrics.read_on_device(gradients, self.names, each=each, kernel=self.kernel)
         else:
             metrics.stats = read_each_on_host(gradients, training.names_of(parameters))
-        if each:
-            self._add_weights(metrics, parameters, training, begun)
         return metrics
-
-    def _add_weights(self, metrics: StepMetrics, parameters: list[torch.Tensor], training: Reader, begun: float) -> None:
-        metrics.add("weights", weight_norms(plain_weights([p for p in parameters if p.grad is not None])))
-        training.charge("parameters", begun)
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
@@ -162,7 +149,7 @@ class Members:
         self.has_inner_loops = False  # whether optimizers come and go while it trains
         self.short_before = 0  # trainings of a few steps right before this one
         self.step = self._first = first
-        self.names_of, self._trained = models.names_of, models.trained  # at hand: they are used in a step
+        self.names_of = models.names_of  # at hand: it is used in a step
         self._unwritten: deque[tuple[list[float | int], StepMetrics, list[ModuleTime] | None]] = deque()
         self._began_at = time.perf_counter()
         self._expected: list[weakref.ref[Optimizer]] = []
@@ -174,7 +161,6 @@ class Members:
         self._forget_dead()
         member = self.members[id(optimizer)] = Member(optimizer)
         self.changed += 1
-        self.models.add(parameters_of(optimizer))
         main = self.main
         if main is None or main.optimizer() is None:
             self.main = member
@@ -235,19 +221,25 @@ class Members:
         """The main optimizer, as long as it lives."""
         return self.main.optimizer() if self.main is not None else None
 
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Those that live, without those of inner loops, the main one first."""
+        members = sorted((m for m in self.members.values() if not m.is_inner), key=lambda member: member is not self.main)
+        return [optimizer for member in members if isinstance(optimizer := member.optimizer(), Optimizer)]
+
     def is_over(self) -> bool:
-        """Whether nothing is left that could go on with it: no optimizer, no model, none of their parameters."""
-        optimizers = any(member.optimizer() is not None for member in list(self.members.values()))
-        return not (optimizers or self.roots() or any(reference() is not None for reference in list(self._trained.values())))
+        """Whether nothing is left that could go on with it: no optimizer and no part of a model."""
+        return not self.models.parameters() and all(member.optimizer() is None for member in list(self.members.values()))
 
     def roots(self) -> list[nn.Module]:
         """The models, as far as they are alive."""
         return self.models.roots()
 
-    def trains(self, parameters: Iterable[torch.Tensor]) -> bool:
+    def trains(self, parameters: Iterable[Any]) -> bool:
         """Whether any of these parameters is trained here."""
-        known = self._trained  # by reference: a dead parameter's id is soon another one's
-        return any((found := known.get(id(parameter))) is not None and found() is parameter for parameter in parameters)
+        wanted = {id(parameter) for parameter in parameters}
+        optimizers = [optimizer for member in self.members.values() if (optimizer := member.optimizer()) is not None]
+        held = any(id(parameter) in wanted for optimizer in optimizers for parameter in parameters_of(optimizer))
+        return held or any(id(parameter) in wanted for parameter in self.models.parameters())
 
     def _number_of(self, member: Member) -> int:
         """Number of an optimizer; 0 is the main one."""

@@ -68,6 +68,7 @@ class RunCheckpoints:
         """`watched` returns the models and optimizers that the script passed to `watch`."""
         self._scope, self._process, self._positions, self._watched = scope, process, positions, watched
         self._stores: dict[Path, CheckpointStore] = {}
+        self._keep: dict[str, Any] = {}
         self._recorded = RecordedState(scope.averages, whole=True)
         self._notes = RankNotes(scope.run.path)
 
@@ -97,8 +98,14 @@ class RunCheckpoints:
         """The checkpoint store in a folder, by default the run's."""
         path = Path(folder).absolute() if folder is not None else self._scope.run.path / "checkpoints"
         if path not in self._stores:
-            self._stores[path] = CheckpointStore(path, run=self._scope.run)
+            self._stores[path] = CheckpointStore(path, run=self._scope.run, **self._keep)
         return self._stores[path]
+
+    def keep(self, **options: Any) -> None:
+        """Which checkpoints are kept: options of CheckpointStore."""
+        if self._stores:
+            raise UsageError("checkpoints are being saved already.", fix="call run.keep() before the first run.save()")
+        self._keep = options
 
     def close(self) -> None:
         """Finish the saves in progress."""

@@ -6,7 +6,7 @@
     DataLoader          -> loader
     model.eval/train    -> evaluation
 
-Which optimizer belongs to which training is found once, at its first step: belonging.py.
+Which optimizer belongs to which training is found once, at its first step: optimizer_registry.py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.inside.control.restarted import restarted
 from holdfast.inside.manual_updates import LOOK_AFTER_STEPS
 from holdfast.inside.observers.evaluations import EvaluationPhase
 from holdfast.inside.observers.heartbeat import HEARTBEAT
-from holdfast.inside.observers.metrics import write_losses
+from holdfast.inside.observers.metrics import write_logged
 from holdfast.inside.optimizer_registry import assign, settle
 from holdfast.inside.process import Process
 from holdfast.inside.scope import Scope
@@ -39,7 +39,6 @@ from holdfast.state import fast_forward
 if TYPE_CHECKING:
     from holdfast.inside.control.fast_forward import FastForward
     from holdfast.inside.control.server import ControlServers
-    from holdfast.inside.models import Models
 
 Optimizer = torch.optim.Optimizer
 
@@ -63,7 +62,7 @@ class Runtime(Process):
     def before_update(self, optimizer: Optimizer, scaler: Any) -> None:
         """The gradients of an optimizer are complete."""
         begun, thread = time.perf_counter(), self.thread
-        if thread.evaluating_since is not None:
+        if thread.evaluation is not None:
             self.end_evaluation()
         known = self.of_optimizer.get(id(optimizer))
         training = known[1] if known is not None and known[0]() is optimizer else self._training_of(optimizer)
@@ -111,45 +110,28 @@ class Runtime(Process):
     def clipping_begins(self, parameters: list[torch.Tensor], norm_type: float) -> None:
         """The script is about to clip gradients."""
         begun = time.perf_counter()
-        training = self._training_with(parameters)
-        if training is not None:
+        for training in self.trainings:
             training.before_clipping(parameters, norm_type)
         self.thread.cost += time.perf_counter() - begun
 
     def clipping_ended(self, parameters: list[torch.Tensor], norm: Any, limit: Any, norm_type: float) -> None:
         """The script has clipped gradients and knows their norm. Before the first step, the training is not known yet."""
         begun = time.perf_counter()
-        training = self._training_with(parameters)
-        if training is not None:
-            training.after_clipping(norm, limit, parameters)
-        elif parameters and norm_type == 2.0:
-            self.thread.first_clipping = ([weakref.ref(parameter) for parameter in parameters], norm, limit)
+        known = [training for training in self.trainings if training.after_clipping(norm, limit, parameters)]
+        self.thread.first_clipping = (norm, limit, parameters) if not known and norm_type == 2.0 else None
         self.thread.cost += time.perf_counter() - begun
-
-    def let_go_of(self, *tensors: torch.Tensor) -> list[tuple[Models, torch.Tensor]]:
-        """Drop the weak references to some tensors; those that `hold_again` takes up."""
-        self.thread.first_clipping = None
-        models = [training.models for training in self.trainings]
-        return [(one, tensor) for one in models for tensor in tensors if one.trained.pop(id(tensor), None) is not None]
-
-    def hold_again(self, held: list[tuple[Models, torch.Tensor]] | None) -> None:
-        """Refer to them again: they are the same objects, with other content."""
-        for models, tensor in held or ():
-            models.add([tensor])
-
-    def _training_with(self, parameters: list[torch.Tensor]) -> Training | None:
-        return next((training for training in self.trainings if training.trains(parameters[:1])), None)
 
     # Events of the backward pass
 
     def backward_begins(self, given: Any) -> None:
         """`backward` was called on something."""
         begun, thread = time.perf_counter(), self.thread
-        if thread.evaluating_since is not None:
+        if thread.evaluation is not None:
             self.end_evaluation()
         if thread.manual is not None:
             self._end_manual_update()
         thread.losses.note(given)
+        thread.first_clipping = None
         HEARTBEAT.beat()
         thread.cost += time.perf_counter() - begun
 
@@ -176,8 +158,12 @@ class Runtime(Process):
             manual.is_under_way = False
             self.after_update(cast(Optimizer, manual))
 
+    def gradients_computed(self) -> None:
+        """The script, or `torch.func`, has called `torch.autograd.grad`."""
+        self.gradient_calls += 1
+
     def stop_sampling_modules(self) -> None:
-        """Take the hooks off the modules before the step is over."""
+        """Take the hooks off the modules before the step is over: TorchScript would compile them in."""
         for training in self.trainings:
             training.sampler.stop()
 
@@ -196,17 +182,16 @@ class Runtime(Process):
         feed = thread.feed
         if feed is None:
             feed = thread.feed = self.feeds.for_drawing(iterator)
-        loader, evaluating = feed.loader, thread.evaluation is not None
+        loader, evaluating = feed.loader, thread.evaluation is not None and thread.evaluation.of is not None
         to_learn = torch.is_grad_enabled() and (not evaluating or loader.is_main(iterator))
         if torch.is_grad_enabled():
             if to_learn:  # trainers draw before they call `model.train()`
                 self.end_evaluation()
-            loader.note_batch(iterator, batch, seconds, evaluating=thread.evaluation is not None)
+            loader.note_batch(iterator, batch, seconds, evaluating=evaluating and not to_learn)
             if feed.batches is not None and to_learn:
                 feed.batches.note(iterator, batch)
-        elif thread.evaluating_since is None:
-            thread.evaluating_since = begun - seconds
-            HEARTBEAT.evaluation_begins()
+        else:
+            self._evaluation(since=begun - seconds)
         training = next((one for one in reversed(self.trainings) if one.loader is loader), None)
         if training is not None:
             (training.inputs.batch if to_learn else training.inputs.held_out)(training, iterator, batch)
@@ -228,29 +213,30 @@ class Runtime(Process):
         known = self.whole_models.get(id(module))
         if known is None or known[0]() is not module:
             return
-        thread = self.thread
         known[1].sampler.paused = not training_mode
         if training_mode:
             self.end_evaluation()
-        elif thread.evaluation is None:
-            thread.evaluation = EvaluationPhase(known[1], self.trouble)
-            thread.evaluation.open()
-            thread.evaluating_since = thread.evaluating_since or time.perf_counter()
+        else:
+            self._evaluation(since=time.perf_counter()).observe(known[1])
+
+    def _evaluation(self, since: float) -> EvaluationPhase:
+        """The evaluation that is in progress in this thread; begins one if there is none."""
+        if self.thread.evaluation is None:
+            self.thread.evaluation = EvaluationPhase(since, self.trouble)
             HEARTBEAT.evaluation_begins()
+        return self.thread.evaluation
 
     def end_evaluation(self) -> None:
         """Training goes on: write the losses that were heard, and leave the time out of the step."""
-        thread = self.thread
-        if thread.evaluating_since is not None:
-            passed = time.perf_counter() - thread.evaluating_since
-            thread.evaluating_since = None
-            HEARTBEAT.evaluation_ends()
-            for training in self.trainings:
-                if training.losses is thread.losses:
-                    training.evaluated += passed
-        phase, thread.evaluation = thread.evaluation, None
-        if phase is not None:
-            write_losses(phase.of, phase.close())
+        phase, self.thread.evaluation = self.thread.evaluation, None
+        if phase is None:
+            return
+        HEARTBEAT.evaluation_ends()
+        for training in self.trainings:
+            if training.losses is self.thread.losses:
+                training.evaluated += time.perf_counter() - phase.since
+        for loss in phase.close():
+            write_logged(phase.of, loss)
 
     # Events that only a guarded training listens to
 
@@ -296,7 +282,7 @@ class Runtime(Process):
             self.losses.__init__()  # type: ignore[misc]
 
     def write_rows(self) -> None:
-        """The process ends at once: write the steps that are not written yet, and send the answers that are under way."""
+        """The process ends at once, without `atexit`: write the last steps, and send the answers that are under way."""
         for training in self.trainings:
             training.write()
         if self.servers is not None:

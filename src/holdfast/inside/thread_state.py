@@ -6,7 +6,6 @@ A thread trains on the batches that it draws. A thread that draws none trains on
 from __future__ import annotations
 
 import threading
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,13 +41,12 @@ class ThreadState(threading.local):
         self.steps_under_way = 0  # nested steps (an optimizer that drives another) count as one
         self.in_closure = self.in_backward = self.reached_update = False
         self.scaler: Any = None
-        # parameters, norm and max_norm of a clipping before the first step, when the training is not known yet
-        self.first_clipping: tuple[list[weakref.ref[torch.Tensor]], Any, Any] | None = None
+        # norm, max_norm and parameters of a clipping before the first step, when the training is not known yet
+        self.first_clipping: tuple[Any, Any, list[torch.Tensor]] | None = None
         self.backwards, self.look_at = 0, FIRST_LOOK  # since an optimizer stepped, and when to search next
         self.manual_search = Search()
         self.manual: ManualUpdates | None = None
         self.evaluation: EvaluationPhase | None = None
-        self.evaluating_since: float | None = None
 
 
 class Feeds:

@@ -26,7 +26,7 @@ from holdfast.inside.observers.loader import Loader
 from holdfast.inside.observers.losses import Losses
 from holdfast.inside.observers.memory import ProcessMemory, gpu_memory
 from holdfast.inside.observers.modules import ModuleSampler, ModuleTime
-from holdfast.inside.observers.parameters import WeightSample, plain_weights
+from holdfast.inside.observers.parameters import WeightSample, plain_weights, weight_norms
 from holdfast.inside.observers.step_table import StepTable
 from holdfast.inside.observers.zero_grad import ZeroGradCheck, report_not_zeroed
 from holdfast.inside.shield import Shield
@@ -53,7 +53,7 @@ class Training(Members):
     ) -> None:
         super().__init__(loader, Models(recorder), first)
         self.recorder, self.losses, self.memory, self.budget = recorder, losses, memory, budget
-        self.guard: Guard | None = None  # under a policy that acts; see guarding.py
+        self.guard: Guard | None = None  # under a policy that acts; see compose.py
         self.first_failure: FirstFailure | None = None  # under one that does not
         self.control: Control | None = None  # under one that repairs
         self.settings: Settings | None = None  # once someone has changed a setting from outside
@@ -82,7 +82,7 @@ class Training(Members):
         metric = Shield(recorder.step_back)  # its own: what is sampled may fail, and what is done at every step goes on
         self._read_each, self._take_sample = metric(self._read_each_one), metric(self._sample_weights)
         self._compare, self._times = metric(self._compare_weights), metric(self._module_times)
-        self._start_times = metric(self._sample_modules)
+        self._start_times = metric(self.sampler.start)
         recorder.every_second(self._each_second)
 
     def use_models(self, roots: Iterable[nn.Module]) -> None:
@@ -92,11 +92,6 @@ class Training(Members):
         self.models.learn(roots)
         if self.guard is not None:
             self.guard.learn_models(roots)
-
-    def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Those that live, the main one first."""
-        members = sorted((m for m in self.members.values() if not m.is_inner), key=lambda member: member is not self.main)
-        return [optimizer for member in members if isinstance(optimizer := member.optimizer(), Optimizer)]
 
     # Around one step
 
@@ -110,17 +105,19 @@ class Training(Members):
         if some and (each or not all_of_them or norm_type != 2.0 or self.guard is not None or self._norm_is_shared):
             self._keep_early(self._read(parameters_of(optimizer), self.main, each=each))
 
-    def after_clipping(self, norm: Any, limit: Any, parameters: list[torch.Tensor]) -> None:
-        """Take the norm that the script computed anyway."""
+    def after_clipping(self, norm: Any, limit: Any, parameters: list[torch.Tensor]) -> bool:
+        """Take the norm that the script computed anyway; False if these parameters are not the main optimizer's."""
         some, all_of_them = self.main.share_in(parameters) if self.main is not None else (False, False)
-        if some:
-            self._clip_norm = float(limit) if isinstance(limit, (int, float)) else None
+        if not some:
+            return False
+        self._clip_norm = float(limit) if isinstance(limit, (int, float)) else None
         if isinstance(norm, torch.Tensor) and own_values(norm) is None:
             self._norm_is_shared = True  # from the next step on the gradients are read before they are clipped
         elif all_of_them and not self._has_read_early():
             metrics = StepMetrics(self.reader_for(parameters[0].device))
             metrics.add("norm", norm)
             self._keep_early(metrics)
+        return True
 
     def before_update(self, optimizer: Optimizer, scaler: Any = None) -> None:
         """The gradients are complete and the update comes next: read them."""
@@ -128,14 +125,12 @@ class Training(Members):
         parameters = parameters_of(optimizer)
         if member.is_inner:
             if self.guard is not None or member.rows is not None:
-                self._before_inner(optimizer, member, parameters)
+                self._before_beside(optimizer, member, parameters)
             return
         if self.settings is not None:
             self.settings.apply(optimizer)
-        if self.control is not None:
-            self.control.before_update(optimizer, self.step)
         if member is not self.main:
-            self._before_other(optimizer, member, parameters)
+            self._before_beside(optimizer, member, parameters)
             return
         metrics, self._read_early = self._read_early, None
         if metrics is not None and self._early_at != self.losses.calls:
@@ -151,7 +146,7 @@ class Training(Members):
             metrics.loss, metrics.lr = loss, rate
             self.budget.note(self.step, loss, rate)
         else:
-            metrics.add("loss", loss)
+            metrics.add_loss(loss)
             if type(rate) is float:
                 metrics.lr = rate
             else:
@@ -191,8 +186,6 @@ class Training(Members):
             if self._inner is not None:
                 member.keep_row(self._inner, self.losses.count, skipped=skipped)
             return
-        if self.control is not None:
-            self.control.after_update()
         metrics, self._metrics = (self._metrics, None) if member is self.main else (None, self._metrics)
         if self.guard is not None and self.guard.after(optimizer, metrics, skipped=skipped, is_main=member is self.main):
             skipped = True
@@ -227,27 +220,23 @@ class Training(Members):
             if now - self._written_at > _WRITE_EVERY or times or self.reader.is_urgent():
                 self._collect()
         if self.step >= self.budget.next_step and self.budget.due("modules", self.step):
-            self._start_times()
+            self._start_times(self.roots(), self.reader.device if self.reader is not None else torch.device("cpu"))
         if self.control is not None:
             self.control.between_steps(self.step, good=not skipped)
 
-    def _before_other(self, optimizer: Optimizer, member: Member, parameters: list[torch.Tensor]) -> None:
-        """The update of an optimizer beside the main one comes next."""
-        other = self._read(parameters, member, each=False)
-        if self.guard is not None:
-            self.guard.before(optimizer, other, self.step, is_main=False)
-        other.finish(self.step_table.other_step)
-        if self.settings is not None:
-            self.settings.clip(optimizer, None)
-
-    def _before_inner(self, optimizer: Optimizer, member: Member, parameters: list[torch.Tensor]) -> None:
-        """The update of an inner loop comes next."""
-        metrics = self._inner = self._read(parameters, member, each=False)
-        loss = self.losses.total()
-        metrics.add("loss", loss if loss is None or isinstance(loss, float) or not loss.is_cuda else None)
-        metrics.add("lr", optimizer.param_groups[0].get("lr"))
+    def _before_beside(self, optimizer: Optimizer, member: Member, parameters: list[torch.Tensor]) -> None:
+        """The update of another optimizer than the main one comes next."""
+        metrics = self._read(parameters, member, each=False)
+        if member.is_inner:
+            self._inner, loss = metrics, self.losses.total()
+            metrics.add("loss", loss if loss is None or isinstance(loss, float) or not loss.is_cuda else None)
+            metrics.add("lr", optimizer.param_groups[0].get("lr"))
         if self.guard is not None:
             self.guard.before(optimizer, metrics, self.step, is_main=False)
+        if not member.is_inner:
+            metrics.finish(self.step_table.other_step)
+            if self.settings is not None:
+                self.settings.clip(optimizer, None)
 
     def begin_with(self, rows: list[tuple[list[float | int], StepMetrics]]) -> None:
         """What was an inner loop so far has become this training: these are its first steps."""
@@ -308,13 +297,9 @@ class Training(Members):
         self.write()
         self.recorder.close()
 
-    def noted(self) -> tuple[Any, ...]:
-        """What was noted for the step to come; code that is evaluated between two steps must not leave anything there."""
-        return self._read_early, self._early_at, self._clip_norm
-
-    def put_back(self, noted: tuple[Any, ...]) -> None:
-        """Note what was noted."""
-        self._read_early, self._early_at, self._clip_norm = noted
+    def forget_clipping(self) -> None:
+        """Code that is evaluated between two steps must leave nothing for the step to come."""
+        self._read_early, self._clip_norm = None, None
 
     # Parts of a step
 
@@ -342,11 +327,13 @@ class Training(Members):
         return member.read(parameters, self, each=False) if metrics is None else metrics
 
     def _read_each_one(self, parameters: list[torch.Tensor], member: Member) -> StepMetrics:
+        begun = time.perf_counter()
         metrics = member.read(parameters, self, each=True)
-        others = (
-            p for one in self.members.values() if one is not member and (held := one.optimizer()) for p in parameters_of(held)
-        )
-        metrics.untrained = self.models.newly_untrained(main=parameters, others=others)
+        if weights := plain_weights([parameter for parameter in parameters if parameter.grad is not None]):
+            metrics.add("weights", weight_norms(weights))
+        others = [held for one in self.members.values() if one is not member and (held := one.optimizer()) is not None]
+        metrics.untrained = self.models.newly_untrained(parameters, [p for held in others for p in parameters_of(held)])
+        self.charge("parameters", begun)
         return metrics
 
     def _sample_weights(self, parameters: list[torch.Tensor]) -> None:
@@ -395,11 +382,6 @@ class Training(Members):
         self.cost += hooks  # the session has not seen it
         self.charge("modules", begun - hooks)
         return times
-
-    def _sample_modules(self) -> None:
-        """Put hooks on the modules for the step that comes now."""
-        if not self.sampler.running:
-            self.sampler.start(self.roots(), self.reader.device if self.reader is not None else torch.device("cpu"))
 
     def charge(self, metric: str, begun: float) -> None:
         """What was done since `begun` is not part of every step."""

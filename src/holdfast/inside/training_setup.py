@@ -53,8 +53,8 @@ def begin(process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool =
     for callback in process.when_begun:
         callback(scope, training, optimizer)
     clipping, process.thread.first_clipping = process.thread.first_clipping, None
-    if clipping is not None and (clipped := [p for reference in clipping[0] if (p := reference()) is not None]):
-        training.after_clipping(clipping[1], clipping[2], clipped)
+    if clipping is not None:
+        training.after_clipping(*clipping)
     close_ended(process, scope)  # last: the code above checks whether there were trainings before
     return training
 

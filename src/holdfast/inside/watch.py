@@ -52,11 +52,7 @@ class Run:
         self._checkpoints: RunCheckpoints | None = None
         self._positions: Positions | None = None
         self._models, self._optimizers = [weakref.ref(model) for model in models], [weakref.ref(opt) for opt in optimizers]
-        runtime = armed().runtime
-        shield = Shield(scope.step_back)
-        self._log, self._epoch = shield(scope.log), shield(runtime.set_epoch)
-        self._changed, self._settings, self._resumed = shield(scope.changed), shield(scope.note_settings), shield(scope.resumed)
-        self._batch, self._loader_ended = shield(runtime.batch), shield(runtime.loader_ended)
+        self._shield = Shield(scope.step_back)
 
     @property
     def folder(self) -> Path:
@@ -79,12 +75,12 @@ class Run:
 
     def epoch(self, number: int) -> None:
         """Set the epoch, where no loader shows it."""
-        self._epoch(number)
+        self._shield(armed().runtime.set_epoch)(number)
 
     def log(self, *, split: str = "train", step: int | None = None, **metrics: float | torch.Tensor) -> None:
         """Record your own metrics: `run.log(accuracy=0.91, split="val")`. A tensor on a GPU is not waited for."""
         for name, value in metrics.items():
-            self._log(Logged(name, value, split, step))
+            self._shield(self._scope.log)(Logged(name, value, split, step))
 
     def ema(self, copy: Any) -> None:
         """Register an averaged copy of the model, so that it skips and rolls back with the model.
@@ -123,18 +119,18 @@ class Run:
 
         The gradients before and after are compared, and a matching learning rate is proposed; `heal` applies it.
         """
-        self._changed(what)
+        self._shield(self._scope.changed)(what)
 
     def settings(self, **settings: Any) -> None:
         """Record the settings of this training: `run.settings(batch=32, augmentation="strong")`; checkpoints keep them too."""
-        self._settings(settings)
+        self._shield(self._scope.note_settings)(settings)
 
     def resumed(self, source: str | os.PathLike[str]) -> None:
         """Report the Holdfast checkpoint or run that this training resumes from.
 
         Settings that differ are treated as `changed`: they may need another learning rate. Call `settings` first.
         """
-        self._resumed(Path(source))
+        self._shield(self._scope.resumed)(Path(source))
 
     def save(
         self,
@@ -151,6 +147,13 @@ class Run:
         if not self._owned:
             armed().runtime.interrupt.install(self._scope)
         return self._run_checkpoints().save(path, metrics, wait=wait)
+
+    def keep(self, *, last: int = 3, every_epochs: int | None = 5, best: str | None = None) -> None:
+        """Choose which checkpoints `save` keeps: the last ones, one of every so many epochs, and the best by a metric.
+
+        Call it before the first `save`.
+        """
+        self._run_checkpoints().keep(keep_last=last, every_epochs=every_epochs, best=best)
 
     def restore(self, path: str | os.PathLike[str] | None = None, *, data: bool = True) -> Restored | None:
         """Resume from what `save` wrote: a checkpoint, a folder of them, or a run; None if there is none yet.
@@ -173,9 +176,9 @@ class Run:
         if self._positions is None:
             from holdfast.state.position import Positions
 
-            self._positions = Positions(
-                warn=self._warn, on_batch=partial(self._batch, None), on_end=partial(self._loader_ended, None)
-            )
+            runtime = armed().runtime
+            on_batch, on_end = partial(self._shield(runtime.batch), None), partial(self._shield(runtime.loader_ended), None)
+            self._positions = Positions(warn=self._warn, on_batch=on_batch, on_end=on_end)
             self._scope.positions = self._positions
         return self._positions
 
@@ -198,6 +201,12 @@ class Run:
     def policy(self) -> str:
         """The policy: what Holdfast may do in this run."""
         return self._scope.policy.name
+
+    @property
+    def attempt(self) -> int:
+        """1, or more if Holdfast has restarted this script."""
+        restart = restarted()
+        return restart.attempt if restart is not None else 1
 
     def close(self) -> None:
         """End the recording."""

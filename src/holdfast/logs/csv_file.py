@@ -59,7 +59,7 @@ def read_number_list(lines: Iterable[str], name: str) -> Iterator[Row]:
 def read_table(lines: Iterable[str]) -> Iterator[Row]:
     """One row for each line: the numbers in it, under the header's names. A header that comes again is skipped.
 
-    Rows that sum the others up are left out.
+    Rows that sum the others up are skipped.
     """
     lines = (line.replace("\0", "") for line in lines if line.strip() and not _RULE.fullmatch(line))
     first = list(itertools.islice(lines, _LOOK))

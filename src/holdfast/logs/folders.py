@@ -1,4 +1,4 @@
-"""What a folder is: a run of ours or of another tool, which is read as a whole, or just a folder with logs in it."""
+"""What a folder is: a run of Holdfast or of another tool, which is read as a whole, or just a folder with logs in it."""
 
 from __future__ import annotations
 

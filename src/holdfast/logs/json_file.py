@@ -13,7 +13,7 @@ _SUMMARY = "train_runtime"  # in the row that the Trainer writes at its end, ove
 
 
 def read_trainer_state(state: Mapping[str, Any]) -> Iterator[Row]:
-    """The rows of a Trainer's history; the one that sums the run up is left out."""
+    """The rows of a Trainer's history; the one that sums the run up is skipped."""
     for entry in state.get("log_history") or ():
         if isinstance(entry, Mapping) and _SUMMARY not in entry:
             yield numeric_fields(entry)

@@ -52,8 +52,8 @@ def _of_row(row: Mapping[str, float]) -> Iterator[Metric]:
         role = roles[name]
         held_out = role.split in HELD_OUT
         if role.role == "metric" or (role.role == "loss" and held_out):
-            says_split = held_out or with_held_out or "train" in words_of(name)
-            split = role.split if says_split else None
+            names_split = held_out or with_held_out or "train" in words_of(name)
+            split = role.split if names_split else None
             yield Metric(name.removeprefix(f"{role.split} ").strip(), split, value, with_held_out=with_held_out)
 
 

@@ -64,7 +64,7 @@ def role_of(name: str) -> Role:
     way = better("_".join(words)) or ("lower" if together & _LOWER_METRICS else None)
     if way is None and any(re.fullmatch(r"(m?ap|iou|acc|rouge|bleu|f|top|hits?|ndcg|recall)\d*[a-z]?", word) for word in words):
         way = "higher"
-    return Role("metric", "val" if split == "train" and _says_metrics(words) else split, way) if way else Role("other", split)
+    return Role("metric", "val" if split == "train" and _names_metrics(words) else split, way) if way else Role("other", split)
 
 
 def split_of(words: list[str]) -> str:
@@ -75,7 +75,7 @@ def split_of(words: list[str]) -> str:
     return "test" if together & _TEST and not together & _TRAIN else "train"
 
 
-def _says_metrics(words: list[str]) -> bool:
+def _names_metrics(words: list[str]) -> bool:
     """Ultralytics and others keep what they measure on held-out data under `metrics/`."""
     return "metrics" in words and not set(words) & _TRAIN
 

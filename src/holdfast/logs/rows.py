@@ -124,7 +124,7 @@ def _measured(curves: list[Curve]) -> list[Curve]:
 
 
 def _in_order(curves: list[Curve]) -> list[Curve]:
-    """The curves that speak for their role first: a loss that is the whole one, or the sum of its parts."""
+    """The curves that represent their role first: a loss that is the whole one, or the sum of its parts."""
     totals = [total for split in ("train", "val", "test") if (total := _total(curves, split)) is not None]
     rest = [curve for curve in curves if curve not in totals]
     rest.sort(key=_rank)

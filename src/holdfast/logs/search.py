@@ -1,4 +1,4 @@
-"""Find the logs in a folder: files that other tools write, folders that are a run, and runs of ours."""
+"""Find the logs in a folder: files that other tools write, folders that are a run, and Holdfast runs."""
 
 from __future__ import annotations
 

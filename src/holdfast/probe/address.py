@@ -56,10 +56,10 @@ def parse_listen(text: str) -> tuple[str, int]:
         raise UsageError(f"{text!r} is not an address to listen on.", fix="give a host and a port: --listen 127.0.0.1:8080")
     host = host.strip("[]") or "127.0.0.1"
     try:
-        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise UsageError(f"{host} is not an address of this machine: {error.strerror}.", fix="--listen 127.0.0.1:8080") from None
-    return str(found[0][4][0]), int(port)
+    return str(addresses[0][4][0]), int(port)
 
 
 def is_loopback(host: str) -> bool:

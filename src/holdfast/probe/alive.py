@@ -12,12 +12,12 @@ from holdfast.signals.start_ticks import start_ticks
 
 
 def lives(info: Mapping[str, Any]) -> bool | None:
-    """Whether the process that a `process.json` speaks of still lives; None if it is another machine's."""
+    """Whether the process of a `process.json` is alive; None if it is another machine's."""
     return same_process(info.get("pid"), info.get("started"), info.get("host"), info.get("start_ticks"))
 
 
 def same_process(pid: Any, since: Any, host: Any, ticks: Any = None) -> bool | None:
-    """Whether the process still lives; None if it is another machine's. A number that was given anew does not count.
+    """Whether the process still lives; None if it is another machine's. A number that was reused does not count.
 
     `ticks` is when it began in the kernel's count. Without it the clock decides, and one that was set forward since is mistaken.
     """

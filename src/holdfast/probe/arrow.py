@@ -29,10 +29,10 @@ def read_live(folder: Path, pieces: Pieces, schema: pa.Schema) -> pa.Table:
     return _join([segment_table(segment, schema, names) for _, segment in pieces.segments], schema)
 
 
-def known_schema(name: str, found: Iterable[pa.Schema] = ()) -> pa.Schema:
+def known_schema(name: str, schemas: Iterable[pa.Schema] = ()) -> pa.Schema:
     """The columns of a table as Arrow: this version's, then those that only the files have."""
     fields = {c.name: pa.field(c.name, _TYPES[c.kind]) for c in TABLES[name].columns} if name in TABLES else {}
-    for schema in found:
+    for schema in schemas:
         for one in schema:
             fields.setdefault(one.name, pa.field(one.name, STRING if pa.types.is_dictionary(one.type) else one.type))
     return pa.schema(list(fields.values()))

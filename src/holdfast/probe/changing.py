@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import ControlUnreachable, NoSuchRun
 from holdfast.probe.control_client import ask, listening
-from holdfast.probe.far_rank import Rank, ask_group, asked_together, common_number
+from holdfast.probe.far_rank import Rank, ask_group, common_number, grouped_by_server
 from holdfast.signals.run_folder import Recording, RunFolder
 
 Request = dict[str, Any]
@@ -23,7 +23,7 @@ _AT_ONCE = 64
 _SPARE = 10.0  # seconds that an answer may take longer than what was asked for
 
 
-class Told(NamedTuple):
+class RankAnswer(NamedTuple):
     """What one rank answered, or why it could not be asked."""
 
     recording: Rank
@@ -38,33 +38,31 @@ class Told(NamedTuple):
 
 def ranks_to_ask(run: RunFolder, rank: int | None = None) -> list[Recording]:
     """The ranks that can be asked, or the one that is named. Raises NoSuchRun or ControlUnreachable, in words."""
-    found = listening(run)
+    ranks = listening(run)
     if rank is not None:
-        chosen = [one for one in found if one.rank == rank]
+        chosen = [one for one in ranks if one.rank == rank]
         if not chosen:
-            there = ", ".join(str(one.rank) for one in found)
+            there = ", ".join(str(one.rank) for one in ranks)
             raise NoSuchRun(
                 f"rank {rank} of {run.name} cannot be asked{f'; these can: {there}' if there else ''}.", fix="holdfast ps"
             )
         return chosen
-    if found:
-        return found
+    if ranks:
+        return ranks
     recordings = run.recordings()
     if not recordings:
-        raise ControlUnreachable(
-            f"{run.name} has not made a step yet, so that nobody can be asked.", fix="holdfast backtrace shows what it is doing"
-        )
+        raise ControlUnreachable(f"{run.name} has not made a step yet.", fix="holdfast backtrace shows what it is doing")
     ask(recordings[-1], {"do": "where"}, seconds=2.0)  # says what is wrong
-    raise ControlUnreachable(f"no rank of {run.name} can be asked.", fix="holdfast ps")
+    raise ControlUnreachable(f"no rank of {run.name} answers.", fix="holdfast ps")
 
 
-def evaluate(recordings: Sequence[Rank], code: str, *, now: bool, seconds: float) -> list[Told]:
+def evaluate(recordings: Sequence[Rank], code: str, *, now: bool, seconds: float) -> list[RankAnswer]:
     """Run code in each of these ranks."""
     request = {"do": "eval", "code": code, "now": now, "seconds": seconds}
     return _ask_each(recordings, request, 2 * seconds + _SPARE)
 
 
-def change(run: RunFolder, request: Request, *, seconds: float = 30.0, rank: int | None = None) -> list[Told]:
+def change(run: RunFolder, request: Request, *, seconds: float = 30.0, rank: int | None = None) -> list[RankAnswer]:
     """Have a change made in every rank between the same two steps, or in the one that is named."""
     recordings = ranks_to_ask(run, rank)
     if rank is None:
@@ -72,20 +70,20 @@ def change(run: RunFolder, request: Request, *, seconds: float = 30.0, rank: int
     return change_ranks(recordings, request, seconds=seconds)
 
 
-def change_ranks(recordings: Sequence[Rank], request: Request, *, seconds: float = 30.0) -> list[Told]:
+def change_ranks(recordings: Sequence[Rank], request: Request, *, seconds: float = 30.0) -> list[RankAnswer]:
     """Have a change made in each of these ranks between the same two steps, wherever they are."""
     request = {"seconds": seconds, **request}
     if len(recordings) == 1 or request["do"] == "continue":
         if len(recordings) > 1:
             request = _numbered(recordings, request)
         return _ask_each(recordings, request, 2 * seconds + _SPARE)
-    told = _together(recordings, request, _AHEAD_SECONDS)
-    if any(one.answer.get("late") or one.answer.get("withdrawn") for one in told) and not any(one.ok for one in told):
-        told = _together(recordings, request, 4 * _AHEAD_SECONDS)
-    return told
+    answers = _together(recordings, request, _AHEAD_SECONDS)
+    if any(one.answer.get("late") or one.answer.get("withdrawn") for one in answers) and not any(one.ok for one in answers):
+        answers = _together(recordings, request, 4 * _AHEAD_SECONDS)
+    return answers
 
 
-def _together(recordings: Sequence[Rank], request: Request, ahead: float) -> list[Told]:
+def _together(recordings: Sequence[Rank], request: Request, ahead: float) -> list[RankAnswer]:
     request = _numbered(recordings, request)
     number = request.get("as", request.get("number"))
     states = _ask_each(recordings, {"do": "where"}, 5.0)
@@ -122,34 +120,34 @@ def _has_arrived(recordings: Sequence[Rank], number: Any, at: int) -> bool:
     return all(number in (state.get("waiting") or ()) or int(state.get("step") or 0) >= at for state in states)
 
 
-def _ask_each(recordings: Sequence[Rank], request: Request, seconds: float) -> list[Told]:
-    def work(group: list[Rank]) -> list[Told]:
+def _ask_each(recordings: Sequence[Rank], request: Request, seconds: float) -> list[RankAnswer]:
+    def work(group: list[Rank]) -> list[RankAnswer]:
         answers = ask_group(group, request, seconds=seconds)
-        return [_as_told(one, answer) for one, answer in zip(group, answers, strict=True)]
+        return [_as_answer(one, answer) for one, answer in zip(group, answers, strict=True)]
 
-    groups = asked_together(recordings)
+    groups = grouped_by_server(recordings)
     if len(groups) == 1:
         return work(groups[0])
     with ThreadPoolExecutor(min(_AT_ONCE, len(groups))) as pool:
-        told = {one.recording: one for found in pool.map(work, groups) for one in found}
-    return [told[recording] for recording in recordings]
+        by_recording = {one.recording: one for part in pool.map(work, groups) for one in part}
+    return [by_recording[recording] for recording in recordings]
 
 
-def _as_told(recording: Rank, answer: dict[str, Any] | ControlUnreachable) -> Told:
+def _as_answer(recording: Rank, answer: dict[str, Any] | ControlUnreachable) -> RankAnswer:
     if isinstance(answer, ControlUnreachable):
-        return Told(recording, {"ok": False, "error": answer.problem}, answer)
-    return Told(recording, answer)
+        return RankAnswer(recording, {"ok": False, "error": answer.problem}, answer)
+    return RankAnswer(recording, answer)
 
 
 def _refuse_part_of(run: RunFolder, recordings: list[Recording]) -> None:
     """A change to some of the ranks makes them differ for ever."""
     size = run.info().get("world_size")
-    known = {one.rank for one in run.recordings()}
-    missing = sorted(known - {one.rank for one in recordings})
+    ranks = {one.rank for one in run.recordings()}
+    missing = sorted(ranks - {one.rank for one in recordings})
     elsewhere = [rank for rank in missing if _lives_elsewhere(run, rank)]
-    if elsewhere or (isinstance(size, int) and size > max(len(known), len(recordings))):
+    if elsewhere or (isinstance(size, int) and size > max(len(ranks), len(recordings))):
         raise ControlUnreachable(
-            f"rank {elsewhere[0] if elsewhere else len(known)} cannot be asked from here, and a change must reach all of them.",
+            f"rank {elsewhere[0] if elsewhere else len(ranks)} cannot be asked from here, and a change must reach all of them.",
             fix="name every machine: -t node1:8080 -t node2:8080; or one rank, on purpose: --rank 0",
         )
 

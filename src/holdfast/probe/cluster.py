@@ -1,4 +1,4 @@
-"""Everybody that a command asks at once: runs of this machine, and servers. Who does not answer does not spoil the rest."""
+"""Everybody that a command asks at once: runs of this machine, and servers. Who does not answer does not stop the rest."""
 
 from __future__ import annotations
 
@@ -67,50 +67,50 @@ def find(targets: Sequence[str], *, everything: bool = False, live: bool = False
     `everything` means all live runs of this machine.
     """
     addresses = {target: address for target in targets if (address := parse(target)) is not None and not _is_local(target)}
-    found = Cluster()
+    cluster = Cluster()
     for target in targets:
         if target not in addresses:
-            _add_run(found, lambda target=target: [resolve(target)])  # type: ignore[misc]
+            _add_run(cluster, lambda target=target: [resolve(target)])  # type: ignore[misc]
     if everything:
-        _add_run(found, _all_live)
+        _add_run(cluster, _all_live)
     elif not targets:
-        _add_run(found, lambda: [resolve(None, live=live)])
+        _add_run(cluster, lambda: [resolve(None, live=live)])
     remotes = [Remote(address) for address in dict.fromkeys(addresses.values())]
     for remote, answer in zip(remotes, at_once(_meet, remotes), strict=True):
         if isinstance(answer, HoldfastError):
-            found.problems[str(remote)] = answer
-        elif any(answer.server == one.server and answer.remote.address.run == one.remote.address.run for one in found.there):
-            found.notes.append(f"{remote} is the same server as one before it; it is asked once")
+            cluster.problems[str(remote)] = answer
+        elif any(answer.server == one.server and answer.remote.address.run == one.remote.address.run for one in cluster.there):
+            cluster.notes.append(f"{remote} is the same server as one before it; it is asked once")
         else:
-            found.there.append(answer)
-    found.check(len(found.here) + len(found.there))
-    return found
+            cluster.there.append(answer)
+    cluster.check(len(cluster.here) + len(cluster.there))
+    return cluster
 
 
 def states_of(cluster: Cluster) -> list[tuple[str, RunState]]:
     """The state of every run, here and there, each with its machine."""
     own = socket.gethostname()
-    found = [(str(run.info().get("host") or own), read_state(run)) for run in cluster.here]
+    by_host = [(str(run.info().get("host") or own), read_state(run)) for run in cluster.here]
     for one, states in cluster.ask(lambda one: [RunState.from_dict(state) for state in one.remote.get("/v1/states")]):
-        found += [(one.host, state) for state in states]
-    cluster.check(len(found))
-    return found
+        by_host += [(one.host, state) for state in states]
+    cluster.check(len(by_host))
+    return by_host
 
 
-def at_once(job: Callable[[One], Other], things: Iterable[One]) -> list[Other | HoldfastError]:
+def at_once(job: Callable[[One], Other], items: Iterable[One]) -> list[Other | HoldfastError]:
     """Do a job for each, many at the same time; an error of one is its answer."""
 
-    def work(thing: One) -> Other | HoldfastError:
+    def work(item: One) -> Other | HoldfastError:
         try:
-            return job(thing)
+            return job(item)
         except HoldfastError as error:
             return error
         except (KeyError, TypeError, ValueError) as error:
-            words = f"{thing} does not answer as this version expects ({type(error).__name__}: {error})."
+            words = f"{item} does not answer as this version expects ({type(error).__name__}: {error})."
             return Unreachable(words, fix="install the same version on both machines")
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(work, things))
+        return list(pool.map(work, items))
 
 
 def _is_local(target: str) -> bool:
@@ -122,16 +122,16 @@ def _is_local(target: str) -> bool:
     return True
 
 
-def _add_run(found: Cluster, look: Callable[[], list[RunFolder]]) -> None:
+def _add_run(cluster: Cluster, look: Callable[[], list[RunFolder]]) -> None:
     """Local targets must exist: a name that was mistyped is an error, not a machine that is away."""
-    known = {run.path for run in found.here}
-    found.here += [run for run in look() if run.path not in known]
+    listed = {run.path for run in cluster.here}
+    cluster.here += [run for run in look() if run.path not in listed]
 
 
 def _all_live() -> list[RunFolder]:
     runs = registered_runs()
     if not runs:
-        raise NoSuchRun("no run is alive on this machine.", fix="holdfast ps --all lists those that are over")
+        raise NoSuchRun("no run is alive on this machine.", fix="holdfast ps --all lists finished runs")
     return runs
 
 

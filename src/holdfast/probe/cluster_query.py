@@ -20,7 +20,7 @@ def query_all(cluster: Cluster, sql: str, *, limit: int = 1000, timeout: float =
     if cluster.is_one_run_here:
         return query(cluster.here[0], sql, limit=limit, timeout=timeout)
     if len(cluster.there) == 1 and not cluster.here:
-        return _asked_there(cluster.there[0], sql, limit, timeout)
+        return _query_there(cluster.there[0], sql, limit, timeout)
     until = time.monotonic() + timeout
     sources = [RemoteRuns(one.remote, runs, seconds=timeout) for one, runs in without_doubles(cluster)]
     here: list[Source] = [LocalRun(run, labelled=True) for run in cluster.here]
@@ -38,14 +38,14 @@ def query_all(cluster: Cluster, sql: str, *, limit: int = 1000, timeout: float =
 
 
 def describe_cluster(cluster: Cluster) -> list[TableInfo]:
-    """What can be asked of all of them together."""
+    """The tables of all of them together."""
     if cluster.is_one_run_here:
         return describe([LocalRun(cluster.here[0])])
     distant = [RemoteRuns(one.remote, runs, seconds=_SECONDS) for one, runs in without_doubles(cluster)]
-    found = describe([*(LocalRun(run, labelled=True) for run in cluster.here), *distant])
+    infos = describe([*(LocalRun(run, labelled=True) for run in cluster.here), *distant])
     cluster.problems.update({str(source.remote): source.problem for source in distant if source.problem is not None})
     cluster.check(len(cluster.here) + sum(source.problem is None for source in distant))
-    return found
+    return infos
 
 
 def without_doubles(cluster: Cluster) -> list[tuple[There, list[str]]]:
@@ -66,7 +66,7 @@ def _try(sources: list[Source], sql: str, limit: int, until: float, timeout: flo
     """The answer; None if it failed because a source did."""
     left = until - time.monotonic()
     if left <= 0:
-        raise QueryTimeout(f"the query was stopped after {timeout:g} s.", fix="give it longer: --timeout 60")
+        raise QueryTimeout(f"the query was stopped after {timeout:g} s.", fix="raise the limit: --timeout 60")
     try:
         return query(sources, sql, limit=limit, timeout=left)
     except QueryError:
@@ -75,7 +75,7 @@ def _try(sources: list[Source], sql: str, limit: int, until: float, timeout: flo
         raise
 
 
-def _asked_there(one: There, sql: str, limit: int, timeout: float) -> Answer:
+def _query_there(one: There, sql: str, limit: int, timeout: float) -> Answer:
     body: dict[str, Any] = {"sql": sql, "limit": limit, "timeout": timeout}
-    found = one.remote.post("/v1/query", body, seconds=timeout + 5.0)
-    return Answer(found["columns"], [tuple(row) for row in found["rows"]], bool(found["cut"]), list(found["notes"]))
+    reply = one.remote.post("/v1/query", body, seconds=timeout + 5.0)
+    return Answer(reply["columns"], [tuple(row) for row in reply["rows"]], bool(reply["cut"]), list(reply["notes"]))

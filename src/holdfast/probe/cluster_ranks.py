@@ -18,36 +18,36 @@ class Crew:
     """The ranks of one run that can be asked, all that it ever had, and how many there should be."""
 
     ranks: list[Rank]
-    known: set[int]
+    recorded: set[int]
     world: int | None
 
 
 def crews_of(cluster: Cluster, rank: int | None = None) -> list[Crew]:
     """The ranks of each run, or only the one of that number; servers and runs that cannot be asked are in `problems`."""
-    found = []
+    every_crew = []
     for here in cluster.here:
         try:
-            found.append(_here(here, rank))
+            every_crew.append(_here(here, rank))
         except HoldfastError as error:
             cluster.problems[here.name] = error
     for one, crews in cluster.ask(lambda one: one.remote.get("/v1/ranks")):
         for crew in crews:
             run = str(crew["run"])
             ranks = [FarRank(n, run, one.host, one.runs.get(run, run), one.remote) for n in crew["ranks"] if rank in (None, n)]
-            found.append(Crew(list(ranks), set(crew["known"]), crew["world"]))
+            every_crew.append(Crew(list(ranks), set(crew["known"]), crew["world"]))
             if rank is None and not ranks:
                 over = f"no rank of {run} on {one.host} can be asked: its training is over, or has not begun."
                 cluster.problems[f"{one}/{run}"] = NoSuchRun(over, fix=f"holdfast ps -t {one}")
-    cluster.check(sum(len(crew.ranks) for crew in found))
-    if not any(crew.ranks for crew in found):
+    cluster.check(sum(len(crew.ranks) for crew in every_crew))
+    if not any(crew.ranks for crew in every_crew):
         raise NoSuchRun(f"no rank {rank} of these runs can be asked.", fix="holdfast ps -t … shows the ranks")
-    return found
+    return every_crew
 
 
 def _here(run: Any, rank: int | None) -> Crew:
     size = run.info().get("world_size")
-    known = {one.rank for one in run.recordings()}
-    return Crew(list(ranks_to_ask(run, rank)), known, size if isinstance(size, int) else None)
+    recorded = {one.rank for one in run.recordings()}
+    return Crew(list(ranks_to_ask(run, rank)), recorded, size if isinstance(size, int) else None)
 
 
 def refuse_several(cluster: Cluster) -> None:
@@ -68,10 +68,10 @@ def refuse_part(cluster: Cluster, crews: Sequence[Crew]) -> None:
     for problem in cluster.problems.values():
         raise ControlUnreachable(f"{problem.problem} A change must reach every rank: nothing was changed.", fix=problem.fix)
     for job in jobs_in(crews):
-        asked = {one.rank for crew in job for one in crew.ranks}
-        known = {number for crew in job for number in crew.known}
+        requested = {one.rank for crew in job for one in crew.ranks}
+        recorded = {number for crew in job for number in crew.recorded}
         world = max((crew.world or 0 for crew in job), default=0)
-        missing = sorted((known | set(range(world))) - asked)
+        missing = sorted((recorded | set(range(world))) - requested)
         if missing:
             raise ControlUnreachable(
                 f"rank {missing[0]} cannot be asked{f', nor {len(missing) - 1} more' if len(missing) > 1 else ''}, "

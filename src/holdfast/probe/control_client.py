@@ -29,7 +29,8 @@ def ask(recording: Recording, request: dict[str, Any], *, seconds: float) -> dic
         raise _no_server(recording, pid) from error
     except PermissionError as error:
         raise ControlUnreachable(
-            f"the control socket of rank {recording.rank} belongs to another user.", fix="ask as the user who trains, or as root"
+            f"the control socket of rank {recording.rank} belongs to another user.",
+            fix="run this as the user who trains, or as root",
         ) from error
     except TimeoutError as error:
         raise ControlUnreachable(
@@ -39,7 +40,7 @@ def ask(recording: Recording, request: dict[str, Any], *, seconds: float) -> dic
     except (OSError, EOFError, ValueError) as error:
         raise ControlUnreachable(
             f"rank {recording.rank} (process {pid}) closed the connection before it answered: {error}.",
-            fix="holdfast ps shows whether it lives",
+            fix="holdfast ps shows whether it is alive",
         ) from error
     if answer.get("refused"):
         raise ControlUnreachable(str(answer.get("error")), fix=str(answer.get("fix") or "holdfast ps"))
@@ -48,12 +49,12 @@ def ask(recording: Recording, request: dict[str, Any], *, seconds: float) -> dic
 
 def listening(run: RunFolder) -> list[Recording]:
     """The ranks that can be asked now, of each the newest training that lives."""
-    found: dict[int, Recording] = {}
+    by_rank: dict[int, Recording] = {}
     for recording in run.recordings() if run.path.is_dir() else ():
         info = recording.info()
         if is_there(recording.path) and lives(info):
-            found[recording.rank] = recording
-    return [found[rank] for rank in sorted(found)]
+            by_rank[recording.rank] = recording
+    return [by_rank[rank] for rank in sorted(by_rank)]
 
 
 def who() -> str:
@@ -72,7 +73,9 @@ def _look_first(recording: Recording, info: Mapping[str, Any]) -> None:
             f"rank {recording.rank} trains on {host}.", fix=f"ask there; or run `holdfast serve` there and ask -t {host}:PORT"
         )
     if not there:
-        raise ControlUnreachable(f"the process of rank {recording.rank} ({pid}) is gone.", fix="holdfast ps lists what is alive")
+        raise ControlUnreachable(
+            f"the process of rank {recording.rank} ({pid}) has ended.", fix="holdfast ps lists the live runs"
+        )
 
 
 def _no_server(recording: Recording, pid: Any) -> ControlUnreachable:

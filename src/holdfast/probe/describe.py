@@ -1,4 +1,4 @@
-"""What can be asked of a run: its tables, with rows, columns, and why one is empty."""
+"""The tables of a run: rows, columns, and why one is empty."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ class TableInfo:
 
 def describe(sources: Sequence[Source]) -> list[TableInfo]:
     """The tables of one source or several, and the views of `python`."""
-    found = []
+    infos = []
     for name in all_tables(sources):
-        files, known = open_all(sources, name), TABLES.get(name)
-        says = {column.name: column.says for column in known.columns} if known else {}
+        files, table = open_all(sources, name), TABLES.get(name)
+        descriptions = {column.name: column.description for column in table.columns} if table else {}
         rows = files.rows
-        found.append(
+        infos.append(
             TableInfo(
                 table=name,
                 rows=rows,
-                a_row_is=known.a_row_is if known else "a table that this version does not know",
-                empty_because=known.empty_because if known and not rows else "",
-                columns={column: {**says, **_WHOSE}.get(column, "") for column in files.columns},
+                a_row_is=table.a_row_is if table else "a table that this version does not know",
+                empty_because=table.empty_because if table and not rows else "",
+                columns={column: {**descriptions, **_WHOSE}.get(column, "") for column in files.columns},
             )
         )
         if name == "modules":
-            found.append(_torch_trace(TORCH_TRACE, found[-1]))
+            infos.append(_torch_trace(TORCH_TRACE, infos[-1]))
         if name == "stacks":
-            found.append(_backtrace(BACKTRACE, found[-1]))
-    return found
+            infos.append(_backtrace(BACKTRACE, infos[-1]))
+    return infos
 
 
 def _backtrace(name: str, stacks: TableInfo) -> TableInfo:
     shown = ("depth", "func", "file", "lineno", "thread_name", "holds_gil", "rank", "pid", "thread", "time")
-    said = "a Python function of the training thread (of the lowest rank) in the newest stacks; taken now while it lives"
+    description = "one Python frame of the training thread (lowest rank) in the newest stacks; a live run is sampled now"
     columns = {column: stacks.columns[column] for column in shown}
-    return TableInfo(table=name, rows=stacks.rows, a_row_is=said, empty_because="", columns=columns)
+    return TableInfo(table=name, rows=stacks.rows, a_row_is=description, empty_because="", columns=columns)
 
 
 def _torch_trace(name: str, modules: TableInfo) -> TableInfo:
@@ -68,5 +68,5 @@ def _torch_trace(name: str, modules: TableInfo) -> TableInfo:
         "time": modules.columns["time"],
         "rank": modules.columns["rank"],
     }
-    said = "the same rows as `modules`, under the names that other probes use"
-    return TableInfo(table=name, rows=modules.rows, a_row_is=said, empty_because="", columns=columns)
+    description = "the same rows as `modules`, under the names that other probes use"
+    return TableInfo(table=name, rows=modules.rows, a_row_is=description, empty_because="", columns=columns)

@@ -27,10 +27,10 @@ class FarRank:
 
 
 Rank = Recording | FarRank
-Told = dict[str, Any] | ControlUnreachable
+Reply = dict[str, Any] | ControlUnreachable
 
 
-def ask_rank(rank: Recording, request: dict[str, Any], *, seconds: float) -> Told:
+def ask_rank(rank: Recording, request: dict[str, Any], *, seconds: float) -> Reply:
     """Send one request to the process of a rank of this machine; its answer, or in words why there is none."""
     try:
         return control_client.ask(rank, request, seconds=seconds)
@@ -38,25 +38,25 @@ def ask_rank(rank: Recording, request: dict[str, Any], *, seconds: float) -> Tol
         return closed
 
 
-def ask_there(ranks: Sequence[FarRank], request: dict[str, Any], *, seconds: float) -> list[Told]:
+def ask_there(ranks: Sequence[FarRank], request: dict[str, Any], *, seconds: float) -> list[Reply]:
     """Have the server there ask ranks of one run at the same time; their answers, or in words why there is none."""
     body = {"request": request, "ranks": [one.rank for one in ranks], "seconds": seconds}
     try:
-        told = {one["rank"]: one for one in ranks[0].remote.post("/v1/ask", body, seconds=seconds + _SPARE, run=ranks[0].run)}
+        by_rank = {one["rank"]: one for one in ranks[0].remote.post("/v1/ask", body, seconds=seconds + _SPARE, run=ranks[0].run)}
     except HoldfastError as error:
         return [ControlUnreachable(error.problem, fix=error.fix)] * len(ranks)
-    return [_told(one, told.get(one.rank, {})) for one in ranks]
+    return [_reply(one, by_rank.get(one.rank, {})) for one in ranks]
 
 
-def _told(rank: FarRank, answer: dict[str, Any]) -> Told:
+def _reply(rank: FarRank, answer: dict[str, Any]) -> Reply:
     if "answer" in answer:
-        found: dict[str, Any] = answer["answer"]
-        return found
+        content: dict[str, Any] = answer["answer"]
+        return content
     gone = f"{name_of(rank)} cannot be asked any more."
     return ControlUnreachable(str(answer.get("problem") or gone), fix=str(answer.get("fix") or "holdfast ps"))
 
 
-def asked_together(ranks: Iterable[Rank]) -> list[list[Rank]]:
+def grouped_by_server(ranks: Iterable[Rank]) -> list[list[Rank]]:
     """Ranks that one request asks: those of a run behind the same server; each rank of this machine by itself."""
     groups: dict[Any, list[Rank]] = {}
     for one in ranks:
@@ -65,8 +65,8 @@ def asked_together(ranks: Iterable[Rank]) -> list[list[Rank]]:
     return list(groups.values())
 
 
-def ask_group(ranks: Sequence[Rank], request: dict[str, Any], *, seconds: float) -> list[Told]:
-    """Ask a group of `asked_together`."""
+def ask_group(ranks: Sequence[Rank], request: dict[str, Any], *, seconds: float) -> list[Reply]:
+    """Ask a group of `grouped_by_server`."""
     far = [one for one in ranks if isinstance(one, FarRank)]
     near = [one for one in ranks if not isinstance(one, FarRank)]
     return ask_there(far, request, seconds=seconds) if far else [ask_rank(one, request, seconds=seconds) for one in near]
@@ -94,7 +94,7 @@ def common_number(ranks: Iterable[Rank]) -> int:
 
 
 def next_from(folder: Any, at_least: int) -> int:
-    """The next number of a run, or a later one: numbers between are left out."""
+    """The next number of a run, or a later one: numbers in between are skipped."""
     number = next_number(folder)
     while number < at_least:
         number = next_number(folder)

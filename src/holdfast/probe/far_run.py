@@ -1,4 +1,4 @@
-"""A run of a server as a screen follows it: read anew there at each look, while its journal is read on here."""
+"""A run of a server as a screen follows it: read again there at each look, while its journal is read on here."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class FarJournal:
 
     def new_rows(self) -> list[dict[str, Any]]:
         """The rows that have come."""
-        found = only(self._remote.get("/v1/journal", run=self._run, after=str(len(self.rows))), self._run)
-        new = [dict(row) for row in found["rows"]]
+        answer = only(self._remote.get("/v1/journal", run=self._run, after=str(len(self.rows))), self._run)
+        new = [dict(row) for row in answer["rows"]]
         self.rows += new
         return new
 
 
 def only(answers: Sequence[Mapping[str, Any]], run: str) -> Mapping[str, Any]:
-    """What a server said of one run."""
-    found = next((one for one in answers if one.get("run") == run), None)
-    if found is None:
+    """A server's answer about one run."""
+    mine = next((one for one in answers if one.get("run") == run), None)
+    if mine is None:
         raise NoSuchRun(f"run {run} is not served there any more.", fix="holdfast ps -t HOST:PORT lists what is")
-    return found
+    return mine

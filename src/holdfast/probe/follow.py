@@ -41,17 +41,17 @@ class _PartFollower:
     def new_rows(self, at_most: int = 4096) -> dict[str, Column]:
         """The rows since the last call, oldest first and no more than about `at_most`; see `last_rows` for their form."""
         parts = [{name: _empty(0, self._table, name) for name in self._columns}]
-        found = 0
-        while found < at_most:
-            part, over = self._take(at_most - found)
+        num_rows = 0
+        while num_rows < at_most:
+            part, over = self._take(at_most - num_rows)
             if part is not None:
                 parts.append(part)
-                found += len(part[self._columns[0]])
+                num_rows += len(part[self._columns[0]])
             if not over:
                 break
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in self._columns} if found else parts[0]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in self._columns} if num_rows else parts[0]
         is_text = {name: _kind(self._table, name) is Kind.STRING for name in self._columns}
-        return {name: _text(self._folder, values) if found and is_text[name] else values for name, values in joined.items()}
+        return {name: _text(self._folder, values) if num_rows and is_text[name] else values for name, values in joined.items()}
 
     def _take(self, at_most: int) -> tuple[dict[str, Column] | None, bool]:
         """Rows of the current file, and whether it is used up and another one follows."""
@@ -62,23 +62,23 @@ class _PartFollower:
             return self._take_parquet(folder, at_most)
         unread = segment.rows - self._read
         part = self._cut(_from_segment(segment, self._table, self._columns, unread), at_most) if unread > 0 else None
-        return part, self._go_on((segment.sealed and self._read >= segment.rows) or self._follows(folder, segment))
+        return part, self._advance((segment.sealed and self._read >= segment.rows) or self._follows(folder, segment))
 
     def _take_parquet(self, folder: Path, at_most: int) -> tuple[dict[str, Column] | None, bool]:
         path = parquet_path(folder, self._number)
         if not path.exists():  # not made yet; or lost, and then there are later ones
-            return None, self._go_on(any(number > self._number + 1 for number in numbers(folder)))
+            return None, self._advance(any(number > self._number + 1 for number in numbers(folder)))
         whole = _from_parquet(path, self._table, self._columns, 1 << 40)
         rows = len(whole[self._columns[0]])
         part = self._cut({name: values[self._read :] for name, values in whole.items()}, at_most)
-        return part, self._go_on(self._read >= rows)
+        return part, self._advance(self._read >= rows)
 
     def _cut(self, part: dict[str, Column], at_most: int) -> dict[str, Column]:
         part = {name: values[:at_most] for name, values in part.items()}
         self._read += len(part[self._columns[0]])
         return part
 
-    def _go_on(self, over: bool) -> bool:
+    def _advance(self, over: bool) -> bool:
         if over:
             self._number, self._read = self._number + 1, 0
         return over

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.probe.journal import Event, Folding
-from holdfast.probe.rows import Column, last_rows, measured
+from holdfast.probe.rows import Column, last_rows
 from holdfast.probe.state import RankState, RunState, read_state
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.view import measured
 
 _HISTORY_ROWS = 4096
 _EPOCHS = re.compile(r"(?:^|[\s._-])(?:num[-_]?(?:train[-_]?)?|max[-_]?)?epochs[ =](\d+)(?!\S)")
@@ -31,7 +32,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """What a screen shows. Curves are the rows of the last steps; a value that was not measured is left out of its curve."""
+    """What a screen shows. Curves are the rows of the last steps; unmeasured values are not in the curves."""
 
     state: RunState
     lead: RankState | None
@@ -120,10 +121,10 @@ def _ratio(part: Column, whole: Column) -> npt.NDArray[np.float64]:
 
 def _evaluations(columns: dict[str, Column]) -> list[dict[str, Any]]:
     """Evaluations, oldest first: one entry per step and split, with its metrics by name; `printed` if all come from output."""
-    found: dict[tuple[int, str], dict[str, Any]] = {}
+    by_step: dict[tuple[int, str], dict[str, Any]] = {}
     for step, epoch, split, name, value, at, printed in zip(*(columns[key] for key in _EVALUATION), strict=True):
-        entry = found.setdefault((int(step), str(split)), {"step": int(step), "split": split, "time": float(at), "metrics": {}})
+        entry = by_step.setdefault((int(step), str(split)), {"step": int(step), "split": split, "time": float(at), "metrics": {}})
         entry["metrics"][str(name)] = float(value)
         entry["printed"] = bool(printed == 1) and entry.get("printed", True)
         entry["epoch"] = int(epoch) if epoch >= 0 else None
-    return list(found.values())
+    return list(by_step.values())

@@ -1,13 +1,15 @@
-"""How well a run is, in a word and a reason; pure, from what was read."""
+"""The health of a run: a few words and a reason. Pure."""
 
 from __future__ import annotations
 
 import math
 import signal
+from collections import Counter
 from collections.abc import Sequence
 
 from holdfast.probe.journal import Event, whole_number
 from holdfast.probe.words import action_words, finding_words
+from holdfast.units import count, duration
 
 QUIET_SECONDS = 30.0
 QUIET_STEPS = 20.0  # nothing is said before this many usual steps have passed without one
@@ -20,7 +22,7 @@ _REPAIRS = {
     "lower-lr": "learning rate changed",
     "clip": "clipped",
     "shrink-micro-batch": "batches split",
-    "restart": "started again",
+    "restart": "restarted",
 }
 
 
@@ -36,7 +38,7 @@ def rank_health(
     degraded: str | None,
     journal: tuple[str, str] | None = None,
 ) -> tuple[str, str]:
-    """The word for one rank.
+    """The health of one rank, and the reason.
 
     `over` is how the run ended, None while it runs; `usual` how long a step takes; `journal` the word that it gives.
     """
@@ -49,11 +51,11 @@ def rank_health(
     if not alive:
         return "process gone", "it ended without closing its tables"
     if degraded is not None:
-        return f"degraded: {degraded}", "Holdfast stepped back; the training continues"
+        return f"degraded: {degraded}", "a part of Holdfast is switched off; the training continues"
     if step is None:
         return "starting", "no step yet"
     if age is not None and age > max(QUIET_SECONDS, QUIET_STEPS * (usual or 0.0)):
-        return f"no step for {age:.0f} s", f"a step usually takes {usual:.3g} s" if usual is not None else ""
+        return f"no step for {duration(age)}", f"a step usually takes {duration(usual)}" if usual is not None else ""
     return journal or ("healthy", "")
 
 
@@ -72,7 +74,7 @@ def journal_health(events: Sequence[Event], *, step: int | None, now: float) -> 
         if event.code in _REPAIRS:
             return f"healing: {_REPAIRS[event.code]}{_at(event)}", f"because {event.row.get('because', 'of the journal')}"
     if any(event.code == "skip-batch" for event in done):
-        return f"guarded, {left_out_words(left_out(events))}", ""
+        return f"guarded, {count(num_skipped(events), 'update')} skipped", ""
     for event in reversed(recent):
         if event.severity == "warning" and event.code != "holdfast-degraded":
             return f"warning: {finding_words(event.code)}{_at(event)}", ""
@@ -93,21 +95,14 @@ def watched_resume(events: Sequence[Event], step: int | None) -> tuple[str, str]
     return f"{where}, watching: {verdict}, {min(done, limit)} of {limit} steps", ""
 
 
-def left_out(events: Sequence[Event]) -> int:
-    """How many updates never reached the weights, at least: of many, not every one is told, but now and then how many so far."""
+def num_skipped(events: Sequence[Event]) -> int:
+    """Skipped updates. After many in a row the journal has not every one, but a finding now and then counts them (`so_far`)."""
     skips = [event for event in events if event.kind == "action" and event.code == "skip-batch" and event.state == "done"]
-    told = {str(event.row.get("because")): 0 for event in skips}
-    for event in skips:
-        told[str(event.row.get("because"))] += 1
+    by_reason = Counter(str(event.row.get("because")) for event in skips)
     for event in events:
-        if event.kind == "finding" and event.code in told:
-            told[event.code] = max(told[event.code], whole_number(event.evidence.get("so_far")) or 0)
-    return sum(told.values())
-
-
-def left_out_words(count: int) -> str:
-    """The same in words."""
-    return f"{count:,} update{'s' if count != 1 else ''} skipped"
+        if event.kind == "finding" and event.code in by_reason:
+            by_reason[event.code] = max(by_reason[event.code], whole_number(event.evidence.get("so_far")) or 0)
+    return by_reason.total()
 
 
 def stopped_because(events: Sequence[Event]) -> str:
@@ -128,7 +123,7 @@ def _at(event: Event) -> str:
 
 
 def run_health(folder_exists: bool, alive: bool, over: str | None, ranks: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """The word for the run: that of its worst rank, or how it ended."""
+    """The health of the run: that of its worst rank, or how it ended."""
     if not folder_exists:
         return "folder gone", "the run folder was removed or cannot be reached"
     for word, reason in sorted(ranks, key=lambda one: (one[0].startswith(_MILD), one[0].startswith("resumed"))):

@@ -1,4 +1,4 @@
-"""The journal of a run as people follow it: read on from where one was, and rows that tell of one thing folded into one event.
+"""The journal of a run as people follow it: read on from where one was, and rows about one event folded together.
 
 Every rank writes its own row, and an action that comes from outside has one when it is posted and one for each rank that has
 done or refused it. All of them are one event.
@@ -25,7 +25,7 @@ class JournalReader:
         self._path, self._read = path, 0
 
     def new_rows(self) -> list[dict[str, Any]]:
-        """The rows that have come. A line that is still being written comes next time; one that is no row is left out."""
+        """The rows that have come. A line that is still being written comes next time; an invalid one is skipped."""
         try:
             with self._path.open("rb") as file:
                 if file.seek(0, 2) < self._read:  # another file took its place
@@ -51,7 +51,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """One thing that happened, told by one row or several. `row` is the one that says most."""
+    """One event, from one row or several. `row` is the one with the most content."""
 
     row: Row
     states: dict[int | None, str] = field(default_factory=dict)  # of an action, by rank; None is the outside
@@ -80,15 +80,15 @@ class Event:
 
     @property
     def time(self) -> float | None:
-        """When it was first told."""
+        """The time of its first row."""
         value = self.row.get("time")
         return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
     @property
     def state(self) -> str:
         """Of an action: refused if any rank refused it, done if one has done it, else posted (or what the row says)."""
-        told = set(self.states.values())
-        return next((word for word in ("refused", "done", "posted") if word in told), next(iter(told), ""))
+        states = set(self.states.values())
+        return next((word for word in ("refused", "done", "posted") if word in states), next(iter(states), ""))
 
     @property
     def evidence(self) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Folding:
             self._newest[key] = event
         else:
             event.differs = event.differs or repr(row.get("evidence")) != repr(event.row.get("evidence"))
-        if _says_more(row, event.row):
+        if _has_more(row, event.row):
             event.row = {**row, "time": event.row.get("time", row.get("time"))}
         if rank is not None:
             event.ranks.add(rank)
@@ -150,8 +150,8 @@ def _key(row: Row) -> tuple[Any, ...]:
     if row.get("kind") == "checkpoint":  # ranks take different times for the same file
         return (kind, *(repr(row.get(name)) for name in ("event", "path", "step", "verdict")))
     at_a_step = row.get("kind") == "finding" and row.get("step") is not None and row.get("code") != "holdfast-degraded"
-    what = "" if at_a_step else _content(row)  # without a step, only the same words are the same event
-    return (kind, repr(row.get("code")), repr(row.get("action")), repr(row.get("step")), repr(row.get("because")), what)
+    content = "" if at_a_step else _content(row)  # without a step, only the same words are the same event
+    return (kind, repr(row.get("code")), repr(row.get("action")), repr(row.get("step")), repr(row.get("because")), content)
 
 
 def _content(row: Row) -> str:
@@ -165,9 +165,9 @@ def _again(event: Event, rank: int | None, state: str) -> bool:
     return rank is None or rank in event.ranks or not event.ranks
 
 
-def _says_more(row: Row, known: Row) -> bool:
+def _has_more(row: Row, other: Row) -> bool:
     """Of the rows of several ranks: refused before done before posted; a bad input or loss before a good one."""
-    return _weight(row) > _weight(known)
+    return _weight(row) > _weight(other)
 
 
 def _weight(row: Row) -> int:
@@ -199,7 +199,7 @@ class Feed:
     def __init__(self, reader: Reader, *, settle: float = 0.4) -> None:
         self.folding = Folding(reader.rows)
         self._reader, self._settle = reader, settle
-        self._given = {id(event): event.state for event in self.folding.events}
+        self._states_given = {id(event): event.state for event in self.folding.events}
         self._waiting: dict[int, tuple[Event, float]] = {}
 
     def new_events(self, *, all_of_them: bool = False) -> list[Event]:
@@ -207,12 +207,12 @@ class Feed:
         now = time.monotonic()
         for row in self._reader.new_rows():
             event = self.folding.add(row)
-            if self._given.get(id(event)) != event.state:
+            if self._states_given.get(id(event)) != event.state:
                 self._waiting[id(event)] = (event, now)
         ready = [event for event, since in self._waiting.values() if all_of_them or now - since >= self._settle]
         for event in ready:
             del self._waiting[id(event)]
-            self._given[id(event)] = event.state
+            self._states_given[id(event)] = event.state
         return ready
 
 

@@ -31,19 +31,19 @@ def meaning_of(answer: Mapping[str, Any]) -> Meaning | None:
         return Meaning(
             "data-non-finite",
             f"The batch itself is not finite: {answer.get('detail') or answer.get('input')}.",
-            ("look at these samples in the data set, and at what loads and transforms them", "leave them out, or repair them"),
+            ("look at these samples in the data set, and at what loads and transforms them", "skip or repair them"),
         )
     if answer.get("kind") == "weights":
         return Meaning(
             "weights-non-finite",
-            f"The saved weights were not finite already: {answer.get('detail')}.",
-            ("an earlier update has broken them: replay the first bad step, or go back to a checkpoint before it",),
+            f"The saved weights were already not finite: {answer.get('detail')}.",
+            ("an earlier update corrupted them: replay the first bad step, or resume from a checkpoint before it",),
         )
     if answer.get("kind") != "operation":
         return Meaning(
             "unknown",
-            "The values were not finite already when they reached torch here: they came from outside, not from an operation.",
-            ("look at what this line reads or puts in",),
+            "The values were already not finite when they reached torch: they came from outside, not from an operation.",
+            ("look at what this line reads",),
         )
     name = str(answer.get("operation", "")).rpartition("::")[2].strip("_")
     if answer.get("stage") == "backward":
@@ -65,52 +65,52 @@ def _count(operand: Mapping[str, Any]) -> int:
     return total
 
 
-def _of(operand: Mapping[str, Any], key: str, what: str) -> str:
+def _of(operand: Mapping[str, Any], key: str, phrase: str) -> str:
     count = int(operand.get(key, 0))
-    return f"{count:,} of {_count(operand):,} values {'is' if count == 1 else 'are'} {what}"
+    return f"{count:,} of {_count(operand):,} values {'is' if count == 1 else 'are'} {phrase}"
 
 
 def _logarithm(answer: Mapping[str, Any]) -> Meaning:
-    given = _tensor(answer)
+    operand = _tensor(answer)
     fixes = (
         "keep the argument away from zero: torch.log(x.clamp_min(1e-8)), or torch.log(x + 1e-8)",
         "better, stay with logits: log_softmax, cross_entropy, binary_cross_entropy_with_logits",
     )
-    if given.get("negative"):
+    if operand.get("negative"):
         return Meaning(
-            "log-of-negative", f"The logarithm of a negative number is NaN: {_of(given, 'negative', 'negative')}.", fixes
+            "log-of-negative", f"The logarithm of a negative number is NaN: {_of(operand, 'negative', 'negative')}.", fixes
         )
-    return Meaning("log-of-zero", f"The logarithm of zero is minus infinity: {_of(given, 'zeros', '0')}.", fixes)
+    return Meaning("log-of-zero", f"The logarithm of zero is minus infinity: {_of(operand, 'zeros', '0')}.", fixes)
 
 
 def _division(answer: Mapping[str, Any]) -> Meaning | None:
     divisor = _tensor(answer, 1) or (_tensor(answer) if "reciprocal" in str(answer.get("operation")) else {})
-    numbers = [operand["value"] for operand in answer.get("operands", ()) if "value" in operand]
+    scalars = [operand["value"] for operand in answer.get("operands", ()) if "value" in operand]
     fixes = (
         "add a small number to the divisor, x / (y + 1e-8), or y.clamp_min(1e-8)",
         "if a mean over a mask may be empty: mask.sum().clamp_min(1)",
     )
     if divisor.get("zeros"):
         return Meaning("division-by-zero", f"Division by zero: {_of(divisor, 'zeros', '0')} in the divisor.", fixes)
-    if numbers and not divisor and not numbers[0]:
-        return Meaning("division-by-zero", "Division by the number zero.", fixes)
+    if scalars and not divisor and not scalars[0]:
+        return Meaning("division-by-zero", "Division by zero.", fixes)
     return _overflow(answer)
 
 
 def _root(answer: Mapping[str, Any]) -> Meaning | None:
-    given = _tensor(answer)
-    if given.get("negative"):
-        words = f"The square root of a negative number is NaN: {_of(given, 'negative', 'negative')}."
+    operand = _tensor(answer)
+    if operand.get("negative"):
+        words = f"The square root of a negative number is NaN: {_of(operand, 'negative', 'negative')}."
         return Meaning("root-of-negative", words, ("keep the argument above zero: x.clamp_min(0)",))
-    if given.get("zeros"):
-        words = f"One over the square root of zero is infinite: {_of(given, 'zeros', '0')}."
+    if operand.get("zeros"):
+        words = f"One over the square root of zero is infinite: {_of(operand, 'zeros', '0')}."
         return Meaning("division-by-zero", words, ("add a small number inside the root: torch.rsqrt(x + 1e-8)",))
     return None
 
 
 def _exponential(answer: Mapping[str, Any]) -> Meaning:
-    given = _tensor(answer)
-    largest, kind = given.get("max"), str(given.get("dtype", "float32"))
+    operand = _tensor(answer)
+    largest, kind = operand.get("max"), str(operand.get("dtype", "float32"))
     edge = {"float16": "11.1", "float64": "709.8"}.get(kind, "88.7")
     words = f"The exponential overflows: its largest argument is {_short(largest)}; in {kind}, exp(x) is infinite beyond {edge}."
     return Meaning(
@@ -125,35 +125,35 @@ def _exponential(answer: Mapping[str, Any]) -> Meaning:
 
 
 def _power(answer: Mapping[str, Any]) -> Meaning | None:
-    given = _tensor(answer)
+    base = _tensor(answer)
     exponent = next((operand["value"] for operand in answer.get("operands", ()) if "value" in operand), None)
-    if given.get("negative") and isinstance(exponent, float) and not exponent.is_integer():
-        words = f"A negative number has no power {exponent}: {_of(given, 'negative', 'negative')}."
+    if base.get("negative") and isinstance(exponent, float) and not exponent.is_integer():
+        words = f"A negative number has no power {exponent}: {_of(base, 'negative', 'negative')}."
         return Meaning("root-of-negative", words, ("keep the base above zero: x.clamp_min(0)",))
-    if given.get("zeros") and isinstance(exponent, (int, float)) and exponent < 0:
-        words = f"Zero to the power {exponent} is infinite: {_of(given, 'zeros', '0')}."
+    if base.get("zeros") and isinstance(exponent, (int, float)) and exponent < 0:
+        words = f"Zero to the power {exponent} is infinite: {_of(base, 'zeros', '0')}."
         return Meaning("division-by-zero", words, ("add a small number to the base: (x + 1e-8) ** p",))
     return None
 
 
 def _softmax(answer: Mapping[str, Any]) -> Meaning | None:
-    given = _tensor(answer)
-    if not given.get("minus_inf"):
+    operand = _tensor(answer)
+    if not operand.get("minus_inf"):
         return None
     return Meaning(
         "fully-masked-row",
-        f"A softmax over a row of nothing but -inf is NaN: it is masked entirely ({_of(given, 'minus_inf', '-inf')}).",
+        f"A softmax over a row of only -inf is NaN: the row is fully masked ({_of(operand, 'minus_inf', '-inf')}).",
         (
-            "leave at least one place of every row unmasked, or give such rows no part in the loss",
+            "leave at least one element of every row unmasked, or exclude such rows from the loss",
             "mask with a large finite number: scores.masked_fill(mask, torch.finfo(scores.dtype).min)",
         ),
     )
 
 
 def _spread(answer: Mapping[str, Any]) -> Meaning | None:
-    given = _tensor(answer)
-    if 1 in given.get("shape", ()) or 0 in given.get("shape", ()):
-        words = f"The spread of a single value is 0 / 0 (shape {given['shape']})."
+    operand = _tensor(answer)
+    if 1 in operand.get("shape", ()) or 0 in operand.get("shape", ()):
+        words = f"The standard deviation of a single value is 0 / 0 (shape {operand['shape']})."
         return Meaning("too-few-values", words, ("use unbiased=False (correction=0), or at least two values",))
     return None
 
@@ -162,7 +162,7 @@ def _average(answer: Mapping[str, Any]) -> Meaning | None:
     if _count(_tensor(answer)) == 0:
         return Meaning(
             "too-few-values",
-            "The mean of no values at all is 0 / 0: a mask or an index has left nothing.",
+            "The mean of no values is 0 / 0: a mask or an index selected nothing.",
             ("sum and divide by the count, at least 1: x.sum() / max(x.numel(), 1)", "leave such a batch out"),
         )
     return None
@@ -198,13 +198,11 @@ _EDGE = Meaning(
 def _overflow(answer: Mapping[str, Any]) -> Meaning:
     output = answer.get("output") or {}
     kind = str(output.get("dtype", "float32"))
-    given = max((abs(operand.get(key) or 0.0) for operand in answer.get("operands", ()) for key in ("min", "max")), default=0.0)
-    words = (
-        f"The result is larger than {kind} can hold ({_LIMITS.get(kind, 'its limit')}); the largest operand was {_short(given)}."
-    )
+    largest = max((abs(operand.get(key) or 0.0) for operand in answer.get("operands", ()) for key in ("min", "max")), default=0.0)
+    words = f"The result exceeds the range of {kind} ({_LIMITS.get(kind, 'its limit')}); largest operand {_short(largest)}."
     fixes = ["lower the learning rate, clip gradients: values this large have grown over steps"]
     if kind == "float16":
-        fixes = [_FULL_PRECISION, "use bfloat16, which holds the range of float32", *fixes]
+        fixes = [_FULL_PRECISION, "use bfloat16, which has the range of float32", *fixes]
     return Meaning("overflow", words, tuple(fixes))
 
 
@@ -212,8 +210,8 @@ def _by_numbers(answer: Mapping[str, Any], name: str) -> Meaning:
     output = answer.get("output") or {}
     if (output.get("inf") or output.get("minus_inf")) and name not in ("inverse", "linalg_inv_ex", "linalg_solve_ex"):
         return _overflow(answer)
-    words = f"{name} gave NaN on finite operands: they lie outside of what it is defined for, or a sum inside it overflowed."
-    return Meaning("unknown", words, ("compare the numbers above with what the function allows", _FULL_PRECISION))
+    words = f"{name} gave NaN on finite operands: they are outside its domain, or a sum inside it overflowed."
+    return Meaning("unknown", words, ("compare the values above with the domain of the function", _FULL_PRECISION))
 
 
 def _short(value: float | None) -> str:

@@ -46,8 +46,8 @@ def numbers(folder: Path) -> list[int]:
 
     A listing made while a file is renamed can miss both names, so the gaps, and one number more, are part of it.
     """
-    found = _listed(folder)
-    return list(range(max(found) + 2)) if found else []
+    listed = _listed(folder)
+    return list(range(max(listed) + 2)) if listed else []
 
 
 def _listed(folder: Path) -> dict[int, str]:

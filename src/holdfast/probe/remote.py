@@ -19,13 +19,14 @@ from holdfast import errors
 from holdfast.errors import HoldfastError, NotAllowed, Unreachable, UsageError
 from holdfast.probe.address import Address
 from holdfast.probe.serve.tokens import given_tokens, local_file, read_file
+from holdfast.units import size
 
 _CONNECT_SECONDS = 5.0
 _LOOK_SECONDS = 2.0
 _ANSWER_SECONDS = 30.0
 _KNOWN_SECONDS = 10.0  # for so long it is taken for the same that it was
 _SPEAKS = 1
-_NOT_OURS = "see that `holdfast serve` listens there, and on that port"
+_NOT_OURS = "check that `holdfast serve` listens there on that port"
 _ANSWER_BYTES = 512 << 20
 
 
@@ -52,14 +53,14 @@ class Remote:
         with self.ask(method, path, body, options, seconds) as response:
             content = response.read(_ANSWER_BYTES + 1)
             if len(content) > _ANSWER_BYTES:
-                raise Unreachable(f"{self} answers with more than {_ANSWER_BYTES >> 20} MB.", fix="ask for less")
+                raise Unreachable(f"{self} answers with more than {size(_ANSWER_BYTES)}.", fix="ask for less")
             return json.loads(content)
 
     @contextlib.contextmanager
     def ask(
         self, method: str, path: str, body: Any = None, options: dict[str, Any] | None = None, seconds: float | None = None
     ) -> Iterator[http.client.HTTPResponse]:
-        """The answer while it comes; every way in which it can fail is told in words."""
+        """The answer while it comes; every failure becomes an error with a fix."""
         connection = self._connection()
         try:
             connection.connect()
@@ -68,14 +69,16 @@ class Remote:
                 connection.sock.settimeout(self._seconds if seconds is None else seconds)
             yield self._send(connection, method, path, body, options or {})
         except TimeoutError as error:
-            raise Unreachable(f"{self} did not answer in time.", fix="ask again, or there: is the machine overloaded?") from error
+            raise Unreachable(f"{self} did not answer in time.", fix="try again; is the machine overloaded?") from error
         except ssl.SSLCertVerificationError as error:
             words = f"the certificate of {self} is not trusted: {error.verify_message}."
-            raise Unreachable(words, fix="name the file that vouches for it: HOLDFAST_CA=cert.pem") from error
+            raise Unreachable(words, fix="name its certificate: HOLDFAST_CA=cert.pem") from error
         except ssl.SSLError as error:
             raise Unreachable(f"{self} does not speak TLS ({error.reason}).", fix=f"without TLS: -t http://{self}") from error
         except http.client.IncompleteRead as error:
-            raise Unreachable(f"{self} broke off in the middle of its answer.", fix="see whether it still runs") from error
+            raise Unreachable(
+                f"{self} closed the connection in the middle of its answer.", fix="check whether it still runs"
+            ) from error
         except (http.client.HTTPException, ValueError) as error:
             raise self._strange(error) from error
         except OSError as error:
@@ -84,13 +87,13 @@ class Remote:
             connection.close()
 
     def _strange(self, error: Exception) -> Unreachable:
-        """What it may be that answers, but not as a server of ours."""
+        """What it may be that answers, but not as a Holdfast server."""
         if not self.address.tls and _speaks_tls(self.address):
-            return Unreachable(f"{self} speaks TLS.", fix=f"write it so: -t https://{self}")
+            return Unreachable(f"{self} speaks TLS.", fix=f"use TLS: -t https://{self}")
         if isinstance(error, http.client.RemoteDisconnected):
             words = "it has too many clients, it just ended, or it is not a Holdfast server"
             return Unreachable(f"{self} closed the connection without an answer: {words}.", fix=_NOT_OURS)
-        return Unreachable(f"{self} does not answer as it should: it is not a Holdfast server.", fix=_NOT_OURS)
+        return Unreachable(f"{self} is not a Holdfast server.", fix=_NOT_OURS)
 
     def _connection(self) -> http.client.HTTPConnection:
         host, port = self.address.host, self.address.port
@@ -138,7 +141,7 @@ def token_for(address: Address) -> str:
     if tokens := given_tokens():
         return tokens[0].text
     raise NotAllowed(
-        f"{address} wants a token, and there is none.",
+        f"{address} needs a token.",
         fix="HOLDFAST_TOKEN=… or HOLDFAST_TOKEN_FILE=FILE, with the token that its server was started with",
     )
 
@@ -156,17 +159,19 @@ def _trust() -> ssl.SSLContext:
 
 
 def _refusal(remote: Remote, status: int, content: bytes) -> HoldfastError:
-    """The error that the server told, as it would have been raised here."""
+    """The server's error, as it would have been raised here."""
     try:
-        told = json.loads(content)
-        problem, fix, kind = str(told["error"]), str(told["fix"]), str(told.get("kind"))
+        content_row = json.loads(content)
+        problem, fix, kind = str(content_row["error"]), str(content_row["fix"]), str(content_row.get("kind"))
     except (ValueError, KeyError, TypeError):
         problem, fix, kind = f"HTTP {status}", _NOT_OURS, ""
     if status in (401, 403):
         return NotAllowed(f"{remote}: {problem}", fix=fix)
     if status == 400:
-        known = getattr(errors, kind, UsageError)
-        chosen: type[HoldfastError] = known if isinstance(known, type) and issubclass(known, HoldfastError) else UsageError
+        error_type = getattr(errors, kind, UsageError)
+        chosen: type[HoldfastError] = (
+            error_type if isinstance(error_type, type) and issubclass(error_type, HoldfastError) else UsageError
+        )
         return chosen(problem, fix=fix)
     return Unreachable(f"{remote}: {problem}", fix=fix)
 
@@ -184,5 +189,5 @@ def _speaks_tls(address: Address) -> bool:
 
 def _why(error: OSError) -> str:
     if isinstance(error, socket.gaierror):
-        return "there is no machine of that name"
+        return "no such host"
     return error.strerror or str(error) or type(error).__name__

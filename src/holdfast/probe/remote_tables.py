@@ -91,11 +91,13 @@ def _read_all(response: Any, remote: Remote) -> pa.Table:
             for batch in reader:
                 size += batch.nbytes
                 if size > _ALL_BYTES:
-                    raise Unreachable(f"{remote} sends more than {_ALL_BYTES >> 30} GB.", fix="ask it alone: its SQL runs there")
+                    raise Unreachable(f"{remote} sends more than {size(_ALL_BYTES)}.", fix="ask it alone: its SQL runs there")
                 batches.append(batch)
             table = pa.Table.from_batches(batches, reader.schema)
     except (pa.ArrowInvalid, OSError) as error:
-        raise Unreachable(f"{remote} broke off in the middle of its answer.", fix="see whether it still runs") from error
+        raise Unreachable(
+            f"{remote} closed the connection in the middle of its answer.", fix="check whether it still runs"
+        ) from error
     if response.read(1):
         raise Unreachable(f"{remote} answers with more than a table.", fix="install the same version on both machines")
     return table

@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 from holdfast.probe.pieces import newest_first
 from holdfast.signals.run_folder import printed_folder
-from holdfast.signals.schema import MISSING_BITS, MISSING_INT, TABLES, Kind
+from holdfast.signals.schema import TABLES, Kind
 from holdfast.signals.segment import Segment
 
 Column = npt.NDArray[Any]
 
 
 def last_rows(folder: Path, table: str, columns: Sequence[str], count: int) -> dict[str, Column]:
-    """The last `count` rows at most, oldest first; missing values keep their pattern, see `measured`.
+    """The last `count` rows at most, oldest first; missing values keep their pattern, see `signals.view.measured`.
 
     Strings come as text (object arrays, None where missing). `folder` is a recording's.
     """
@@ -54,13 +54,6 @@ def _last_rows(folder: Path, table: str, columns: Sequence[str], count: int) -> 
     return {name: _text(folder, values) if _kind(table, name) is Kind.STRING else values for name, values in joined.items()}
 
 
-def measured(values: Column) -> npt.NDArray[np.bool_]:
-    """Where a value was measured. A NaN that was measured counts as such."""
-    is_float = values.dtype.kind == "f"
-    known: npt.NDArray[np.bool_] = (values.view("<i8") if is_float else values) != (MISSING_BITS if is_float else MISSING_INT)
-    return known
-
-
 def _kind(table: str, column: str) -> Kind:
     return next(one.kind for one in TABLES[table].columns if one.name == column)
 
@@ -73,10 +66,10 @@ def _empty(count: int, table: str, column: str) -> Column:
 def _from_segment(segment: Segment, table: str, columns: Sequence[str], count: int) -> dict[str, Column]:
     here = {column.name: column.kind for column in segment.columns}
     rows = min(count, segment.rows)
-    found = {name: segment.column(name)[segment.rows - rows :] for name in columns if name in here}
+    values = {name: segment.column(name)[segment.rows - rows :] for name in columns if name in here}
     return {
-        name: found[name].astype(object if here[name] is Kind.STRING else _kind(table, name).dtype)
-        if name in found
+        name: values[name].astype(object if here[name] is Kind.STRING else _kind(table, name).dtype)
+        if name in values
         else _empty(rows, table, name)
         for name in columns
     }
@@ -87,11 +80,11 @@ def _from_parquet(path: Path, table: str, columns: Sequence[str], count: int) ->
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(path)
-    found = file.read([name for name in columns if name in file.schema_arrow.names])
+    table_rows = file.read([name for name in columns if name in file.schema_arrow.names])
     rows = min(count, file.metadata.num_rows)
-    found = found.slice(file.metadata.num_rows - rows)
+    table_rows = table_rows.slice(file.metadata.num_rows - rows)
     return {
-        name: _column(found.column(name), table, name) if name in found.column_names else _empty(rows, table, name)
+        name: _column(table_rows.column(name), table, name) if name in table_rows.column_names else _empty(rows, table, name)
         for name in columns
     }
 
@@ -100,9 +93,9 @@ def _column(values: Any, table: str, name: str) -> Column:
     kind = _kind(table, name)
     if kind is Kind.STRING:
         return np.array(values.to_pylist(), dtype=object)
-    known = np.asarray(values.is_valid())
+    valid = np.asarray(values.is_valid())
     result = np.full(len(values), kind.missing, kind.dtype)
-    result[known] = values.drop_null().to_numpy()
+    result[valid] = values.drop_null().to_numpy()
     return result
 
 

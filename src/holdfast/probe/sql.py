@@ -150,10 +150,10 @@ def _check(connection: Connection, sql: str) -> None:
         with contextlib.suppress(duckdb.Error):
             kind = connection.extract_statements(inner)[0].type
     if kind != duckdb.StatementType.SELECT:
-        what = "PIVOT without IN (…)" if kind == duckdb.StatementType.MULTI else kind.name
+        statement = "PIVOT without IN (…)" if kind == duckdb.StatementType.MULTI else kind.name
         raise QueryError(
-            f"{what} is not allowed: a query only reads.",
-            fix="ask with SELECT, WITH or EXPLAIN; the tables belong to the training that writes them",
+            f"{statement} is not allowed: a query only reads.",
+            fix="use SELECT, WITH or EXPLAIN: tables are read-only",
         )
 
 
@@ -210,48 +210,48 @@ def _within(seconds: float, job: Callable[[Connection], Answer], connect: Callab
 def _too_slow(seconds: float) -> QueryTimeout:
     return QueryTimeout(
         f"the query was stopped after {seconds:g} s.",
-        fix="ask for fewer rows (WHERE step > …), or give it longer: --timeout 60",
+        fix="ask for fewer rows (WHERE step > …), or raise the limit: --timeout 60",
     )
 
 
 _TABLE = re.compile(r"Table with name \"?([^\s\"!]+)\"? does not exist")
 _COLUMN = re.compile(r"[Cc]olumn \"([^\"]+)\" (?:not found|does not exist)|does not have a column named \"([^\"]+)\"")
-_LOOK = "`holdfast tables` lists what can be asked"
+_LOOK = "`holdfast tables` lists the tables"
 _CANDIDATES = re.compile(r"Candidate (?:bindings|functions)?:? (.*)")
 
 
 def explain_error(error: duckdb.Error, tables: Iterable[str], columns: Iterable[str], *, memory: str) -> QueryError:
     """The error to show for one of DuckDB's."""
     text = str(error)
-    if found := _TABLE.search(text):
-        return _unknown("table", found[1], [*tables, TORCH_TRACE, BACKTRACE], fix=_LOOK)
-    if found := _COLUMN.search(text):
+    if match := _TABLE.search(text):
+        return _unknown("table", match[1], [*tables, TORCH_TRACE, BACKTRACE], fix=_LOOK)
+    if match := _COLUMN.search(text):
         names = list(dict.fromkeys([*columns, *_candidates(text)]))
-        return _unknown("column", found[1] or found[2], names, fix=f"DESCRIBE <table> lists its columns; {_LOOK}")
+        return _unknown("column", match[1] or match[2], names, fix=f"DESCRIBE <table> lists its columns; {_LOOK}")
     if isinstance(error, duckdb.PermissionException):
-        return QueryError("files, settings and extensions are out of reach of a query.", fix=_LOOK)
+        return QueryError("a query cannot use files, settings or extensions.", fix=_LOOK)
     if isinstance(error, duckdb.OutOfMemoryException):
         return QueryError(f"the query needs more than {memory} of memory.", fix="aggregate, or ask for less: WHERE step > …")
     return QueryError(_essential(text), fix=f"the SQL is DuckDB's; {_LOOK}")
 
 
-def nearest(name: str, known: Iterable[str], at_most: int = 3) -> list[str]:
+def nearest(name: str, names: Iterable[str], at_most: int = 3) -> list[str]:
     """Known names that look like this one, whatever their case."""
-    by_lower = {one.lower(): one for one in known}
+    by_lower = {one.lower(): one for one in names}
     return [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, at_most, 0.55)]
 
 
-def _unknown(what: str, name: str, known: list[str], *, fix: str) -> UnknownName:
-    close = nearest(name, known)
+def _unknown(kind: str, name: str, names: list[str], *, fix: str) -> UnknownName:
+    close = nearest(name, names)
     if close:
-        return UnknownName(f"there is no {what} {name!r}; near it: {', '.join(close)}.", fix=fix)
-    listed = f"; there are: {', '.join(known)}" if known else ""
-    return UnknownName(f"there is no {what} {name!r}{listed}.", fix=fix)
+        return UnknownName(f"there is no {kind} {name!r}; near it: {', '.join(close)}.", fix=fix)
+    listed = f"; there are: {', '.join(names)}" if names else ""
+    return UnknownName(f"there is no {kind} {name!r}{listed}.", fix=fix)
 
 
 def _candidates(text: str) -> list[str]:
-    found = _CANDIDATES.search(text)
-    return [name.split(".")[-1] for name in re.findall(r"\"([^\"]+)\"", found[1])] if found else []
+    match = _CANDIDATES.search(text)
+    return [name.split(".")[-1] for name in re.findall(r"\"([^\"]+)\"", match[1])] if match else []
 
 
 def _essential(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What state a run is in, seen from outside: who lives, how far each rank is, how fast, and whether it is well.
+"""The state of a run, seen from outside: which processes are alive, the step, speed and health of each rank.
 
 Everything may be missing: a run that has not stepped yet, a folder that was deleted, a process of another machine.
 """
@@ -9,25 +9,28 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from holdfast.probe.alive import lives, same_process
-from holdfast.probe.health import exit_word, journal_health, left_out, rank_health, run_health, stopped_because
+from holdfast.probe.health import exit_word, journal_health, num_skipped, rank_health, run_health, stopped_because
 from holdfast.probe.journal import Event, Folding
 from holdfast.probe.pieces import open_pieces
-from holdfast.probe.rows import Column, last_rows, measured
+from holdfast.probe.rows import Column, last_rows
 from holdfast.signals.pulse import read_pulse
 from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.signals.view import measured
 
 _COLUMNS = (
     *("step", "epoch", "time", "loss", "lr", "grad_norm", "step_seconds", "data_seconds", "holdfast_seconds"),
     *("gpu_allocated", "host_rss"),
 )
+_EVALUATION, _METRICS = ("step", "split", "name", "value"), 16
 _WINDOW = 50
 _PAUSE_SHOWS = 1.0  # seconds
-_ACTIONS_TOLD = 50
+_NUM_ACTIONS = 50
 _STAYS_BAD = 3  # losses in a row: leaving these updates out does not help
 _OTHER_HOST_SECONDS = 60.0  # a process of another machine counts as alive while its rows are younger than this
 
@@ -55,6 +58,7 @@ class RankState:
     num_skipped: int
     health: str
     reason: str
+    evaluation: dict[str, Any] | None = None  # step, split, name and value of the newest metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +88,9 @@ class RunState:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> RunState:
-        """The state again; what this version does not know is left out."""
-        ranks = [RankState(**{one.name: rank[one.name] for one in fields(RankState)}) for rank in content["ranks"]]
+        """The state again, also from another version: unknown fields of a rank are ignored."""
+        fields_of_rank = {one.name for one in fields(RankState)}
+        ranks = [RankState(**{name: rank[name] for name in fields_of_rank & rank.keys()}) for rank in content["ranks"]]
         return cls(**{**{one.name: content[one.name] for one in fields(cls)}, "ranks": ranks})
 
 
@@ -126,10 +131,10 @@ def read_state(
         reason=reason or ("" if alive else stopped_because(events)),
         ranks=ranks,
         findings=[row for row in rows if row.get("kind") == "finding"],
-        actions=[row for row in rows if row.get("kind") == "action"][-_ACTIONS_TOLD:],
+        actions=[row for row in rows if row.get("kind") == "action"][-_NUM_ACTIONS:],
         policy=str(info.get("policy") or "observe"),
         rules=_rules(info.get("rules")),
-        num_skipped=left_out(events),
+        num_skipped=num_skipped(events),
         roll_backs=sum(one.kind == "action" and one.code == "roll-back" and one.state == "done" for one in events),
     )
 
@@ -160,7 +165,7 @@ def _rank_state(one: Recording, window: int, now: float, over: str | None, event
         growing=growing,
         over=over,
         step=figures["step"],
-        loss=None if _was_left_out(rows, own) else figures["loss"],
+        loss=None if _was_skipped(rows, own) else figures["loss"],
         age=figures["age"],
         usual=_median(rows["step_seconds"]),
         degraded=_degraded(events, one.rank),
@@ -174,11 +179,23 @@ def _rank_state(one: Recording, window: int, now: float, over: str | None, event
         pid=info.get("pid"),
         alive=alive,
         growing=growing,
-        num_skipped=left_out(own),
+        num_skipped=num_skipped(own),
         health=health,
         reason=reason,
+        evaluation=_newest_evaluation(one.path),
         **figures,
     )
+
+
+def _newest_evaluation(folder: Path) -> dict[str, Any] | None:
+    """The metric that says most of the newest evaluation: of held-out data before training data, an accuracy before a loss."""
+    columns = last_rows(folder, "evaluations", _EVALUATION, _METRICS)
+    rows = [dict(zip(_EVALUATION, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    newest = [row for row in rows if row["step"] == rows[-1]["step"]]
+    if not newest:
+        return None
+    best = min(newest, key=lambda row: (row["split"] == "train", "loss" in str(row["name"])))
+    return {**best, "step": int(best["step"]), "value": float(best["value"])}
 
 
 def _figures(rows: Mapping[str, Column], now: float) -> dict[str, Any]:
@@ -200,20 +217,20 @@ def _figures(rows: Mapping[str, Column], now: float) -> dict[str, Any]:
 
 def _last(rows: Mapping[str, Column], name: str) -> Any:
     """The newest value that was measured; a loss may come a step late, a sampled norm many."""
-    known = rows[name][measured(rows[name])]
-    return known[-1].item() if len(known) else None
+    values = rows[name][measured(rows[name])]
+    return values[-1].item() if len(values) else None
 
 
 def _median(values: Column) -> float | None:
-    known = values[measured(values)]
-    return float(np.median(known)) if len(known) else None
+    valid = values[measured(values)]
+    return float(np.median(valid)) if len(valid) else None
 
 
 def _rate(times: Column) -> float | None:
-    known = times[measured(times)]
-    if len(known) < 2 or known[-1] <= known[0]:
+    valid = times[measured(times)]
+    if len(valid) < 2 or valid[-1] <= valid[0]:
         return None
-    return float((len(known) - 1) / (known[-1] - known[0]))
+    return float((len(valid) - 1) / (valid[-1] - valid[0]))
 
 
 def _share(part: Column, whole: Column) -> float | None:
@@ -229,10 +246,10 @@ def _events_of(rank: int, since: Any, events: Sequence[Event]) -> list[Event]:
     return [one for one in events if one.concerns(rank) and (one.time is None or one.time >= begin - 1.0)]
 
 
-def _was_left_out(rows: Mapping[str, Column], events: Sequence[Event]) -> bool:
+def _was_skipped(rows: Mapping[str, Column], events: Sequence[Event]) -> bool:
     """Whether the newest losses are not finite, only just, and their updates never reached the weights."""
-    known = measured(rows["loss"])
-    steps, losses = rows["step"][known][-_STAYS_BAD:], rows["loss"][known][-_STAYS_BAD:]
+    valid = measured(rows["loss"])
+    steps, losses = rows["step"][valid][-_STAYS_BAD:], rows["loss"][valid][-_STAYS_BAD:]
     bad = {int(step) for step, loss in zip(steps, losses, strict=True) if not np.isfinite(loss)}
     skipped = {one.step for one in events if one.kind == "action" and one.code == "skip-batch" and one.state == "done"}
     return 0 < len(bad) < _STAYS_BAD and bad <= skipped

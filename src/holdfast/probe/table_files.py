@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
+from holdfast import units
 from holdfast.errors import QueryError
 from holdfast.probe.arrow import known_schema, read_live, segment_schema
 from holdfast.probe.pieces import Pieces, open_pieces, table_names
@@ -123,7 +124,7 @@ class Distant(Protocol):
     rows: int
 
     def load(self, columns: list[str]) -> pa.Table:
-        """These columns of all its rows; one that it does not have is left out."""
+        """These columns of all its rows; one that it does not have is skipped."""
 
 
 @dataclass(slots=True)
@@ -186,7 +187,7 @@ class TableFiles:
         size = sum(part.rows for part in self.distant) * len(columns) * 8
         if size > _DISTANT_BYTES:
             words = (
-                f"{len(columns)} columns of {self.name} on other machines are about {size >> 20:,} MB, too much to bring here."
+                f"{len(columns)} columns of {self.name} on other machines are about {units.size(size)}, too much to bring here."
             )
             self.trouble = QueryError(words, fix="ask one server at a time: its SQL runs there, and only its answer is sent")
             return schema.empty_table()
@@ -197,8 +198,8 @@ class TableFiles:
 
 def tables_of(run: RunFolder) -> list[str]:
     """Tables that can be asked for: those of this version, then what else is in the folder."""
-    found = (name for owner in (*_ranks(run), Owner(run.path / "host")) for name in table_names(owner.folder))
-    return list(dict.fromkeys((*TABLES, *found)))
+    names = (name for owner in (*_ranks(run), Owner(run.path / "host")) for name in table_names(owner.folder))
+    return list(dict.fromkeys((*TABLES, *names)))
 
 
 def open_table(run: RunFolder, name: str, *, labelled: bool = False) -> TableFiles:
@@ -218,7 +219,7 @@ def open_owned(name: str, folders: Sequence[Owner], *, labelled: bool = False) -
     owners = [(owner, open_pieces(owner.folder / name)) for owner in folders]
     table = TableFiles(name, owners=owners, labelled=labelled, warnings=[w for _, pieces in owners for w in pieces.warnings])
     files = [(owner, path) for owner, pieces in owners for _, path in pieces.parquet]
-    table.fragments = [found for owner, path in files if (found := _fragment(table, owner, path))]
+    table.fragments = [one for owner, path in files if (one := _fragment(table, owner, path))]
     live = {segment.columns: segment for _, pieces in owners for _, segment in pieces.segments}
     stored = _different(fragment.physical_schema for _, fragment in table.fragments)
     table.schema = known_schema(name, [*map(segment_schema, live.values()), *stored])
@@ -267,11 +268,11 @@ def _part(owner: Owner, pieces: Pieces, owned: list[pa.Field], schema: pa.Schema
 
 def _different(schemas: Any) -> list[pa.Schema]:
     """Schemas, each once: thousands of files have the same."""
-    found: list[pa.Schema] = []
+    distinct: list[pa.Schema] = []
     for schema in schemas:
-        if not any(schema is one or schema.equals(one) for one in found):
-            found.append(schema)
-    return found
+        if not any(schema is one or schema.equals(one) for one in distinct):
+            distinct.append(schema)
+    return distinct
 
 
 def _ranks(run: RunFolder) -> list[Owner]:

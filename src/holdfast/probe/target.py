@@ -37,34 +37,34 @@ def resolve(target: str | None = None, *, here: Path | None = None, live: bool =
     if parse_address(target) is not None and not path.exists():
         raise UsageError(
             f"{target} is a server, and this verb needs the run folder itself.",
-            fix="run it there, over ssh; ps, tail, diagnose, tables, query, journal, backtrace, eval and set can ask a server",
+            fix="run it there over ssh; ps, tail, diagnose, tables, query, journal, backtrace, eval and set accept a server",
         )
     return _named(target, path, here)
 
 
 def runs_here(here: Path | None = None) -> list[RunFolder]:
-    """The runs in `./runs`, newest first; what cannot be opened is left out."""
-    found = []
+    """The runs in `./runs`, newest first; what cannot be opened is skipped."""
+    runs = []
     parent = (Path.cwd() if here is None else here) / "runs"
     for entry in parent.glob("*/run.json"):
         if entry.parent.is_symlink():
             continue
         try:
-            found.append((entry.stat().st_mtime, RunFolder.open(entry.parent)))
+            runs.append((entry.stat().st_mtime, RunFolder.open(entry.parent)))
         except (OSError, HoldfastError):
             continue
-    return [run for _, run in sorted(found, key=lambda one: -one[0])]
+    return [run for _, run in sorted(runs, key=lambda one: -one[0])]
 
 
 def registered_runs() -> list[RunFolder]:
     """The live runs of this machine, newest first."""
-    found = []
+    runs = []
     for live in live_runs():
         try:
-            found.append(RunFolder.open(live.folder))
+            runs.append(RunFolder.open(live.folder))
         except (OSError, HoldfastError):
             continue
-    return sorted(found, key=_started, reverse=True)
+    return sorted(runs, key=_started, reverse=True)
 
 
 def _started(run: RunFolder) -> float:
@@ -75,13 +75,13 @@ def _started(run: RunFolder) -> float:
 def _newest(here: Path, *, live: bool) -> RunFolder:
     """What `latest` points to, or the newest run; one that ended before its first step only where no run is alive."""
     latest = here / "runs" / "latest"
-    found = RunFolder.open(latest) if (latest / "run.json").exists() else next(iter(runs_here(here)), None)
-    never_began = found is None or not (found.recordings() or found.info().get("ended") is None)
-    if found is not None and not (live or never_began):
-        return found
+    newest = RunFolder.open(latest) if (latest / "run.json").exists() else next(iter(runs_here(here)), None)
+    never_began = newest is None or not (newest.recordings() or newest.info().get("ended") is None)
+    if newest is not None and not (live or never_began):
+        return newest
     alive = registered_runs()
     near = [run for run in alive if run.path.parent == (here / "runs").resolve()]
-    chosen = found if found in near else next(iter(near or (alive if never_began else ())), found)
+    chosen = newest if newest in near else next(iter(near or (alive if never_began else ())), newest)
     if chosen is None:
         raise NoSuchRun("there is no run here, and none is alive on this machine.", fix=_START_ONE)
     return chosen
@@ -112,15 +112,15 @@ def _fix(names: list[str]) -> str:
 
 def _of_process(pid: int, here: Path) -> RunFolder:
     """The run that a process belongs to: it, or one of its ancestors, supervises or trains in it."""
-    known = dict(reversed(list(_known_processes(here))))  # the newest run of a number that was used twice
+    by_pid = dict(reversed(list(_known_processes(here))))  # the newest run of a number that was used twice
     for one in _line_of(pid):
-        if one in known:
-            return known[one]
+        if one in by_pid:
+            return by_pid[one]
     if not psutil.pid_exists(pid):
-        raise NoSuchRun(f"there is no process {pid}, and no run here was made by it.", fix="`holdfast ps` lists the live runs")
+        raise NoSuchRun(f"there is no process {pid}, and no run here belongs to it.", fix="`holdfast ps` lists the live runs")
     raise NoSuchRun(
         f"process {pid} ({_command(pid)}) belongs to no run.",
-        fix="`holdfast ps` lists the live runs; a new one is started with: holdfast run -- python train.py",
+        fix="`holdfast ps` lists the live runs; start one: holdfast run -- python train.py",
     )
 
 

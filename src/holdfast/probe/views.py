@@ -89,6 +89,6 @@ def add_views(connection: duckdb.DuckDBPyConnection, tables: Iterable[TableFiles
 def loses_nan(connection: duckdb.DuckDBPyConnection) -> bool:
     """Whether this DuckDB hands `loss > 5` to Arrow, for which a NaN is not above 5 as it is in SQL (seen in 1.1)."""
     connection.register("one nan", pa.table({"x": [float("nan")]}))
-    found = connection.execute('SELECT x FROM "one nan" WHERE x > 5').fetchall()
+    rows = connection.execute('SELECT x FROM "one nan" WHERE x > 5').fetchall()
     connection.unregister("one nan")
-    return not found
+    return not rows

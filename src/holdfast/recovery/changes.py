@@ -36,17 +36,17 @@ class Proposal:
         return {"factor": self.factor, "why": self.words, "norm_before": self.norm_before, "norm_after": self.norm_after}
 
 
-def propose(what: str, before: npt.ArrayLike = (), after: npt.ArrayLike = ()) -> Proposal | None:
+def propose(setting: str, before: npt.ArrayLike = (), after: npt.ArrayLike = ()) -> Proposal | None:
     """The learning rate that goes with a change: `what` in the user's words, gradient norms before and after it.
 
     None where neither says that it should be another one. A factor above 1 is proposed, never applied by itself.
     """
-    text = what.lower().replace("_", " ")
+    text = setting.lower().replace("_", " ")
     usual = next(((factor, words) for marks, factor, words in _USUAL if all(mark in text for mark in marks)), None)
     batch = _BATCH.search(text)
     if usual is None and batch is not None and int(batch[1]) > 0:
         times = int(batch[2]) / int(batch[1])
-        usual = round(times**0.5, 3), f"a batch {times:g} times as large usually takes {times**0.5:.2f} times the rate"
+        usual = round(times**0.5, 3), f"a batch {times:g} times as large usually takes {times**0.5:.2f} times the learning rate"
     was, now = _median(before), _median(after)
     flow = now / was if was and now else 1.0
     if flow < _NOTICED:

@@ -28,24 +28,24 @@ class Seen(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Told:
+class _Reported:
     finding: Finding
     row: int
     quiet: int
 
 
 class Course:
-    """One training of a run over all its ranks. The lowest rank speaks for all: their updates are the same."""
+    """One training of a run over all its ranks. The lowest rank represents all: their updates are the same."""
 
     def __init__(self, recording: Recording) -> None:
         self.recordings = [recording]
         self._steps = Follower(recording.path, "steps", COLUMNS)
         self._evaluations = Follower(recording.path, "evaluations", ("step", "split", "name", "value"))
-        self._window, self._told, self._ignored_until = Window(), dict[str, _Told](), -1
+        self._window, self._reported, self._ignored_until = Window(), dict[str, _Reported](), -1
         self._rest: dict[str, Column] = {}
 
     def read(self) -> Iterator[Seen]:
-        """What is found in the rows that have come since the last call; stop early, and the next call goes on from there."""
+        """What is found in the rows that have come since the last call; stop early, and the next call resumes from there."""
         while len((rows := self._pending())["step"]):
             room = EVERY - self._window.seen % EVERY
             self._rest = {name: values[room:] for name, values in rows.items()}
@@ -55,15 +55,15 @@ class Course:
         yield from self._read_evaluations()
 
     def recent(self, steps: int = 256) -> tuple[Finding, ...]:
-        """Findings of weight that were told within the last steps, whether they still hold or not."""
+        """Findings of weight that were reported within the last steps, whether they still hold or not."""
         since = self._window.view().step - steps
-        told = (one.finding for one in self._told.values())
-        return tuple(one for one in told if one.severity != "info" and one.step >= since)
+        findings = (one.finding for one in self._reported.values())
+        return tuple(one for one in findings if one.severity != "info" and one.step >= since)
 
     def undone(self, since: int, until: int) -> None:
         """A roll-back took the training back to step `since` at step `until`: what lay between never happened."""
         self._window.forget(since, until)
-        self._told.clear()
+        self._reported.clear()
         self._ignored_until = until
 
     @property
@@ -115,21 +115,25 @@ class Course:
 
     def _look_at_steps(self) -> Seen:
         view, seen = self._window.view(), self._window.seen
-        holds = [(found, asked.every) for asked in OF_STEPS if seen % asked.every == 0 and (found := asked.detector(view))]
+        holds = [
+            (found, step_detector.every)
+            for step_detector in OF_STEPS
+            if seen % step_detector.every == 0 and (found := step_detector.detector(view))
+        ]
         new = [found for found, every in holds if not self._explained(found) and self._is_new(found, max(_QUIET_ROWS, 2 * every))]
         return Seen(tuple(finding for finding, _ in holds), tuple(new))
 
     def _explained(self, finding: Finding) -> bool:
         """A spike that turned out to be the first step of a divergence."""
-        larger = self._told.get("loss-divergence")
+        larger = self._reported.get("loss-divergence")
         return finding.code == "loss-spike" and larger is not None and finding.step >= larger.finding.onset - 2
 
     def _is_new(self, finding: Finding, quiet: int) -> bool:
-        before = self._told.get(finding.code)
+        before = self._reported.get(finding.code)
         if before is not None and self._window.seen - before.row <= before.quiet:
             before.row = self._window.seen
             return False
-        self._told[finding.code] = _Told(finding, self._window.seen, quiet)
+        self._reported[finding.code] = _Reported(finding, self._window.seen, quiet)
         return True
 
     def _read_evaluations(self) -> Iterator[Seen]:
@@ -141,11 +145,11 @@ class Course:
             view = self._window.view().until(int(step))
             holds = [found for detector in OF_EVALUATIONS if (found := detector(view))]
             codes = {finding.code for finding in holds}
-            new = [finding for finding in holds if finding.code not in self._told]
+            new = [finding for finding in holds if finding.code not in self._reported]
             for code in ("metric-collapse", "metric-decline"):
                 if code not in codes:
-                    self._told.pop(code, None)
-            self._told |= {finding.code: _Told(finding, self._window.seen, 0) for finding in new}
+                    self._reported.pop(code, None)
+            self._reported |= {finding.code: _Reported(finding, self._window.seen, 0) for finding in new}
             plateau = metric_plateau(view, at_least=0)
             if holds or plateau:
                 yield Seen((*holds, *([plateau] if plateau else [])), tuple(new))

@@ -26,7 +26,7 @@ class StopEarly:
         if int(finding.evidence.get("evaluations", 0)) < self.patience or self.metric not in (None, name):
             return None
         best, at = finding.evidence.get("best"), finding.evidence.get("best_step")
-        why = f"{name} has not got better for {self.patience} evaluations; the best was {best:.6g} at step {at}."
+        why = f"{name} has not improved for {self.patience} evaluations; the best was {best:.6g} at step {at}."
         return Action("stop", step=diagnosis.step, because=finding.code, settings={"why": why, "code": 0})
 
 

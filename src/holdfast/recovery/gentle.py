@@ -1,4 +1,4 @@
-"""Policies that repair without going back: leave a batch out, clip, lower the learning rate, split the batch."""
+"""Policies that repair without going back: skip a batch, clip, lower the learning rate, split the batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.signals.actions import Action
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkipBatch:
-    """Leave out an update whose batch is to blame, a few times at most."""
+    """Skip an update whose batch is the cause, a few times at most."""
 
     at_most: int = 3
     within_steps: int = 1000

@@ -24,25 +24,22 @@ from holdfast.recovery.table_watch import TableWatches
 from holdfast.signals.actions import Action
 from holdfast.signals.run_folder import Recording, RunFolder
 
-_AHEAD_STEPS = 4  # several ranks get a letter this long before they act on it, and as many seconds as these:
-_AHEAD_SECONDS, _AHEAD_SECONDS_HERE = (
-    3.0,
-    1.0,
-)  # another machine may see a file late; a rank on this one reads it at its next step
+_AHEAD_STEPS = 4  # an action is queued this many steps before several ranks act on it, and as many seconds as these:
+_AHEAD_SECONDS, _AHEAD_SECONDS_HERE = 3.0, 1.0  # another machine may see a file late; a local rank reads it at its next step
 _ANSWER_SECONDS, _ANSWER_STEPS = 60.0, 50  # no answer after both: it was not heard
 _WAITED_FOR = ("roll-back", "save-checkpoint", "stop")  # the rest is judged on meanwhile: it may not be enough
 _ASK_AT_MOST = 6  # times about one diagnosis
 
 
 @dataclass(slots=True)
-class _Letter:
+class _QueuedAction:
     number: int
     at: int
     action: Action
     course: Course
     diagnosis: Diagnosis
     posted: float
-    asked: int  # how often policies were asked about this diagnosis
+    num_decisions: int  # how often policies decided about this diagnosis
     sent: bool = False  # it is queued
 
 
@@ -65,35 +62,35 @@ class Judge:
         self._courses: dict[int, Course] = {}
         self._resumes: ResumeWatches | None = ResumeWatches(run)
         self._tables: TableWatches | None = TableWatches()
-        self._letter: _Letter | None = None
+        self._queued: _QueuedAction | None = None
         self._changes_seen, self._number = 0, 0
-        self._untried: set[int] = set()  # letters whose training was over
-        self._part_of: dict[int, int] = {}  # which training of the run a letter is for, by its number
+        self._untried: set[int] = set()  # queued actions whose training was over
+        self._part_of: dict[int, int] = {}  # which training of the run an action is for, by its number
         self._act = True
 
     def look(self, *, act: bool = True) -> None:
-        """Judge what has come since the last look. Without `act` (the run has ended) findings are told and nothing is decided."""
+        """Judge the new rows. Without `act` (the run has ended) findings are reported and nothing is decided."""
         self._journal.new_rows()
         self._act = act
         if not act:
-            self._letter = None
+            self._queued = None
         if not self._out.catch_up() and act:
             return  # what was found is told first, and nothing is done that cannot be told
         self._look_at_resumes()
         self._look_at_tables()
-        if self._letter is not None and not self._letter.sent and not self._is_over(self._letter.course):
-            self._letter.at = _near(self._letter.course)  # the ranks went on meanwhile
-            self._send(self._letter)
-        if (letter := self._letter) is not None:
-            if not self._answered(letter) or self._asked_again(letter):
+        if self._queued is not None and not self._queued.sent and not self._is_over(self._queued.course):
+            self._queued.at = _near(self._queued.course)  # the ranks went on meanwhile
+            self._send(self._queued)
+        if (queued := self._queued) is not None:
+            if not self._answered(queued) or self._asked_again(queued):
                 return
-            self._letter = None
+            self._queued = None
         self._find_courses()
         self._look_at_changes()
-        for course in list(self._courses.values()) if self._letter is None else ():
+        for course in list(self._courses.values()) if self._queued is None else ():
             for seen in course.read():
                 self._judge(course, seen)
-                if self._letter is not None:
+                if self._queued is not None:
                     return
 
     def _look_at_resumes(self) -> None:
@@ -126,9 +123,9 @@ class Judge:
             self._tables = None
             self._tell_trouble("looking at the tables", error)
 
-    def _tell_trouble(self, what: str, error: BaseException) -> None:
+    def _tell_trouble(self, part: str, error: BaseException) -> None:
         if self._on_trouble is not None:
-            self._on_trouble(what, error)
+            self._on_trouble(part, error)
 
     def _recordings(self) -> list[Recording]:
         return self._run.recordings() if self._run.path.is_dir() else []
@@ -169,7 +166,7 @@ class Judge:
             proposal = propose(str(row.get("what", "")), *course.norms_around(row["step"], STEPS))
             if proposal is not None:
                 self._propose(course, row, proposal)
-            if self._letter is not None:
+            if self._queued is not None:
                 return
 
     def _propose(self, course: Course, row: Mapping[str, Any], proposal: Proposal) -> None:
@@ -180,14 +177,14 @@ class Judge:
             settings = {"factor": proposal.factor, "why": proposal.words}
             self._post(course, diagnosis, Action("lower-lr", step=course.step, because="setting-changed", settings=settings))
 
-    def _asked_again(self, letter: _Letter) -> bool:
+    def _asked_again(self, queued: _QueuedAction) -> bool:
         """A refusal leaves the trouble where it was, and a checkpoint was only the first half: ask about the same again."""
-        states = {row["state"] for row in self._journal.rows if _answers(row, letter.number)}
-        if letter.asked >= _ASK_AT_MOST or (states == {"done"} and letter.action.kind != "save-checkpoint"):
+        states = {row["state"] for row in self._journal.rows if _answers(row, queued.number)}
+        if queued.num_decisions >= _ASK_AT_MOST or (states == {"done"} and queued.action.kind != "save-checkpoint"):
             return False
-        action = self._decide(letter.course, letter.diagnosis)
+        action = self._decide(queued.course, queued.diagnosis)
         if action is not None:
-            self._post(letter.course, letter.diagnosis, action, asked=letter.asked + 1)
+            self._post(queued.course, queued.diagnosis, action, num_decisions=queued.num_decisions + 1)
         return action is not None
 
     def _diagnose(self, course: Course, findings: Sequence[Finding]) -> Diagnosis:
@@ -219,69 +216,69 @@ class Judge:
                 return action
         return None
 
-    def _post(self, course: Course, diagnosis: Diagnosis, action: Action, *, asked: int = 1) -> None:
-        told = (int(row.get("number") or 0) for row in self._journal.rows if row.get("kind") == "action")
-        number = self._number = 1 + max(self._number, max(told, default=0))
-        letter = self._letter = _Letter(number, _near(course), action, course, diagnosis, self._now(), asked)
+    def _post(self, course: Course, diagnosis: Diagnosis, action: Action, *, num_decisions: int = 1) -> None:
+        numbers_used = (int(row.get("number") or 0) for row in self._journal.rows if row.get("kind") == "action")
+        number = self._number = 1 + max(self._number, max(numbers_used, default=0))
+        queued = self._queued = _QueuedAction(number, _near(course), action, course, diagnosis, self._now(), num_decisions)
         self._part_of[number] = course.part
-        self._out.write("action", **action.as_row(), number=number, at=letter.at, state="posted")
+        self._out.write("action", **action.as_row(), number=number, at=queued.at, state="posted")
         if self._out.catch_up():
-            self._send(letter)
+            self._send(queued)
 
-    def _send(self, letter: _Letter) -> None:
+    def _send(self, queued: _QueuedAction) -> None:
         """Put it into the action queue. If that has no room, it is tried again at the next look."""
         try:
-            post(self._run.path, letter.number, letter.at, letter.action, part=letter.course.part)
+            post(self._run.path, queued.number, queued.at, queued.action, part=queued.course.part)
         except OSError as error:
             self._tell_trouble("posting an action", error)
             return
-        letter.sent, letter.posted = True, self._now()
-        if letter.action.kind not in _WAITED_FOR:
-            self._letter = None
+        queued.sent, queued.posted = True, self._now()
+        if queued.action.kind not in _WAITED_FOR:
+            self._queued = None
 
-    def _answered(self, letter: _Letter) -> bool:
+    def _answered(self, queued: _QueuedAction) -> bool:
         """Whether every rank has done or refused it; then take the consequences."""
-        answers = self._answers_to(letter)
-        if len({row.get("rank") for row in answers}) < len(letter.course.recordings):
-            over = self._is_over(letter.course)
-            if not over and not self._unheard(letter):
+        answers = self._answers_to(queued)
+        if len({row.get("rank") for row in answers}) < len(queued.course.recordings):
+            over = self._is_over(queued.course)
+            if not over and not self._unheard(queued):
                 return False
-            answers = self._answers_to(letter)  # its last words may have come meanwhile
-            if not answers and not self._give_up(letter, over=over):
+            answers = self._answers_to(queued)  # its last words may have come meanwhile
+            if not answers and not self._give_up(queued, over=over):
                 return False
-        if answers and letter.action.kind == "roll-back" and all(row.get("state") == "done" for row in answers):
-            self._rolled_back(letter, answers)
+        if answers and queued.action.kind == "roll-back" and all(row.get("state") == "done" for row in answers):
+            self._rolled_back(queued, answers)
         return True
 
-    def _answers_to(self, letter: _Letter) -> list[dict[str, Any]]:
+    def _answers_to(self, queued: _QueuedAction) -> list[dict[str, Any]]:
         self._journal.new_rows()
-        return [row for row in self._journal.rows if _answers(row, letter.number)]
+        return [row for row in self._journal.rows if _answers(row, queued.number)]
 
-    def _give_up(self, letter: _Letter, *, over: bool) -> bool:
+    def _give_up(self, queued: _QueuedAction, *, over: bool) -> bool:
         """Say that nobody answers. While the journal takes nothing, an answer may have been lost as well: wait on."""
-        why = "the training did not answer" if letter.sent else "it could not be posted"
-        row = {"number": letter.number, "state": "refused", "detail": "the training is over" if over else why}
+        why = "no answer from the training" if queued.sent else "it could not be posted"
+        row = {"number": queued.number, "state": "refused", "detail": "the training is over" if over else why}
         try:
-            self._run.journal.write("action", **letter.action.as_row(), **row)
+            self._run.journal.write("action", **queued.action.as_row(), **row)
         except OSError as error:
             self._tell_trouble("writing to the journal", error)
-            letter.posted = self._now()
+            queued.posted = self._now()
             return False
         self._journal.new_rows()
         if over:
-            self._untried.add(letter.number)
+            self._untried.add(queued.number)
         return True
 
-    def _rolled_back(self, letter: _Letter, answers: Sequence[Mapping[str, Any]]) -> None:
-        told = [int(row["at"]) for row in answers if isinstance(row.get("at"), int)]
-        at = (max(told, default=0) or letter.at or letter.course.newest_step() + 1) - 1  # it came before that step
-        to = answers[0].get("to", letter.action.settings.get("to"))
-        letter.course.undone(to if isinstance(to, int) else letter.action.step, at)
+    def _rolled_back(self, queued: _QueuedAction, answers: Sequence[Mapping[str, Any]]) -> None:
+        steps = [int(row["at"]) for row in answers if isinstance(row.get("at"), int)]
+        at = (max(steps, default=0) or queued.at or queued.course.newest_step() + 1) - 1  # it came before that step
+        to = answers[0].get("to", queued.action.settings.get("to"))
+        queued.course.undone(to if isinstance(to, int) else queued.action.step, at)
 
-    def _unheard(self, letter: _Letter) -> bool:
-        if self._now() - letter.posted <= _ANSWER_SECONDS:
+    def _unheard(self, queued: _QueuedAction) -> bool:
+        if self._now() - queued.posted <= _ANSWER_SECONDS:
             return False
-        return not letter.sent or letter.course.newest_step() > max(letter.at, letter.action.step) + _ANSWER_STEPS
+        return not queued.sent or queued.course.newest_step() > max(queued.at, queued.action.step) + _ANSWER_STEPS
 
 
 def _answers(row: Mapping[str, Any], number: int) -> bool:
@@ -289,7 +286,7 @@ def _answers(row: Mapping[str, Any], number: int) -> bool:
 
 
 def _near(course: Course) -> int:
-    """The step before which all ranks of a training can have read a letter that is posted now; 0 is at once."""
+    """The step before which all ranks of a training can have read a queued that is posted now; 0 is at once."""
     if len(course.recordings) == 1:
         return 0
     seconds, before = course.step_seconds(), _AHEAD_SECONDS_HERE if course.is_here() else _AHEAD_SECONDS

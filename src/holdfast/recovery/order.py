@@ -47,13 +47,16 @@ def _from_file(path: Path) -> tuple[Policy, ...]:
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist.", fix="name a Python file that defines `policies`") from None
     except Exception as error:
-        raise UsageError(f"{path} cannot be run: {type(error).__name__}: {error}.", fix=f"try it alone: python {path}") from error
-    found = defined.get("policies")
-    if not isinstance(found, (list, tuple)):
+        raise UsageError(
+            f"{path} cannot be run: {type(error).__name__}: {error}.", fix=f"run it to see the error: python {path}"
+        ) from error
+    policies = defined.get("policies")
+    if not isinstance(policies, (list, tuple)):
         raise UsageError(f"{path} does not define `policies`.", fix="policies = [RollBack(), …] at the top of the file")
-    for one in found:
+    for one in policies:
         if isinstance(one, type) or not isinstance(one, Policy):
             raise UsageError(
-                f"{one!r} in {path} is not a policy.", fix="an object with `decide(diagnosis, past)` that gives an Action or None"
+                f"{one!r} in {path} is not a policy.",
+                fix="an object with `decide(diagnosis, past)` that returns an Action or None",
             )
-    return tuple(found)
+    return tuple(policies)

@@ -18,7 +18,7 @@ def is_over(training: Sequence[Recording], run: Sequence[Recording]) -> bool:
 
 
 def _has_ended(one: Recording, later: Sequence[Recording]) -> bool:
-    """Its process is gone, or has begun the next training and goes on with that one alone.
+    """Its process is gone, or has begun the next training and continues with that one alone.
 
     One that cannot be seen from here has ended when there is a next.
     """
@@ -31,6 +31,6 @@ def _has_ended(one: Recording, later: Sequence[Recording]) -> bool:
 
 
 def _has_stepped_since(one: Recording, when: float) -> bool:
-    """Whether a training goes on although its process has begun another: they run side by side, in threads."""
+    """Whether a training continues although its process has begun another: they run side by side, in threads."""
     times = last_rows(one.path, "steps", ("time",), 1)["time"]
     return len(times) > 0 and float(times[-1]) > when + _SIDE_BY_SIDE

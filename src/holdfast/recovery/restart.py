@@ -29,7 +29,7 @@ class Ending:
 
     code: str
     exit_code: int
-    asked: bool = False  # by a person, or whoever sent the supervisor a signal
+    requested: bool = False  # by a person, or whoever sent the supervisor a signal
     error: str | None = None  # the class of the error that ended it, if one is known
     steps: int = 0  # made in this attempt
     reached: int | None = None
@@ -55,10 +55,10 @@ class Changes:
 
     def words(self) -> list[str]:
         """As a person reads them."""
-        said = [f"{self.workers} loader workers"] if self.workers is not None else []
-        said += [f"every batch in {self.parts} parts"] if self.parts > 1 else []
-        said += [f"learning rate x {self.lr_factor:g}"] if self.lr_factor != 1.0 else []
-        return said + (["trackers offline"] if self.trackers_offline else [])
+        parts = [f"{self.workers} loader workers"] if self.workers is not None else []
+        parts += [f"every batch in {self.parts} parts"] if self.parts > 1 else []
+        parts += [f"learning rate x {self.lr_factor:g}"] if self.lr_factor != 1.0 else []
+        return parts + (["trackers offline"] if self.trackers_offline else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +81,19 @@ class Stop:
 def decide(endings: Sequence[Ending], changes: Changes = Changes(), *, at_most: int = 3) -> Restart | Stop:  # noqa: B008 - frozen
     """What to do after the last of these endings; `changes` are those that the last attempt ran with."""
     last = endings[-1]
-    if last.exit_code == 0 or last.asked:
+    if last.exit_code == 0 or last.requested:
         return Stop()
     if last.flag_failed:
         return Restart(changes, _WAIT, last.code)
     endings = [one for one in endings if not one.flag_failed]
     if mistake := _mistake(last):
-        return Stop(f"not started again: {mistake}")
+        return Stop(f"not restarted: {mistake}")
     if len(endings) > at_most:
-        made = f"{at_most} restarts were made, and no more are allowed" if at_most else "no restarts are allowed"
-        return Stop(f"not started again: {made} (--restarts)")
+        made = f"{at_most} restarts were made, and no more are allowed" if at_most else "restarts are off"
+        return Stop(f"not restarted: {made} (--restarts)")
     vain = in_vain(endings)
     if vain >= _IN_VAIN:
-        return Stop(f"not started again: {vain + 1} attempts ended at {_place(last)}")
+        return Stop(f"not restarted: {vain + 1} attempts ended at {_place(last)}")
     more = _changed(last, changes, vain)
     return Restart(more, min(_WAIT_AT_MOST, _WAIT * 2**vain), last.code)
 

@@ -1,4 +1,4 @@
-"""Read what a resume is judged by: the run before around the save, and the first steps of the run that goes on."""
+"""Read what a resume is judged by: the run before around the save, and the first steps of the run that continues."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ def strides(rows: Mapping[str, Column]) -> Floats:
 
 def metrics(rows: Mapping[str, Column]) -> dict[Metric, Floats]:
     """The values of each metric, oldest first."""
-    found: dict[Metric, list[float]] = {}
+    by_metric: dict[Metric, list[float]] = {}
     for split, name, value in zip(rows["split"], rows["name"], rows["value"], strict=True):
-        found.setdefault((str(split), str(name)), []).append(float(value))
-    return {metric: np.array(values) for metric, values in found.items()}
+        by_metric.setdefault((str(split), str(name)), []).append(float(value))
+    return {metric: np.array(values) for metric, values in by_metric.items()}
 
 
 def _rows_around(folder: Path, save: Save) -> dict[str, Column]:
-    """The rows of a table from well before the save on; a run that went on for long is read back far enough."""
+    """The rows of a table from well before the save on; a run that continued for long is read back far enough."""
     count = 4 * _NEAR
     while True:
         rows = last_rows(folder, "steps", COLUMNS, count)
@@ -111,7 +111,7 @@ def _step_of(save: Save, rows: Mapping[str, Column]) -> int | None:
 
 
 def _first_rows(save: Save) -> dict[str, Column]:
-    """The first rows of the training as a whole: of the run that began anew."""
+    """The first rows of the whole training: those of the run that started from scratch."""
     *_, oldest = ancestors(save)
     return Follower(oldest.run / oldest.recording, "steps", COLUMNS).new_rows(_FIRST)
 

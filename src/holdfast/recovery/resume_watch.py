@@ -37,7 +37,7 @@ class ResumeWatch:
         self._steps = Follower(recording, "steps", COLUMNS)
         self._evaluations = Follower(recording, "evaluations", EVALUATION)
         self._rows, self._evaluated = self._steps.new_rows(0), self._evaluations.new_rows(0)
-        self._restored, self._told = Restored.from_row(row), -1
+        self._restored, self._reported = Restored.from_row(row), -1
         self._looked, self.over, self._verdict = 0, False, "healthy"
         self._before, self._against = self._read_before()
         self._write("watching", step=int(row.get("step") or 0), against=self._against, steps=STEPS, epochs=EPOCHS)
@@ -60,9 +60,9 @@ class ResumeWatch:
         rows = {name: values[:steps] for name, values in self._rows.items()}
         finding = resume_mismatch(self._before, resumed(rows, self._evaluated_until(rows)), self._restored)
         weight = _SEVERITIES.index(finding.severity) if finding is not None else -1
-        if finding is None or weight <= self._told:
+        if finding is None or weight <= self._reported:
             return
-        self._told = weight
+        self._reported = weight
         verdict = str(finding.evidence["verdict"])
         evidence = {name: value for name, value in finding.evidence.items() if name != "verdict"}
         step = int(rows["step"][-1])
@@ -108,10 +108,10 @@ class ResumeWatch:
 
     def _read_before(self) -> tuple[RunBefore, dict[str, Any] | None]:
         save = save_in(self._row)
-        found = run_before(save) if save is not None else None
-        if save is None or found is None:
+        earlier = run_before(save) if save is not None else None
+        if save is None or earlier is None:
             return RunBefore(), None
-        before, step = found
+        before, step = earlier
         losses = before.loss[-50:][np.isfinite(before.loss[-50:])]
         level = float(f"{np.median(losses):.6g}") if len(losses) else None
         return before, {"run": save.run.name, "step": step, "loss": level}

@@ -21,7 +21,7 @@ class RollBack:
     not trusted. `at_most` bounds all roll-backs within `within_steps`, related or not.
 
     The first cut is not for good: most trouble has other reasons, and a rate that stays low costs what the run could have
-    learned. Once `regain_steps` went well, it climbs back within as many. If it was the rate, the next cut stays.
+    learned. Once `regain_steps` went well, it climbs back within as many. If it was the learning rate, the next cut stays.
     """
 
     lr_factor: float = 0.75
@@ -93,7 +93,7 @@ class RollBack:
         return float(f"{factor * self.again**failures:.4g}")
 
     def _went_well(self, diagnosis: Diagnosis) -> bool:
-        """Whether the rate had been good for a while: one that is too high from the start is not gone back to."""
+        """Whether the learning rate had worked for a while: one that was too high from the start is not restored."""
         return self._onset(diagnosis) >= 2 * self.regain_steps > 0
 
     def _stop(self, diagnosis: Diagnosis, code: str, times: int) -> Action:

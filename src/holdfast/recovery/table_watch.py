@@ -1,4 +1,4 @@
-"""What the tables of a run show while it lives: each finding once for a training, the lowest rank speaks for all."""
+"""What the tables of a run show while it lives: each finding once for a training, the lowest rank represents all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TableWatches:
         self._followers: dict[int, RunFollower] = {}
         self._ranks: dict[int, tuple[int, RanksFollower]] = {}
         self._machine: MachineFollower | None = None
-        self._told: set[tuple[int, str]] = set()
+        self._reported: set[tuple[int, str]] = set()
         self._next = 0.0
 
     def look(self, run: RunFolder, *, last: bool = False) -> Iterator[Finding]:
@@ -42,8 +42,8 @@ class TableWatches:
                 self._ranks[part] = (len(ranks), RanksFollower(ranks))
         for part, (_, follower) in self._ranks.items():
             for finding in follower.read():
-                if (part, finding.code) not in self._told:
-                    self._told.add((part, finding.code))
+                if (part, finding.code) not in self._reported:
+                    self._reported.add((part, finding.code))
                     yield finding
         if self._machine is None:
             self._machine = MachineFollower(run, recordings[0])

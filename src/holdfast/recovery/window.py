@@ -64,9 +64,9 @@ class Window:
         out = self._end - self._rows
         for name, values in self._columns.items():
             leaving = values[:out]
-            known = leaving[measured(leaving)]
-            known = known[np.isfinite(known)]
-            if len(known):
-                self._highest[name] = max(self._highest.get(name, -np.inf), float(known.max()))
+            valid = leaving[measured(leaving)]
+            valid = valid[np.isfinite(valid)]
+            if len(valid):
+                self._highest[name] = max(self._highest.get(name, -np.inf), float(valid.max()))
             values[: self._rows] = values[out : self._end].copy()
         self._end = self._rows

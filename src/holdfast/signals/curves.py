@@ -34,12 +34,12 @@ class Curve:
 
     def finite(self) -> Curve:
         """The same without what is not a number."""
-        known = np.isfinite(self.values)
-        if known.all():
+        finite = np.isfinite(self.values)
+        if finite.all():
             return self
-        epochs = None if self.epochs is None else self.epochs[known]
+        epochs = None if self.epochs is None else self.epochs[finite]
         kept = {"role": self.role, "split": self.split, "better": self.better}
-        return Curve(self.name, self.steps[known], self.values[known], epochs=epochs, **kept)  # type: ignore[arg-type]
+        return Curve(self.name, self.steps[finite], self.values[finite], epochs=epochs, **kept)  # type: ignore[arg-type]
 
     def epoch_at(self, index: int) -> float | None:
         """The epoch of a point, if it is known."""
@@ -48,7 +48,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curves:
-    """All curves of one run. The first of a role is the one that speaks for it."""
+    """All curves of one run. The first of a role is the one that represents it."""
 
     name: str
     curves: tuple[Curve, ...]
@@ -73,8 +73,8 @@ class Curves:
     @property
     def metrics(self) -> list[Curve]:
         """Metrics on what was held out, or if there are none, of the training; only those whose direction is known."""
-        known = [curve for curve in self.of(_METRIC) if curve.better is not None]
-        return [curve for curve in known if curve.split in HELD_OUT] or known
+        metrics = [curve for curve in self.of(_METRIC) if curve.better is not None]
+        return [curve for curve in metrics if curve.split in HELD_OUT] or metrics
 
     @property
     def steps(self) -> int:

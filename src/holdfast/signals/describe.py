@@ -1,28 +1,29 @@
-"""Write `docs/schema.md`: `python -m holdfast.signals.describe > docs/schema.md`."""
+"""Write the tables into `docs/recording.md`: `python -m holdfast.signals.describe docs/recording.md`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from holdfast.signals.schema import TABLES, Column, Kind, Table
 
 _TYPES = {Kind.FLOAT: "float", Kind.INT: "integer", Kind.STRING: "text"}
 
-_OPENING = """\
-# The tables of a run
-
-This page is written by `make docs` from `src/holdfast/signals/schema.py`; a test keeps the two in step.
+_TITLE = "## The tables\n"
+_OPENING = f"""\
+{_TITLE}
+From here on this page is written by `make docs` from `src/holdfast/signals/schema.py`; a test keeps the two in step.
 
 `holdfast query SQL` reads these tables, of all ranks together: while the run trains, while it hangs, and after it has
 ended. `holdfast tables` shows how many rows each of them has now.
 
-A value that was not measured is `NULL`. That is not the same as NaN: a loss that became NaN stays NaN, and
-`isnan(loss)` finds it. Times are seconds since 1970, durations are seconds, sizes are bytes.
+Times are seconds since 1970, durations are seconds, sizes are bytes. `NULL` means not measured; NaN is a value:
+`isnan(loss)` finds a loss that became NaN.
 """
 
 _ADDED = """\
-## Columns that every query adds
+### Columns that every query adds
 
 | column | type | meaning |
 |---|---|---|
@@ -33,7 +34,7 @@ _ADDED = """\
 """
 
 _VIEW = """\
-## python.torch_trace
+### python.torch_trace
 
 The same rows as `modules`, under the names that other PyTorch probes use, so that their queries run as they are.
 
@@ -47,7 +48,7 @@ The same rows as `modules`, under the names that other PyTorch probes use, so th
 | `time` | float | when it was recorded, in seconds since 1970 |
 | `rank` | integer | as above |
 
-## python.backtrace
+### python.backtrace
 
 The Python functions of the training thread (of the lowest rank) in the newest stacks, innermost first. While the run lives,
 the query itself takes stacks if none were taken in the last 10 seconds. All threads, all processes and all moments are in
@@ -61,8 +62,13 @@ the query itself takes stacks if none were taken in the last 10 seconds. All thr
 """
 
 
-def schema_page() -> str:
-    """The whole page, as Markdown."""
+def page(text: str) -> str:
+    """The page with its tables rewritten; the text before them stays."""
+    return text[: text.index(_TITLE)] + tables_section()
+
+
+def tables_section() -> str:
+    """Every table and column, as Markdown."""
     return "\n".join([_OPENING, *_contents(TABLES.values()), _ADDED, *map(_section, TABLES.values()), _VIEW])
 
 
@@ -76,16 +82,17 @@ def _contents(tables: Iterable[Table]) -> Iterator[str]:
 def _section(table: Table) -> str:
     rows = "\n".join(map(_line, table.columns))
     return (
-        f"## {table.name}\n\nA row is {table.a_row_is}.\n\n"
+        f"### {table.name}\n\nA row is {table.a_row_is}.\n\n"
         f"| column | type | meaning |\n|---|---|---|\n{rows}\n\n"
         f"When it is empty: {table.empty_because}\n"
     )
 
 
 def _line(column: Column) -> str:
-    meaning = column.says.replace("|", "\\|")
+    meaning = column.description.replace("|", "\\|")
     return f"| `{column.name}` | {_TYPES[column.kind]} | {meaning} |"
 
 
 if __name__ == "__main__":
-    sys.stdout.write(schema_page())
+    _path = Path(sys.argv[1])
+    _path.write_text(page(_path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -94,26 +94,26 @@ def find_save(run: Path, path: str, *, until: float) -> Save | None:
             if not fits or not isinstance(at, (int, float)) or at > until or (best is not None and best[:2] >= (fits, at)):
                 continue
             step = row.get("step")
-            known = Save(folder, str(row.get("recording") or "rank-0"), step if isinstance(step, int) else None, at)
-            best = (fits, at, known)
+            save = Save(folder, str(row.get("recording") or "rank-0"), step if isinstance(step, int) else None, at)
+            best = (fits, at, save)
     if best is None:
         return None
     return best[2] if best[0] > 1 else replace(best[2], step=None, time=_modified(path), exact=False)
 
 
 def whole_steps(save: Save) -> int | None:
-    """How many steps of the training came before a save, those of the runs that its run went on from counted in."""
+    """How many steps of the training came before a save, including those of the runs that it resumed from."""
     if save.step is None or save.own_count:
         return save.step
-    told = 0
+    steps_before = 0
     for row in _rows(save.run):
         if row.get("event") == "resumed" and row.get("recording") == save.recording and isinstance(row.get("at"), int):
-            told = int(row["at"]) - int(row.get("step") or 0)  # a run that counts on from there has them in its own count
-    return told + save.step
+            steps_before = int(row["at"]) - int(row.get("step") or 0)  # a run that counts on from there has them in its own count
+    return steps_before + save.step
 
 
 def ancestors(save: Save) -> Iterator[Save]:
-    """The save, then the one that its run went on from, and so on: the last is of the run that began anew."""
+    """The save, then the one that its run resumed from, and so on: the last belongs to the run that started from scratch."""
     seen: set[tuple[Path, str]] = set()
     one: Save | None = save
     while one is not None and (one.run, one.recording) not in seen and len(seen) < _CHAIN_AT_MOST:
@@ -129,9 +129,11 @@ def save_in(row: Mapping[str, Any]) -> Save | None:
     if not isinstance(before, dict) or not before.get("run"):
         return None
     step, at = before.get("step"), before.get("time")
-    known = step if isinstance(step, int) else None
+    step_of_save = step if isinstance(step, int) else None
     when = float(at) if isinstance(at, (int, float)) else 0.0
-    return Save(Path(str(before["run"])), str(before.get("recording") or "rank-0"), known, when, bool(before.get("exact", True)))
+    return Save(
+        Path(str(before["run"])), str(before.get("recording") or "rank-0"), step_of_save, when, bool(before.get("exact", True))
+    )
 
 
 def _modified(path: str) -> float:
@@ -143,24 +145,24 @@ def _modified(path: str) -> float:
 
 def _fits(row: Mapping[str, Any], mark: str | None, path: str, real: str) -> int:
     """2: the same file; 1: the same name, saved again since; 0: another."""
-    known = row.get("mark")
-    if mark is not None and known == mark:
+    recorded = row.get("mark")
+    if mark is not None and recorded == mark:
         return 2
     same = row.get("path") in (path, real)
-    return 0 if not same else 2 if known is None else 1
+    return 0 if not same else 2 if recorded is None else 1
 
 
 def _neighbours(run: Path) -> list[Path]:
     """This run and those beside it, the newest first."""
-    found: list[tuple[float, Path]] = []
+    by_time: list[tuple[float, Path]] = []
     try:
         folders = [path for path in run.parent.iterdir() if not path.is_symlink()]
     except OSError:
         return [run]
     for folder in folders:
         with contextlib.suppress(OSError):
-            found.append(((folder / "journal.jsonl").stat().st_mtime, folder))
-    return [path for _, path in sorted(found, reverse=True)[:_RUNS_AT_MOST]]
+            by_time.append(((folder / "journal.jsonl").stat().st_mtime, folder))
+    return [path for _, path in sorted(by_time, reverse=True)[:_RUNS_AT_MOST]]
 
 
 def _saves(run: Path) -> Iterator[Mapping[str, Any]]:

@@ -70,9 +70,9 @@ class Recorder:
         """Call `job` about once a second in the helper thread."""
         self._periodic.append(job)
 
-    def step_back(self, what: str, error: BaseException) -> None:
+    def step_back(self, part: str, error: BaseException) -> None:
         """Record that Holdfast could not do a thing."""
-        self._trouble.step_back(what, error)
+        self._trouble.step_back(part, error)
 
     @property
     def degraded(self) -> str | None:
@@ -120,11 +120,11 @@ class Recorder:
         for job in self._periodic:
             self._run("sampling in the background", job)
 
-    def _run(self, what: str, job: Callable[[], None]) -> None:
+    def _run(self, part: str, job: Callable[[], None]) -> None:
         try:
             job()
         except Exception as error:  # noqa: BLE001 - a failing side job must not end the helper thread
-            self.step_back(what, error)
+            self.step_back(part, error)
 
 
 def _let_go_after_fork(recorder: Recorder) -> None:

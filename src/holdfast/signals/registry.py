@@ -49,15 +49,15 @@ def forget(pid: int) -> None:
 
 def live_runs() -> list[LiveRun]:
     """The listed runs whose process exists; entries of dead ones are removed."""
-    found = []
+    runs = []
     with contextlib.suppress(OSError):
         for entry in sorted(runtime_folder().glob("[0-9]*.json")):
             run = _read(entry)
             if run is not None and is_alive(run.pid) and run.folder.is_dir():
-                found.append(run)
+                runs.append(run)
             else:
                 entry.unlink(missing_ok=True)
-    return found
+    return runs
 
 
 def _read(entry: Path) -> LiveRun | None:

@@ -122,7 +122,7 @@ class RunFolder:
 
     def recordings(self) -> list[Recording]:
         """All trainings recorded here, by rank and order."""
-        return sorted(found for entry in self.path.iterdir() if (found := _recording_at(entry)))
+        return sorted(recording for entry in self.path.iterdir() if (recording := _recording_at(entry)))
 
     def claim(self, rank: int) -> Recording:
         """Make the folder of the next training of this rank; two processes never get the same one."""

@@ -170,9 +170,9 @@ class RunView:
 
     def _add_seconds(self, count: int) -> None:
         whole, waited = self.column("step_seconds", count), self.column("data_seconds", count)
-        known = measured(whole) & np.isfinite(whole)
+        valid = measured(whole) & np.isfinite(whole)
         own = np.where(measured(waited) & np.isfinite(waited), whole - waited, whole)
-        for value in own[known]:
+        for value in own[valid]:
             self.own_seconds.add(float(value))
 
     def add_parameter(self, step: int, name: str, grad_norm: float, grad_max: float, weight_norm: float) -> None:

@@ -1,6 +1,6 @@
 """The tables of a run: every column of every table, in one place.
 
-`docs/schema.md` is generated from this file. A column is eight bytes wide: a float, an integer, or a string
+The tables in `docs/recording.md` are generated from this file. A column is eight bytes wide: a float, an integer, or a string
 kept as a number that points into the rank's dictionary of strings.
 
 A value that was not measured is *missing*, which is not the same as NaN: a loss that is NaN must stay visible.
@@ -42,7 +42,7 @@ class Column:
 
     name: str
     kind: Kind
-    says: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +62,16 @@ class Table:
         return tuple(column.name for column in self.columns)
 
 
-def _float(name: str, says: str) -> Column:
-    return Column(name, Kind.FLOAT, says)
+def _float(name: str, description: str) -> Column:
+    return Column(name, Kind.FLOAT, description)
 
 
-def _int(name: str, says: str) -> Column:
-    return Column(name, Kind.INT, says)
+def _int(name: str, description: str) -> Column:
+    return Column(name, Kind.INT, description)
 
 
-def _string(name: str, says: str) -> Column:
-    return Column(name, Kind.STRING, says)
+def _string(name: str, description: str) -> Column:
+    return Column(name, Kind.STRING, description)
 
 
 _STEP = _int("step", "number of the step, from 0: how many steps the main optimizer has made before")

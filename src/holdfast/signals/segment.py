@@ -140,14 +140,14 @@ class Segment:
             raise _damaged(path, "its header is not complete")
         fence = Fence()
         fence()
-        numbers = np.frombuffer(mapped, "<u8", count=6, offset=8)
-        self.capacity, self.first_row = int(numbers[0]), int(numbers[1])
-        self.sealed, begun = bool(numbers[4]), int(numbers[2])
+        header = np.frombuffer(mapped, "<u8", count=6, offset=8)
+        self.capacity, self.first_row = int(header[0]), int(header[1])
+        self.sealed, begun = bool(header[4]), int(header[2])
         fence()  # the published count is read last of the three: it can only be newer than they are
-        self.rows = int(numbers[3])
+        self.rows = int(header[3])
         fence()
         self.torn_tail = not self.sealed and begun > self.rows
-        self.columns = _read_description(path, mapped, int(numbers[5]))
+        self.columns = _read_description(path, mapped, int(header[5]))
         if size < HEADER_BYTES + len(self.columns) * self.capacity * 8 or self.rows > self.capacity:
             raise _damaged(path, "it is cut short")
         self._map = mapped

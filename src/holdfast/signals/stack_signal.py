@@ -29,8 +29,8 @@ def answer_signal(folder: Path) -> Path | None:
 
     Once for a process: it is asked for as early as its run is known, so that the workers that it forks later answer too.
     """
-    if (known := _open.get(os.getpid())) is not None:
-        return known
+    if (open_file := _open.get(os.getpid())) is not None:
+        return open_file
     number = _free_signal()
     if number is None:
         return None
@@ -64,9 +64,9 @@ def _free_signal() -> int | None:
     """The highest real-time signal but a few that is at its default; systems without those go without."""
     if not hasattr(signal, "SIGRTMAX") or not hasattr(faulthandler, "register"):
         return None
-    numbers = range(signal.SIGRTMAX - 4, signal.SIGRTMIN + 8, -1)
+    candidates = range(signal.SIGRTMAX - 4, signal.SIGRTMIN + 8, -1)
     caught = _mask("self", "SigCgt") | _mask("self", "SigIgn")
-    return next((n for n in numbers if signal.getsignal(n) is signal.SIG_DFL and not caught >> (n - 1) & 1), None)
+    return next((n for n in candidates if signal.getsignal(n) is signal.SIG_DFL and not caught >> (n - 1) & 1), None)
 
 
 def own_stacks(run: RunFolder, pid: int, parents: tuple[int, ...] = (), *, seconds: float = 1.0) -> str | None:
@@ -120,8 +120,8 @@ def _listens(pid: int, number: int) -> bool:
 
 def _mask(pid: str, name: str) -> int:
     with contextlib.suppress(OSError, ValueError):
-        found = re.search(rf"^{name}:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-        return int(found[1], 16) if found else 0
+        match = re.search(rf"^{name}:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        return int(match[1], 16) if match else 0
     return 0
 
 

@@ -33,9 +33,9 @@ class StringWriter:
 
     def code(self, text: str) -> int:
         """The string's code; writes it down the first time."""
-        known = self._codes.get(text)
-        if known is not None:
-            return known
+        code = self._codes.get(text)
+        if code is not None:
+            return code
         return self.codes([text])[0]
 
     def codes(self, texts: Sequence[str]) -> list[int]:
@@ -68,7 +68,7 @@ class StringWriter:
 
 
 def read_strings(folder: Path) -> list[str]:
-    """The dictionary of a rank, in the order of the codes; a torn last line is left out."""
+    """The dictionary of a rank, in the order of the codes; a torn last line is skipped."""
     try:
         lines = (folder / FILE_NAME).read_bytes().split(b"\n")
     except FileNotFoundError:

@@ -24,17 +24,17 @@ class Trouble:
         self._unwritten: list[dict[str, Any]] = []
         self.lock = threading.Lock()
 
-    def step_back(self, what: str, error: BaseException) -> None:
+    def step_back(self, part: str, error: BaseException) -> None:
         """Note that `what` failed, and why."""
         with self.lock:
-            count = self._counts.get(what, 0) + 1
+            count = self._counts.get(part, 0) + 1
             if count == 1 and len(self._counts) >= _THINGS_AT_MOST:
                 return
-            self._counts[what] = count
-            self.first = self.first or f"{what}: {error}"
+            self._counts[part] = count
+            self.first = self.first or f"{part}: {error}"
             if count & (count - 1):
                 return
-            evidence = {"what": what, "error": f"{type(error).__name__}: {error}"} | ({"so_far": count} if count > 1 else {})
+            evidence = {"what": part, "error": f"{type(error).__name__}: {error}"} | ({"so_far": count} if count > 1 else {})
             self._unwritten.append({"code": "holdfast-degraded", "severity": "warning", **self._fields, "evidence": evidence})
         self.write_pending()
 

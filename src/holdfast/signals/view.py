@@ -80,9 +80,9 @@ class SignalView:
     def highest(self, name: str, *, before: int) -> float:
         """The largest finite value that the column ever had at a step before `before`; -inf if it had none."""
         values = self.column(name)
-        known = values[measured(values) & (self._recent["step"] < before)] if len(values) else values
-        known = known[np.isfinite(known)]
-        return max(self._highest.get(name, -np.inf), float(known.max()) if len(known) else -np.inf)
+        valid = values[measured(values) & (self._recent["step"] < before)] if len(values) else values
+        valid = valid[np.isfinite(valid)]
+        return max(self._highest.get(name, -np.inf), float(valid.max()) if len(valid) else -np.inf)
 
     def metrics(self) -> list[tuple[str, str]]:
         """Each (split, name) that was evaluated, in the order in which they first came."""
@@ -117,5 +117,5 @@ class SignalView:
 def measured(values: Column) -> npt.NDArray[np.bool_]:
     """Where a value was measured. A NaN that was measured counts as such."""
     is_float = values.dtype.kind == "f"
-    known: npt.NDArray[np.bool_] = (values.view("<i8") if is_float else values) != (MISSING_BITS if is_float else MISSING_INT)
-    return known
+    mask: npt.NDArray[np.bool_] = (values.view("<i8") if is_float else values) != (MISSING_BITS if is_float else MISSING_INT)
+    return mask

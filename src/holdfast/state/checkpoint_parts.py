@@ -7,7 +7,7 @@ checkpoint can be used without Holdfast: `optimizer.load_state_dict(torch.load("
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,13 @@ import torch
 
 from holdfast.checkpoints.manifest import read_manifest
 from holdfast.checkpoints.safetensors import Tensors, can_hold
+from holdfast.errors import CannotRestore
 from holdfast.state.ranks import current_rank, world_size
-from holdfast.state.values import Ref, Tree, flatten, flatten_all, unflatten
+from holdfast.state.values import Ref, Tree, flatten, flatten_all, refs_in, unflatten
 
 _ORDER = ("step", "epoch", "optimizers", "schedulers", "scalers", "loader")  # what people look for first in training.pt
 _IN_WEIGHTS = ("parameters", "buffers", "extra_state")
-BY_NAME = ("models", "averages", "optimizers", "gradients")  # what a sharded checkpoint keeps in `shards/`
+IN_SHARDS = ("models", "averages", "optimizers", "gradients")  # what a sharded checkpoint keeps in `shards/`
 
 
 def numbered(name: str, number: int) -> str:
@@ -54,22 +55,35 @@ def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
     return {**parts, "training": unflatten(ordered, lambda ref: hosts[ref.number], arrays=False)}
 
 
-def from_parts(parts: Mapping[str, Any]) -> tuple[Tree, list[torch.Tensor]]:
-    """The tree and tensors of a state. Of a sharded one, a `Ref` in `BY_NAME` is a tensor by its number in `names`."""
+def to_sharded_part(tree: Tree, hosts: Sequence[torch.Tensor], prefix: str = "") -> tuple[dict[str, Any], dict[str, Ref]]:
+    """The content of training.pt for a sharded state, with a number for each tensor in `shards/`, and these tensors by name."""
+    kept_apart = {kind: tree[kind] for kind in IN_SHARDS if kind in tree}
+    names: dict[Ref, str] = {}
+    for place, ref in refs_in(kept_apart):
+        kind, number, part, *rest = place.split(".", 3)
+        inside = ".".join(rest) if kind in ("models", "averages") and rest else ".".join((part, *rest))
+        names.setdefault(ref, f"{prefix}{numbered(kind.removesuffix('s'), int(number))}.{inside}")
+    numbers = {ref: number for number, ref in enumerate(names)}
+    rest_of_tree = {name: [] if name in IN_SHARDS else value for name, value in tree.items() if name != "gradients"}
+    training = to_parts(rest_of_tree, hosts)["training"]
+    sharded = unflatten(kept_apart, lambda ref: torch.tensor(numbers[ref]), arrays=False)
+    return {**training, "sharded": sharded, "names": list(names.values())}, {name: ref for ref, name in names.items()}
+
+
+def from_parts(parts: Mapping[str, Any]) -> tuple[Tree, list[Any]]:
+    """The tree and tensors of a state; of a sharded one, a name in place of each tensor in `shards/`."""
     training = parts["training"]
-    apart = ("_apart", "own_parameters", "sharded", "randomness")  # generator states are set, not copied
+    apart = ("_apart", "own_parameters", "sharded", "names", "randomness")  # generator states are set, not copied
     content = {name: value for name, value in training.items() if not name.endswith(apart)}
-    if "sharded" in training:
-        tree, hosts = flatten_all(content)
-        by_name = flatten(training["sharded"], lambda number: Ref(int(number)))
-        return {**tree, **by_name, "randomness": training["randomness"]}, hosts
     content["models"] = _joined("weights", parts, training["models_apart"])
     content["averages"] = _joined("averages", parts, training["averages_apart"])
     own = zip(training["optimizers"], training["own_parameters"], strict=True)
     content["optimizers"] = [{**state, "parameters": parameters} for state, parameters in own]
     content["scalers"] = [{"state": state} for state in training["scalers"]]
     tree, hosts = flatten_all(content, lambda tensor: (tensor.data_ptr() or id(tensor), tensor.shape, tensor.dtype))
-    return {**tree, "randomness": training.get("randomness")}, hosts
+    first = len(hosts)
+    tree |= flatten(training.get("sharded", {}), lambda number: Ref(first + int(number)))
+    return {**tree, "randomness": training.get("randomness")}, [*hosts, *training.get("names", ())]
 
 
 @dataclass(slots=True)
@@ -77,27 +91,23 @@ class SavedState:
     """The state in a checkpoint. `position` is the position in the data."""
 
     tree: Tree
-    hosts: list[torch.Tensor]
+    hosts: list[Any]  # tensors, or names of tensors in `shards/`
     position: Any
-    gradients: Any  # accumulated before the save, if any
     has_randomness: bool  # False if the checkpoint has none for this rank
-    names: list[str] = field(default_factory=list)  # of the tensors in `shards/`
 
     @classmethod
     def of(cls, path: Path, parts: dict[str, Any]) -> SavedState:
-        """The state in a checkpoint for this rank."""
-        tree, hosts = from_parts(parts)
-        names, ranks, position = tree.pop("names", []), tree.pop("ranks", {}), tree.pop("loader", None)
-        gradients = None if names else _plain(tree.get("gradients"), hosts)
-        rank, same = current_rank(), (read_manifest(path) or {}).get("world_size", 1) == world_size()
-        own = _plain(ranks[rank], hosts) if same and rank in ranks else {}
-        tree["randomness"] = own.get("randomness", tree.get("randomness"))
+        """The state in a checkpoint for this rank. Raises CannotRestore."""
+        rank, ranks = current_rank(), parts["training"].get("ranks", {})
+        before = (read_manifest(path) or {}).get("world_size", 1)
+        if parts["training"].get("by_rank") and before != world_size():
+            text = f"FullyShardedDataParallel saved it on {before} ranks: only as many can resume (with fully_shard any number)"
+            raise CannotRestore(text, fix="")
+        own = ranks.get(rank, {}) if before == world_size() else {}
+        training = {name: value for name, value in {**parts["training"], **own}.items() if name not in ("ranks", "by_rank")}
+        tree, hosts = from_parts({**parts, "training": training})
         has_randomness = bool(own) or rank == 0 or tree["randomness"] is None
-        return cls(tree, hosts, own.get("loader", _plain(position, hosts)), gradients, has_randomness, names)
-
-
-def _plain(tree: Any, hosts: list[torch.Tensor]) -> Any:
-    return unflatten(tree, lambda ref: hosts[ref.number].clone())
+        return cls(tree, hosts, unflatten(tree.pop("loader", None), lambda ref: hosts[ref.number].clone()), has_randomness)
 
 
 def _split(saved: Tree, hosts: Sequence[torch.Tensor]) -> tuple[dict[str, Ref], Tree]:

@@ -7,7 +7,6 @@ cannot depend on earlier ones, only the sampler advances and nothing is loaded.
 from __future__ import annotations
 
 import contextlib
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,29 +19,24 @@ from holdfast.state.generators import LoaderGenerators
 from holdfast.state.values import Tree
 
 _DETERMINISTIC = (TensorDataset, list, tuple, range, torch.Tensor, np.ndarray)  # an index always gives the same sample
-_MAX_INDICES = 64  # of a batch that are compared
 active = False  # while batches are drawn and dropped
 
 
-def begin_pass(
-    loader: Any, generators: LoaderGenerators, begin: Tree, *, count: int, skips: bool, first_ever: bool
-) -> tuple[Any, BatchCheck, int | None]:
-    """An iterator `count` batches into its pass, its check, and the fingerprint of the last batch."""
+def begin_pass(loader: Any, generators: LoaderGenerators, begin: Tree, *, count: int, skips: bool, first_ever: bool) -> Any:
+    """An iterator `count` batches into its pass. Raises StopIteration if the pass is shorter."""
     global active
     active = True
     try:
         generators.set(begin)
-        if not first_ever and _keeps_workers(loader) and loader._iterator is None:
+        if not first_ever and keeps_workers(loader) and loader._iterator is None:
             iter(loader)  # persistent workers: their seed was drawn before this pass
             generators.set(begin)
         if skips:
-            iterator = _skipping_iterator(loader, count)
-            return iterator, BatchCheck(loader, iterator), None
+            return _skipping_iterator(loader, count)
         iterator = iter(loader)
-        check = BatchCheck(loader, iterator)
         for _ in range(count):
             next(iterator)
-        return iterator, check, check.fingerprint()
+        return iterator
     finally:
         active = False
 
@@ -70,13 +64,9 @@ def _is_deterministic(dataset: Any) -> bool:
     return kind in _DETERMINISTIC
 
 
-def _keeps_workers(loader: Any) -> bool:
+def keeps_workers(loader: Any) -> bool:
+    """Whether workers persist across passes."""
     return isinstance(loader, DataLoader) and loader.persistent_workers and loader.num_workers > 0
-
-
-def keeps_generators(loader: Any) -> bool:
-    """Whether workers persist across passes and may draw random numbers."""
-    return _keeps_workers(loader) and not is_deterministic(loader)
 
 
 class _SkippingSampler:
@@ -139,23 +129,3 @@ def _length(obj: Any) -> int | None:
         with contextlib.suppress(Exception):  # many types raise for an unknown length
             return len(obj)
     return None
-
-
-class BatchCheck:
-    """Recognises the last batch by the sampler's indices, to tell whether a pass was repeated exactly."""
-
-    def __init__(self, loader: Any, iterator: Any) -> None:
-        self._indices: Any = None
-        if can_skip(loader) and isinstance(iterator, _BaseDataLoaderIter):
-            iterator._sampler_iter = self._record(iterator._sampler_iter)
-
-    def fingerprint(self) -> int | None:
-        """A checksum of the last indices; None where they are not known."""
-        indices = self._indices
-        if indices is None:
-            return None
-        return zlib.crc32(repr(indices[:_MAX_INDICES] if isinstance(indices, (list, tuple)) else indices).encode())
-
-    def _record(self, entries: Iterator[Any]) -> Iterator[Any]:
-        for self._indices in entries:
-            yield self._indices

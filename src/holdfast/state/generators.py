@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -78,7 +78,10 @@ class LoaderGenerators:
         gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
         return {
             "process": read_process_generators(gpus),
-            "generators": {path: _read(generator) for path, generator in self.generators.items()},
+            "generators": {
+                path: {"kind": type(generator).__name__, "state": _access(generator)[0]()}
+                for path, generator in self.generators.items()
+            },
             "epochs": {path: vars(holder).get(name) for path, (holder, name) in self._epochs.items()},
             "samplers": {path: sampler.state_dict() for path, sampler in self._samplers.items()} if samplers else {},
         }
@@ -101,7 +104,7 @@ class LoaderGenerators:
         for path, state in saved["generators"].items():
             generator = self.generators.get(path)
             if generator is not None and type(generator).__name__ == state["kind"]:
-                _set(generator, state["state"])
+                _access(generator)[1](state["state"])
 
     def _set_epochs(self, saved: Tree, *, only_unset: bool) -> None:
         for path, number in saved["epochs"].items():
@@ -130,27 +133,16 @@ def _has_state(path: str, obj: Any) -> bool:
     return named and hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict") and not issubclass(kind, nn.Module)
 
 
-def _read(generator: Any) -> Tree:
+def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """How the state of a generator is read, and set."""
     if isinstance(generator, torch.Generator):
-        state: Any = generator.get_state()
-    elif isinstance(generator, np.random.Generator):
-        state = _plain(generator.bit_generator.state)
-    elif isinstance(generator, np.random.RandomState):
-        state = _plain(generator.get_state(legacy=False))
-    else:
-        state = generator.getstate()
-    return {"kind": type(generator).__name__, "state": state}
-
-
-def _set(generator: Any, state: Any) -> None:
-    if isinstance(generator, torch.Generator):
-        generator.set_state(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = _values(state)
-    elif isinstance(generator, np.random.RandomState):
-        generator.set_state(_values(state))
-    else:
-        _set_python(generator, state)
+        return generator.get_state, generator.set_state
+    if isinstance(generator, np.random.Generator):
+        bits: Any = generator.bit_generator
+        return lambda: _plain(bits.state), lambda state: setattr(bits, "state", _values(state))
+    if isinstance(generator, np.random.RandomState):
+        return lambda: _plain(generator.get_state(legacy=False)), lambda state: generator.set_state(_values(state))
+    return generator.getstate, lambda state: _set_python(generator, state)
 
 
 def _set_python(generator: Any, state: Any) -> None:

@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from holdfast.checkpoints.finite import count_non_finite
 from holdfast.checkpoints.safetensors import count
 from holdfast.environment.cgroup import Limits, read_limits
 from holdfast.state.values import Tree
@@ -30,10 +28,11 @@ _ALIGNMENT = 64  # bytes, of a tensor in a block
 
 
 class Source(NamedTuple):
-    """A tensor of the training; `checked` if it must be finite."""
+    """A tensor of the training; `checked` if it must be finite. `spec` is the place of a shard in the whole."""
 
     tensor: torch.Tensor
     checked: bool
+    spec: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,29 +64,18 @@ class Block:
         self.memory.fill(0)  # touch the pages now, not while the training waits
         self.size, self.pinned = size, pinned and pin(self.memory)
         self._address = self.memory.ctypes.data  # reading it later needs an import, and the interpreter may be exiting
-        self._shapes: list[tuple[torch.dtype, torch.Size, tuple[int, ...], bool]] = []
+        self._shapes: list[tuple[torch.dtype, torch.Size, tuple[int, ...]]] = []
         self._views: list[torch.Tensor] = []
-        self._checked: list[tuple[torch.dtype, int, int]] = []  # stretches that must be finite
 
     def views(self, sources: Sequence[Source]) -> list[torch.Tensor]:
         """The host tensors for these sources, each with its own storage, so that saving one does not save the block."""
-        shapes = [(tensor.dtype, tensor.shape, tensor.stride(), checked) for tensor, checked in sources]
+        shapes = [(source.tensor.dtype, source.tensor.shape, source.tensor.stride()) for source in sources]
         if shapes != self._shapes:
-            if self._shapes:
-                self.memory.fill(0)  # the gaps between tensors are checked too
-            self._shapes = shapes
-            self._lay_out(sources)
+            self._shapes, self._views, end = shapes, [], 0
+            for source in sources:
+                self._views.append(self._view(source.tensor, end))
+                end += _aligned(source.tensor.nbytes)
         return self._views
-
-    def _lay_out(self, sources: Sequence[Source]) -> None:
-        self._views, self._checked, end = [], [], 0
-        for (dtype, checked), alike in groupby(sources, lambda source: (source.tensor.dtype, source.checked)):
-            begin = end
-            for tensor, _ in alike:
-                self._views.append(self._view(tensor, end))
-                end += _aligned(tensor.nbytes)
-            if checked and dtype.is_floating_point:
-                self._checked.append((dtype, begin, end))
 
     def _view(self, tensor: torch.Tensor, offset: int) -> torch.Tensor:
         """A view with the strides of a tensor, if those leave no gaps: it is copied in one piece then."""
@@ -97,16 +85,12 @@ class Block:
         flat = torch.frombuffer(self.memory, dtype=torch.uint8, count=tensor.nbytes, offset=offset).view(tensor.dtype)
         return flat.as_strided(like.shape, like.stride())
 
-    def is_finite(self) -> bool:
-        """Whether all checked values are finite; one thread, which often releases the GIL."""
-        return all(not count_non_finite(self.memory[begin:end], dtype) for dtype, begin, end in self._checked)
-
     def release(self) -> None:
         """Release the memory. No copy from or to it may be running."""
         if self.pinned:
             self.pinned = False
             unpin(self._address)
-        self._shapes, self._views, self._checked = [], [], []
+        self._shapes, self._views = [], []
 
     def __del__(self) -> None:
         if getattr(self, "pinned", False):
@@ -123,6 +107,7 @@ class HostCopy:
     tree: Tree
     hosts: list[torch.Tensor]
     checked: list[bool]  # which must be finite
+    specs: list[Any]  # the place of a shard in the whole
     block: Block | None
     running: list[tuple[Any, Any]]  # the begin and end of copies from a GPU
 
@@ -136,20 +121,14 @@ class HostCopy:
         for _, end in self.running:
             end.synchronize()
 
-    def done(self) -> bool:
-        """Whether the copies are done; does not wait."""
-        return all(end.query() for _, end in self.running)
-
     def seconds(self) -> float:
         """How long the copies took in the training's stream, once they are done."""
         return max((begin.elapsed_time(end) / 1000.0 for begin, end in self.running), default=0.0)
 
     def non_finite(self) -> dict[int, int]:
         """The number of non-finite values of each checked tensor that has some, by index."""
-        if self.block is not None and self.block.is_finite():
-            return {}
-        counts = {index: count(self.hosts[index]) for index, checked in enumerate(self.checked) if checked}
-        return {index: bad for index, bad in counts.items() if bad}
+        counts = {number: count(self.hosts[number]) for number, checked in enumerate(self.checked) if checked}
+        return {number: bad for number, bad in counts.items() if bad}
 
 
 @dataclass(slots=True, eq=False)
@@ -169,7 +148,7 @@ class Snapshot:
         with self.checking:
             if self.verified is None:
                 self.copy.wait()
-                self.verified = self.block.is_finite()
+                self.verified = not self.copy.non_finite()
             return self.verified
 
 
@@ -180,8 +159,9 @@ def copy_state(live_state: LiveState, block: Block | None) -> HostCopy:
     """
     tensors = [source.tensor for source in live_state.sources]
     checked = [source.checked and source.tensor.is_floating_point() for source in live_state.sources]
+    specs = [source.spec for source in live_state.sources]
     if block is None:
-        return HostCopy(live_state.tree, tensors, checked, None, [])
+        return HostCopy(live_state.tree, tensors, checked, specs, None, [])
     hosts, running = block.views(live_state.sources), []
     for device, indices in _by_device(tensors):
         pairs = [hosts[i] for i in indices], [tensors[i] for i in indices]
@@ -194,7 +174,7 @@ def copy_state(live_state: LiveState, block: Block | None) -> HostCopy:
         torch._foreach_copy_(*pairs, non_blocking=True)
         end.record(stream)
         running.append((begin, end))
-    return HostCopy(live_state.tree, hosts, checked, block, running)
+    return HostCopy(live_state.tree, hosts, checked, specs, block, running)
 
 
 def copy_in(hosts: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:

@@ -25,6 +25,7 @@ from holdfast.state.parameters import (
     optimizer_parameters,
     parameters_in,
     plain_name,
+    sharded_as,
 )
 from holdfast.state.values import Ref, Tree, flatten_plain, is_plain, unflatten
 
@@ -137,7 +138,9 @@ def set_gradients(optimizer: Optimizer, gradients: dict[int, torch.Tensor]) -> N
     """Set the parameters' gradients; missing ones become None."""
     for number, parameter in enumerate(optimizer_parameters(optimizer)):
         gradient = gradients.get(number)
-        parameter.grad = None if gradient is None else gradient.to(device=parameter.device, dtype=parameter.dtype)
+        if gradient is not None:
+            gradient = sharded_as(gradient.to(device=parameter.device, dtype=parameter.dtype), parameter)
+        parameter.grad = gradient
 
 
 def read_counters(holder: Any) -> Tree:
@@ -248,14 +251,7 @@ class RestorePlan:
         """A new state tensor; the step count is on the host unless the kernel reads it."""
         host = self._hosts[ref.number]
         on_host = name == "step" and not (group.get("capturable") or group.get("fused"))
-        fresh = host.to("cpu" if on_host else parameter.device, copy=True)
-        local = getattr(parameter, "_local_tensor", None)
-        if local is None or host.shape != local.shape or host.dim() == 0:
-            return fresh
-        from torch.distributed.tensor import DTensor
-
-        mesh, placements = parameter.device_mesh, parameter.placements  # type: ignore[attr-defined]
-        return DTensor.from_local(fresh, mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride())
+        return sharded_as(host.to("cpu" if on_host else parameter.device, copy=True), parameter)
 
     def _fits(self, live: Any, ref: Ref) -> bool:
         if not isinstance(live, torch.Tensor):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
@@ -23,6 +25,17 @@ def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """The detached tensor; of a sharded one this rank's shard."""
     local: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     return local.detach()
+
+
+def sharded_as(local: torch.Tensor, like: Any) -> torch.Tensor:
+    """This rank's part of a tensor as a shard of the whole, if `like` is one of the same shape."""
+    part = getattr(like, "_local_tensor", None)
+    if part is None or part.shape != local.shape or not local.dim():
+        return local
+    from torch.distributed.tensor import DTensor
+
+    shape, stride = like.shape, like.stride()
+    return DTensor.from_local(local, like.device_mesh, like.placements, run_check=False, shape=shape, stride=stride)
 
 
 def is_usable(tensor: torch.Tensor) -> bool:

@@ -9,8 +9,8 @@ At the start of a pass it records the generators that decide the order and the w
 out, not those prefetched by workers. To continue, it starts the pass with those generators, fast-forwards, and sets the
 process's generators to what they were when the state was read.
 
-What cannot be repeated, and gives a warning: random numbers drawn in workers that persist across passes, and the order of a
-sampler or stream that draws from the process's generators during the pass, without workers, as the training does too.
+What cannot be repeated: random numbers drawn in workers that persist across passes (a warning tells), and the order of a sampler
+or stream that draws from the process's generators during the pass, without workers, as the training does too.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.errors import CannotRestore
 from holdfast.state import fast_forward
-from holdfast.state.fast_forward import BatchCheck
 from holdfast.state.generators import LoaderGenerators
 from holdfast.state.ranks import world_size
 from holdfast.state.values import Tree, weak_reference
 
 Batch = TypeVar("Batch")
 _FORMAT = 1
-_SLOW = 20.0  # seconds of fast-forward, after which `fast=True` is suggested
 _OWN_REFERENCES = 2  # to a loader that only a position holds: its own, and getrefcount's argument
 _SAME = ("kind", "data set", "samples", "batches", "batch size", "ranks")
 
@@ -67,7 +65,6 @@ class Position(Generic[Batch]):
         self._open, self._left = False, False  # left: a pass that the script broke off; the next one starts anew
         self._generators: LoaderGenerators | None = None
         self._begin: Tree | None = None
-        self._last: int | None = None
         self._pending: Tree | None = None  # a loaded state to continue from
 
     @property
@@ -80,15 +77,11 @@ class Position(Generic[Batch]):
         self._loader: Callable[[], Any] = (lambda: loader) if self._keep else weak_reference(loader)
         self.like = fast_forward.describe(loader)
 
-    @property
-    def holds_loader(self) -> bool:
-        """Whether the loader is held by a strong reference."""
-        return not isinstance(self._loader, weakref.ReferenceType)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a pass is in progress."""
-        return self._open
+    def is_unused(self) -> bool:
+        """Whether the script no longer holds the loader, so that a similar one takes its place."""
+        is_weak = isinstance(self._loader, weakref.ReferenceType)
+        only_ours = not is_weak and sys.getrefcount(self.loader) <= _OWN_REFERENCES
+        return not self._open and (self.loader is None or only_ours)
 
     @property
     def done(self) -> int:
@@ -119,7 +112,6 @@ class Position(Generic[Batch]):
             "under_way": under_way,
             "begin": self._begin if under_way and own is None else None,
             "now": generators.read(),
-            "last": self._last,
             "own": own,
         }
 
@@ -141,7 +133,7 @@ class Position(Generic[Batch]):
             self.passes += 1
         self._started += 1
         number, self._left = self._started, False
-        iterator, check = self._iterator(loader)
+        iterator = self._iterator(loader)
         self._open = True
         try:
             while True:
@@ -152,7 +144,6 @@ class Position(Generic[Batch]):
                     break
                 if number == self._started:
                     self.batches += 1
-                    self._last = check.fingerprint()
                 if self._on_batch is not None:
                     self._on_batch(batch, time.perf_counter() - start)
                 yield batch
@@ -164,22 +155,25 @@ class Position(Generic[Batch]):
             if number == self._started and self._open:
                 self._open, self._left = False, True
 
-    def _iterator(self, loader: Any) -> tuple[Any, BatchCheck]:
+    def _iterator(self, loader: Any) -> Any:
         saved, self._pending = self._pending, None
         self._generators = generators = LoaderGenerators(loader)
         self.batches = 0
         if saved is None:
             self._begin = self._read(generators)
-            iterator: Any = iter(loader)
-            return iterator, BatchCheck(loader, iterator)
+            return iter(loader)
         if saved["own"] is not None:
-            iterator = self._from_loader_state(loader, saved)
-            return iterator, BatchCheck(loader, iterator)
+            loader.load_state_dict(saved["own"])
+            iterator = iter(loader)
+            self.batches = int(saved["batches"])
+            if saved["under_way"]:
+                generators.set(saved["now"])
+            return iterator
         if saved["under_way"]:
-            return self._fast_forward(loader, saved)
+            return self._fast_forward(loader, generators, saved)
         generators.set_for_next_pass(saved["now"])
         self._begin = generators.read(samplers=True)
-        return fast_forward.begin_pass(loader, generators, self._begin, count=0, skips=False, first_ever=not self.passes)[:2]
+        return fast_forward.begin_pass(loader, generators, self._begin, count=0, skips=False, first_ever=not self.passes)
 
     def _read(self, generators: LoaderGenerators) -> Tree | None:
         """The state that decides the new pass; None if a sampler raises, and the pass cannot be repeated."""
@@ -189,51 +183,33 @@ class Position(Generic[Batch]):
             self._warn(f"the position in the data is not saved: {type(error).__name__}: {error}")
             return None
 
-    def _from_loader_state(self, loader: Any, saved: Tree) -> Any:
-        """The iterator of a loader that restores its own state."""
-        loader.load_state_dict(saved["own"])
-        iterator = iter(loader)
-        self.batches = int(saved["batches"])
-        if saved["under_way"] and self._generators is not None:
-            self._generators.set(saved["now"])
-        return iterator
-
-    def _fast_forward(self, loader: Any, saved: Tree) -> tuple[Any, BatchCheck]:
-        assert self._generators is not None
-        count, begin, start = int(saved["batches"]), saved["begin"], time.perf_counter()
+    def _fast_forward(self, loader: Any, generators: LoaderGenerators, saved: Tree) -> Any:
+        count, self._begin = int(saved["batches"]), saved["begin"]
         skips = fast_forward.can_skip(loader) if self.fast else fast_forward.is_deterministic(loader)
-        generators, first = self._generators, not self.passes
+        first = not self.passes
         try:
-            iterator, check, last = fast_forward.begin_pass(loader, generators, begin, count=count, skips=skips, first_ever=first)
+            iterator = fast_forward.begin_pass(loader, generators, saved["begin"], count=count, skips=skips, first_ever=first)
         except StopIteration:
             raise _changed(f"the pass had more than {count} batches and has fewer now") from None
-        self._generators.set(saved["now"])
-        self._begin, self.batches, self._last = begin, count, saved["last"]
-        self._warn_differences(loader, saved, last, time.perf_counter() - start)
-        return iterator, check
+        generators.set(saved["now"])
+        self.batches = count
+        self._warn_differences(loader, saved["like"]["workers"])
+        return iterator
 
-    def _warn_differences(self, loader: Any, saved: Tree, last: int | None, seconds: float) -> None:
-        """Warn about what differs from an uninterrupted training."""
+    def _warn_differences(self, loader: Any, workers_before: int) -> None:
+        """Warn about random augmentation that differs from an uninterrupted training."""
         workers = getattr(loader, "num_workers", 0)
-        if workers != saved["like"]["workers"] and not fast_forward.is_deterministic(loader):
+        if fast_forward.is_deterministic(loader):
+            return
+        if workers != workers_before:
             self._warn(
-                f"the data continues in the same order, but with {workers} workers instead of {saved['like']['workers']}: "
+                f"the data continues in the same order, but with {workers} workers instead of {workers_before}: "
                 "random augmentation differs"
             )
-        elif self.passes and fast_forward.keeps_generators(loader):
+        elif self.passes and fast_forward.keeps_workers(loader):
             self._warn(
                 "the data continues in the same order, but persistent_workers keep their random generators from pass to pass, "
                 "and those are lost: random augmentation differs. With persistent_workers=False it is bit-equal"
-            )
-        elif last is not None and saved["last"] is not None and last != saved["last"]:
-            self._warn(
-                f"the {saved['batches']} batches before this point of the pass differ from those of the first time: the order "
-                "depends on something that is not restored. Give the sampler its own generator"
-            )
-        if seconds > _SLOW and not self.fast:
-            self._warn(
-                f"fast-forwarding {saved['batches']} batches took {seconds:.0f} s. If no sample depends on those before it (no "
-                "random augmentation in workers), use fast=True: nothing is loaded then"
             )
 
     def _adapted(self, state: Tree) -> Tree:
@@ -248,7 +224,7 @@ class Position(Generic[Batch]):
             )
             current = LoaderGenerators(self.loader).read()
             begin = {**current, "generators": {}, "epochs": state["begin"]["epochs"]}
-            return {**state, "like": now, "batches": count, "begin": begin, "now": {**current, "epochs": {}}, "last": None}
+            return {**state, "like": now, "batches": count, "begin": begin, "now": {**current, "epochs": {}}}
         if different:
             raise _changed("; ".join(f"{name}: {before[name]} -> {now[name]}" for name in different))
         return state
@@ -290,7 +266,7 @@ class Positions:
         position = next((p for p in self._positions if p.loader is loader), None)
         if position is None:
             like = fast_forward.describe(loader)
-            position = next((p for p in self._positions if _is_unused(p) and p.like == like), None)
+            position = next((p for p in self._positions if p.is_unused() and p.like == like), None)
             if position is not None:
                 position.loader = loader
         if position is None:
@@ -320,12 +296,6 @@ class Positions:
         self._pending = list(state["loaders"])
         for position, saved in zip(self._positions, self._pending, strict=False):
             position.load_state_dict(saved)
-
-
-def _is_unused(position: Position[Any]) -> bool:
-    """Whether the script no longer holds the loader, so that a similar one takes its place."""
-    only_ours = position.holds_loader and sys.getrefcount(position.loader) <= _OWN_REFERENCES
-    return not position.is_open and (position.loader is None or only_ours)
 
 
 def _redistributed(before: Tree, now: Tree, batches: int) -> int | None:

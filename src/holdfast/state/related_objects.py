@@ -31,7 +31,7 @@ class RelatedObjects:
 
     schedulers: list[Any] = field(default_factory=list)
     scalers: list[Any] = field(default_factory=list)
-    averages: list[nn.Module] = field(default_factory=list)
+    averages: list[Any] = field(default_factory=list)
     counters: list[Any] = field(default_factory=list)  # objects that hold an average and count its updates
     not_restored: list[str] = field(default_factory=list)
 

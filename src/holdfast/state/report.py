@@ -34,9 +34,6 @@ class Recorder(Protocol):
     def while_saving(self) -> AbstractContextManager[None]:
         """Mark that the training thread waits for a save."""
 
-    def while_unseen(self) -> AbstractContextManager[None]:
-        """Hide optimizer steps that are not the training's."""
-
 
 recorder: Recorder | None = None  # None in a process that only uses the store
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from holdfast.checkpoints.manifest import MANIFEST, Kept, kept_in, parse_name, read_manifest, torn_in
+from holdfast.checkpoints.manifest import MANIFEST, kept_in, parse_name, read_manifest, torn_in
 from holdfast.checkpoints.read import read_checkpoint
 from holdfast.checkpoints.write import best_checkpoint
 from holdfast.errors import CannotRestore, StorageError, UsageError
@@ -21,10 +21,10 @@ from holdfast.state.checkpoint_parts import SavedState
 from holdfast.state.objects import not_in_state_dict, set_gradients
 from holdfast.state.parameters import Optimizer, buffers_in, parameters_in
 from holdfast.state.ranks import RankNotes
-from holdfast.state.related_objects import innermost
-from holdfast.state.sharded import restore_sharded
+from holdfast.state.related_objects import RelatedObjects, innermost
+from holdfast.state.sharded import SHARDS, place_shards
 from holdfast.state.training_state import TrainingState
-from holdfast.state.values import Tree, not_plain
+from holdfast.state.values import Tree, not_plain, unflatten
 
 _KINDS = {"optimizer": "optimizers", "scheduler": "schedulers", "scaler": "scalers", "ema": "averages"}
 _NAMED = 3
@@ -75,8 +75,8 @@ class TrainingParts:
                 if any(obj is loader for loader in as_list(self.loader)):
                     fix = "batches = holdfast.Position(loader); iterate over batches, and pass loader=batches"
                 raise UsageError(f"{name} has no state that can be saved.", fix=fix)
-        related = {"schedulers": as_list(self.scheduler), "scalers": as_list(self.scaler), "averages": as_list(self.ema)}
-        return TrainingState(models, optimizers, **related, whole=True)
+        related = RelatedObjects(as_list(self.scheduler), as_list(self.scaler), as_list(self.ema))
+        return TrainingState(models, optimizers, related, whole=True)
 
     def not_saved(self) -> list[str]:
         """Messages about state that cannot be saved, as it is not plain; torch's own types are not checked."""
@@ -151,17 +151,17 @@ def restore(
     path, state = Path(choice["path"]), live()
     try:
         saved = SavedState.of(path, read_checkpoint(path, verify=False))
-        unused, randomness = select(saved), randomness and saved.has_randomness
-        if saved.names or state.is_sharded():
-            restore_sharded(path, saved, state, randomness=randomness)
-        else:
-            _refuse_missing(saved.tree, state.models())
-            state.restore(saved.tree, saved.hosts, randomness=randomness)
+        unused = select(saved)
+        if (path / SHARDS).exists() or state.is_sharded():
+            place_shards(path, saved, state.read())
+        _refuse_missing(saved.tree, state.models())
+        state.restore(saved.tree, saved.hosts, randomness=randomness and saved.has_randomness)
     except CannotRestore as error:
         fix = f"see what differs: holdfast checkpoints compare {path} --with package.module:factory"
         raise CannotRestore(f"{path} does not fit: {error.problem}", fix=fix) from None
-    for optimizer, gradients in zip(state.optimizers(), saved.gradients or [], strict=False):
-        set_gradients(optimizer, gradients)
+    gradients = unflatten(saved.tree.get("gradients", []), lambda ref: saved.hosts[ref.number].clone())
+    for optimizer, own in zip(state.optimizers(), gradients, strict=False):
+        set_gradients(optimizer, own)
     manifest = read_manifest(path) or {}
     restored = Restored(
         path=path,
@@ -178,7 +178,7 @@ def restore(
 def _choose(folder: Path, at: At) -> dict[str, Any]:
     """The checkpoint to restore, fully verified, and why others were skipped."""
     skipped: list[str] = []
-    for path in candidates(folder, at, skipped):
+    for path in candidates(folder, at):
         try:
             read_checkpoint(path)
         except StorageError as error:
@@ -188,37 +188,27 @@ def _choose(folder: Path, at: At) -> dict[str, Any]:
     return {"path": None, "skipped": skipped}
 
 
-def candidates(folder: Path, at: At, skipped: list[str]) -> Iterator[Path]:
-    """The checkpoints to try: the given one, then older ones, newest first. Torn ones go into `skipped`."""
-    kept = kept_in(folder)
-    if isinstance(at, int):
-        kept = [one for one in kept if one.step <= at]
-        exists = any(one.step == at for one in kept) or any(step == at for step, _ in torn_in(folder))
-        kept = kept if exists else []
-    elif at == "best":
+def candidates(folder: Path, at: At) -> list[Path]:
+    """The checkpoints to try, torn ones too: the given one, then older ones, newest first."""
+    if at == "best":
         best = best_checkpoint(folder)
-        if best is not None:
-            yield best
-        kept = [one for one in kept if one.path != best]
-    elif at not in (None, "last"):
-        path = Path(at)
-        yield path
-        kept = _older_than(path)
-    newest = kept[-1].step if kept else -1
-    if at is None or isinstance(at, (int, str)):
-        torn = [(step, path) for step, path in torn_in(folder) if step > newest and (not isinstance(at, int) or step <= at)]
-        skipped += [f"{path} is not complete." for _, path in torn]
-    yield from (one.path for one in reversed(kept))
+        others = candidates(folder, None)
+        return others if best is None else [best, *(path for path in others if path != best)]
+    if at not in (None, "last") and not isinstance(at, int):
+        path = Path(at).absolute()
+        others = candidates(path.parent, None)
+        return [path, *(others[others.index(path) + 1 :] if path in others else ())]
+    kept = [one.path for one in kept_in(folder)]
+    for step, path in torn_in(folder):  # a torn one has lost its number: it comes after those of its step
+        kept.insert(sum(_step_of(one) <= step for one in kept), path)
+    if isinstance(at, int):
+        kept = [path for path in kept if _step_of(path) <= at] if any(_step_of(path) == at for path in kept) else []
+    return kept[::-1]
 
 
-def _older_than(path: Path) -> list[Kept]:
-    """The checkpoints older than one in the same folder; if it is torn, judged by its name."""
-    kept = kept_in(path.absolute().parent)
-    this = next((one for one in kept if one.path.name == path.name), None)
-    if this is not None:
-        return [one for one in kept if one.age < this.age]
+def _step_of(path: Path) -> int:
     named = parse_name(path.name)
-    return [one for one in kept if named is not None and one.step <= named[0]]
+    return named[0] if named is not None else -1
 
 
 def _lacks(what: str) -> CannotRestore:

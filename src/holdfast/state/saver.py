@@ -20,33 +20,21 @@ from typing import Any
 
 import torch
 
-from holdfast.checkpoints import spare
+from holdfast import units
 from holdfast.checkpoints.manifest import Names, kept_in
-from holdfast.checkpoints.read import read_checkpoint, verify_checkpoint
 from holdfast.checkpoints.retain import best_of, retain
-from holdfast.checkpoints.write import (
-    begin_checkpoint,
-    best_checkpoint,
-    finish_checkpoint,
-    mark_best,
-    named_tensors,
-    sync_folder,
-    write_checkpoint,
-)
+from holdfast.checkpoints.write import best_checkpoint, mark_best
 from holdfast.errors import StorageError
 from holdfast.state.background import BackgroundThread
-from holdfast.state.checkpoint_parts import to_parts
 from holdfast.state.host_copy import Block, HostCopy, LiveState, available_memory, copy_state
-from holdfast.state.ranks import RankNotes, SaveGroup, finish_before_groups_end
+from holdfast.state.ranks import RankNotes, world_size
 from holdfast.state.report import SaveReport, while_saving
-from holdfast.state.sharded import SHARDS, ShardedCopy
 from holdfast.state.training_state import TrainingState
-from holdfast.state.values import Tree
+from holdfast.state.writing import NonFinite, write_sharded, write_whole
 
 _STUCK = 60.0  # seconds without anything written, after which a save counts as stuck
 _MAX_NAMED = 5  # non-finite tensors in a finding
 _RESERVE = 0.1  # fraction of the available memory that a copy leaves free
-_PER_RANK = ("randomness", "loader")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,25 +61,13 @@ class Job:
     process: int = field(default_factory=os.getpid)
 
 
-class NonFinite(StorageError):
-    """The state holds NaN or Inf and is not saved."""
-
-    def __init__(self, step: int, tensors: list[dict[str, Any]]) -> None:
-        first = tensors[0]["name"] + (f" on rank {tensors[0]['rank']}" if "rank" in tensors[0] else "")
-        super().__init__(
-            f"The state of step {step} was not saved: {len(tensors)} tensors hold NaN or Inf, first {first}.",
-            fix="restore the newest clean checkpoint: store.restore(model=..., optimizer=...)",
-        )
-        self.tensors = tensors
-
-
 class Saver:
-    """Copies states and writes them in the background, one at a time."""
+    """Copies states and writes them in the background, one at a time.
 
-    def __init__(
-        self, folder: Path, *, retention: Retention, report: SaveReport, notes: RankNotes | None = None, drop: bool = False
-    ) -> None:
-        """With `notes` the checkpoint gets the other ranks' own state too."""
+    A sharded state is saved by every rank; an early one waits for the save before.
+    """
+
+    def __init__(self, folder: Path, *, retention: Retention, report: SaveReport, notes: RankNotes, drop: bool = False) -> None:
         self.folder, self.retention, self.report, self.names = folder, retention, report, Names(folder)
         self._notes, self._drop = notes, drop
         self._block: Block | None = None
@@ -101,8 +77,9 @@ class Saver:
 
     def save(self, state: TrainingState, step: int | None, facts: Mapping[str, Any], also: Mapping[str, Any]) -> Job | None:
         """Copy the state and write it in the background; None if the save is dropped."""
+        sharded = state.is_sharded()
         if (before := self._in_progress()) is not None:
-            if self._drop:
+            if self._drop and not sharded:  # whether one is in progress may differ between ranks
                 return None
             with while_saving():
                 self.wait_unless_stuck()
@@ -111,15 +88,19 @@ class Saver:
                     f"The save of step {before.step} is stuck: nothing was written for {_STUCK:.0f} seconds.",
                     fix="check whether the disk of the folder answers",
                 )
+        if not self._notes.connect() and sharded and world_size() > 1:
+            raise StorageError("torch.distributed has no store: the ranks cannot save together.", fix="use NCCL or gloo")
         with torch.no_grad():
             metrics = {name: _detached(value) for name, value in facts["metrics"].items()}
             step, path = self.names.foretell(step)
-            write, is_copied = self._copy(state, {"step": step, "epoch": facts["epoch"], **also})
-        job = self._job = Job(step, path, {**facts, "metrics": metrics}, write)
+            live_state = state.read({"step": step, "epoch": facts["epoch"], **also})
+            copy = copy_state(live_state, self._block_for(live_state))
+        kind = {"sharded": sharded, "by_rank": state.is_flattened()}
+        job = self._job = Job(step, path, {**facts, "metrics": metrics}, lambda job: self._write(job, copy, **kind))
         self._moved()
         _finish_at_exit(self)
         self._thread.submit(lambda: self._work(job))
-        if not is_copied:  # the training's own memory is being written
+        if copy.block is None:  # the training's own memory is being written
             with while_saving():
                 job.done.wait()
         return job
@@ -147,12 +128,6 @@ class Saver:
         job = self._job
         return job if job is not None and not job.done.is_set() and job.process == os.getpid() else None
 
-    def _copy(self, state: TrainingState, also: Mapping[str, Any]) -> tuple[Callable[[Job], None], bool]:
-        """Copy a state; returns what writes it, and False if it is the training's own memory."""
-        live_state = state.read(also)
-        copy = copy_state(live_state, self._block_for(live_state))
-        return lambda job: self._write(job, copy), copy.block is not None
-
     def _block_for(self, live_state: LiveState) -> Block | None:
         """The reused block, or a larger one; None if memory is short."""
         size = live_state.size
@@ -163,7 +138,7 @@ class Saver:
             with contextlib.suppress(MemoryError):
                 self._block = Block(size, pinned=live_state.on_gpu)
         if self._block is None and live_state.on_gpu:
-            raise StorageError(f"There is no host memory for a copy of {size / 1e9:.2f} GB.", fix="free some host memory")
+            raise StorageError(f"There is no host memory for a copy of {units.size(size)}.", fix="free some host memory")
         return self._block
 
     # In the background
@@ -183,20 +158,22 @@ class Saver:
             job.write = None
             job.done.set()
 
-    def _write(self, job: Job, copy: HostCopy) -> None:
+    def _write(self, job: Job, copy: HostCopy, *, sharded: bool, by_rank: bool) -> None:
         copy.wait()
-        if self._notes is not None and (others := self._notes.collect(job.step)):
-            copy.tree["ranks"] = others
-        parts = to_parts(copy.tree, copy.hosts)
-        if bad := copy.non_finite():
-            names = {id(tensor): name for content in parts.values() for name, tensor in named_tensors(content)}
-            raise NonFinite(job.step, [{"name": names.get(id(copy.hosts[n]), "?"), "non_finite": bad[n]} for n in bad])
-        job.path = write_verified(self.folder, job.step, parts, size=copy.size, moved=self._moved, **job.facts)
-        self._saved(job)
+        if sharded:
+            job.step, job.path = write_sharded(
+                self.folder, job.step, copy, self._notes, by_rank=by_rank, moved=self._moved, **job.facts
+            )
+        else:
+            if others := self._notes.collect(job.step):
+                copy.tree["ranks"] = others
+            job.path = write_whole(self.folder, job.step, copy, moved=self._moved, **job.facts)
+        job.saved = True
+        if not (sharded and self._notes.rank):
+            self._saved(job)
 
     def _saved(self, job: Job) -> None:
         """Report the checkpoint, mark the best, and remove old ones."""
-        job.saved = True
         self.report.saved(job.path, job.step, metrics=job.facts["metrics"])
         retention = self.retention
         try:
@@ -211,78 +188,6 @@ class Saver:
 
     def _moved(self) -> None:
         self._moved_at = time.monotonic()
-
-
-class ShardedSaver(Saver):
-    """Saves sharded states. Every rank must call every save; an early one waits for the save before.
-
-    Every rank copies its shards and continues; in the background the ranks write one checkpoint. Rank 0 leads: it makes a
-    temporary folder, and once all shards are on disk it adds training.pt and the manifest and renames the folder. A rank that
-    dies before that leaves a temporary folder, never a checkpoint.
-    """
-
-    _group: SaveGroup | None = None
-
-    def save(self, state: TrainingState, step: int | None, facts: Mapping[str, Any], also: Mapping[str, Any]) -> Job | None:
-        """Copy this rank's shards and write them with those of the other ranks."""
-        if self._group is None:
-            self._group = SaveGroup()
-            finish_before_groups_end(self)
-        self._drop = False  # whether one is in progress may differ between ranks
-        return super().save(state, step, facts, also)
-
-    def _copy(self, state: TrainingState, also: Mapping[str, Any]) -> tuple[Callable[[Job], None], bool]:
-        copy = ShardedCopy.of(state, also)
-        return lambda job: self._write_shards(job, copy), True
-
-    def _write_shards(self, job: Job, copy: ShardedCopy) -> None:
-        """All ranks take every step together; a failure on one is raised on all."""
-        assert self._group is not None
-        ranks = self._group
-        leads = ranks.rank == 0
-        job.step = ranks.share(lambda: job.step)[0]
-        if rows := [{"rank": rank, **row} for rank, rows in enumerate(ranks.share(copy.non_finite)) for row in rows]:
-            raise NonFinite(job.step, rows)
-        size = sum(ranks.share(lambda: copy.size))
-        folder = Path(ranks.share(lambda: str(begin_checkpoint(self.folder, job.step, size=size)) if leads else "")[0])
-        try:
-            written = ranks.share(lambda: copy.write(folder / SHARDS, ranks.group))
-            self._moved()
-            own = ranks.share(lambda: {name: copy.training[name] for name in _PER_RANK if name in copy.training})
-            files = {name: facts for files in written for name, facts in files.items()}
-            training = {**copy.training, "ranks": dict(enumerate(own[1:], 1))}
-            job.path = Path(ranks.share(lambda: self._finish(job, folder, files, training) if leads else "")[0])
-        finally:
-            if leads:
-                spare.clear(folder)
-        job.saved = True
-        if leads:
-            self._saved(job)
-
-    def _finish(self, job: Job, folder: Path, files: Mapping[str, Any], training: Tree) -> str:
-        """Add training.pt and the manifest to the shards, rename the folder, and read it back."""
-        sync_folder(folder / SHARDS)
-        path = finish_checkpoint(folder, job.step, {"training": training}, others=files, moved=self._moved, **job.facts)
-        _read_back(path, self._moved)
-        return str(path)
-
-
-def write_verified(
-    folder: Path, step: int, parts: Mapping[str, Any], *, size: int, moved: Callable[[], None] = lambda: None, **facts: Any
-) -> Path:
-    """Write a checkpoint and read it back. Raises StorageError, and DiskFull."""
-    path = write_checkpoint(folder, step, parts, size=size, moved=moved, **facts)
-    _read_back(path, moved)
-    return path
-
-
-def _read_back(path: Path, moved: Callable[[], None]) -> None:
-    try:
-        verify_checkpoint(path, from_disk=True, moved=moved)
-        read_checkpoint(path, verify=False)  # it must load, too
-    except StorageError:
-        spare.remove(path)
-        raise
 
 
 def _detached(value: Any) -> Any:

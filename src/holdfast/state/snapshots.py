@@ -10,8 +10,8 @@ fixed and snapshots are taken only at its multiples, so that all ranks hold the 
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import threading
 import time
 from collections import deque
@@ -21,17 +21,19 @@ from typing import Any
 
 import torch
 
+from holdfast import units
 from holdfast.checkpoints.manifest import free_name, kept_in, read_manifest
 from holdfast.checkpoints.read import read_checkpoint
 from holdfast.checkpoints.retain import retain
 from holdfast.checkpoints.write import mark_best
 from holdfast.errors import CannotRestore, HoldfastError
-from holdfast.state.checkpoint_parts import from_parts, to_parts
+from holdfast.signals.run_folder import replace_text
+from holdfast.state.checkpoint_parts import from_parts
 from holdfast.state.host_copy import Block, LiveState, Snapshot, copy_state, snapshot_memory
 from holdfast.state.report import SaveReport
-from holdfast.state.saver import write_verified
 from holdfast.state.training_state import TrainingState
 from holdfast.state.values import Tree
+from holdfast.state.writing import write_whole
 
 MADE_BY = "guard"  # in the manifest; other writers do not remove these checkpoints
 _FIRST_STEPS = (1, 10)  # many runs diverge within the first interval
@@ -67,14 +69,13 @@ class Snapshots:
         self._facts, self._report = facts, report
         self._min_every, self._budget, self._rank, self._alone = every, budget, rank, world_size == 1
         self._snapshots: list[Snapshot] = []
-        self._structure: Any = None
         self._next = _FIRST_STEPS[0]
         self._checked_at, self._step_seconds = 0.0, 0.0
         self._costs: deque[float] = deque(maxlen=3)  # seconds of the last snapshots
         self._lock = threading.RLock()
         self._keep, self._memory_limit, self._warn = keep, memory_limit, warn
         self._free: list[Block] = []
-        self._num_blocks, self._allocating, self._off = 0, False, False
+        self._block_size, self._allocating, self._off = 0, False, False
 
     # Taking
 
@@ -88,7 +89,7 @@ class Snapshots:
         self._checked_at = now
         if step < self._next or self._off or not (self._alone or step in _FIRST_STEPS or step % self.every == 0):
             return False
-        return self._has_room()
+        return self._has_memory()
 
     def take(self, step: int) -> bool:
         """Copy the state before the update of `step`; False if there is no memory or no training."""
@@ -98,9 +99,8 @@ class Snapshots:
             return False
         with torch.no_grad():
             live_state = state.read()
-            self._drop_if_changed(live_state)
-            size, allocating = live_state.size, time.perf_counter()
-            block = self._block_for(step, size, pinned=live_state.on_gpu)
+            allocating = time.perf_counter()
+            block = self._block_for(step, live_state)
             if block is None:
                 return False
             start += time.perf_counter() - allocating  # not counted: memory is allocated once
@@ -109,7 +109,7 @@ class Snapshots:
             self._snapshots.append(snapshot)
         self.taken += 1
         self.take_seconds = time.perf_counter() - start
-        self._run_later(lambda: self._after_take(snapshot, size))
+        self._run_later(lambda: self._after_take(snapshot))
         self._plan_next(step)
         self._checked_at = time.perf_counter()
         return True
@@ -148,15 +148,10 @@ class Snapshots:
         """Drop all snapshots and release their memory."""
         self._off = True
         with self._lock:
-            snapshots, self._snapshots = self._snapshots, []
-            free, self._free, self._num_blocks = self._free, [], 0
-        for snapshot in snapshots:
-            if snapshot.copy.running:
-                torch.cuda.synchronize()  # copies from and to it
-            if not snapshot.users:
-                snapshot.block.release()
-        for block in free:
-            block.release()
+            for snapshot in list(self._snapshots):
+                snapshot.copy.wait()
+                self._drop(snapshot)
+            self._free.clear()  # a block releases its memory when it is deleted
         self._publish()
 
     # On disk
@@ -203,18 +198,6 @@ class Snapshots:
             raise CannotRestore("The model and the optimizer were deleted.", fix="restore while the training runs")
         state.restore(tree, hosts, randomness=randomness)
 
-    def _drop_if_changed(self, live_state: LiveState) -> None:
-        """Drop the snapshots if the training's structure has changed."""
-        structure = (
-            [len(part["parameters"]) for part in live_state.tree["models"]],
-            [[len(group["params"]) for group in saved["param_groups"]] for saved in live_state.tree["optimizers"]],
-        )
-        if self._structure is not None and structure != self._structure:
-            with self._lock:
-                for snapshot in list(self._snapshots):
-                    self._drop(snapshot)
-        self._structure = structure
-
     def _plan_next(self, step: int) -> None:
         """Schedule the next snapshot by the cost of this one."""
         if self._alone and self.taken > 1:  # the first one includes warm-up
@@ -226,99 +209,82 @@ class Snapshots:
 
     # Memory
 
-    def _has_room(self) -> bool:
-        """Whether the next snapshot has a block; if not, one is allocated in the background."""
-        with self._lock:
-            if self._free or self._allocating:
-                return bool(self._free)
-            if self._snapshots and self._num_blocks >= self._capacity(self._snapshots[-1].block.size):
-                return True
+    def _has_memory(self) -> bool:
+        """Whether there is memory for a snapshot; the first time it is allocated in the background."""
         state = self._state()
-        if state is None or not state.alive():
-            return False
-        live_state = state.read()
-        if self._capacity(live_state.size) < 1:
-            return False
+        if not (self._block_size or self._allocating) and state is not None and state.alive():
+            self._allocate_later(state.read())
+        return self._block_size > 0 and not (self._allocating or self._off)
+
+    def _allocate_later(self, live_state: LiveState) -> None:
         self._allocating = True
-        self._run_later(lambda: self._allocate(live_state.size, pinned=live_state.on_gpu))
-        return bool(self._free)
+        self._run_later(lambda: self._allocate(live_state))
 
-    def _capacity(self, size: int) -> int:
-        """How many snapshots of this size fit, at most `keep`."""
-        if self._memory_limit is None:
-            self._memory_limit = snapshot_memory()
-        capacity = min(self._keep, self._memory_limit // max(1, size))
-        if capacity < 1 and not self._off:
-            self._off = True
-            self._warn(
-                f"No snapshots are kept: one takes {size / 1e9:.2f} GB and {self._memory_limit / 1e9:.2f} GB of host memory "
-                "may be used. Rollbacks can only use checkpoints on disk."
-            )
-        return capacity
-
-    def _allocate(self, size: int, *, pinned: bool) -> None:
-        """Allocate a block ahead; not in the training thread."""
-        try:
-            block = Block(size, pinned=pinned)
-            with self._lock:
-                if not self._off:
-                    self._free.append(block)
-                    self._num_blocks += 1
-        except MemoryError:
-            self._keep, self._off = self._num_blocks, not self._num_blocks
-            self._warn(f"Memory is short: {self._num_blocks} snapshots of {size / 1e9:.2f} GB are kept.")
-        finally:
+    def _allocate(self, live_state: LiveState) -> None:
+        """Allocate blocks for as many snapshots as memory allows; smaller ones, of a state that has grown since, are given up."""
+        size, blocks = live_state.size, list[Block]()
+        with self._lock:
+            self._block_size = size
+            for snapshot in list(self._snapshots):
+                self._drop(snapshot)
+            self._free.clear()
+        limit = snapshot_memory() if self._memory_limit is None else self._memory_limit
+        with contextlib.suppress(MemoryError):
+            while len(blocks) < min(self._keep, limit // max(1, size)):
+                blocks.append(Block(size, pinned=live_state.on_gpu))
+        with self._lock:
+            self._off = self._off or not blocks
+            for block in blocks:
+                self._give_back(block)
             self._allocating = False
+        if not blocks:
+            self._warn(
+                f"No snapshots are kept: one takes {units.size(size)} and {units.size(limit)} of host memory may be used. "
+                "Rollbacks can only use checkpoints on disk."
+            )
 
-    def _block_for(self, step: int, size: int, *, pinned: bool) -> Block | None:
-        """A free block, a new one, or that of a dropped snapshot; None if all are in use or too small."""
-        capacity = self._capacity(size)
-        if capacity < 1:
+    def _block_for(self, step: int, live_state: LiveState) -> Block | None:
+        """A free block, or that of a dropped snapshot; None if all are in use, or larger ones are being allocated."""
+        if live_state.size > self._block_size and not (self._allocating or self._off):
+            (self._allocate_later if self._block_size else self._allocate)(live_state)  # later: the state has grown
+        if self._allocating:
             return None
         with self._lock:
             for old in [s for s in self._snapshots if s.verified is False or s.step == step]:
                 self._drop(old)
-            if not self._free and self._num_blocks + self._allocating >= capacity:
-                drop = step_to_drop([s.step for s in self._snapshots], step, every=self.every, keep=capacity)
-                idle = [s for s in self._snapshots if not s.users and s.copy.done()]
+            if not self._free:
+                drop = step_to_drop([s.step for s in self._snapshots], step, every=self.every)
+                idle = [s for s in self._snapshots if not s.users]
                 chosen = next((s for s in idle if s.step == drop), max(idle, key=lambda s: s.step, default=None))
-                if chosen is None:
-                    return None
-                self._drop(chosen)
-            for block in [block for block in self._free if block.size < size]:
-                self._free.remove(block)
-                self._num_blocks -= 1
-                block.release()
-            if self._free:
-                return self._free.pop()
-            self._num_blocks += 1
-        return Block(size, pinned=pinned)
+                if chosen is not None:
+                    self._drop(chosen)
+            return self._free.pop() if self._free else None
 
     def _drop(self, snapshot: Snapshot) -> None:
-        """Drop a snapshot. A block that is still in use is not reused, but freed after its reader."""
+        """Drop a snapshot. Its block is reused, or released, once nobody reads it."""
         self._snapshots.remove(snapshot)
-        if snapshot.users or not snapshot.copy.done():
-            self._num_blocks -= 1
+        if not snapshot.users:
+            self._give_back(snapshot.block)
+
+    def _give_back(self, block: Block) -> None:
+        if self._off or block.size < self._block_size:
+            block.release()
         else:
-            self._free.append(snapshot.block)
+            self._free.append(block)
 
     # In the background
 
-    def _after_take(self, snapshot: Snapshot, size: int) -> None:
-        """Check that the copy is finite, publish it, and allocate the next block."""
+    def _after_take(self, snapshot: Snapshot) -> None:
+        """Check that the copy is finite, and publish it."""
         try:
-            clean = snapshot.verify()
+            if not snapshot.verify():
+                with self._lock:
+                    if snapshot in self._snapshots:
+                        self._drop(snapshot)
             self.copy_seconds = snapshot.copy.seconds()
         finally:
             self._release([snapshot])
-        with self._lock:
-            if not clean and snapshot in self._snapshots:
-                self._drop(snapshot)
-            more = not (self._free or self._allocating or self._off) and self._num_blocks < self._capacity(size)
-            self._allocating = self._allocating or more
         self._publish()
-        if more:
-            self._allocate(size, pinned=bool(snapshot.copy.running))
 
     def _write(self, candidates: list[Snapshot], parent: Path, keep: int, best: float | None) -> None:
         """Write the newest clean snapshot, unless it is on disk already; then remove older ones."""
@@ -327,8 +293,8 @@ class Snapshots:
             if snapshot is None:
                 return
             if snapshot.path is None or snapshot.path.parent != parent or read_manifest(snapshot.path) is None:
-                parts, facts = to_parts(snapshot.copy.tree, snapshot.copy.hosts), {"rank": self._rank, **self._facts()}
-                snapshot.path = write_verified(parent, snapshot.step, parts, size=snapshot.block.size, made_by=MADE_BY, **facts)
+                facts = {"rank": self._rank, **self._facts()}
+                snapshot.path = write_whole(parent, snapshot.step, snapshot.copy, made_by=MADE_BY, **facts)
             if best is not None:
                 mark_best(snapshot.path, best)
             retain(parent, verified=snapshot.path, keep_last=keep, made_by=MADE_BY)
@@ -345,6 +311,8 @@ class Snapshots:
         with self._lock:
             for snapshot in snapshots:
                 snapshot.users -= 1
+                if not snapshot.users and snapshot not in self._snapshots:
+                    self._give_back(snapshot.block)
 
     def _folder_of_rank(self, folder: Path) -> Path | None:
         """The folder of this rank: with sharded parameters each rank writes, else only rank 0."""
@@ -362,25 +330,21 @@ class Snapshots:
         assert self._index is not None
         with self._lock:
             steps = sorted(snapshot.step for snapshot in self._snapshots if snapshot.verified)
-        temporary = self._index.with_name(f".{self._index.name}.{os.getpid()}")
-        temporary.write_text(json.dumps({"steps": steps, "every": self.every}) + "\n", encoding="utf-8")
-        temporary.replace(self._index)
+        replace_text(self._index, json.dumps({"steps": steps, "every": self.every}) + "\n")
 
 
 # Which to keep: the newest, and older ones at growing distances, so that a fault seen late has a clean ancestor
 
 
-def step_to_drop(steps: Sequence[int], new: int, *, every: int, keep: int) -> int | None:
-    """The step whose snapshot is dropped for a new one; None while there is room.
+def step_to_drop(steps: Sequence[int], new: int, *, every: int) -> int | None:
+    """The step whose snapshot is dropped for a new one; None if there is none.
 
     The one that leaves the smallest gap relative to its age is dropped, so that older ones are further apart: with five
     snapshots the ages are about 0, 1, 4, 10 and 20 intervals. One older than 32 is dropped first.
     """
     ages = sorted(((new - step) / max(1, every), step) for step in steps)
-    if len(ages) < keep:
-        return None
-    if ages[-1][0] > _MAX_AGE or len(ages) == 1:
-        return ages[-1][1]
+    if len(ages) < 2 or ages[-1][0] > _MAX_AGE:
+        return ages[-1][1] if ages else None
     younger = (0.0, *(age for age, _ in ages))
     gaps = [(older + 1) / (younger[i] + 1) for i, (older, _) in enumerate(ages[1:])]
     return ages[gaps.index(min(gaps))][1]

@@ -27,7 +27,7 @@ from holdfast.state.objects import read_gradients
 from holdfast.state.ranks import RankNotes, current_rank, world_size
 from holdfast.state.report import SaveReport
 from holdfast.state.restore import At, Restored, TrainingParts, restore
-from holdfast.state.saver import Retention, Saver, ShardedSaver
+from holdfast.state.saver import Retention, Saver
 from holdfast.state.training_state import TrainingState
 
 _Rows = list[dict[str, Any]]
@@ -137,12 +137,14 @@ class CheckpointStore:
             "run": str(run.path) if run is not None else None,
             "made_by": self._saver.retention.made_by,
         }
-        saver = self._saver_for(state)
+        saver = self._saver
         if rank != 0 and not state.is_sharded():  # all ranks have the same state: rank 0 writes it
             step, path = saver.names.foretell(step)
             own = {name: value for name, value in also.items() if name == "loader"}
             self.notes.leave(step, {**own, "randomness": read_process_generators(state.gpus())})
             return path
+        if gradients and state.is_flattened():
+            raise StorageError("FullyShardedDataParallel's gradients cannot be saved.", fix="save after optimizer.step()")
         if gradients:
             also = {**also, "gradients": [read_gradients(optimizer) for optimizer in state.optimizers()]}
         job = saver.save(state, step, facts, also)
@@ -185,13 +187,6 @@ class CheckpointStore:
         what = [name for name in ("optimizer", "scheduler", "scaler") if getattr(parts, name) is not None]
         self.report.resumed(restored.path, restored.step, what, restored.skipped)
         return restored
-
-    def _saver_for(self, state: TrainingState) -> Saver:
-        """The saver for this state; a sharded one is saved by all ranks."""
-        if state.is_sharded() and not isinstance(self._saver, ShardedSaver):
-            self._saver.close()
-            self._saver = ShardedSaver(self.folder, retention=self._saver.retention, report=self.report)
-        return self._saver
 
     def list(self) -> _Checkpoints:
         """The complete checkpoints, oldest first."""

@@ -10,7 +10,6 @@ and other holders of these tensors see them.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -18,13 +17,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from holdfast import units
 from holdfast.state import objects
 from holdfast.state.generators import read_process_generators, set_process_generators
 from holdfast.state.host_copy import LiveState, Source
 from holdfast.state.objects import RestorePlan
 from holdfast.state.parameters import Optimizer, local_tensor, optimizer_parameters
-from holdfast.state.ranks import is_sharded
-from holdfast.state.related_objects import find_related_objects, innermost
+from holdfast.state.ranks import is_flattened, is_sharded
+from holdfast.state.related_objects import RelatedObjects, find_related_objects, innermost
 from holdfast.state.values import Ref, Tree, weak_reference
 
 
@@ -35,18 +35,15 @@ class TrainingState:
         self,
         models: Iterable[nn.Module],
         optimizers: Iterable[Optimizer],
+        related: RelatedObjects | None = None,
         *,
-        schedulers: Iterable[Any] = (),
-        scalers: Iterable[Any] = (),
-        averages: Iterable[Any] = (),
-        counters: Iterable[Any] = (),
-        not_restored: Iterable[str] = (),
         whole: bool = False,
     ) -> None:
         """With `whole` frozen parameters are always included, whatever their size."""
+        related = related or RelatedObjects()
         self.models, self.optimizers = _weak(models), _weak(_with_inner(optimizers))
-        self.schedulers, self.scalers, self.averages = _weak(schedulers), _weak(scalers), _weak(averages)
-        self._counters, self._not_restored, self._whole = _weak(counters), list(not_restored), whole
+        self.schedulers, self.scalers, self.averages = map(_weak, (related.schedulers, related.scalers, related.averages))
+        self._counters, self._not_restored, self._whole = _weak(related.counters), related.not_restored, whole
 
     @classmethod
     def discover(
@@ -59,17 +56,8 @@ class TrainingState:
         models, optimizers, averages = list(models), [innermost(optimizer) for optimizer in optimizers], list(extra_emas)
         related = find_related_objects(models, _with_inner(optimizers))
         known = {id(part) for root in (*models, *averages) if isinstance(root, nn.Module) for part in root.modules()}
-        averages += [average for average in related.averages if id(average) not in known]
-        return cls(
-            models,
-            optimizers,
-            schedulers=related.schedulers,
-            scalers=related.scalers,
-            averages=averages,
-            counters=related.counters,
-            not_restored=related.not_restored,
-            whole=whole,
-        )
+        related.averages = averages + [average for average in related.averages if id(average) not in known]
+        return cls(models, optimizers, related, whole=whole)
 
     def missing(self) -> list[str]:
         """What will not be restored, each with the line of code to add."""
@@ -80,23 +68,21 @@ class TrainingState:
                 "To have them restored: holdfast.watch(model, optimizer)."
             )
         if frozen := self._skipped():
-            size = sum(parameter.nbytes for parameter in frozen) / 1e9
-            texts.append(f"{size:.1f} GB of frozen parameters are not copied, as nothing trains them: they stay as they are.")
+            size = units.size(sum(parameter.nbytes for parameter in frozen))
+            texts.append(f"{size} of frozen parameters are not copied, as nothing trains them: they stay as they are.")
         return texts
 
     def alive(self) -> bool:
         """Whether there is still something to restore."""
         return bool(self.models() or self.optimizers())
 
-    def without_models(self) -> TrainingState:
-        """The same state without models, averages and optimizers."""
-        rest = copy.copy(self)
-        rest.models = rest.optimizers = rest.averages = _weak(())
-        return rest
-
     def is_sharded(self) -> bool:
         """Whether this rank holds only a shard of some parameters."""
-        return any(is_sharded(parameter) for parameter in (*self._parameters(), *self._model_parameters()))
+        return any(map(is_sharded, (*self._parameters(), *self._model_parameters())))
+
+    def is_flattened(self) -> bool:
+        """Whether only this number of ranks can use its shards (FullyShardedDataParallel)."""
+        return any(map(is_flattened, (*self._parameters(), *self._model_parameters())))
 
     def gpus(self) -> list[int]:
         """The indices of the GPUs that hold its parameters."""
@@ -111,7 +97,7 @@ class TrainingState:
             ref = seen.get(id(tensor))
             if ref is None:
                 ref = seen[id(tensor)] = Ref(len(sources))
-                sources.append(Source(local_tensor(tensor), checked))
+                sources.append(Source(local_tensor(tensor), checked, getattr(tensor, "_spec", None)))
             return ref
 
         skip = {id(parameter) for parameter in self._skipped()}

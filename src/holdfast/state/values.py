@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from holdfast.state.parameters import sharded_as
+
 Tree = dict[str, Any]
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _MAX_DEPTH = 12
@@ -95,7 +97,7 @@ def flatten_all(value: Any, key: Callable[[torch.Tensor], Any] = id) -> tuple[An
 def unflatten(tree: Any, get: Callable[[Ref], Any], like: Any = None, *, arrays: bool = True) -> Any:
     """The inverse, with containers of the types in `like`; without `arrays`, arrays stay bytes."""
     if isinstance(tree, Ref):
-        return get(tree)
+        return get(tree) if like is None else sharded_as(get(tree), like)
     if isinstance(tree, dict) and _ARRAY in tree and arrays:
         return np.frombuffer(tree[_ARRAY], tree["dtype"]).reshape(tree["shape"]).copy()
     if isinstance(tree, dict):

@@ -28,7 +28,7 @@ def wait_for_training(
     while not or_if():
         if stop.is_set():
             return False
-        begun = min(begun, time.monotonic()) if _goes_on(run, starting) else math.inf
+        begun = min(begun, time.monotonic()) if _still_starting(run, starting) else math.inf
         if time.monotonic() >= begun + seconds:
             return True
         stop.wait(_EVERY_SECONDS)
@@ -42,6 +42,6 @@ def trainings(run: RunFolder) -> list[Recording]:
     return []
 
 
-def _goes_on(run: RunFolder, starting: bool) -> bool:
+def _still_starting(run: RunFolder, starting: bool) -> bool:
     pulses = map(read_pulse, trainings(run))
     return (starting and (run.path / STARTING).is_dir()) or any(one is None or one.phase != "ending" for one in pulses)

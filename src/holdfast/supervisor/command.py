@@ -30,7 +30,7 @@ class Command:
 def find_command(words: Sequence[str]) -> Command:
     """Look a command up as a shell would; `train.py` that is no program of its own runs with this Python."""
     if not words or not words[0]:
-        raise UsageError("there is no command after `run`.", fix="name what to start: holdfast run -- python train.py")
+        raise UsageError("there is no command after `run`.", fix="add one: holdfast run -- python train.py")
     first = words[0]
     path = find_program(first)
     if path is not None:
@@ -46,9 +46,9 @@ def _not_startable(first: str) -> UsageError:
     if "/" in first and path.is_dir():
         return UsageError(f"{first} is a folder.", fix="name a program or a script: holdfast run -- python train.py")
     if "/" in first and path.exists():
-        return UsageError(f"{first} is not executable.", fix=f"chmod +x {first}, or name what runs it: bash {first}")
+        return UsageError(f"{first} is not executable.", fix=f"chmod +x {first}, or use bash {first}")
     if "/" not in first and path.is_file():
-        fix = f"a file of that name is here: write ./{first}, or name what runs it: bash {first}"
+        fix = f"such a file exists here: use ./{first}, or bash {first}"
         return CommandNotFound(f"there is no command {first}.", fix=fix)
     near = difflib.get_close_matches(path.name, _names_near(path), n=1)
     fix = f"did you mean {_beside(path, near[0])}?" if near else "check the spelling, and that its environment is active"

@@ -23,7 +23,7 @@ _TORN = ("torn", "unreadable")
 def damaged_files(run: RunFolder, *, since: float, end: Finding) -> Iterator[Finding]:
     """One finding for each of the newest files that an attempt, begun at `since`, has left damaged; `end` is how it ended."""
     left = _BYTES
-    newest = [path for path in saved_by_the_script(run) if changed(path) >= since and _can_be_told(path)]
+    newest = [path for path in saved_by_the_script(run) if changed(path) >= since and _is_verifiable(path)]
     for path in newest[:_LOOKED_AT]:
         left -= _size(path)
         if left < 0:
@@ -33,7 +33,7 @@ def damaged_files(run: RunFolder, *, since: float, end: Finding) -> Iterator[Fin
             yield Finding("checkpoint-torn", step=end.step, severity="critical", evidence=evidence)
 
 
-def _can_be_told(path: Path) -> bool:
+def _is_verifiable(path: Path) -> bool:
     """Whether damage would show: in a file that `torch.save` has begun to write (an archive, or nothing yet), in one of
     safetensors, in the folder of a trainer."""
     if path.suffix == ".safetensors" or is_of_trainer(path):

@@ -25,26 +25,26 @@ _FALLS = 16 << 20  # bytes between two looks
 
 def members(run: RunFolder, root: int | None) -> list[psutil.Process]:
     """All living processes of the run but this one, and what this one has started for itself."""
-    found: dict[int, psutil.Process] = {}
+    processes: dict[int, psutil.Process] = {}
     if root is not None:
         with contextlib.suppress(psutil.Error):
             top = psutil.Process(root)
-            found |= {one.pid: one for one in (top, *top.children(recursive=True))}
+            processes |= {one.pid: one for one in (top, *top.children(recursive=True))}
     mark = f"HOLDFAST_RUN={run.path}".encode()
     for pid in psutil.pids():
-        if pid not in found and pid != os.getpid() and _started_with(pid, mark):
+        if pid not in processes and pid != os.getpid() and _started_with(pid, mark):
             with contextlib.suppress(psutil.Error):
-                found[pid] = psutil.Process(pid)
-    return [one for one in found.values() if not _gone(one)]
+                processes[pid] = psutil.Process(pid)
+    return [one for one in processes.values() if not _gone(one)]
 
 
 def end_all(run: RunFolder, root: int | None, *, ask: float = _ASK_SECONDS) -> dict[str, Any]:
     """TERM, then KILL, until nobody is left; what happened, as the journal holds it. `root` is reaped by whoever waits for it."""
-    asked = members(run, root)
-    pids = {one.pid for one in asked}
-    _send(asked, signal.SIGTERM)
-    _send([one for one in asked if _is_stopped(one)], signal.SIGCONT)
-    _wait(asked, ask)
+    terminated = members(run, root)
+    pids = {one.pid for one in terminated}
+    _send(terminated, signal.SIGTERM)
+    _send([one for one in terminated if _is_stopped(one)], signal.SIGCONT)
+    _wait(terminated, ask)
     killed = [one for one in members(run, root) if not _gone(one)]
     _send(killed, signal.SIGKILL)
     _wait(killed, _KILL_SECONDS)

@@ -1,6 +1,6 @@
 """What `run.json` tells about a run: its machine, interpreter, ranks, code version and packages.
 
-All of it is optional: a fact that cannot be had cheaply is left out, and none is worth an error.
+All of it is optional: a fact that cannot be had cheaply is skipped, and none is worth an error.
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ def interpreter_of(words: Sequence[str]) -> str | None:
     """The path of the Python that the command starts with, if it does."""
     if not re.match(r"(python|pypy)[0-9.]*$", Path(words[0]).name):
         return None
-    found = shutil.which(words[0])
-    return None if found is None else os.path.abspath(found)  # noqa: PTH100 - a venv's link must not be followed
+    path = shutil.which(words[0])
+    return None if path is None else os.path.abspath(path)  # noqa: PTH100 - a venv's link must not be followed
 
 
 def world_size_of(words: Sequence[str], environment: Mapping[str, str]) -> int | None:
     """How many ranks will train, from the launcher's options or the environment; None if that is not said."""
     launcher = next((Path(word).name for word in words if Path(word).name in _LAUNCHERS), None)
     if launcher is None:
-        said = environment.get("WORLD_SIZE", "")
-        return int(said) if said.isdecimal() else None
+        text = environment.get("WORLD_SIZE", "")
+        return int(text) if text.isdecimal() else None
     options = _ranks_options(words)
     if launcher == "accelerate":
         return _whole(options.get("num_processes"))

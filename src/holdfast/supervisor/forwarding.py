@@ -47,7 +47,7 @@ class Forwarding:
     def __init__(self, on_resize: Callable[[], bool]) -> None:
         self.hurry = threading.Event()
         self._on_resize = on_resize
-        self.asked: signal.Signals | None = None  # somebody wants the command to end
+        self.requested: signal.Signals | None = None  # somebody wants the command to end
         self._pid: int | None = None
         self._listening = False
         self._gone = False
@@ -82,7 +82,7 @@ class Forwarding:
 
     def _take(self, number: signal.Signals, *, from_kernel: bool) -> None:
         if number in _TO_END:
-            self.asked = number
+            self.requested = number
         if number == signal.SIGWINCH:
             if self._on_resize():  # the terminal told the command before its own terminal had the new size
                 self._send(number)

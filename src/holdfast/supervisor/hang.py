@@ -56,7 +56,7 @@ class Hangs:
             self._watch = HangWatch(self._run, self._trouble, limits=limits, on_hang=self._found)
             while not self._stop.wait(self._watch.tick):
                 self._look(self._watch)
-        except Exception as error:  # noqa: BLE001 - the training goes on without this watch
+        except Exception as error:  # noqa: BLE001 - the training continues without this watch
             self._trouble.step_back("watching for hangs", error)
 
     def _look(self, watch: HangWatch) -> None:

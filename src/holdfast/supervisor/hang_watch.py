@@ -21,16 +21,16 @@ from holdfast.supervisor.progress import Progress
 
 _APART = 0.5  # seconds between the two looks at the stacks
 _PATIENT = 5.0  # for the second, with native frames: nobody waits for it at a terminal
-_TOLD_STOPPED = 3.0  # times the floor
+_REPORT_STOPPED_AFTER = 3.0  # times the floor
 
 
 def limits_from(settings: Any) -> Limits | None:
     """The limits that `run.json` or the environment names; None if hangs are not watched for."""
-    said = os.environ.get("HOLDFAST_HANG_AFTER") or settings
-    if said in ("off", False):
+    text = os.environ.get("HOLDFAST_HANG_AFTER") or settings
+    if text in ("off", False):
         return None
     try:
-        floor = float(said) if said is not None else Limits().floor
+        floor = float(text) if text is not None else Limits().floor
         patient = float(os.environ.get("HOLDFAST_HANG_PATIENCE") or 0.0)
     except (TypeError, ValueError):
         return Limits()
@@ -57,8 +57,8 @@ class HangWatch:
         self._progress = Progress(run, self.tick)
         self._journal = PatientJournal(run.journal, trouble.step_back)
         self._hang: Hang | None = None
-        self._asked_at = 0.0  # seconds of silence at which the stacks were last looked at
-        self._told: set[str] = set()
+        self._examine_at = 0.0  # seconds of silence at which the stacks were last looked at
+        self._reported: set[str] = set()
 
     def begin_again(self) -> None:
         """Another attempt begins."""
@@ -70,23 +70,23 @@ class HangWatch:
         self._journal.catch_up()
         standings = self._progress.look()
         self._tell_stopped()
-        found = suspects(standings, self._limits)
-        if not found:
+        suspected = suspects(standings, self._limits)
+        if not suspected:
             if not any(one.state in STOPPED for one in standings):  # stopped, or held while its stacks are read
                 self._moves_again(standings)
             return
-        if self._hang is None and found[0].standing.silent >= self._asked_at:
-            self._ask_the_stacks(found[0], standings)
+        if self._hang is None and suspected[0].standing.silent >= self._examine_at:
+            self._ask_the_stacks(suspected[0], standings)
 
     def _ask_the_stacks(self, suspect: Suspect, standings: Sequence[Standing]) -> None:
         silent = suspect.standing.silent
-        self._asked_at = silent + max(1.0, (silent if suspect.early else suspect.limit) / 2)  # next time, if this is no hang
+        self._examine_at = silent + max(1.0, (silent if suspect.early else suspect.limit) / 2)  # next time, if this is not a hang
         stacks, verdict = self._stacks(standings)
         on_disk = self._wait_for_storage(stacks)
         code = "stopped" if verdict.evidence.get("kind") == "stopped" else verdict.code
         if self._has_moved(suspect) or not stands(suspect, code, self._limits, on_disk=on_disk):
             if not suspect.early and (code in ("paused", "busy", "stopped") or on_disk):
-                self._tell_once(verdict, suspect)
+                self._info_once(verdict, suspect)
             return
         kept = self._keep(stacks)
         standing = suspect.standing
@@ -118,9 +118,9 @@ class HangWatch:
         from holdfast.diagnosis.diagnosis import diagnose
 
         self._journal.write("finding", **finding.as_row(), rank=rank)
-        self._journal.write("diagnosis", **diagnose([finding], around=self._told_so_far()).as_row())
+        self._journal.write("diagnosis", **diagnose([finding], around=self._earlier_rows()).as_row())
 
-    def _told_so_far(self) -> list[dict[str, Any]]:
+    def _earlier_rows(self) -> list[dict[str, Any]]:
         try:
             return list(self._run.journal)
         except OSError as error:
@@ -128,7 +128,7 @@ class HangWatch:
             return []
 
     def _moves_again(self, standings: Sequence[Standing]) -> None:
-        self._asked_at = 0.0
+        self._examine_at = 0.0
         hang, self._hang = self._hang, None
         if hang is not None and standings:
             evidence = {"say": "it moves again", "after": round(hang.since, 1)}
@@ -137,19 +137,19 @@ class HangWatch:
     def _tell_stopped(self) -> None:
         stopped = self._progress.stopped_for()
         if stopped is None:
-            self._told.discard("stopped")
-        elif stopped[1] > _TOLD_STOPPED * self._limits.floor and "stopped" not in self._told:
-            self._told.add("stopped")
-            say = f"process {stopped[0]} is stopped, and waits to be continued: kill -CONT {stopped[0]}"
-            self._remark(say, None)
+            self._reported.discard("stopped")
+        elif stopped[1] > _REPORT_STOPPED_AFTER * self._limits.floor and "stopped" not in self._reported:
+            self._reported.add("stopped")
+            say = f"process {stopped[0]} is stopped; resume it with kill -CONT {stopped[0]}"
+            self._write_info(say, None)
 
-    def _tell_once(self, verdict: Any, suspect: Suspect) -> None:
-        what = f"{verdict.code} {verdict.pid} {_where(verdict.frame)} after step {suspect.standing.step}"
-        if what not in self._told:
-            self._told.add(what)
-            self._remark(verdict.say, suspect.standing.step)
+    def _info_once(self, verdict: Any, suspect: Suspect) -> None:
+        key = f"{verdict.code} {verdict.pid} {_where(verdict.frame)} after step {suspect.standing.step}"
+        if key not in self._reported:
+            self._reported.add(key)
+            self._write_info(verdict.say, suspect.standing.step)
 
-    def _remark(self, say: str, step: int | None) -> None:
+    def _write_info(self, say: str, step: int | None) -> None:
         self._journal.write("finding", code="hang", severity="info", step=step, evidence={"say": say})
 
     # The stacks

@@ -14,21 +14,23 @@ from typing import Any
 from holdfast.inside.policy import Policy
 from holdfast.probe.niceness import be_nice
 from holdfast.signals.pulse import read_pulse
-from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.begun import trainings, wait_for_training
 
-_EVERY_SECONDS = 0.2
+_EVERY_SECONDS, _HURRIED_SECONDS = 0.2, 0.05
+_MANY_STEPS = 8  # between two looks: a judge that acts looks more often, as all that follow the bad one are undone
 _LAST_LOOK_SECONDS = 5.0
 _FEW_STEPS, _SHORT_SECONDS = 32, 2.0
 
 
 class Judging:
-    """Look at the run a few times a second; a judge that fails is told once, and the run goes on without it."""
+    """Look at the run a few times a second; a judge that fails is reported once, and the run continues without it."""
 
     def __init__(self, run: RunFolder, trouble: Trouble, *, hurry: threading.Event) -> None:
         self._run, self._trouble, self._hurry = run, trouble, hurry
         self._heals = allowed_in(run).heals
+        self._steps_seen = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="holdfast-judging", daemon=True)
 
@@ -56,10 +58,12 @@ class Judging:
                 return
             judge = make_judge(self._run, self._trouble)  # first, or on a busy machine the last look comes too late
             be_nice()
-            while not self._stop.wait(_EVERY_SECONDS):
+            seconds = _EVERY_SECONDS
+            while not self._stop.wait(seconds):
                 self._look(judge)
+                seconds = self._until_next(seconds)
             self._look(judge, act=False)
-        except Exception as error:  # noqa: BLE001 - the training goes on without judgement
+        except Exception as error:  # noqa: BLE001 - the training continues without judgement
             self._trouble.step_back("judging the run", error)
 
     def _look(self, judge: Any, *, act: bool = True) -> None:
@@ -69,16 +73,28 @@ class Judging:
         except OSError as error:  # a share that was away comes back: the next look may be a good one
             self._trouble.step_back("looking at the run", error)
 
+    def _until_next(self, seconds: float) -> float:
+        """Seconds until the next look, after one that came `seconds` after the one before it."""
+        steps = self._steps(trainings(self._run)) if self._heals else 0
+        new, self._steps_seen = steps - self._steps_seen, steps
+        if new > _MANY_STEPS:
+            return max(_HURRIED_SECONDS, seconds / 2)
+        return min(_EVERY_SECONDS, seconds * 2) if new < _MANY_STEPS / 4 else seconds
+
     def _is_worth_it(self) -> bool:
         """Whether to judge however soon the run ends: a policy acts, something was reported, or there are many steps."""
         recordings = trainings(self._run)
         unknown = _FEW_STEPS if self._stop.is_set() else 0  # a training that has no pulse gets one in a moment, or never
-        steps = max((pulse.steps if (pulse := read_pulse(one)) else unknown for one in recordings), default=0)
+        steps = self._steps(recordings, unknown)
         return bool(recordings) and (self._heals or steps >= _FEW_STEPS or self._run.journal.has_rows())
+
+    @staticmethod
+    def _steps(recordings: list[Recording], unknown: int = 0) -> int:
+        return max((pulse.steps if (pulse := read_pulse(one)) else unknown for one in recordings), default=0)
 
 
 def is_ours(run: RunFolder) -> bool:
-    """Whether this machine judges: the one with the lowest rank, which speaks for all. Others only share the folder."""
+    """Whether this machine judges: the one with the lowest rank, which represents all. Others only share the folder."""
     recordings = run.recordings() if run.path.is_dir() else []
     if not recordings:
         return True

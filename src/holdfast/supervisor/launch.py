@@ -47,7 +47,7 @@ class Settings:
         if self.name is not None and not _usable(self.name):
             raise UsageError(
                 f"{self.name!r} cannot be the name of a run: it becomes the name of a folder.",
-                fix="take letters, digits, - and _, without a slash: holdfast run --name first-try -- …",
+                fix="use letters, digits, - and _: holdfast run --name first-try -- …",
             )
 
 
@@ -80,7 +80,7 @@ class Launch:
 
 
 class RunInfo:
-    """Changes to `run.json` from several threads of this process; a disk that refuses is passed over."""
+    """Changes to `run.json` from several threads of this process; a disk that refuses is ignored."""
 
     def __init__(self, run: RunFolder) -> None:
         self._run, self._lock = run, threading.Lock()

@@ -40,15 +40,15 @@ class MemoryEvents:
 
 def counters(cgroups: str, root: Path) -> list[Path]:
     """The files with the counters, of version 2 and version 1, by what /proc/self/cgroup says."""
-    found = []
+    files = []
     for line in cgroups.splitlines():
         _, kinds, path = (*line.split(":", 2), "", "")[:3]
         inside = path.lstrip("/")
         if kinds == "":
-            found += [root / inside / "memory.events", root / "unified" / inside / "memory.events"]
+            files += [root / inside / "memory.events", root / "unified" / inside / "memory.events"]
         elif "memory" in kinds.split(","):
-            found += [root / "memory" / inside / "memory.oom_control", root / "memory" / "memory.oom_control"]
-    return [file for file in found if file.exists()]
+            files += [root / "memory" / inside / "memory.oom_control", root / "memory" / "memory.oom_control"]
+    return [file for file in files if file.exists()]
 
 
 def _ours() -> str:

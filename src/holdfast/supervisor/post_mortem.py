@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.endings import Ended, error_of, finding_of, trend, words_of
 from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.units import duration, size
 
 _LOG_BYTES = 1 << 20  # of the end of the log that are looked at
 _LINES, _LINE = 20, 400
@@ -88,7 +89,7 @@ def examine(
     step, steps, loss = _last_step(recordings)
     stack = _crash_stack(run, since)
     ended = Ended(
-        exit_code=exit_code, step=step, said=_known_in(text), killed_for_memory=killed_for_memory, files=files, stack=stack
+        exit_code=exit_code, step=step, search=_errors_in(text), killed_for_memory=killed_for_memory, files=files, stack=stack
     )
     memory = _memory(run, since)
     grown = memory[0] if memory else {}
@@ -108,51 +109,51 @@ def examine(
     )  # fmt: skip
 
 
-def keep(run: RunFolder, found: PostMortem) -> None:
-    """Into the journal and the two files. A hang was told when it was found. A disk that refuses is passed over."""
+def keep(run: RunFolder, post_mortem: PostMortem) -> None:
+    """Into the journal and the two files. A hang was told when it was found. A disk that refuses is ignored."""
     from holdfast.diagnosis.diagnosis import diagnose
 
     with contextlib.suppress(OSError):
-        if "limit" not in found.finding.evidence:
-            run.journal.write("finding", **found.finding.as_row())
-            run.journal.write("diagnosis", **diagnose([found.finding], around=list(run.journal)).as_row())
-        text = json.dumps(found.as_row(), indent=1, ensure_ascii=False, default=str)
+        if "limit" not in post_mortem.finding.evidence:
+            run.journal.write("finding", **post_mortem.finding.as_row())
+            run.journal.write("diagnosis", **diagnose([post_mortem.finding], around=list(run.journal)).as_row())
+        text = json.dumps(post_mortem.as_row(), indent=1, ensure_ascii=False, default=str)
         (run.path / "post-mortem.json").write_text(text + "\n", encoding="utf-8", errors="replace")
-        (run.path / "post-mortem.txt").write_text("\n".join(report(run, found)) + "\n", encoding="utf-8", errors="replace")
+        (run.path / "post-mortem.txt").write_text("\n".join(report(run, post_mortem)) + "\n", encoding="utf-8", errors="replace")
 
 
-def summary(run: RunFolder, found: PostMortem) -> list[str]:
+def summary(run: RunFolder, post_mortem: PostMortem) -> list[str]:
     """The few lines for the terminal."""
     from holdfast.diagnosis.causes import BY_CODE
 
-    if found.ended.step is None and says_all(found.finding):
-        return [f"holdfast: {failed_early(found.finding)}", *_python_fix(run, found.finding), f"  more: {_more(run)}"]
-    at = " before the first step" if found.ended.step is None else f" after step {found.ended.step:,}"
-    head = f"holdfast: {words_of(found.ended)}{at} (exit {found.ended.exit_code}) [{found.finding.code}]"
-    if "limit" in found.finding.evidence:
-        head = f"holdfast: {found.finding.code}{at}: {found.finding.evidence.get('say')}"
-    facts = [f"last loss {found.loss:.4g}"] if found.loss is not None else []
-    facts += [_memory_words(row) for row in found.memory[:1] if row["last"] > 1.2 * row["first"] and row["seconds"] > 1]
-    if "open_files" in found.finding.evidence:
-        facts.append("{} of {} open files".format(*found.ended.files or (0, 0)))
+    if post_mortem.ended.step is None and is_complete(post_mortem.finding):
+        return [f"holdfast: {failed_early(post_mortem.finding)}", *_python_fix(run, post_mortem.finding), f"  more: {_more(run)}"]
+    at = " before the first step" if post_mortem.ended.step is None else f" after step {post_mortem.ended.step:,}"
+    head = f"holdfast: {words_of(post_mortem.ended)}{at} (exit {post_mortem.ended.exit_code}) [{post_mortem.finding.code}]"
+    if "limit" in post_mortem.finding.evidence:
+        head = f"holdfast: {post_mortem.finding.code}{at}: {post_mortem.finding.evidence.get('say')}"
+    facts = [f"last loss {post_mortem.loss:.4g}"] if post_mortem.loss is not None else []
+    facts += [_memory_words(row) for row in post_mortem.memory[:1] if row["last"] > 1.2 * row["first"] and row["seconds"] > 1]
+    if "open_files" in post_mortem.finding.evidence:
+        facts.append("{} of {} open files".format(*post_mortem.ended.files or (0, 0)))
     lines = [head, *([f"  {' · '.join(facts)}"] if facts else [])]
-    for code in found.causes[:_SHOWN]:
+    for code in post_mortem.causes[:_SHOWN]:
         cause = BY_CODE[code]
-        lines.append(f"  {'likely cause' if code == found.causes[0] else 'or'}: {cause.because}")
+        lines.append(f"  {'likely cause' if code == post_mortem.causes[0] else 'or'}: {cause.because}")
         lines += [f"    fix: {fix.words}" for fix in cause.fixes[:1]]
     return [*lines, f"  more: {_more(run)}"]
 
 
-def says_all(finding: Finding) -> bool:
+def is_complete(finding: Finding) -> bool:
     """Whether the error itself says why nothing has begun: causes of a training that broke are none of it."""
     return finding.code in _PLAIN or str(finding.evidence.get("error")).startswith(_IMPORTS[0])
 
 
 def failed_early(finding: Finding) -> str:
     """What a run that never made a step ended with."""
-    found = finding.evidence
-    why = found.get("error") or found["ended"]
-    return f"failed before the first step: {why}" + (f" (python = {found['python']})" if found.get("python") else "")
+    evidence = finding.evidence
+    why = evidence.get("error") or evidence["ended"]
+    return f"failed before the first step: {why}" + (f" (python = {evidence['python']})" if evidence.get("python") else "")
 
 
 def _python_fix(run: RunFolder, finding: Finding) -> list[str]:
@@ -171,18 +172,17 @@ def _more(run: RunFolder) -> str:
     return f"holdfast diagnose {run.path}; {run.path / 'post-mortem.txt'}"
 
 
-def report(run: RunFolder, found: PostMortem) -> list[str]:
+def report(run: RunFolder, post_mortem: PostMortem) -> list[str]:
     """The whole of it, for a person."""
-    lines = [*summary(run, found)[:-1], "", "memory of the processes (first, largest, last):"]
-    lines += [f"  {_memory_words(row)}   {row['process']}" for row in found.memory[:10]] or ["  not sampled"]
-    if found.ended.stack:
-        lines += ["", "stack when it crashed:", *(f"  {line}" for line in found.ended.stack.splitlines())]
-    return [*lines, "", "last lines of the log:", *(f"  {line}" for line in found.lines)]
+    lines = [*summary(run, post_mortem)[:-1], "", "memory of the processes (first, largest, last):"]
+    lines += [f"  {_memory_words(row)}   {row['process']}" for row in post_mortem.memory[:10]] or ["  not sampled"]
+    if post_mortem.ended.stack:
+        lines += ["", "stack when it crashed:", *(f"  {line}" for line in post_mortem.ended.stack.splitlines())]
+    return [*lines, "", "last lines of the log:", *(f"  {line}" for line in post_mortem.lines)]
 
 
 def _memory_words(row: dict[str, Any]) -> str:
-    first, last = (f"{row[name] / 1e9:.2g} GB" if row[name] >= 1e9 else f"{row[name] / 1e6:.0f} MB" for name in ("first", "last"))
-    return f"memory {first} → {last} in {row['seconds']:.0f} s"
+    return f"memory {size(row['first'])} → {size(row['last'])} in {duration(row['seconds'])}"
 
 
 # What is read
@@ -196,7 +196,7 @@ def _end_of_log(path: Path, since: int) -> str:
     return ""
 
 
-def _known_in(text: str) -> Any:
+def _errors_in(text: str) -> Any:
     from holdfast.diagnosis.error_search import search_text
 
     return search_text(text)
@@ -212,8 +212,9 @@ def _recordings_since(run: RunFolder, since: float) -> Iterator[Recording]:
 
 def _last_step(recordings: list[Recording]) -> tuple[int | None, int, float | None]:
     """The newest step over the ranks, how many were made, and the last loss that was finite or not."""
-    from holdfast.probe.rows import last_rows, measured
+    from holdfast.probe.rows import last_rows
     from holdfast.signals.pulse import read_pulse
+    from holdfast.signals.view import measured
 
     step: int | None = None
     steps, loss = 0, None
@@ -224,8 +225,8 @@ def _last_step(recordings: list[Recording]) -> tuple[int | None, int, float | No
             newest = max(int(rows["step"][-1]), pulse.steps - 1 if pulse is not None else -1)
             step = newest if step is None else max(step, newest)
             steps = max(steps, newest - int(rows["step"][0]) + 1)
-            known = rows["loss"][measured(rows["loss"])]
-            loss = float(known[-1]) if loss is None and len(known) else loss
+            losses = rows["loss"][measured(rows["loss"])]
+            loss = float(losses[-1]) if loss is None and len(losses) else loss
     return step, steps, loss
 
 
@@ -236,9 +237,9 @@ def _memory(run: RunFolder, since: float) -> list[dict[str, Any]]:
         return []
     rows = last_rows(run.path / "host", "processes", ("time", "pid", "command", "rss"), _SAMPLES)
     sizes: dict[str, list[tuple[float, float]]] = {}
-    for at, pid, command, size in zip(*(rows[name] for name in ("time", "pid", "command", "rss")), strict=True):
-        if at >= since and size > 0:
-            sizes.setdefault(f"{pid} {str(command)[:80]}", []).append((float(at), float(size)))
+    for at, pid, command, rss in zip(*(rows[name] for name in ("time", "pid", "command", "rss")), strict=True):
+        if at >= since and rss > 0:
+            sizes.setdefault(f"{pid} {str(command)[:80]}", []).append((float(at), float(rss)))
     return trend(sizes)
 
 

@@ -80,7 +80,7 @@ class PrintedMetrics:
             while not self._stop.wait(_EVERY_SECONDS):
                 self._look(last=False)
             self._look(last=True)
-        except Exception as error:  # noqa: BLE001 - the training goes on without these rows
+        except Exception as error:  # noqa: BLE001 - the training continues without these rows
             self._trouble.step_back("reading metrics from the output", error)
         with contextlib.suppress(OSError):
             self._close()
@@ -150,8 +150,10 @@ class PrintedMetrics:
 
         assert self._recording is not None
         rows = last_rows(self._recording.path, "evaluations", ("step", "split", "name", "value", "printed"), _RECORDED)
-        known = zip(*rows.values(), strict=True)
-        return [(int(step), str(split), str(name), float(value)) for step, split, name, value, printed in known if printed != 1]
+        known_rows = zip(*rows.values(), strict=True)
+        return [
+            (int(step), str(split), str(name), float(value)) for step, split, name, value, printed in known_rows if printed != 1
+        ]
 
     def _split_of(self, name: str, after: int | None) -> str:
         """Of a name that says no split: held-out data if it was first printed after an evaluation, or after the last step."""
@@ -206,8 +208,8 @@ class _Steps:
         earlier = self._evaluations[self._evaluations <= place]
         if not len(earlier) or when - self._times[earlier[-1]] > _LATE_SECONDS:
             return None
-        found = int(earlier[-1])
-        return found if self.at(found, 0)[0] > placed else None
+        place_before = int(earlier[-1])
+        return place_before if self.at(place_before, 0)[0] > placed else None
 
     def at(self, place: int, back: int) -> tuple[int, int]:
         """Step and epoch at a place, or where the epoch ended that was so many before it."""

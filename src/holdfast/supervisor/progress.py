@@ -13,9 +13,10 @@ import numpy as np
 
 from holdfast.detectors.hang import STOPPED, Standing, awake
 from holdfast.probe.alive import lives
-from holdfast.probe.rows import last_rows, measured
+from holdfast.probe.rows import last_rows
 from holdfast.signals.pulse import Pulse, read_pulse, starting
 from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.signals.view import measured
 
 _RECENT_STEPS = 200
 _STEPS_EVERY = 2.0  # seconds between two looks at the table of steps
@@ -50,7 +51,7 @@ class Progress:
         self._looked = time.monotonic()
 
     def look(self) -> list[Standing]:
-        """How the ranks stand now; those that have ended are left out."""
+        """How the ranks stand now; those that have ended are skipped."""
         now = time.monotonic()
         passed, self._looked = awake(now - self._looked, self._tick), now
         self._find()
@@ -84,8 +85,8 @@ class Progress:
         for pid, recording in newest.items():
             if pid in self._gone:
                 continue
-            known = self._followed.get(pid)
-            if known is None or known.recording != recording:
+            followed = self._followed.get(pid)
+            if followed is None or followed.recording != recording:
                 self._followed[pid] = _Followed(pid, recording.rank, recording)
         begun = {pulse.pid: pulse for pulse in starting(self._run)}
         for pid, one in list(self._followed.items()):
@@ -97,10 +98,10 @@ class Progress:
 
     def _who(self, recording: Recording) -> dict[str, Any] | None:
         """Which process records here; None as long as it has not said so: its folder is there a moment before that."""
-        known = self._infos.get(recording.path)
-        if known is None and isinstance((info := recording.info()).get("pid"), int):
-            known = self._infos[recording.path] = info
-        return known
+        cached = self._infos.get(recording.path)
+        if cached is None and isinstance((info := recording.info()).get("pid"), int):
+            cached = self._infos[recording.path] = info
+        return cached
 
     def _lives(self, one: _Followed) -> bool:
         info = self._who(one.recording) if one.recording is not None else None
@@ -146,8 +147,8 @@ class Progress:
         if len(steps):
             one.last_step = int(steps[-1])
             one.first_step = int(steps[0]) if one.first_step is None else one.first_step
-        known = seconds[measured(seconds)]
-        one.longest = float(np.max(known)) if len(known) else one.longest
+        valid = seconds[measured(seconds)]
+        one.longest = float(np.max(valid)) if len(valid) else one.longest
 
 
 def process_state(pid: int) -> str:

@@ -33,7 +33,7 @@ class SavedStep:
     recording: Recording | None
 
     def facts(self) -> dict[str, Any]:
-        """What the file beside it says: indices, data set, what was left out."""
+        """What the file beside it says: indices, data set, what was skipped."""
         try:
             content = json.loads(self.path.with_suffix(".json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -45,27 +45,27 @@ def saved_steps(run: RunFolder) -> list[SavedStep]:
     """All steps of a run that can be replayed, by step and rank."""
     places: list[tuple[Path, Recording | None]] = [(run.path / _FOLDER, None)]
     places += [(recording.path / _FOLDER, recording) for recording in run.recordings()]
-    found = []
+    steps = []
     for folder, recording in places:
         for path in folder.glob("step-*.pt"):
             number = path.stem.removeprefix("step-")
             if number.isdecimal():
-                found.append(SavedStep(int(number), recording.rank if recording else 0, path, recording))
-    return sorted(found, key=lambda one: (one.step, one.rank, str(one.path)))
+                steps.append(SavedStep(int(number), recording.rank if recording else 0, path, recording))
+    return sorted(steps, key=lambda one: (one.step, one.rank, str(one.path)))
 
 
 def choose(run: RunFolder, step: int | None, rank: int | None = None) -> list[SavedStep]:
     """The saved step that is meant, the first one if none is named: one file for each rank that has kept it."""
-    known = saved_steps(run)
-    if not known:
+    saved = saved_steps(run)
+    if not saved:
         raise _nothing_saved(run)
-    fitting = [one for one in known if step in (None, one.step) and rank in (None, one.rank)]
+    fitting = [one for one in saved if step in (None, one.step) and rank in (None, one.rank)]
     if fitting:
         return [one for one in fitting if one.step == fitting[0].step]
-    steps = ", ".join(dict.fromkeys(f"{one.step}" + (f" (rank {one.rank})" if one.rank else "") for one in known))
+    steps = ", ".join(dict.fromkeys(f"{one.step}" + (f" (rank {one.rank})" if one.rank else "") for one in saved))
     which = "a step" if step is None else f"step {step}"
     which += f" of {run.name}" if rank is None else f" of rank {rank} of {run.name}"
-    fix = f"holdfast replay {run.name} --step {known[0].step}"
+    fix = f"holdfast replay {run.name} --step {saved[0].step}"
     raise UsageError(f"{which} is not saved; there are: {steps}.", fix=fix)
 
 
@@ -83,15 +83,15 @@ def _nothing_saved(run: RunFolder) -> UsageError:
     if not skipped:
         return UsageError(
             f"no batch of {run.name} is saved: none of its updates was skipped.",
-            fix=f"what was found: holdfast diagnose {run.name}",
+            fix=f"see the findings: holdfast diagnose {run.name}",
         )
-    told = [row.get("evidence") or {} for row in rows if row.get("kind") == "finding"]
-    left_out = [str(one) for evidence in told for one in (evidence.get("batch") or {}).get("left_out") or ()]
-    failed = [str(evidence["error"]) for evidence in told if "what" in evidence and "error" in evidence]
-    reason = next(iter((*left_out, *failed)), "the batch did not come from a DataLoader")
+    findings = [row.get("evidence") or {} for row in rows if row.get("kind") == "finding"]
+    not_saved = [str(one) for evidence in findings for one in (evidence.get("batch") or {}).get("not_saved") or ()]
+    failed = [str(evidence["error"]) for evidence in findings if "what" in evidence and "error" in evidence]
+    reason = next(iter((*not_saved, *failed)), "the batch did not come from a DataLoader")
     return UsageError(
         f"no batch of {run.name} is saved, though the update of step {skipped[0].get('step')} was skipped: {reason}.",
-        fix=f"what is known of that step: holdfast journal {run.name}",
+        fix=f"see the journal: holdfast journal {run.name}",
     )
 
 
@@ -100,11 +100,11 @@ def replay(run: RunFolder, saved: SavedStep, *, timeout: float) -> dict[str, Any
     words, more = command_of(run, saved)
     folder = Path(str(run.info().get("cwd") or Path.cwd()))
     if not folder.is_dir():
-        raise HoldfastError(f"{folder}, where the run was started, is not there.", fix="put the script and its data back there")
+        raise HoldfastError(f"{folder}, where the run was started, does not exist.", fix="put the script and its data back there")
     with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as place:
         result, log = Path(place) / "result.json", Path(place) / "output.log"
-        asked = {"HOLDFAST_REPLAY": str(saved.path.resolve()), "HOLDFAST_REPLAY_RESULT": str(result)}
-        environment = started_inside(os.environ, "holdfast.injected.replay:begin", Path(place), **more, **asked)
+        variables = {"HOLDFAST_REPLAY": str(saved.path.resolve()), "HOLDFAST_REPLAY_RESULT": str(result)}
+        environment = started_inside(os.environ, "holdfast.injected.replay:begin", Path(place), **more, **variables)
         environment["TORCHDYNAMO_DISABLE"] = "1"  # nothing is compiled away from sight
         code = _run(words, folder, environment, log, timeout)
         printed = log.read_text(encoding="utf-8", errors="replace")
@@ -166,7 +166,7 @@ def _run(words: Sequence[str], folder: Path, environment: dict[str, str], log: P
             return process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise HoldfastError(
-                f"the script has not come to its first update in {timeout:g} s.", fix=f"--timeout {timeout * 5:g}"
+                f"the script did not reach its first update within {timeout:g} s.", fix=f"--timeout {timeout * 5:g}"
             ) from None
         finally:
             _end(process)
@@ -185,5 +185,5 @@ def _failed(words: Sequence[str], code: int, printed: str, problem: str) -> Hold
     reason = problem or f"the script ended with code {code} before its first update"
     return HoldfastError(
         f"the step could not be replayed: {reason}.{' It printed:' if shown else ''}{shown}",
-        fix=f"see that this still runs: {' '.join(words)}",
+        fix=f"check that this still runs: {' '.join(words)}",
     )

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _LOG_SECONDS = 2.0
 _TERMINATED = 143
+_CANNOT_LOAD = "checkpoint-incompatible"
 
 
 class Restarts:
@@ -46,6 +47,7 @@ class Restarts:
         self._changes: Changes | None = None
         self._hang: Finding | None = None
         self._with_flag = False  # the attempt was started with the script's own flag for resuming
+        self._cannot_load = False  # an attempt ended as it loaded what the script had saved: the next ones go without
         self._words: list[str] = []
         self._ending = threading.Lock()  # held while a hang is being ended
         self._pid, self._since, self._log_from = 0, 0.0, 0
@@ -60,17 +62,16 @@ class Restarts:
 
     def hung(self, finding: Finding) -> None:
         """The training hangs: end it with everything that it has started, where the policy allows that."""
-        if self._policy.heals_from(finding.code) and not self._signals.asked:
+        if self._policy.heals_from(finding.code) and not self._signals.requested:
             with self._ending:
                 self._hang = finding
                 self._end_all(finding)
 
     def _say_hang(self, finding: Finding) -> None:
-        seconds, why = float(finding.evidence.get("seconds") or 0.0), finding.evidence.get("say") or finding.code
-        line = (
-            f"holdfast: no progress for {seconds:.0f} s after step {finding.step:,}: {why} (holdfast backtrace {self._run.name})"
-        )
-        _print(line)
+        say = str(finding.evidence.get("say") or finding.code)
+        why = say.partition(" No step for ")[0].rstrip(".")  # the line has the time itself
+        silent = f"no progress for {float(finding.evidence.get('seconds') or 0.0):.0f} s after step {finding.step:,}"
+        _print(f"holdfast: {silent}: {why} (holdfast backtrace {self._run.name})")
 
     def _end_all(self, finding: Finding) -> None:
         from holdfast.supervisor.ending import end_all
@@ -107,21 +108,21 @@ class Restarts:
             pass  # who is being ended is waited for
         if self._hang is None and stopped(self._run, self._since):
             return None
-        found = self._examine(code, outside)
+        post_mortem = self._examine(code, outside)
         self._log_from = log.size
-        if self._hang is None and self._signals.asked is not None:
-            self._note_asked(found, self._signals.asked)
+        if self._hang is None and self._signals.requested is not None:
+            self._note_requested(post_mortem, self._signals.requested)
             return None
-        if self.trains or found.is_worth_words:
-            self._keep(found)
-        return self._decide(found, code) if self.trains and self._policy.heals_from(found.finding.code) else None
+        if self.trains or post_mortem.is_worth_words:
+            self._keep(post_mortem)
+        return self._decide(post_mortem, code) if self.trains and self._policy.heals_from(post_mortem.finding.code) else None
 
-    def _note_asked(self, found: PostMortem, asked: signal.Signals) -> None:
+    def _note_requested(self, post_mortem: PostMortem, requested: signal.Signals) -> None:
         """Somebody has ended it, and the training is not to blame: that is an info."""
-        evidence = {"exit_code": found.ended.exit_code, "ended": f"ended by {asked.name}", "steps": found.steps}
+        evidence = {"exit_code": post_mortem.ended.exit_code, "ended": f"ended by {requested.name}", "steps": post_mortem.steps}
         with contextlib.suppress(OSError):
             self._run.journal.write(
-                "finding", code="process-died", severity="info", step=found.ended.step or 0, evidence=evidence
+                "finding", code="process-died", severity="info", step=post_mortem.ended.step or 0, evidence=evidence
             )
 
     def say(self) -> None:
@@ -159,21 +160,21 @@ class Restarts:
             workers=workers_of(self._run),
         )
 
-    def _keep(self, found: PostMortem) -> None:
+    def _keep(self, post_mortem: PostMortem) -> None:
         from holdfast.supervisor.post_mortem import keep, summary
 
-        keep(self._run, found)
-        damaged = self._tell_damaged(found)
-        *words, more = summary(self._run, found)
-        self._words = [*words, *damaged, more] if found.is_worth_words else []
+        keep(self._run, post_mortem)
+        damaged = self._tell_damaged(post_mortem)
+        *words, more = summary(self._run, post_mortem)
+        self._words = [*words, *damaged, more] if post_mortem.is_worth_words else []
 
-    def _tell_damaged(self, found: PostMortem) -> list[str]:
+    def _tell_damaged(self, post_mortem: PostMortem) -> list[str]:
         """Files that the end has left damaged: into the journal, and as lines for the terminal."""
         from holdfast.diagnosis.diagnosis import diagnose
         from holdfast.supervisor.damaged import damaged_files
 
         words = []
-        for finding in damaged_files(self._run, since=self._since, end=found.finding) if found.trained else ():
+        for finding in damaged_files(self._run, since=self._since, end=post_mortem.finding) if post_mortem.trained else ():
             with contextlib.suppress(OSError):
                 self._run.journal.write("finding", **finding.as_row())
                 self._run.journal.write("diagnosis", **diagnose([finding]).as_row())
@@ -182,19 +183,22 @@ class Restarts:
 
     # Starting again
 
-    def _decide(self, found: PostMortem, code: int) -> Launch | None:
+    def _decide(self, post_mortem: PostMortem, code: int) -> Launch | None:
         from holdfast.recovery.restart import Changes, Ending, Stop, decide
         from holdfast.supervisor.resume import find_origin
 
-        origin = find_origin(self._run, before=_before(found.finding))
+        origin = find_origin(self._run, before=_before(post_mortem.finding))
+        self._cannot_load |= bool(self._endings) and post_mortem.finding.code == _CANNOT_LOAD and not post_mortem.steps
+        if self._cannot_load:
+            origin = replace(origin, path=None, step=None)
         self._endings.append(
             Ending(
-                code=found.finding.code,
+                code=post_mortem.finding.code,
                 exit_code=code if self._hang is None else code or _TERMINATED,
-                asked=self._signals.asked is not None,
-                error=found.error,
-                steps=found.steps,
-                reached=found.ended.step,
+                requested=self._signals.requested is not None,
+                error=post_mortem.error,
+                steps=post_mortem.steps,
+                reached=post_mortem.ended.step,
                 checkpoint=str(origin.path or origin.kept or "") or None,
                 checkpoint_step=origin.step if origin.path is not None else origin.kept_step,
                 workers=workers_of(self._run),
@@ -205,24 +209,24 @@ class Restarts:
         decided = decide(self._endings, now, at_most=self._launch.settings.restarts)
         if isinstance(decided, Stop):
             self._words += [f"  {decided.why}"] if decided.why else []
-            self._tell_stop(found, decided.why)
+            self._tell_stop(post_mortem, decided.why)
             return None
-        return self._restart(found, decided, origin)
+        return self._restart(post_mortem, decided, origin)
 
-    def _restart(self, found: PostMortem, decided: Restart, origin: Origin) -> Launch | None:
+    def _restart(self, post_mortem: PostMortem, decided: Restart, origin: Origin) -> Launch | None:
         from holdfast.supervisor.ending import end_all
 
         end_all(self._run, None)  # workers and ranks that are left over
         wait = decided.wait * float(os.environ.get("HOLDFAST_BACK_OFF") or 1.0)
-        if self._signals.hurry.wait(wait) or self._signals.asked is not None:
+        if self._signals.hurry.wait(wait) or self._signals.requested is not None:
             return None
         self._changes = replace(decided.changes, lr_factor=decided.changes.lr_factor * lowered(self._run, self._since))
         with contextlib.suppress(OSError):  # what was posted for the attempt before is not for this one
             number = len(self._endings)
             (self._run.path / "action_queue.jsonl").rename(self._run.path / f"action_queue-{number}.jsonl")
-        return self._next(found, origin)
+        return self._next(post_mortem, origin)
 
-    def _next(self, found: PostMortem, origin: Origin) -> Launch:
+    def _next(self, post_mortem: PostMortem, origin: Origin) -> Launch:
         from holdfast.supervisor.resume import arguments, environment
 
         changes, settings = self._changes, self._launch.settings
@@ -241,14 +245,14 @@ class Restarts:
         more = [*flag, *arguments(settings.restart_args, facts)]
         command = replace(self._launch.command, words=(*self._launch.command.words, *more))
         lost = self._done_again(origin) if flag else None
-        what = [self._from(origin, flag, lost), *changes.words()]
-        line = f"holdfast: {self._words[0].removeprefix('holdfast: ') if self._words else found.finding.code}\n"
+        parts = [self._from(origin, flag, lost), *changes.words()]
+        line = f"holdfast: {self._words[0].removeprefix('holdfast: ') if self._words else post_mortem.finding.code}\n"
         number = sum(not one.flag_failed for one in self._endings)
-        line += f"holdfast: started again ({number} of {settings.restarts} restarts): {', '.join(what)}"
+        line += f"holdfast: restarted ({number} of {settings.restarts} restarts): {', '.join(parts)}"
         self._words = []
-        row = {"action": "restart", "step": found.ended.step or 0, "because": found.finding.code}
+        row = {"action": "restart", "step": post_mortem.ended.step or 0, "because": post_mortem.finding.code}
         changed = {name: facts[name] for name in ("workers", "parts", "lr_factor") if facts[name] not in (None, 1, 1.0)}
-        told = {
+        action_settings = {
             "attempt": attempt,
             "checkpoint": self._endings[-1].checkpoint,
             "checkpoint_step": self._endings[-1].checkpoint_step,
@@ -256,7 +260,7 @@ class Restarts:
             **({"flag_failed": True} if self._endings[-1].flag_failed else {}),
         }
         with contextlib.suppress(OSError):
-            self._run.journal.write("action", **row, settings=changed, state="done", detail=", ".join(what), **told)
+            self._run.journal.write("action", **row, settings=changed, state="done", detail=", ".join(parts), **action_settings)
         return replace(self._launch, command=command, line=line, more=environment(self._run, origin, changes, attempt))
 
     @property
@@ -270,21 +274,24 @@ class Restarts:
 
     def _from(self, origin: Origin, flag: Sequence[str], lost: int | None) -> str:
         """Where the next attempt begins, and why not as it was told to."""
-        told = self._launch.settings.resume_args or ""
+        template = self._launch.settings.resume_args or ""
+        if self._cannot_load:
+            own = f"Holdfast's own checkpoint (step {origin.kept_step:,})" if origin.kept_step else "the beginning"
+            return f"from {own}: the script could not load what it had saved"
         if flag and origin.path is not None:
             at = f" (step {origin.step:,})" if origin.step is not None else ""
-            again = "" if lost is None else f", {count_steps(lost)} done again"
-            return f"from {origin.path.name}{at} with {_flag_in(told)}{again}"
-        if not told:
+            again = "" if lost is None else f", {count_steps(lost)} repeated"
+            return f"from {origin.path.name}{at} with {_flag_in(template)}{again}"
+        if not template:
             return f"from {_shown(origin)}"
         why = "the script ended before its first step with it" if self._flag_failed else "the script saved no clean checkpoint"
-        return f"from {_shown(origin)}, without {_flag_in(told)}: {why}"
+        return f"from {_shown(origin)}, without {_flag_in(template)}: {why}"
 
-    def _tell_stop(self, found: PostMortem, why: str | None) -> None:
+    def _tell_stop(self, post_mortem: PostMortem, why: str | None) -> None:
         if why is None:
             return
         with contextlib.suppress(OSError):
-            row: dict[str, Any] = {"action": "restart", "step": found.ended.step or 0, "because": found.finding.code}
+            row: dict[str, Any] = {"action": "restart", "step": post_mortem.ended.step or 0, "because": post_mortem.finding.code}
             self._run.journal.write("action", **row, settings={}, state="refused", detail=why)
 
 
@@ -307,12 +314,12 @@ def _flag_in(template: str) -> str:
 def _shown(origin: Origin) -> str:
     path, step = (origin.path, origin.step) if origin.path is not None else (origin.kept, origin.kept_step)
     if path is None:
-        return "the beginning: no clean checkpoint was saved"
+        return "the start: no clean checkpoint was saved"
     at = f" (step {step:,})" if step is not None else ""
     if origin.path is None:
         return f"{path.name}{at}"
     own = f"Holdfast's own (step {origin.kept_step:,})" if origin.kept_step else "the beginning"
-    return f"{path.name}{at} if the script loads it, else from {own}"
+    return f"{path.name}{at} if the script loads it, otherwise from {own}"
 
 
 def workers_of(run: RunFolder) -> int | None:

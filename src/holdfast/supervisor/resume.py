@@ -1,4 +1,4 @@
-"""From which checkpoint the next attempt goes on, and how it is told: arguments, and the environment.
+"""From which checkpoint the next attempt continues, and how it is passed on: arguments and the environment.
 
 A script that saves by itself resumes from its own newest file that is whole and finite. One that never saved resumes from what
 Holdfast has kept under `heal`: see inside/control/fast_forward.py.
@@ -50,19 +50,19 @@ def find_origin(run: RunFolder, *, before: int | None = None) -> Origin:
 
 def confirmed(folder: Path, facts: Mapping[str, Any]) -> str | None:
     """How a script resumes, as a run of it in this folder was last told with `--resume-args`; "" takes that back."""
-    told = (run.info().get("resume_args") for run in runs_of(folder, facts))
-    return next((words for words in told if isinstance(words, str)), None)
+    templates = (run.info().get("resume_args") for run in runs_of(folder, facts))
+    return next((words for words in templates if isinstance(words, str)), None)
 
 
 def runs_of(folder: Path, facts: Mapping[str, Any]) -> list[RunFolder]:
     """The runs of a script in a folder, the newest first; `facts` are what `run.json` says of its command."""
-    found = []
+    runs = []
     for path in folder.glob("*/run.json"):
         with contextlib.suppress(OSError, HoldfastError):
             run = RunFolder.open(path.parent)
             if not path.parent.is_symlink() and same_script(facts, run.info()):
-                found.append((float(run.info().get("started") or 0.0), run))
-    return [run for _, run in sorted(found, key=lambda one: -one[0])]
+                runs.append((float(run.info().get("started") or 0.0), run))
+    return [run for _, run in sorted(runs, key=lambda one: -one[0])]
 
 
 def saved_by_the_script(run: RunFolder) -> list[Path]:
@@ -71,16 +71,16 @@ def saved_by_the_script(run: RunFolder) -> list[Path]:
     Many scripts save under another name and rename: so all that was written since where something was saved is looked at.
     """
     ours, since = run.path / "checkpoints", float(run.info().get("started") or 0.0)
-    found: dict[Path, float] = {}
+    saves: dict[Path, float] = {}
     for row in run.journal:
         if row.get("kind") == "checkpoint" and row.get("event") == "saved" and row.get("path") and row.get("by") != "guard":
             path = _whole(Path(str(row["path"])))
             for one in (path, *_beside(path)):
-                if one not in found and not one.is_relative_to(ours):
-                    found[one] = changed(one)
+                if one not in saves and not one.is_relative_to(ours):
+                    saves[one] = changed(one)
     saved = [kept.path for kept in _store_of(run) if kept.manifest.get("made_by") != "guard"]
-    found |= {path: changed(path) for path in saved}
-    return sorted((path for path, at in found.items() if at >= since), key=lambda path: -found[path])
+    saves |= {path: changed(path) for path in saved}
+    return sorted((path for path, at in saves.items() if at >= since), key=lambda path: -saves[path])
 
 
 def _beside(path: Path) -> list[Path]:
@@ -189,7 +189,7 @@ def names_in(template: str) -> list[str]:
 def environment(run: RunFolder, origin: Origin, changes: Changes, attempt: int) -> dict[str, str]:
     """What a later attempt finds in its environment; the first has none of it."""
     trackers = offline_trackers(run.path / "trackers") if changes.trackers_offline else {}
-    said: dict[str, Any] = {
+    variables: dict[str, Any] = {
         "HOLDFAST_ATTEMPT": attempt,
         "HOLDFAST_CHECKPOINT": origin.path,
         "HOLDFAST_CHECKPOINT_STEP": origin.step,
@@ -199,4 +199,4 @@ def environment(run: RunFolder, origin: Origin, changes: Changes, attempt: int) 
         "HOLDFAST_MICRO_BATCHES": changes.parts if changes.parts > 1 else None,
         "HOLDFAST_LR_FACTOR": changes.lr_factor if changes.lr_factor != 1.0 else None,
     }
-    return trackers | {name: str(value) for name, value in said.items() if value is not None}
+    return trackers | {name: str(value) for name, value in variables.items() if value is not None}

@@ -6,7 +6,7 @@ read; nothing is gathered up.
 
 If the terminal goes away, what is printed goes into the log alone. If nobody reads our stdout any more (`| head`), our end of
 the channel is closed: the command's next `print` meets a broken pipe, as it would without us. If the file behind stdout can take
-no more (a full disk), the output is dropped and the training goes on.
+no more (a full disk), the output is dropped and the training continues.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ class Streams:
                 if not self._deliver(channel.target, part):
                     if not channel.terminal:
                         break
-                    channel.target = os.open(os.devnull, os.O_WRONLY)  # the terminal went away; the log goes on
+                    channel.target = os.open(os.devnull, os.O_WRONLY)  # the terminal went away; the log continues
         finally:
             if not channel.held:
                 os.close(channel.ours)
 
     def _wait(self, channel: Channel) -> bool:
-        """Wait for output. False when the command is gone and whoever still holds the channel is silent, or goes on."""
+        """Wait for output. False when the command is gone and whoever still holds the channel is silent, or continues."""
         poll = select.poll()
         poll.register(channel.ours, select.POLLIN)
         poll.register(self._ended, select.POLLIN)

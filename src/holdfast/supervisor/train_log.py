@@ -1,7 +1,7 @@
 """`train.log`: a copy of what the command printed, written by a thread of its own.
 
 A slow or stuck disk must not hold up the training's `print`, so the copy waits in memory, up to a limit. What does
-not fit is left out of the log (never of what the user sees), and `holdfast-degraded` says so.
+not fit is dropped from the log (never from what the user sees), and `holdfast-degraded` says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from holdfast.signals.trouble import Trouble
 
 _AT_MOST_WAITING = 16 << 20
-_WHAT = "copying the output into train.log"
+_PART = "copying the output into train.log"
 
 
 class TrainLog:
@@ -40,7 +40,7 @@ class TrainLog:
         if fits:
             self._parts.put(part)
         else:
-            self._trouble.step_back(_WHAT, OSError("the disk is too slow for this output"))
+            self._trouble.step_back(_PART, OSError("the disk is too slow for this output"))
 
     def flush(self, seconds: float) -> None:
         """Wait until what was handed over is written, for so long at most."""
@@ -66,7 +66,7 @@ class TrainLog:
             try:
                 append_to(self.path, part)
             except OSError as error:
-                self._trouble.step_back(_WHAT, error)
+                self._trouble.step_back(_PART, error)
             with self._lock:
                 self._waiting -= len(part)
 

@@ -1,4 +1,4 @@
-"""Turn sealed segments into Parquet while the run goes on, in a thread that never disturbs it.
+"""Turn sealed segments into Parquet while the run continues, in a thread that never disturbs it.
 
 A run whose tables are one segment each stays as it is: there is little to save, and loading pyarrow takes a quarter second.
 """

@@ -27,12 +27,14 @@ _ROWS = 1 << 16
 def last_line(run: RunFolder) -> str | None:
     """One line for the terminal, from the journal."""
     rows = [row for row in run.journal if row.get("kind") in ("finding", "action")]
-    found = [row for row in rows if row["kind"] == "finding" and row.get("severity") in _ABOVE_INFO and _concerns_training(row)]
-    if not found:
+    findings = [
+        row for row in rows if row["kind"] == "finding" and row.get("severity") in _ABOVE_INFO and _concerns_training(row)
+    ]
+    if not findings:
         return None
-    open_ones = [row for row in found if not _is_answered(row, rows)]
-    first = min(open_ones or found, key=lambda row: (row.get("severity") != "critical", _onset(row)))
-    others = len({row.get("code") for row in open_ones or found}) - 1
+    open_ones = [row for row in findings if not _is_answered(row, rows)]
+    first = min(open_ones or findings, key=lambda row: (row.get("severity") != "critical", _onset(row)))
+    others = len({row.get("code") for row in open_ones or findings}) - 1
     more = (f", and {others} more" if others else "") + _resumed_words(rows)
     where = f"step {_onset(first):,}{_epoch_words(run, _onset(first))}"
     if first.get("code") == _OWN:
@@ -56,7 +58,7 @@ def _resumed_words(rows: list[dict[str, Any]]) -> str:
     if not resumed:
         return ""
     lost = [int(row["done_again"]) for row in resumed if row.get("done_again") is not None]
-    again = f" ({count_steps(sum(lost))} done again)" if len(lost) == len(resumed) else ""
+    again = f" ({count_steps(sum(lost))} repeated)" if len(lost) == len(resumed) else ""
     return f", resumed from {Path(str(resumed[-1].get('checkpoint'))).name}{again}"
 
 

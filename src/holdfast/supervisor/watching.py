@@ -68,7 +68,7 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
         while True:
             code = _wait_for(pid)
             signals.command_ended()
-            early = code != 0 or restarts.has_ended_it or signals.asked is not None
+            early = code != 0 or restarts.has_ended_it or signals.requested is not None
             if not (early and restarts.trains):
                 info.note(ended=time.time(), exit_code=code)
             held = streams.finish(signals.hurry)
@@ -150,9 +150,9 @@ def _cannot_start(command: Command, error: OSError) -> UsageError:
     if error.errno == errno.ENOENT:
         return CommandNotFound(
             f"{command.path} cannot be started: the interpreter that its first line names does not exist.",
-            fix=f"correct the `#!` line of {command.path}, or name what runs it: python {command.path}",
+            fix=f"correct the `#!` line of {command.path}, or run it with: python {command.path}",
         )
-    return UsageError(f"{command.path} cannot be started: {error.strerror}.", fix="try it without `holdfast run`")
+    return UsageError(f"{command.path} cannot be started: {error.strerror}.", fix="run it without `holdfast run`")
 
 
 def _wait_for(pid: int) -> int:

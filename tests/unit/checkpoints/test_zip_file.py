@@ -91,7 +91,7 @@ def test_a_cut_file_tells_how_much_of_it_is_there_and_what_it_held(tmp_path: Pat
     (tmp_path / "a.pt").write_bytes(data[: len(data) // 2])
     contents = open_zip(aged(tmp_path / "a.pt"))
     assert [info.name for info in contents.tensors] == [f"w{at}" for at in range(10)]
-    assert contents.troubles[0].words.startswith("The file ends after 21.1 of 41.1 KB")
+    assert contents.troubles[0].words.startswith("The file ends after 21.1 of 41.1 KiB")
     assert len(contents.troubles) == 1
 
 

@@ -103,18 +103,23 @@ def command() -> list[str]:
 
 @pytest.fixture
 def in_terminal(command: list[str]) -> Callable[..., str]:
-    """Run a command in a terminal 100 columns wide, and give back all it wrote there."""
+    """Run a command in a terminal, and give back all it wrote there."""
     import fcntl
     import pty
     import struct
     import termios
 
-    def call(*words: str, when: Sequence[tuple[Callable[[str], bool], Callable[[], None]]] = (), timeout: float = 600.0) -> str:
+    def call(
+        *words: str,
+        when: Sequence[tuple[Callable[[str], bool], Callable[[], None]]] = (),
+        timeout: float = 600.0,
+        width: int = 100,
+    ) -> str:
         """`when`: one after the other, what to do as soon as this is on the screen."""
         waiting = list(when)
         ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(width)}
         process = subprocess.Popen([*command, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
         os.close(theirs)
         written, until = b"", time.monotonic() + timeout

@@ -7,7 +7,7 @@ from typing import Any
 
 from every_case import every_case
 
-from holdfast.cli.entries import live_line, sentence, told_live, word
+from holdfast.cli.entries import live_line, sentence, shown_live, word
 from holdfast.probe.health import journal_health, run_health
 from holdfast.probe.journal import Event, Folding
 
@@ -21,14 +21,14 @@ def event(**row: Any) -> Event:
 @every_case(
     ("row", "words"),
     [
-        ({"event": "saved", "path": "{here}/last.pt", "size": 29_184, "seconds": 1.24}, "saved last.pt (28.5 KB in 1.2 s)"),
+        ({"event": "saved", "path": "{here}/last.pt", "size": 29_184, "seconds": 1.24}, "saved last.pt (28.5 KiB in 1.2 s)"),
         (
             {"event": "saved", "path": "/a/last.pt", "count": 9, "and_others": 3},
             "saved /a/last.pt, the last of 9 times, and 3 other files",
         ),
         (
             {"event": "diverted", "path": "{here}/best.pt", "diverted_to": "{here}/best.non-finite-step-50.pt"},
-            "kept best.pt: what was not finite went beside it, as best.non-finite-step-50.pt",
+            "kept best.pt: the non-finite state was saved separately, as best.non-finite-step-50.pt",
         ),
         ({"event": "loaded", "path": "{here}/last.pt"}, "loaded last.pt"),
         (
@@ -42,7 +42,7 @@ def event(**row: Any) -> Event:
                 "weights": {"of": 10, "missing": 4, "missing_statistics": 2},
                 "scheduler": "as new",
             },
-            "resumed; 4 of 10 weights were not in it; 2 running statistics were not in it; the scheduler is as new",
+            "resumed; 4 of 10 weights were missing in it; 2 running statistics were missing in it; the scheduler is as new",
         ),
         (
             {"event": "resume-watch", "verdict": "watching", "steps": 500, "against": AGAINST},
@@ -50,7 +50,7 @@ def event(**row: Any) -> Event:
         ),
         (
             {"event": "resume-watch", "verdict": "watching", "steps": 500, "against": None},
-            "no run before was found: the first steps are watched for an explosion only",
+            "no earlier run was found: the first steps are checked for an explosion only",
         ),
         (
             {
@@ -82,7 +82,7 @@ def test_a_finding_names_the_file_that_is_kept_and_the_tensors(here: Path) -> No
     evidence = {"path": str(here / "best.pt"), "diverted_to": str(here / "b.pt"), "bad_tensors": 7, "tensors": tensors}
     finding = Event({"kind": "finding", "code": "checkpoint-non-finite", "severity": "critical", "step": 5, "evidence": evidence})
     assert sentence(finding) == (
-        "a checkpoint holds non-finite weights [checkpoint-non-finite]: best.pt is kept, saved beside it as b.pt; "
+        "a checkpoint holds non-finite weights [checkpoint-non-finite]: best.pt is kept; the new state was saved as b.pt; "
         "layer.0 (3 NaN of 8), layer.1 (3 NaN of 8), layer.2 (3 NaN of 8) and 4 more"
     )
     assert "layer.0" not in sentence(finding, brief=True) and "best.pt is kept" in live_line(finding)
@@ -92,7 +92,7 @@ def test_a_mismatch_says_what_was_probably_not_restored() -> None:
     evidence = {"lr": 0.03, "lr_before": 0.0113, "suspects": ["learning-rate", "moments"]}
     finding = Event({"kind": "finding", "code": "resume-mismatch", "severity": "warning", "step": 9, "evidence": evidence})
     assert sentence(finding) == (
-        "the resume does not fit the run before [resume-mismatch]: lr 0.0113 → 0.03; "
+        "the resume does not match the earlier run [resume-mismatch]: lr 0.0113 → 0.03; "
         "probably not restored: learning rate, moments"
     )
 
@@ -106,8 +106,8 @@ def test_ranks_that_load_the_same_file_are_one_event() -> None:
 def test_verdicts_are_the_word_of_the_line_and_tail_leaves_the_worse_ones_to_their_finding() -> None:
     assert word(event(event="resume-watch", verdict="healthy", over=True)) == "healthy"
     assert word(event(event="resume-watch", verdict="watching")) == "checkpoint"
-    assert not told_live(event(event="resume-watch", verdict="warning"))
-    assert told_live(event(event="resume-watch", verdict="warning", over=True))
+    assert not shown_live(event(event="resume-watch", verdict="warning"))
+    assert shown_live(event(event="resume-watch", verdict="warning", over=True))
 
 
 # In ps and tail, while it lasts

@@ -112,13 +112,13 @@ def test_a_class_an_instance_and_a_function_that_wants_real_numbers_all_do(name:
 @every_case(
     ("name", "words", "fix"),
     [
-        ("my_model:broken", "failed in your code: IndexError: list index out of range", "builds the model"),
+        ("my_model:broken", "failed in your code: IndexError: list index out of range", "build the model"),
         ("my_model:no_model", "gave a int, not a model", "returns an nn.Module"),
         ("my_model:number", "is a int, not a function, a class or a model", "what builds the model"),
         ("my_model:needs", "needs classes", "YAML"),
         ("my_model:tree", "my_model has no tree", "three"),
         ("my_modle:Net", "No module named 'my_modle'", "folder of your code"),
-        ("exits:Net", "SystemExit", "starts no training when it is imported"),
+        ("exits:Net", "SystemExit", "must not train when imported"),
     ],
 )
 def test_errors_in_user_code_are_told_in_words(name: str, words: str, fix: str, holdfast: Any, last: Path, here: Path) -> None:
@@ -141,8 +141,8 @@ def test_a_yaml_file_names_the_model_its_arguments_and_the_settings(holdfast: An
 @every_case(
     ("text", "words", "fix"),
     [
-        ("modell: my_model:Net\n", "does not say which model: it has modell", "write model for modell"),
-        ("lr: 3\n", "does not say which model: it has lr", "add a line"),
+        ("modell: my_model:Net\n", "names no model: it has modell", "write model for modell"),
+        ("lr: 3\n", "names no model: it has lr", "add a line"),
         ("model: my_model:Net\narguments:\n  clases: 3\n", "takes no argument clases", "did you mean classes"),
         ("model: my_model:Net\narguments: 3\n", "not a table of names", "arguments"),
         ("model: [\n", "is not YAML", "correct"),

@@ -19,7 +19,7 @@ def test_keys_shapes_kinds_and_sizes_are_shown_with_layers_that_are_alike_told_o
     save(here / "a.pt", training())
     done = holdfast("checkpoints", "inspect", "a.pt")
     assert done.code == 0
-    assert "0 … 5 (6 alike)" in done.out and "weight  float32 [16, 8] 512 B" in done.out
+    assert "0 … 5 (6 alike)" in done.out and "weight  float32 [16, 8] 512 bytes" in done.out
     assert done.out.split("saved at")[0].count("[16, 8]") == 1
     assert "parameters    1,707" in done.out
     assert "settings      lr=0.001, layers=6, data='digits'" in done.out
@@ -46,8 +46,8 @@ def test_depth_and_all_show_less_and_everything(holdfast: Holdfast, here: Path) 
 def test_a_module_that_was_pickled_whole_shows_its_classes_and_needs_code(holdfast: Holdfast, here: Path) -> None:
     save(here / "whole.pt", nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
     out = holdfast("checkpoints", "inspect", "whole.pt").out
-    assert "0  Linear" in out and "1  ReLU" in out and "weight  float32 [3, 2] 24 B" in out
-    assert "needs code    torch.nn.modules.container.Sequential" in out and "nothing of it was run" in " ".join(out.split())
+    assert "0  Linear" in out and "1  ReLU" in out and "weight  float32 [3, 2] 24 bytes" in out
+    assert "needs code    torch.nn.modules.container.Sequential" in out and "nothing was run" in " ".join(out.split())
 
 
 def test_what_was_refused_is_named_and_nothing_runs(holdfast: Holdfast, here: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_torn_file_shows_what_is_still_known_of_it(holdfast: Holdfast, here: P
 def test_shared_numbers_count_once(holdfast: Holdfast, here: Path) -> None:
     weight = torch.ones(100)
     save(here / "a.pt", {"model": {"a.weight": weight, "b.weight": weight}})
-    assert "numbers       float32 400 B" in holdfast("checkpoints", "inspect", "a.pt").out
+    assert "numbers       float32 400 bytes" in holdfast("checkpoints", "inspect", "a.pt").out
 
 
 def test_entries_that_are_numbered_stand_in_their_order(holdfast: Holdfast, here: Path) -> None:

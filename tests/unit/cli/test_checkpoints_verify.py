@@ -21,7 +21,7 @@ def test_a_clean_checkpoint_is_one_line_and_exit_0(holdfast: Holdfast, here: Pat
     save(here / "good.pt", training())
     done = holdfast("checkpoints", "verify", "good.pt")
     assert done.code == 0
-    assert re.fullmatch(r"clean +good\.pt +[\d.]+ KB, \d+ tensors, checksums match\n", done.out)
+    assert re.fullmatch(r"clean +good\.pt +[\d.]+ KiB, \d+ tensors, checksums match\n", done.out)
     assert done.err.startswith("1 checkpoint: 1 clean; ")
 
 

@@ -168,7 +168,7 @@ def test_how_a_script_resumes_is_told_with_the_command_that_confirms_it(holdfast
     assert again.out.startswith("ok       resuming       train.py resumes with `--resume {checkpoint}`, as confirmed;")
     (here / "train.py").write_text("print(1)\n")
     RunFolder.create(here / "runs", "b", **{**confirmed, "started": 1.0, "resume_args": ""})
-    assert "train.py declares no flag for resuming" in holdfast(*words).out
+    assert "train.py has no known resume flag" in holdfast(*words).out
     (here / "train.py").unlink()
     gone = holdfast(*words)
     assert gone.code == 1 and "there is no file train.py" in gone.out

@@ -13,7 +13,7 @@ import pytest
 from every_case import every_case
 
 from holdfast.cli.entries import sentence
-from holdfast.cli.journal_lines import Telling, after
+from holdfast.cli.journal_lines import JournalLines, after
 from holdfast.probe.journal import Feed, Folding, JournalReader
 from holdfast.probe.words import ACTIONS, FINDINGS
 from holdfast.signals.actions import KINDS
@@ -52,7 +52,7 @@ def a_bad_day(run: Any) -> None:
 
 def told(run: Any, width: int | None = 100) -> str:
     rows = list(run.journal)
-    return "\n".join(line.plain for line in Telling(run).lines(Folding(rows).events, width))
+    return "\n".join(line.plain for line in JournalLines(run).lines(Folding(rows).events, width))
 
 
 def words(out: str) -> list[str]:
@@ -67,13 +67,13 @@ def test_a_hundred_columns_hold_every_entry_folded_under_its_own_words(training:
     shown = told(run)
     assert max(map(len, shown.splitlines())) <= 100
     assert words(shown) == [
-        "step 120  warning    the data comes too slowly [slow-loading]: share 0.42",
+        "step 120  warning    slow data loading [slow-loading]: share 0.42",
         "step 412  critical   non-finite gradient in encoder.2.weight: loss 0.54 → 0.53 →",
         "                                      0.52 → nan, norm 1.2 → 1.1 → inf, lr 0.0003; 38 parameters are",
-        "                                      bad; input: field 0 holds 3 NaN; batch indices 3, 17, 22, 40,",
-        "                                      …; batch saved as batches/step-412.pt",
+        "                                      not finite; input: field 0 holds 3 NaN; batch indices 3, 17,",
+        "                                      22, 40, …; batch saved as batches/step-412.pt",
         "step 412  done       update skipped, because non-finite-gradient",
-        "step 900  critical   the loss went up and stays high [loss-divergence]: loss 14.2,",
+        "step 900  critical   the loss rose and stays high [loss-divergence]: loss 14.2,",
         "                                      usual 0.48",
         "step 900  diagnosis  likely cause: learning-rate-too-high (or no-warmup); seen by",
         "                                      loss-divergence, since step 871",
@@ -88,7 +88,7 @@ def test_a_finding_of_a_detector_is_told_as_diagnose_tells_it(training: Any) -> 
     run = training().run
     evidence = {"onset": 1614, "share": 0.2091, "wait_seconds": 0.009833, "step_seconds": 0.047, "workers": 2}
     run.journal.write("finding", code="slow-loading", severity="warning", step=1900, rank=0, evidence=evidence)
-    said = "the data comes too slowly [slow-loading]: 21 % of each step is spent waiting for data, 10 ms a step"
+    said = "slow data loading [slow-loading]: 21 % of each step is spent waiting for data, 10 ms a step"
     assert said in told(run, None)
 
 

@@ -9,16 +9,16 @@ from holdfast_run import typed
 @every_case(
     ("words", "problem", "fix"),
     [
-        (("tai",), "no such command 'tai'. Did you mean 'tail'?", "holdfast -h"),
+        (("valdate",), "no such command 'valdate'. Did you mean 'validate'?", "holdfast -h"),
         (("tail", "--nope"), "no such option: --nope", "holdfast tail -h"),
         (("--nope",), "no such option: --nope", "holdfast -h"),
         (("query",), "missing argument '[RUN]... SQL'.", "holdfast query -h"),
-        (("tail", "--once=x"), "does not take a value.", "-h shows what it takes"),
+        (("tail", "--once=x"), "does not take a value.", "-h shows the usage"),
         (("run", "--polcy", "heal", "--", "x"), "no such option: --polcy.", "did you mean --policy?"),
-        (("run", "--patience", "0", "--", "x"), "'0' is not a whole number of 1 or more.", "holdfast run -h"),
+        (("run", "--patience", "0", "--", "x"), "'0' must be a whole number of at least 1.", "holdfast run -h"),
         (("run", "--name"), "argument --name: expected one argument.", "holdfast run -h"),
         (("run", "--resume-args", "--resume", "no-such-program", "--polcy"), "there is no command no-such-program.", "spelling"),
-        (("attach", "host:80"), "'host:80' is not the id of a process on this machine.", "type it there"),
+        (("attach", "host:80"), "'host:80' is not a PID of this machine.", "run it there"),
     ],
 )
 def test_a_wrong_command_line_is_told_in_two_lines(words: tuple[str, ...], problem: str, fix: str) -> None:

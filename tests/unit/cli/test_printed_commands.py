@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import shlex
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import holdfast
 from holdfast.cli.app import app
 from holdfast.cli.run import _parser
 from holdfast.signals.run_folder import RunFolder
+from holdfast.train.settings import DetectSettings
 
 VERBS = typer.main.get_command(app)
 SOURCE = Path(holdfast.__file__).parent
@@ -70,9 +72,11 @@ def problem_of(verb: str, rest: str) -> str | None:
         return "there is no such verb"
     known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)} | {"-h", "--help"}
     known |= set(_parser()._option_string_actions) if verb == "run" else set()
+    settings = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(DetectSettings)}
+    known |= settings if verb in ("train", "resume") else set()
     if wrong := [option for option in re.findall(r"(?<= )--?[a-z][a-z-]*", rest) if option not in known]:
         return f"it has no option {wrong[0]}"
-    words = rest.startswith(" ‹›") and verb not in ("run", "checkpoints")
+    words = rest.startswith(" ‹›") and verb not in ("run", "checkpoints", "train")
     takes = any(one.param_type_name == "argument" for one in command.params)
     return "it takes no words" if words and not takes else None
 

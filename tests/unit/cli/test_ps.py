@@ -124,7 +124,7 @@ def test_a_bad_loss_whose_update_was_left_out_is_guarded_and_one_that_stays_bad_
 def test_repairs_show_as_healing_and_what_nobody_repaired_as_critical(holdfast: Any, training: Any) -> None:
     run = training(steps=30).run
     find(run, "loss-divergence", "critical", rank=None)
-    assert health_of(holdfast) == "critical: the loss went up and stays high at 20"
+    assert health_of(holdfast) == "critical: the loss rose and stays high at 20"
     act(run, "roll-back", because="loss-divergence", number=1, state="posted", rank=None)
     assert health_of(holdfast).startswith("critical")
     act(run, "roll-back", because="loss-divergence", number=1)
@@ -144,11 +144,11 @@ def test_a_warning_shows_while_it_is_recent_and_a_note_never(training: Any) -> N
     find(run, "loss-spike", "info", step=1999)
     assert read_state(run).health == "healthy"
     find(run, "slow-loading", "warning", step=900)
-    assert read_state(run).health == "warning: the data comes too slowly at 900"  # ten minutes have not passed
+    assert read_state(run).health == "warning: slow data loading at 900"  # ten minutes have not passed
     later = time.time() + 900
     assert read_state(run, now=later).health == "healthy"
     find(run, "slow-loading", "warning", step=1500)
-    assert read_state(run, now=later).health == "warning: the data comes too slowly at 1500"  # nor a thousand steps
+    assert read_state(run, now=later).health == "warning: slow data loading at 1500"  # nor a thousand steps
 
 
 def test_the_rank_that_is_worse_off_speaks_for_the_run(holdfast: Any, training: Any) -> None:
@@ -182,3 +182,21 @@ def test_a_run_that_holdfast_stopped_says_why(holdfast: Any, training: Any) -> N
     act(run, "stop", settings={"why": "nothing to go back to", "code": 1})
     (state,) = json.loads(holdfast("ps", "--all", "--json").out)
     assert (state["health"], state["reason"]) == ("finished", "Holdfast stopped it: nothing to go back to")
+
+
+def test_the_newest_validation_metric_has_a_column_where_there_is_room(holdfast: Any, training: Any, in_terminal: Any) -> None:
+    recorder = training("digits", steps=51)
+    for step, split, name, value in (
+        (20, "val", "accuracy", 0.5),
+        (50, "train", "accuracy", 0.99),
+        (50, "val", "accuracy", 0.9444),
+    ):
+        values = {"step": step, "time": time.time(), "value": value, "printed": 0}
+        strings = {"split": recorder.strings.code(split), "name": recorder.strings.code(name)}
+        recorder.table("evaluations").append(
+            [{**values, **strings}.get(c.name, c.kind.missing) for c in TABLES["evaluations"].columns]
+        )
+    assert "val accuracy 0.9444" in holdfast("ps").out
+    assert "val accuracy 0.9444" in in_terminal("ps", width=120)
+    narrow = in_terminal("ps", width=40)
+    assert all(word in narrow for word in ("digits", "50", "healthy")) and "0.9444" not in narrow

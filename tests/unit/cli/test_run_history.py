@@ -38,7 +38,7 @@ def test_losses_learning_rates_and_metrics_come_from_the_tables(training: Train)
     history = history_of_run(recorder.run)
     again.close()
     assert history.last == 60 and len(history.losses) == 60 and history.losses[1] == (1, 0.5)
-    assert history.rates == ((0, 0.01),) and history.judged and history.end == "came to its end by itself"
+    assert history.rates == ((0, 0.01),) and history.judged and history.end == "finished normally"
 
 
 def test_a_metric_is_named_by_its_data_and_known_to_be_better_high_or_low(training: Train) -> None:
@@ -132,7 +132,7 @@ def test_the_run_that_wrote_a_folder_of_checkpoints_is_found(training: Train) ->
 @pytest.mark.parametrize(
     ("info", "words"),
     [
-        ({"ended": 1.0, "exit_code": 0}, "came to its end by itself"),
+        ({"ended": 1.0, "exit_code": 0}, "finished normally"),
         ({"ended": 1.0, "exit_code": 137}, "was killed (SIGKILL)"),
         ({"ended": 1.0, "exit_code": 1}, "ended with exit 1"),
         ({}, "is still running"),

@@ -45,10 +45,10 @@ def test_a_refusal_is_told_once() -> None:
     one, other = refused[0], rank(1, Frame("main", "/job/train.py", 3), problem="CAP_SYS_PTRACE is missing", by="faulthandler")
     lines = shown([one, other])
     assert "  CAP_SYS_PTRACE is missing; no stacks" in lines
-    assert "  as above; these are its own stacks, by faulthandler:" in lines
+    assert "  as above; stacks by faulthandler:" in lines
 
 
 def test_what_moved_since_the_stacks_before_is_a_line() -> None:
     changes = [Change(1000, "rank 0", False, "main() (train.py:3)"), Change(1001, "rank 1", True, "load() (data.py:9)")]
     text = " ".join(shown([in_all_reduce(0), reading(1)], before=940.0, changes=changes))
-    assert "(1 min 0 s before): rank 0 has not moved; rank 1 moved on (it was in load() (data.py:9))." in text
+    assert "(1 min 0 s before): rank 0 has not moved; rank 1 has moved (it was in load() (data.py:9))." in text

@@ -28,9 +28,18 @@ def test_the_screen_shows_everything_at_a_hundred_columns(training: Any) -> None
     recorder.table("evaluations").append([150, 3, code("val"), code("accuracy"), 0.91, 300, time.time()])
     recorder.run.journal.write("finding", code="slow-loading", severity="warning", rank=0, evidence={"share": 0.42})
     text = drawn(recorder.run)
-    for shown in ("digits", "step 199", "loss", "grad norm", "lr", "step rate", "10/s", "data wait", "30 %", "memory", "954 MB"):
+    for shown in ("digits", "step 199", "loss", "grad norm", "lr", "step rate", "10/s", "data wait", "30 %", "memory", "954 MiB"):
         assert shown in text, shown
-    for shown in ("Holdfast", "0.40 %", "too slowly", "evaluated", "step 150", "accuracy 0.91", "slow-loading", "share 0.42"):
+    for shown in (
+        "Holdfast",
+        "0.40 %",
+        "slow data loading",
+        "evaluated",
+        "step 150",
+        "accuracy 0.91",
+        "slow-loading",
+        "share 0.42",
+    ):
         assert shown in text, shown
     assert "█" in text and "▁" in text
     assert max(map(len, text.splitlines())) <= 100
@@ -63,7 +72,7 @@ def test_in_a_pipe_it_writes_a_line_per_change_and_ends_with_the_run(command: li
         first = process.stdout.readline()
         recorder.run.update_info(ended=time.time(), exit_code=0)
         rest = process.stdout.read().splitlines()
-    assert first.startswith("step 4  loss 0.2  norm 2  lr 0.01  10/s  data 30 %  memory 954 MB  cost 0.40 %  healthy")
+    assert first.startswith("step 4  loss 0.2  norm 2  lr 0.01  10/s  data 30 %  memory 954 MiB  cost 0.40 %  healthy")
     assert len(rest) == 1 and rest[0].endswith("finished") and process.returncode == 0
 
 
@@ -195,8 +204,8 @@ def test_a_sparkline_rises_with_its_values() -> None:
         (number(-math.inf), "-inf"),
         (number(None), "–"),
         (number(0.0), "0"),
-        (size(1536), "1.5 KB"),
-        (size(80 * 2**30), "80 GB"),
+        (size(1536), "1.5 KiB"),
+        (size(80 * 2**30), "80 GiB"),
         (share(0.0123), "1.23 %"),
         (share(0.42), "42 %"),
         (duration(3.21), "3.2 s"),

@@ -36,7 +36,7 @@ def test_sound_data_exits_0_and_says_so(tmp_path: Path) -> None:
     answer = typed(tmp_path / "set")
     assert answer.exit_code == 0
     assert "yolo, 46 images (train 24 · val 22)" in " ".join(answer.stdout.split())
-    assert "nothing wrong was found" in answer.stderr
+    assert "no problems found" in answer.stderr
 
 
 def test_something_critical_exits_1_with_the_place_and_the_fix(tmp_path: Path) -> None:
@@ -163,5 +163,5 @@ def test_what_cannot_be_done_exits_2_with_a_fix(
 def test_a_second_run_says_that_nothing_changed(tmp_path: Path) -> None:
     made.yolo(tmp_path / "set")
     typed(tmp_path / "set")
-    assert "nothing changed since the last time" in typed(tmp_path / "set").stderr
+    assert "nothing changed since the last run" in typed(tmp_path / "set").stderr
     assert "nothing changed" not in typed(tmp_path / "set", "--no-cache").stderr

@@ -29,16 +29,16 @@ def test_it_says_what_was_drawn_and_where_and_finds_no_fault_with_that(tmp_path:
     assert answer.exit_code == 0, answer.stderr
     assert answer.stdout.split("\n")[0].split() == ["critical", "box-zero-area", "1", "drawn"]
     assert "7 drawn without a finding" in answer.stdout
-    assert "wrote set-sheets/index.html: 8 samples, 1 sheet beside it" in answer.stderr
-    assert (tmp_path / "set-sheets/sheet-001.png").is_file()
+    assert "wrote set-samples.html: 8 samples" in answer.stderr
+    assert (tmp_path / "set-samples.html").is_file()
 
 
-def test_as_json_every_sample_is_named_with_its_place(tmp_path: Path) -> None:
+def test_as_json_every_sample_is_named_with_its_group(tmp_path: Path) -> None:
     made.table(tmp_path / "set", "csv")
     answer = json.loads(typed("set", "-n", 5, "--seed", 3, "-o", tmp_path / "to", "--class", 1, "--json").stdout)
-    assert answer["samples"] == 5 and answer["seed"] == 3 and answer["folder"] == str(tmp_path / "to")
+    assert answer["samples"] == 5 and answer["seed"] == 3 and answer["page"] == str(tmp_path / "to")
     assert {tuple(row["classes"]) for row in answer["drawn"]} == {("1",)}
-    assert all(row["sheet"] == 1 and len(row["box"]) == 4 for row in answer["drawn"])
+    assert [row["group"] for row in answer["drawn"]] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_as_json_every_sample_is_named_with_its_place(tmp_path: Path) -> None:
         (("nowhere",), "nowhere does not exist"),
         (("set", "--finding", "box-outside"), "box-outside was not found in set"),
         (("set", "--class", "cow"), "set has no class cow"),
-        (("set", "-o", "set/sheets"), "is inside the data"),
+        (("set", "-o", "set/page.html"), "is inside the data"),
         (("set", "--format", "paper"), "paper is no format"),
     ],
 )

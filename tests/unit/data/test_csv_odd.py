@@ -7,10 +7,10 @@ from pathlib import Path
 
 import made_data as made
 import numpy as np
+import pytest
 from every_case import every_case
 
 from holdfast.data.cleaned import skip_list
-from holdfast.data.columns import chunks_of
 from holdfast.data.validate import Settings, validate
 
 ROWS, LATE = 250_000, 220_000
@@ -61,15 +61,15 @@ def test_a_class_that_is_called_none_is_a_class(tmp_path: Path) -> None:
     assert validate(tmp_path, Settings()).problems == []
 
 
-def test_lines_of_json_with_other_keys_are_one_table(tmp_path: Path) -> None:
+def test_lines_of_json_with_other_keys_are_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.data.formats.tables._BLOCK", 2048)
     chance = np.random.default_rng(0)
     rows: list[dict[str, object]] = [{"a": chance.normal(), "label": "cat" if number % 2 else "dog"} for number in range(300)]
     for number in range(200, 300):
         rows[number]["late"] = {"x": number % 7, "y": [float(chance.normal())] * (number % 3)}
     rows[3]["label"] = None
     made.write(tmp_path / "x.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n")
-    with chunks_of(50):
-        report = validate(tmp_path, Settings())
+    report = validate(tmp_path, Settings())
     assert report.splits == {"all": 300} and report.classes == {"cat": 149, "dog": 150}
     told = {problem.code: problem.example for problem in report.problems}
     assert told["label-missing"] == "x.jsonl: row 3 has no label"

@@ -73,17 +73,6 @@ def test_on_grace_hopper_one_worker_is_kept_and_its_threads_are_raised() -> None
     assert free.best.workers == 64
 
 
-def test_on_grace_hopper_tables_are_read_in_small_chunks() -> None:
-    rule = Limits(memory=1 << 40, workers=1, threads=4, chunk=10_000)
-    found = searched(lambda setting: 100.0 + (setting.chunk or 0), own=Setting(chunk=65_536), limits=rule)
-    assert found.best.chunk is not None and found.best.chunk <= 10_000
-
-
-def test_the_chunk_size_is_followed_as_long_as_it_helps() -> None:
-    assert searched(lambda setting: 1e9 / (setting.chunk or 1), own=Setting(chunk=65_536)).best.chunk == 1024
-    assert searched(lambda setting: float(setting.chunk or 1), own=Setting(chunk=65_536)).best.chunk == 1 << 22
-
-
 def test_noise_does_not_change_what_the_user_has_set() -> None:
     own = Setting(workers=4, prefetch=2)
     noisy = searched(lambda setting: 100.0 * min(setting.workers, 4) + (7 if setting.prefetch == 8 else 0), own=own)

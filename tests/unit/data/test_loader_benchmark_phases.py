@@ -25,8 +25,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 from holdfast.data.loading.blame import of_error, of_text, sample_of, where
 from holdfast.data.loading.measurer import tree_memory
 from holdfast.data.loading.phases import SampleFailed, measured_phases
-from holdfast.data.loading.setting import Phases, Setting
-from holdfast.data.loading.source import Batches, Rows, Source, opened
+from holdfast.data.loading.setting import Phases
+from holdfast.data.loading.source import Batches, Source, opened
 from holdfast.errors import UsageError
 
 SLEEP = 0.01
@@ -180,41 +180,11 @@ def test_batches_are_cut_into_pieces_that_are_alike(size: int, cut: int | None, 
     assert [len(next(batches)) for _ in expected] == expected
 
 
-@every_case("made", ["json:nothing_there", "json:JSONDecodeError", "math:pi"])
+@every_case("made", ["json:nothing_there", "json:JSONDecodeError", "math:pi", "images/train"])
 def test_what_is_no_loader_is_said_to_be_none(made: str) -> None:
     with pytest.raises(UsageError) as told:
-        opened(made, {})
+        opened(made, None)
     assert told.value.fix
-
-
-def test_the_chunks_of_the_users_own_data_set_are_varied_where_it_says_how_large_they_are() -> None:
-    data = Made(float)
-    assert Source(DataLoader(data), None).described().own.chunk is None
-    data.chunk_size = 500  # type: ignore[attr-defined]
-    source = Source(DataLoader(data, batch_size=4), None)
-    assert source.described().own.chunk == 500
-    source.made_with(Setting(chunk=125), None)
-    assert data.chunk_size == 125  # type: ignore[attr-defined]
-
-
-def test_a_table_gives_every_row_once_whatever_the_chunk(tmp_path: Path) -> None:
-    from holdfast.data.columns import TableSet
-    from holdfast.data.formats.detect import Settings, open_data
-
-    np.save(tmp_path / "x.npy", np.arange(3000, dtype=np.float32).reshape(1000, 3))
-    (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{row},{row / 7}\n" for row in range(1000)))
-    for file, format in (("x.npy", "array"), ("t.csv", "table")):
-        data = open_data(tmp_path / file, Settings())
-        assert isinstance(data, TableSet) and data.format == format
-        rows = Rows(data, 64)
-        for chunk in (100, 65_536):
-            rows.chunk = chunk
-            drawn = list(rows)
-            assert sorted(torch.cat([batch[:, 0] for batch in drawn]).tolist()) == [
-                row * (3 if format == "array" else 1) for row in range(1000)
-            ]
-            assert max(len(batch) for batch in drawn) <= min(64, chunk)
-        assert len(list(rows)) == 16
 
 
 def test_memory_that_processes_share_counts_once() -> None:

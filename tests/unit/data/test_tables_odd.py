@@ -8,11 +8,12 @@ from pathlib import Path
 
 import made_data as made
 import numpy as np
+import pytest
 from every_case import every_case
 
 from holdfast.data.cleaned import skip_list, write_cleaned
 from holdfast.data.column_summary import ColumnSummary, row_numbers
-from holdfast.data.columns import Column, chunks_of
+from holdfast.data.columns import Column
 from holdfast.data.validate import Report, Settings, report_from, validate
 from holdfast.data.visualize.sample import Wish
 from holdfast.data.visualize.visualize import visualize
@@ -83,7 +84,7 @@ def test_a_cleaned_list_of_the_second_file_names_a_row_that_it_has(tmp_path: Pat
 def test_a_row_of_a_split_in_several_files_is_drawn(tmp_path: Path) -> None:
     write_parts(tmp_path / "parts", put_nan)
     answer = visualize(str(tmp_path / "parts"), Settings(jobs=1), Wish(samples=4), tmp_path / "to")
-    assert [one.sample.name for one in answer.placed if one.sample.marks] == ["train/part-1.csv row 7"]
+    assert [one.name for one in answer.samples if one.marks] == ["train/part-1.csv row 7"]
 
 
 def test_rows_that_repeat_or_leak_between_files_are_named_in_the_file_of_the_later_one(tmp_path: Path) -> None:
@@ -101,17 +102,19 @@ def test_rows_that_repeat_or_leak_between_files_are_named_in_the_file_of_the_lat
     assert said["duplicate-row"] == "train/part-1.csv: 1 of 200 rows in 2 files repeat an earlier one, first row 3"
 
 
-@every_case("rows", [None, 16], ids=["one chunk", "many chunks"])
-def test_with_a_column_of_splits_rows_are_named_by_their_number_in_the_file(tmp_path: Path, rows: int | None) -> None:
+@every_case("size", [1 << 22, 1024], ids=["one chunk", "many chunks"])
+def test_with_a_column_of_splits_rows_are_named_by_their_number_in_the_file(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.data.formats.tables._BLOCK", size)
     table = measured(300, seed=0)
     table["a"][51] = np.nan
     for column in table.values():
         column[202] = column[100]  # twice in train
         column[205] = column[110]  # in val, as in train
     write_with_splits(tmp_path / "split.csv", table)
-    with chunks_of(rows):
-        assert skipped(tmp_path / "split.csv") == ["split.csv:51", "split.csv:202", "split.csv:205"]
-        problem = next(one for one in found(tmp_path).problems if one.code == "non-finite-input")
+    assert skipped(tmp_path / "split.csv") == ["split.csv:51", "split.csv:202", "split.csv:205"]
+    problem = next(one for one in found(tmp_path).problems if one.code == "non-finite-input")
     assert problem.example == "split.csv: a has 1 NaN of 150, first in row 51"
 
 
@@ -266,13 +269,13 @@ def test_a_text_has_the_same_hash_whatever_stands_beside_it() -> None:
     assert (numbers(np.array([b"a", b"b", b"a"])) == together[:3]).all()
 
 
-def test_texts_leak_whatever_the_chunks_are(tmp_path: Path) -> None:
+def test_texts_leak_whatever_the_chunks_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = np.array([f"text {number} " * (1 + number % 50) for number in range(300)], object)
     for split, some in (("train", words), ("val", np.r_[[f"other {number}" for number in range(100)], words[120:125]])):
         made.write_csv(tmp_path, split, {"said": some, "a": np.arange(len(some)) * 0 + np.char.str_len(some.astype(str))})
-    for rows in (None, 7, 64):
-        with chunks_of(rows):
-            (leak,) = [one for one in found(tmp_path).problems if one.code == "split-leak"]
+    for size in (1 << 22, 2000, 20_000):
+        monkeypatch.setattr("holdfast.data.formats.tables._BLOCK", size)
+        (leak,) = [one for one in found(tmp_path).problems if one.code == "split-leak"]
         assert leak.numbers["in_files"] == {"val.csv": [100, 101, 102, 103, 104]}
 
 

@@ -1,4 +1,4 @@
-"""Where sheets go: nothing of the user's is overwritten, nothing is put among the data, and no text becomes part of the page."""
+"""Where the page goes: nothing of the user's is overwritten, nothing is put among the data, and text in it stays text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.errors import UsageError
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sheets") / "pets"
+    folder = tmp_path_factory.mktemp("set") / "pets"
     made.image_folder(folder)
     return folder
 
@@ -28,37 +28,28 @@ def drawn(data: Path, to: Path | None, samples: int = 4) -> Drawn:
 
 
 def test_a_file_of_somebody_else_is_not_overwritten(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "index.html").write_text("mine")
-    with pytest.raises(UsageError, match=r"index\.html is there and was not made by"):
-        drawn(data, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["index.html"] and (tmp_path / "index.html").read_text() == "mine"
+    (tmp_path / "page.html").write_text("mine")
+    with pytest.raises(UsageError, match=r"page\.html is there and was not made by"):
+        drawn(data, tmp_path / "page.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"] and (tmp_path / "page.html").read_text() == "mine"
 
 
-def test_what_was_drawn_before_is_drawn_anew_and_what_is_too_much_goes(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    assert len(drawn(data, tmp_path, samples=40).sheets) == 3
-    drawn(data, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["index.html", "notes.txt", "sheet-001.png", "sheets.json"]
-
-
-def test_a_sheet_that_was_changed_since_is_kept(data: Path, tmp_path: Path) -> None:
-    drawn(data, tmp_path)
-    (tmp_path / "sheet-001.png").write_bytes(b"painted over")
-    with pytest.raises(UsageError, match="was not made by"):
-        drawn(data, tmp_path)
-    assert (tmp_path / "sheet-001.png").read_bytes() == b"painted over"
+def test_what_was_drawn_before_is_drawn_anew(data: Path, tmp_path: Path) -> None:
+    first = drawn(data, tmp_path / "page.html", samples=20).page.read_text()
+    again = drawn(data, tmp_path / "page.html").page.read_text()
+    assert first.count("<figure") == 20 and again.count("<figure") == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
 def test_a_link_is_not_written_through(data: Path, tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
-    (tmp_path / "to").mkdir()
-    (tmp_path / "to/index.html").symlink_to(tmp_path / "precious.txt")
+    (tmp_path / "page.html").symlink_to(tmp_path / "precious.txt")
     with pytest.raises(UsageError, match="was not made by"):
-        drawn(data, tmp_path / "to")
+        drawn(data, tmp_path / "page.html")
     assert (tmp_path / "precious.txt").read_text() == "mine"
 
 
-@every_case("inside", ["", "sheets", "train/cat"])
+@every_case("inside", ["page.html", "new/page.html", "train/cat/page.html"])
 def test_nothing_is_written_into_the_data(data: Path, inside: str) -> None:
     before = sorted(data.rglob("*"))
     with pytest.raises(UsageError, match="is inside the data"):
@@ -66,11 +57,11 @@ def test_nothing_is_written_into_the_data(data: Path, inside: str) -> None:
     assert sorted(data.rglob("*")) == before
 
 
-def test_without_a_folder_sheets_go_here_or_beside_the_data(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_name_it_goes_here_or_beside_the_data(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert drawn(data, None).folder == tmp_path / "pets-sheets"
+    assert drawn(data, None).page == tmp_path / "pets-samples.html"
     monkeypatch.chdir(data / "train")
-    assert drawn(data, None).folder == data.parent / "pets-sheets"
+    assert drawn(data, None).page == data.parent / "pets-samples.html"
 
 
 class _Found(HTMLParser):
@@ -96,17 +87,16 @@ def test_names_of_files_and_classes_stay_text_in_the_page(tmp_path: Path) -> Non
                 tmp_path / f'set/{split}/"&quot/{split}{number}.png', made.encoded(number + 30 * (split == "val") + 50, "PNG")
             )
     answer = drawn(tmp_path / "set", tmp_path / "to", samples=8)
-    assert evil in {name for one in answer.placed for name in one.sample.classes}
+    assert evil in {name for one in answer.samples for name in one.classes}
     page = _Found()
-    page.feed((tmp_path / "to/index.html").read_text())
+    page.feed((tmp_path / "to").read_text())
     assert "img" not in page.tags and page.tags.count("script") == 1
     assert not any(value.startswith("onerror") for value in page.values)
     assert f"value={evil}" in page.values  # the class can be chosen
 
 
-def test_the_page_needs_nothing_but_its_folder(data: Path, tmp_path: Path) -> None:
-    answer = drawn(data, tmp_path / "to", samples=20)
-    text = (tmp_path / "to/index.html").read_text()
-    assert not re.search(r"https?:|//|@import", text.replace("<!doctype html>", ""))
-    assert set(re.findall(r"url\(([^)]*)\)", text)) == set(answer.sheets)
-    assert all((tmp_path / "to" / name).is_file() for name in answer.sheets)
+def test_the_page_needs_nothing_but_itself(data: Path, tmp_path: Path) -> None:
+    text = drawn(data, tmp_path / "page.html", samples=20).page.read_text()
+    pictures = re.findall(r'href="data:image/(?:png|jpeg);base64,[A-Za-z0-9+/=]+"', text)
+    assert len(pictures) == 20
+    assert not re.search(r"https?:|//|@import|url\(|src=", re.sub(r"base64,[A-Za-z0-9+/=]+", "", text))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import sys
 from pathlib import Path
 
@@ -9,10 +11,10 @@ import made_data as made
 import numpy as np
 import pytest
 from every_case import every_case
+from PIL import Image
 
 from holdfast.data.validate import Settings
-from holdfast.data.visualize.charts import as_planes, as_series, draw_row, picture_of
-from holdfast.data.visualize.sample import PICTURE, Sample
+from holdfast.data.visualize.charts import as_image, as_planes, as_series, row_tile
 from holdfast.data.visualize.sample import Wish as Wanted
 from holdfast.data.visualize.visualize import Drawn, visualize
 
@@ -26,9 +28,9 @@ def drawn(path: Path | str, to: Path, samples: int = 12, findings: tuple[str, ..
 def marked(answer: Drawn) -> dict[str, list[str]]:
     """The names of the samples by the finding that they were drawn for."""
     found: dict[str, list[str]] = {}
-    for one in answer.placed:
-        for mark in one.sample.marks:
-            found.setdefault(mark.code, []).append(one.sample.name)
+    for one in answer.samples:
+        for mark in one.marks:
+            found.setdefault(mark.code, []).append(one.name)
     return found
 
 
@@ -50,11 +52,10 @@ def test_the_very_rows_that_are_wrong_are_drawn_and_equal_ones_side_by_side(tmp_
     assert found["split-leak"] == [f"{val} 3", f"{train} 11"]
     assert found["duplicate-row"] == [f"{train} 100", f"{train} 99"]
     assert found["column-sentinel"][0] in {f"{train} {row}" for row in (5, 9, 44)}
-    groups = {one.sample.name: one.group for one in answer.placed}
-    assert groups[f"{val} 3"] == groups[f"{train} 11"]
-    said = {mark.code: mark.words for one in answer.placed for mark in one.sample.marks}
+    assert [f"{val} 3", f"{train} 11"] in [[one.name for one in group] for group in answer.groups]
+    said = {mark.code: mark.words for one in answer.samples for mark in one.marks}
     assert said["non-finite-input"] == "a is nan" and said["column-sentinel"] == "b is -999"
-    assert len({one.sample.name for one in answer.placed}) == 12
+    assert len({one.name for one in answer.samples}) == 12
 
 
 def test_rows_are_found_where_a_column_names_their_split(tmp_path: Path) -> None:
@@ -65,24 +66,22 @@ def test_rows_are_found_where_a_column_names_their_split(tmp_path: Path) -> None
     assert marked(drawn(tmp_path / "all.csv", tmp_path / "to"))["non-finite-input"] == ["all.csv row 21"]
 
 
-def test_classes_share_the_sheet_and_can_be_asked_for(tmp_path: Path) -> None:
+def test_classes_share_the_page_and_can_be_asked_for(tmp_path: Path) -> None:
     made.table(tmp_path / "set", "csv")
     answer = drawn(tmp_path / "set", tmp_path / "to", samples=6)
-    assert sorted((*one.sample.classes, one.sample.split) for one in answer.placed) == [
+    assert sorted((*one.classes, one.split) for one in answer.samples) == [
         (kind, split) for kind in "012" for split in ("train", "val")
     ]
     one = visualize(str(tmp_path / "set"), Settings(), Wanted(samples=9, classes=("2",)), tmp_path / "two")
-    assert [sample.sample.classes for sample in one.placed] == [("2",)] * 9
+    assert [sample.classes for sample in one.samples] == [("2",)] * 9
 
 
-def test_the_same_seed_draws_the_same_rows_whatever_the_chunks(tmp_path: Path) -> None:
-    from holdfast.data.columns import chunks_of
-
+def test_the_same_seed_draws_the_same_rows_whatever_the_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made.table(tmp_path / "set", "npz", put_wrong)
     first = drawn(tmp_path / "set", tmp_path / "one")
-    with chunks_of(37):
-        other = drawn(tmp_path / "set", tmp_path / "two")
-    assert [one.sample.name for one in first.placed] == [one.sample.name for one in other.placed]
+    monkeypatch.setattr("holdfast.data.columns.ROWS", 37)
+    other = drawn(tmp_path / "set", tmp_path / "two")
+    assert [one.name for one in first.samples] == [one.name for one in other.samples]
 
 
 def test_arrays_of_pictures_are_drawn_as_pictures_in_their_own_shape(tmp_path: Path) -> None:
@@ -93,9 +92,9 @@ def test_arrays_of_pictures_are_drawn_as_pictures_in_their_own_shape(tmp_path: P
         folder.mkdir()
         np.save(folder / "x_train.npy", values)
         np.save(folder / "y_train.npy", np.random.default_rng(0).permutation(np.arange(40) % 4))
-        picture = drawn(folder, tmp_path / f"to{place}", samples=4).placed[0].sample.draw(PICTURE)
-        assert picture.width / picture.height == pytest.approx(24 / 16, rel=0.02)
-        pixels = np.asarray(picture).astype(int)
+        (picture,) = drawn(folder, tmp_path / f"to{place}", samples=4).samples[0].draw().pictures
+        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.source.partition(",")[2])))).astype(int)
+        assert pixels.shape == (16, 24, 3) and picture.size[0] / picture.size[1] == pytest.approx(24 / 16, rel=0.02)
         assert pixels[0, -1, 0] - pixels[0, 0, 0] >= 20 and pixels[-1, 0, 1] - pixels[0, 0, 1] >= 14 and pixels[..., 2].max() == 0
 
 
@@ -110,13 +109,13 @@ def test_pictures_and_series_are_told_from_other_arrays(shape: tuple[int, ...], 
     assert (planes is not None) == is_picture
     assert (planes is None and as_series(values) is not None) == is_series
     if planes is not None:
-        assert np.ptp(np.asarray(picture_of(planes))) > 100
+        assert np.ptp(np.asarray(as_image(planes))) > 100
 
 
 def test_values_that_are_no_numbers_are_seen_in_a_picture() -> None:
     values = np.random.default_rng(0).random((12, 12))
     values[3, 4] = np.nan
-    assert tuple(np.asarray(picture_of(values[..., None]))[3, 4]) == (255, 0, 255)
+    assert tuple(np.asarray(as_image(values[..., None]))[3, 4]) == (255, 0, 255)
 
 
 @every_case(
@@ -133,8 +132,12 @@ def test_values_that_are_no_numbers_are_seen_in_a_picture() -> None:
     ids=["nothing", "empty", "not finite", "huge", "wide", "many arrays", "flat"],
 )
 def test_any_row_can_be_drawn(row: dict[str, object]) -> None:
-    picture = draw_row(row, {"column 3": (0.0, 0.0)}, {"column 5"}, PICTURE)
-    assert picture.width <= PICTURE[0] and picture.height <= PICTURE[1]
+    tile = row_tile(row, {"column 3": (0.0, 0.0)}, {"column 5"})
+    shown = len(tile.pictures) + len(tile.plots) + len(tile.values)
+    assert shown + tile.more == len(row) and shown <= 36
+    assert not any("nan" in path or "inf" in path for plot in tile.plots for _, path in plot.paths)
+    first = "column 5" if "column 5" in row else "inf" if "inf" in row else None
+    assert next((one.name for one in tile.values if one.bad), None) == first
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real data sets (../shared/data) are not here")
@@ -144,7 +147,7 @@ def test_rows_of_one_collision_are_shown_side_by_side(tmp_path: Path) -> None:
     answer = drawn(DATA / "hep_root/uproot-Zmumu.root", tmp_path / "to", samples=8, findings=("split-leak",))
     with uproot.open(DATA / "hep_root/uproot-Zmumu.root") as file:
         events = file["events"].arrays(["Run", "Event"], library="np")
-    rows = [int(one.sample.name.rsplit(" ", 1)[1].replace(",", "")) for one in answer.placed]
+    rows = [int(one.name.rsplit(" ", 1)[1].replace(",", "")) for one in answer.samples]
     assert len(rows) == 8 and len(set(rows)) == 8
     for first, second in zip(rows[0::2], rows[1::2], strict=True):
         assert events["Run"][first] == events["Run"][second] and events["Event"][first] == events["Event"][second]
@@ -196,9 +199,8 @@ def test_samples_of_a_data_set_keep_their_places_although_some_before_them_raise
 
 def test_boxes_of_a_detection_set_are_drawn_and_the_bad_one_in_red(own_sets: str, tmp_path: Path) -> None:
     answer = drawn(f"{own_sets}:boxes", tmp_path / "to", samples=4)
-    tiles: dict[str, Sample] = {one.sample.name: one.sample for one in answer.placed}
-    red = {name: int((np.asarray(one.draw(PICTURE)) == (224, 36, 36)).all(axis=-1).sum()) for name, one in tiles.items()}
-    assert red["all[9]"] > 60 and sum(count for name, count in red.items() if name != "all[9]") == 0
+    red = {one.name: [shape.bad for shape in one.draw().pictures[0].shapes] for one in answer.samples}
+    assert red.pop("all[9]") == [False, True] and all(bad == [False, False] for bad in red.values())
 
 
 def test_unknown_words_and_lines_of_two_splits_are_marked_in_the_text(tmp_path: Path) -> None:
@@ -210,11 +212,11 @@ def test_unknown_words_and_lines_of_two_splits_are_marked_in_the_text(tmp_path: 
     val[20:30] = lines[100:110]
     made.write(tmp_path / "set/val.txt", "\n".join(val) + "\n")
     answer = drawn(tmp_path / "set", tmp_path / "to")
-    unknown = [one.sample for one in answer.placed if any(mark.code == "unknown-tokens" for mark in one.sample.marks)]
-    assert unknown and {words for one in unknown for words, kind in one.tokens if kind == "unknown"} == {"submarine"}
-    pair = [one for one in answer.placed if any(mark.code == "split-leak" for mark in one.sample.marks)][:2]
-    shared = [{word for word, kind in one.sample.tokens if kind == "shared" and word.strip()} for one in pair]
-    assert {one.sample.split for one in pair} == {"train", "val"} and pair[0].group == pair[1].group and all(shared)
+    unknown = [one for one in answer.samples if any(mark.code == "unknown-tokens" for mark in one.marks)]
+    assert unknown and {words for one in unknown for words, kind in one.draw().tokens if kind == "unknown"} == {"submarine"}
+    pair = [one for one in answer.samples if any(mark.code == "split-leak" for mark in one.marks)][:2]
+    shared = [{word for word, kind in one.draw().tokens if kind == "shared" and word.strip()} for one in pair]
+    assert {one.split for one in pair} == {"train", "val"} and pair in answer.groups and all(shared)
 
 
 def test_a_token_id_beyond_the_vocabulary_is_marked_among_the_others(tmp_path: Path) -> None:
@@ -225,13 +227,13 @@ def test_a_token_id_beyond_the_vocabulary_is_marked_among_the_others(tmp_path: P
     ids[1234] = 500
     ids.tofile(tmp_path / "set/train.bin")
     answer = drawn(tmp_path / "set", tmp_path / "to", findings=("token-out-of-range",))
-    tokens = [token for one in answer.placed for token in one.sample.tokens]
-    assert len(answer.placed) == 1 and ("500", "unknown") in tokens and ("whale", "known") in tokens
+    tokens = [token for one in answer.samples for token in one.draw().tokens]
+    assert len(answer.samples) == 1 and ("500", "unknown") in tokens and ("whale", "known") in tokens
 
 
 def test_a_file_that_cannot_be_read_gets_a_tile_that_says_so(tmp_path: Path) -> None:
     made.table(tmp_path / "set", "npz")
     made.write(tmp_path / "set/test.npz", b"no archive")
     answer = drawn(tmp_path / "set", tmp_path / "to")
-    assert marked(answer) == {"array-unreadable": ["test.npz"]} and len(answer.placed) == 12
-    assert answer.placed[0].sample.draw(PICTURE).size == PICTURE
+    assert marked(answer) == {"array-unreadable": ["test.npz"]} and len(answer.samples) == 12
+    assert answer.samples[0].draw().words[0] == "cannot be read"

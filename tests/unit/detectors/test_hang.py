@@ -10,19 +10,19 @@ LIMITS = Limits()
 STEPPING = {"rank": 0, "steps": 500, "step": 499, "longest_step": 0.2}
 
 
-def found(*standings: Standing) -> list[int]:
+def curve_finding(*standings: Standing) -> list[int]:
     return [suspect.standing.rank for suspect in suspects(standings, LIMITS)]
 
 
 def test_a_training_that_is_silent_for_longer_than_ten_seconds_is_suspected() -> None:
-    assert found(Standing(**STEPPING, silent=9.9)) == []
-    assert found(Standing(**STEPPING, silent=10.1)) == [0]
+    assert curve_finding(Standing(**STEPPING, silent=9.9)) == []
+    assert curve_finding(Standing(**STEPPING, silent=10.1)) == [0]
 
 
 def test_the_limit_is_five_times_the_longest_recent_step_where_that_is_more() -> None:
     slow = {**STEPPING, "longest_step": 7.0}
-    assert found(Standing(**slow, silent=34.0)) == []
-    assert found(Standing(**slow, silent=36.0)) == [0]
+    assert curve_finding(Standing(**slow, silent=34.0)) == []
+    assert curve_finding(Standing(**slow, silent=36.0)) == [0]
 
 
 @every_case(
@@ -45,13 +45,13 @@ def test_the_limit_is_five_times_the_longest_recent_step_where_that_is_more() ->
     ids=lambda one: f"{one.phase} {one.state} {one.steps}",
 )
 def test_no_hang_is_suspected(quiet: Standing) -> None:
-    assert found(quiet) == []
+    assert curve_finding(quiet) == []
 
 
 def test_what_announces_itself_is_not_excused_for_ever() -> None:
-    assert found(Standing(**STEPPING, silent=601.0, phase="evaluating")) == [0]
-    assert found(Standing(**STEPPING, silent=601.0, phase="saving")) == [0]
-    assert found(Standing(rank=0, silent=601.0, phase="starting")) == [0]
+    assert curve_finding(Standing(**STEPPING, silent=601.0, phase="evaluating")) == [0]
+    assert curve_finding(Standing(**STEPPING, silent=601.0, phase="saving")) == [0]
+    assert curve_finding(Standing(rank=0, silent=601.0, phase="starting")) == [0]
 
 
 def test_an_evaluation_may_take_five_times_the_longest_one_before() -> None:
@@ -60,30 +60,30 @@ def test_an_evaluation_may_take_five_times_the_longest_one_before() -> None:
 
 def test_an_evaluation_that_waits_for_its_loader_is_suspected_once_it_is_far_longer_than_all_before() -> None:
     known = {**STEPPING, "phase": "evaluating", "longest_evaluation": 4.0}
-    assert found(Standing(**known, silent=19.0)) == []
+    assert curve_finding(Standing(**known, silent=19.0)) == []
     (suspect,) = suspects([Standing(**known, silent=21.0)], LIMITS)
     assert [stands(suspect, verdict, LIMITS) for verdict in ("loader-stall", "hang", "busy", "unseen")] == [True] + 3 * [False]
     assert not stands(suspect, "loader-stall", LIMITS, on_disk=True)
     (late,) = suspects([Standing(**known, silent=601.0)], LIMITS)
     assert stands(late, "hang", LIMITS)
     waiting = Standing(**{**STEPPING, "rank": 1}, silent=30.0, phase="collective")
-    assert found(Standing(**known, silent=21.0), waiting) == [0], "the other one waits for it"
+    assert curve_finding(Standing(**known, silent=21.0), waiting) == [0], "the other one waits for it"
 
 
 def test_ranks_wait_for_one_that_evaluates_or_saves() -> None:
     waiting = Standing(**{**STEPPING, "rank": 1}, silent=200.0, phase="collective")
-    assert found(Standing(**STEPPING, silent=200.0, phase="evaluating"), waiting) == []
-    assert found(Standing(**STEPPING, silent=601.0, phase="evaluating"), waiting) == [0, 1]
-    assert found(Standing(**STEPPING, silent=200.0), waiting) != []
+    assert curve_finding(Standing(**STEPPING, silent=200.0, phase="evaluating"), waiting) == []
+    assert curve_finding(Standing(**STEPPING, silent=601.0, phase="evaluating"), waiting) == [0, 1]
+    assert curve_finding(Standing(**STEPPING, silent=200.0), waiting) != []
 
 
 def test_a_rank_that_hangs_alone_is_suspected_while_the_others_step() -> None:
-    assert found(Standing(**STEPPING, silent=0.1), Standing(**{**STEPPING, "rank": 1}, silent=11.0)) == [1]
+    assert curve_finding(Standing(**STEPPING, silent=0.1), Standing(**{**STEPPING, "rank": 1}, silent=11.0)) == [1]
 
 
 def test_a_stopped_process_keeps_the_others_from_being_suspected() -> None:
     stopped = Standing(**{**STEPPING, "rank": 1}, silent=0.0, state="T")
-    assert found(Standing(**STEPPING, silent=60.0, phase="collective"), stopped) == []
+    assert curve_finding(Standing(**STEPPING, silent=60.0, phase="collective"), stopped) == []
 
 
 @every_case("verdict", ["moving", "paused", "stopped"])

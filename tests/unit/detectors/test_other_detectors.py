@@ -27,10 +27,10 @@ def noise(seed: int, count: int, level: float = 1.0, spread: float = 0.3) -> Any
     return level * np.exp(spread * np.random.default_rng(seed).standard_normal(count))
 
 
-def evaluations(name: str, *values: float, split: str = "val", loss: Any = None) -> SignalView:
+def evaluations(name: str, *values: float, split: str = "val", loss: Any = None, **more: Any) -> SignalView:
     made = [Evaluation(100 * index, split, name, value) for index, value in enumerate(values)]
     steps = np.arange(100 * len(values))
-    return SignalView({"step": steps, "loss": np.ones(len(steps)) if loss is None else loss}, evaluations=made)
+    return SignalView({"step": steps, "loss": np.ones(len(steps)) if loss is None else loss, **more}, evaluations=made)
 
 
 @every_case("seed", range(12))
@@ -152,6 +152,14 @@ def test_a_metric_that_is_suddenly_worth_nothing_is_a_collapse_once_it_is_sure()
     loss[470:] = 3.0
     assert metric_collapse(evaluations("mAP", *good, 0.002, loss=loss)) is not None
     assert metric_collapse(evaluations("mAP", *good, 0.3, 0.3)) is None
+
+
+@every_case(("at", "jumped"), [(410, True), (470, True), (300, False)])
+def test_a_collapse_says_that_the_rate_had_jumped_since_the_last_good_evaluation(at: int, jumped: bool) -> None:
+    rates = np.where(np.arange(700) < at, 0.1, 10.0)
+    found = metric_collapse(evaluations("mAP", 0.5, 0.6, 0.64, 0.64, 0.63, 0.002, 0.003, lr=rates))
+    assert found is not None and ("lr_jumped_at" in found.evidence) is jumped
+    assert found.evidence.get("lr_before") == (pytest.approx(0.1) if jumped else None)
 
 
 def test_a_held_out_loss_back_at_the_beginning_is_a_collapse() -> None:

@@ -118,6 +118,11 @@ def test_a_layer_that_no_optimizer_holds_behind_trained_ones_is_a_mistake() -> N
     assert found is not None and found.severity == "warning" and found.evidence["count"] == 2
 
 
+def test_an_optimizer_that_holds_no_parameter_of_the_model_is_a_mistake() -> None:
+    found = _untrained(("no-optimizer", 0), ("no-optimizer", 1), of=2)
+    assert found is not None and found.severity == "warning" and found.evidence["count"] == 2
+
+
 def test_an_optimizer_whose_parameters_get_no_gradient_is_a_mistake() -> None:
     found = _untrained(("no-gradient", 0), ("no-gradient", 1))
     assert found is not None and found.severity == "warning"
@@ -172,6 +177,16 @@ def test_waiting_for_data_counts_when_it_is_long() -> None:
     assert found is not None and found.evidence["share"] == pytest.approx(0.4)
     assert slow_loading(view(data_seconds=0.0005, step_seconds=0.001, epoch=0)) is None, "any loader costs that"
     assert slow_loading(view(data_seconds=0.005, step_seconds=0.05, epoch=0)) is None
+
+
+def test_a_cpu_that_always_read_by_turns_is_a_remark_and_one_that_came_to_it_is_not() -> None:
+    always = slow_loading(view(data_seconds=0.02, step_seconds=0.07, epoch=0))
+    assert always is not None and always.severity == "info"
+    waits = np.where(np.arange(512) < 160, 0.002, 0.03)
+    later = slow_loading(view(data_seconds=waits, step_seconds=0.05 + waits, epoch=0))
+    assert later is not None and later.severity == "warning" and later.evidence["share"] < 0.4
+    most = slow_loading(view(data_seconds=0.04, step_seconds=0.07, epoch=0))
+    assert most is not None and most.severity == "warning"
 
 
 def test_one_slow_worker_is_told_from_all_of_them() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.causes import BY_CODE, CAUSES, Fix
+from holdfast.diagnosis.curve_sentences import sentence
 from holdfast.diagnosis.diagnosis import diagnose
 from holdfast.diagnosis.ranking import rank
 from holdfast.signals.curves import Curve, Curves
@@ -90,3 +91,10 @@ def test_a_learning_rate_that_became_huge_later_is_not_the_cause() -> None:
     rate = Curve("lr", steps, np.where(steps < 150, 0.003, 7.0), role="lr")
     early = rank([Finding("non-finite-loss", step=80, evidence={"onset": 80})], Curves("run", (rate,)))
     assert not any("7" in words for one in early for words in one.because)
+
+
+def test_where_no_operation_is_known_the_command_that_finds_it_is_named() -> None:
+    curves, saved = Curves("run", ()), {"parameter": "a.weight", "batch": {"file": "step-100.pt"}}
+    assert "`holdfast replay`" in sentence(found("non-finite-loss", **saved), curves)
+    assert "replay" not in sentence(found("non-finite-loss", **saved, operation="Log"), curves)
+    assert "replay" not in sentence(found("non-finite-loss", parameter="a.weight"), curves), "no batch was kept"

@@ -30,6 +30,10 @@ GB = 1 << 30
         ("tracker-unreachable", {"error": "ConnectionRefusedError: refused", "server": "h:5000"}, "server-does-not-answer"),
         ("tracker-unreachable", {"error": "urllib3 … Max retries exceeded with url: /api"}, "server-does-not-answer"),
         ("tracker-unreachable", {"error": "wandb.errors.CommError: 401 Unauthorized"}, "no-key"),
+        ("checkpoint-incompatible", {"error": "WeightsUnpickler error: Unsupported global: GLOBAL a.B"}, "objects-in-checkpoint"),
+        ("checkpoint-incompatible", {"error": "RuntimeError: size mismatch for head.weight"}, "architecture-changed"),
+        ("parameters-not-trained", {"ended": "ended with RuntimeError", "loss": 0.14}, "loss-replaced"),
+        ("parameters-not-trained", {"ended": "ended with RuntimeError"}, "frozen-by-mistake"),
         ("collective-stall", {"error": "what(): op.preamble.length <= op.nbytes. 5516 vs 4."}, "collective-mismatch"),
         ("collective-stall", {"error": "RuntimeError: … Connection closed by peer"}, "dead-rank"),
         (

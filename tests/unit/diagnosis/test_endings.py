@@ -21,7 +21,7 @@ LAUNCHER = "  traceback : Signal 9 (SIGKILL) received by PID 4711\n"
 
 
 def died(code: int, text: str = "", **more: int) -> Ended:
-    return Ended(exit_code=code, step=7, said=search_text(text), **more)  # type: ignore[arg-type]
+    return Ended(exit_code=code, step=7, search=search_text(text), **more)  # type: ignore[arg-type]
 
 
 @every_case(

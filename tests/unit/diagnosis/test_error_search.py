@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from holdfast.diagnosis.error_search import ErrorSearch, search_file, search_text
-from holdfast.diagnosis.memory_numbers import memory_numbers, what_memory_says
+from holdfast.diagnosis.oom_message import amounts_in, hint_from_amounts
 
 
 def saved_and_cut() -> None:
@@ -124,7 +124,7 @@ def test_what_this_version_of_torch_says_is_known(name: str) -> None:
         REAL[name]()
     except Exception:  # noqa: BLE001 - of any kind
         answer = search_text(traceback.format_exc())
-        assert answer.found and answer.found[0].text.name == name
+        assert answer.matches and answer.matches[0].text.name == name
         assert answer.unknown is None
     else:
         pytest.fail("nothing was raised")
@@ -136,7 +136,7 @@ def test_warnings_that_torch_gives_are_known() -> None:
         warnings.simplefilter("always")
         torch.optim.lr_scheduler.StepLR(optimizer, 1).step()
         nn.functional.mse_loss(torch.ones(4, 1), torch.ones(4))
-    names = [search_text(f"UserWarning: {one.message}").found[0].text.name for one in caught]
+    names = [search_text(f"UserWarning: {one.message}").matches[0].text.name for one in caught]
     assert names == ["scheduler-before-optimizer", "loss-broadcasts"]
 
 
@@ -176,13 +176,13 @@ def test_a_text_that_two_parts_share_is_found_and_lines_are_counted() -> None:
     for part in ("one\r\ntwo\nRuntimeError: CUDA out ", "of mem", "ory. Tried\nlast"):
         search.feed(part)
     answer = search.answer()
-    assert (answer.found[0].text.name, answer.found[0].number, answer.lines) == ("gpu-out-of-memory", 3, 4)
+    assert (answer.matches[0].text.name, answer.matches[0].number, answer.lines) == ("gpu-out-of-memory", 3, 4)
 
 
 def test_of_two_errors_the_later_counts_and_repeats_are_counted() -> None:
     answer = search_text("OSError: [Errno 28] No space left on device\n" * 3 + "IndexError: index out of range in self\n")
-    assert [found.text.page for found in answer.found] == ["token-out-of-range", "disk-full"]
-    assert (answer.found[1].times, answer.found[1].number) == (3, 3)
+    assert [found.text.page for found in answer.matches] == ["token-out-of-range", "disk-full"]
+    assert (answer.matches[1].times, answer.matches[1].number) == (3, 3)
 
 
 NEW = (
@@ -208,10 +208,10 @@ NEW = (
     ],
 )
 def test_the_numbers_of_a_message_tell_causes_apart(message: str, says: str | None) -> None:
-    said = what_memory_says(message)
+    said = hint_from_amounts(message)
     assert said is None if says is None else said is not None and says in said
 
 
 def test_numbers_are_read_in_their_units() -> None:
-    numbers = memory_numbers("Tried to allocate 512.00 MiB (GPU 0; 2.00 GiB total capacity")
+    numbers = amounts_in("Tried to allocate 512.00 MiB (GPU 0; 2.00 GiB total capacity")
     assert numbers == {"asked": 0.5, "total": 2.0}

@@ -25,7 +25,7 @@ CORPUS = Path(__file__).parents[3].parent / "shared" / "corpus"
 
 
 def first(answer: Answer) -> str | None:
-    return answer.found[0].text.name if answer.found else None
+    return answer.matches[0].text.name if answer.matches else None
 
 
 @every_case(("name", "text"), SAMPLES, ids=[f"{name}-{place}" for place, (name, _) in enumerate(SAMPLES)])
@@ -40,7 +40,7 @@ def test_rank_prefixes_capitals_and_colours_change_nothing(name: str, text: str)
 
 @every_case("known", KNOWN_TEXTS, ids=lambda known: known.name)
 def test_a_known_text_has_a_sample_a_meaning_a_fix_and_a_page(known: KnownText) -> None:
-    assert isinstance(known.says, tuple) and any(name == known.name for name, _ in SAMPLES)
+    assert isinstance(known.wordings, tuple) and any(name == known.name for name, _ in SAMPLES)
     assert known.means.endswith(".") and known.fix.endswith(".") and known.kind in KINDS
     assert known.page in CODES
 
@@ -71,7 +71,7 @@ Config(max_grad_norm=inf, clip_grad_norm=inf, nan_to_num=True)
 
 
 def test_the_output_of_a_healthy_training_matches_nothing() -> None:
-    assert search_text(HEALTHY).found == ()
+    assert search_text(HEALTHY).matches == ()
 
 
 @pytest.mark.skipif(not CORPUS.exists(), reason="needs ../shared/corpus")
@@ -81,5 +81,5 @@ def test_logs_of_healthy_strangers_match_nothing_that_ends_a_run() -> None:
     assert len(rows) > 50
     for row in rows:
         with (CORPUS / row["file"]).open("rb") as log:
-            found = [one for one in search_file(log).found if one.text.kind >= FOLLOWS]
+            found = [one for one in search_file(log).matches if one.text.kind >= FOLLOWS]
         assert not found, f"{row['file']}: {found[0].text.name}: {found[0].line}"

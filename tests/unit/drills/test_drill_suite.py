@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from holdfast.drills import faults
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 import drills
 import scoreboard
+import strangers_table
 from house import PLAIN, Stretch, codes_of, every_training, in_chunks, stretches, training
 
 GOOD = {
-    "put_in": True, "why_not": "", "seen": "non-finite-loss", "after_steps": 0, "after_seconds": 0.1, "cause": "data-non-finite",
-    "cause_right": True, "survived": True, "why_not_survived": "", "metric_name": "accuracy", "metric": 0.97,
+    "injected": True, "why_not": "", "seen": "non-finite-loss", "after_steps": 0, "after_seconds": 0.1,
+    "cause": "data-non-finite", "cause_right": True,
+    "survived": True, "why_not_survived": "", "metric_name": "accuracy", "metric": 0.97,
     "control_metric": 0.97, "lost_steps": 1, "lost_seconds": 0.5, "unexpected": [], "to_see": True, "to_explain": True,
     "unseen": "",
 }  # fmt: skip
@@ -72,7 +75,7 @@ def test_a_stretch_in_pieces_has_each_fault_once() -> None:
 
 def test_what_was_run_in_an_earlier_call_is_not_run_again() -> None:
     planned = list(stretches(["digits_mlp"], ["observe"], [0, 1], ["nan-batch", "lr-x100"]))
-    rows = [fault(), {"kind": "left-out", "training": "digits_mlp", "fault": "lr-x100", "why": "no such thing"}]
+    rows = [fault(), {"kind": "skipped", "training": "digits_mlp", "fault": "lr-x100", "why": "no such thing"}]
     assert drills.remaining(planned, rows) == [Stretch("digits_mlp", "observe", 1, ("nan-batch",))]
     assert drills.remaining([Stretch("zoo gan 3", "heal", 3)], [control(3)]) == []
 
@@ -119,6 +122,30 @@ def test_the_page_names_the_machine_and_the_runs_that_were_left_out() -> None:
     assert "2026-01-02. Measured on: Linux, 16 cores." in text
     assert "7 runs of the course were left out" in text
     assert "| `nan-batch` | 50 / 50 | 0 (0) | 0.1 (0.1) | 50 / 50 | 50 / 50 | +0.0 (+0.0) | 0.5 (0.5) |" in text
+
+
+def stranger(half: str, *rows: dict[str, Any]) -> list[dict[str, Any]]:
+    about = {"half": half, "package": "skorch", "machine": "Linux, 16 cores (8 runs at a time)", "date": "2026-01-02"}
+    return [{**about, **row} for row in rows]
+
+
+def test_the_tables_of_strangers_tell_what_was_missed_only_of_the_half_to_build_with() -> None:
+    missed = fault(policy="heal", code="lr-x100", seen=None, survived=False, why_not_survived="exit 1")
+    scored = stranger("score", fault(policy="heal"), missed, control(0, training="digits_mlp"))
+    built = stranger("build", {**missed, "training": "other", "fault": "dead-relu"})
+    text = strangers_table.section(strangers_table.newest([*scored, *built]))
+    assert "| skorch | 1 / 2 | 1 / 1 | 1 / 2 | 0 / 1 |" in text
+    assert "`dead-relu` | not survived: exit 1" in text and "`lr-x100`" not in text
+
+
+def test_a_course_run_again_keeps_the_tables_of_strangers(tmp_path: Path) -> None:
+    page = tmp_path / "scoreboard.md"
+    page.write_text(strangers_table.with_section("# Scoreboard\n", "## Training loops\n"), encoding="utf-8")
+    given = argparse.Namespace(write=page, only_training=[], only_fault=[], only_policy=None)
+    drills.report(good_course(), 0, given, 1.0)
+    text = page.read_text(encoding="utf-8")
+    assert "| `nan-batch` |" in text and text.endswith("## Training loops\n")
+    assert strangers_table.with_section(text, "## New\n").count(scoreboard.STRANGERS) == 1
 
 
 def test_no_training_of_the_course_knows_of_holdfast_or_of_drills() -> None:

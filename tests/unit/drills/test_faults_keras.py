@@ -66,7 +66,7 @@ def test_a_healthy_training_is_left_alone_and_its_facts_are_noted(tmp_path: Path
 )
 def test_a_fault_is_injected_at_its_step_and_noted(tmp_path: Path, code: str, is_right: Any) -> None:
     model, injector = train(tmp_path, code)
-    assert notes_of(injector) == [("put-in", AT)] and is_right(model)
+    assert notes_of(injector) == [("injected", AT)] and is_right(model)
 
 
 def test_what_cannot_be_injected_says_why(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ class Drilled:
     def __call__(
         self, code: str, *, workers: int = 0, strength: float | None = None, rank: int = 0, url: str = "", limit: int = 20
     ) -> tuple[int, dict[str, Any]]:
-        """Its exit code and what it told; the put-in is noted in any case."""
+        """Its exit code and what it told; the injection is noted in any case."""
         drill = self.folder / "drill"
         drill.mkdir()
         plan = Plan(faults=(Planned(code=code, step=AT, strength=strength),), folder=drill)
@@ -47,7 +47,7 @@ class Drilled:
         self.printed = printed
         lines = [line for line in printed.splitlines() if line.startswith("{")]
         notes = [json.loads(line) for line in (drill / "drill.jsonl").read_text().splitlines()]
-        assert [(note["event"], note["fault"]) for note in notes] == [("put-in", code)], printed
+        assert [(note["event"], note["fault"]) for note in notes] == [("injected", code)], printed
         assert notes[0]["step"] >= AT
         return end, json.loads(lines[-1]) if lines else {}
 

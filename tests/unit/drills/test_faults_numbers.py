@@ -127,7 +127,7 @@ def test_a_bad_batch_does_not_come_again_after_a_restart(tmp_path: Path, usual: 
     train(tmp_path, code)
     again = train(tmp_path, code)
     assert not changed(again.inputs, usual.inputs) and not changed(again.labels, usual.labels)
-    assert [note["event"] for note in again.notes] == ["put-in"]
+    assert [note["event"] for note in again.notes] == ["injected"]
 
 
 def test_a_label_beyond_the_classes_is_one_of_one_batch(tmp_path: Path, usual: Trained) -> None:
@@ -175,11 +175,19 @@ def test_the_rate_jumps_between_two_steps(tmp_path: Path, code: str, times: floa
     assert told.rates == pytest.approx([RATE] * AT + [times * RATE] * (STEPS - AT))
 
 
+class Plateau(torch.optim.lr_scheduler.ReduceLROnPlateau):
+    """One whose metric never gets better."""
+
+    def step(self) -> None:  # type: ignore[override]
+        super().step(1.0)
+
+
 SCHEDULES = {
     "by hand": lambda _: None,
     "from its beginning": lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step),
     "from the last rate": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
     "one cycle": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS),
+    "on a plateau": lambda optimizer: Plateau(optimizer, factor=0.9, patience=0),
 }
 
 

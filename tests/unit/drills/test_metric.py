@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 from every_case import every_case
+from made_trial import recorded
 
-from holdfast.drills.metric import metric_of
-from holdfast.signals.recorder import Recorder
-from holdfast.signals.run_folder import RunFolder
-from holdfast.signals.schema import TABLES
+from holdfast.drills.metric import metric_of, rise_of_loss
 
 
 @every_case(
@@ -43,22 +41,6 @@ def test_a_training_that_says_nothing_has_no_metric() -> None:
     assert metric_of(None, "hello\ntook 3.2 seconds\n") is None
 
 
-def recorded(folder: Path, evaluations: list[tuple[str, str, float]], losses: list[float]) -> RunFolder:
-    run = RunFolder.create(folder, "run")
-    recorder = Recorder.start(run, 0)
-    for step, loss in enumerate(losses):
-        recorder.table("steps").append(row("steps", step=step, loss=loss))
-    for split, name, value in evaluations:
-        said = {"split": recorder.strings.code(split), "name": recorder.strings.code(name)}
-        recorder.table("evaluations").append(row("evaluations", step=len(losses), value=value, **said))
-    recorder.close()
-    return run
-
-
-def row(table: str, **given: float) -> list[float]:
-    return [given.get(column.name, column.kind.missing) for column in TABLES[table].columns]
-
-
 def test_what_was_evaluated_says_more_than_what_was_printed(tmp_path: Path) -> None:
     run = recorded(tmp_path, [("val", "loss", 0.5), ("val", "accuracy", 0.7), ("val", "accuracy", 0.8)], [1.0, 0.9])
     found = metric_of(run, "accuracy: 0.99\n")
@@ -76,3 +58,21 @@ def test_without_anything_else_the_last_losses_are_the_metric_with_their_noise(t
     found = metric_of(run, "")
     assert found is not None and found.name == "train loss" and not found.higher
     assert found.value == pytest.approx(1.1) and found.noise == pytest.approx(0.1 / math.sqrt(20), rel=0.01)
+
+
+LEARNED = [1.0 * 0.9**step for step in range(100)]
+
+
+@every_case(("after", "rise"), [([1e-5] * 100, 0.0), ([1e-5, 0.5, 1e-5], 0.5), ([1e-5, math.nan], math.inf)])
+def test_a_rise_of_the_loss_is_measured_by_what_had_been_learned(tmp_path: Path, after: list[float], rise: float) -> None:
+    assert rise_of_loss(recorded(tmp_path, [], LEARNED + after), 100) == pytest.approx(rise, abs=0.3 * rise or 0.01)
+
+
+def test_where_nothing_had_been_learned_no_rise_is_known(tmp_path: Path) -> None:
+    assert rise_of_loss(recorded(tmp_path, [], [2.3] * 200), 100) is None
+    assert rise_of_loss(None, 100) is None
+
+
+def test_a_held_out_loss_far_below_the_first_loss_has_that_for_its_noise(tmp_path: Path) -> None:
+    found = metric_of(recorded(tmp_path, [("val", "loss", 5e-6)], LEARNED), "")
+    assert found is not None and 2 * found.noise == pytest.approx(1e-4, rel=0.3)

@@ -60,7 +60,7 @@ def test_a_control_that_raises_something_is_called_a_false_alarm() -> None:
 def test_the_totals_count_only_where_something_was_to_be_seen_or_survived() -> None:
     result = SuiteResult(controls=[score_control(CONTROL)], scores=SCORES)
     found = totals(result)
-    assert (found.put_in, found.to_see, found.seen, found.to_explain, found.cause_right) == (3, 3, 2, 2, 1)
+    assert (found.injected, found.to_see, found.seen, found.to_explain, found.cause_right) == (3, 3, 2, 2, 1)
     assert (found.to_survive, found.survived, found.good) == (3, 2, False)
     assert found.in_words()[0] == "seen 2 of 3, first cause right 1 of 2, survived 2 of 3"
 

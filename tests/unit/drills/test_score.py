@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from every_case import every_case
-from made_trial import made_trial, raised
+from made_trial import made_trial, raised, recorded
 
 from holdfast.drills.outcome import RunOutcome
 from holdfast.drills.score import score, score_control, score_each, spread
@@ -93,12 +94,19 @@ def test_the_spread_of_the_controls_is_their_deviation() -> None:
 def test_a_fault_that_found_nothing_to_get_hold_of_counts_for_nobody() -> None:
     notes = [*made_trial("nan-batch").notes, {"event": "cannot-happen", "number": 0, "why": "the batches hold no numbers"}]
     found = score(made_trial("nan-batch", notes=notes), CONTROL)
-    assert not found.put_in and found.why_not == "the batches hold no numbers" and not found.missed
+    assert not found.injected and found.why_not == "the batches hold no numbers" and not found.missed
 
 
 def test_a_run_that_ended_before_its_fault_says_so() -> None:
     found = score(made_trial("nan-batch", notes=[], steps=120), CONTROL)
-    assert not found.put_in and found.why_not == "the run ended after 120 steps"
+    assert not found.injected and found.why_not == "the run ended after 120 steps"
+
+
+@every_case(("after", "missed"), [(1e-5, False), (0.5, True)])
+def test_a_fault_that_did_no_harm_need_not_be_seen_and_one_that_did_must(tmp_path: Path, after: float, missed: bool) -> None:
+    run = recorded(tmp_path, [], [*(0.9**step for step in range(200)), *[after] * 300])
+    found = score(made_trial("lr-x100", run=run), CONTROL)
+    assert found.missed is missed and found.survived and bool(found.unseen) is not missed
 
 
 def test_nothing_may_be_raised_by_a_harmless_fault() -> None:

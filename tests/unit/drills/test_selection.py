@@ -89,7 +89,7 @@ def test_what_a_training_lacks_is_said_in_words() -> None:
     [
         ("x = 1\n", "contains no fault"),
         ("from holdfast.drills import Fault\nclass F(Fault):\n    code = 'nan-batch'\n", "already"),
-        ("from holdfast.drills import Fault\nclass F(Fault):\n    code = 'mine'\n", "no `what`"),
+        ("from holdfast.drills import Fault\nclass F(Fault):\n    code = 'mine'\n", "no `description`"),
         ("def broken(:\n", "cannot be loaded: SyntaxError"),
         ("import no_such_package\n", "cannot be loaded: ModuleNotFoundError"),
     ],

@@ -53,7 +53,7 @@ def test_a_drill_says_what_was_seen_explained_done_and_survived(course: Any) -> 
     answer, told, _ = course
     assert answer.returncode == int(not told["totals"]["good"]), answer.stderr
     (row,) = told["faults"]
-    assert row["put_in"] and row["seen"] in ("non-finite-loss", "non-finite-input") and row["cause_right"], row
+    assert row["injected"] and row["seen"] in ("non-finite-loss", "non-finite-input") and row["cause_right"], row
     assert row["survived"] and row["actions"] == ["skip-batch"] and row["lost_steps"] == 1, row
     assert row["at"] == draw_step("nan-batch", 3, 160) and row["metric"] == pytest.approx(row["control_metric"], abs=0.02)
     assert told["totals"]["survived"] == 1
@@ -71,7 +71,7 @@ def test_a_drill_begins_with_a_training_that_nobody_breaks_and_that_raises_nothi
 
 
 def test_a_fault_that_the_training_cannot_have_is_left_out_with_a_word(course: Any) -> None:
-    assert course[1]["left_out"] == [{"training": "quick_to_learn", "fault": "slow-worker", "why": "no loader workers"}]
+    assert course[1]["skipped"] == [{"training": "quick_to_learn", "fault": "slow-worker", "why": "no loader workers"}]
 
 
 def test_runs_in_which_nothing_was_missed_leave_nothing_behind(course: Any) -> None:
@@ -114,7 +114,7 @@ def test_a_fault_that_is_not_seen_and_not_survived_fails_the_test_in_words_and_k
     (apart / "deaf.py").write_text(
         "from holdfast.drills import Expected, Fault\n"
         "class Deaf(Fault):\n"
-        "    code, what = 'deaf', 'the process ends, and nobody can see why'\n"
+        "    code, description = 'deaf', 'the process ends, and nobody can see why'\n"
         "    expected = Expected(findings=('hang',), survivable=True)\n"
         "    def update(self, context): raise SystemExit(0)\n"
     )

@@ -31,13 +31,13 @@ def nvml_folder(compiled: Callable[[str, str], Path]) -> Path:
 
 @pytest.fixture(scope="session")
 def real_torch() -> TorchFacts:
-    """What the torch of this machine says; asked once, it takes seconds."""
+    """What the torch of this machine reports; asked once, it takes seconds."""
     return read_torch()
 
 
 @pytest.fixture
 def cards(nvml_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Put cards into this machine, as far as NVIDIA's library says."""
+    """Put cards into this machine, as far as NVIDIA's library reports."""
 
     def put(answers: str) -> None:
         file = tmp_path / "nvml-answers"

@@ -1,4 +1,4 @@
-"""What `doctor` says about packages, trackers, Slurm and special machines; servers, locks and metadata are real ones."""
+"""What `doctor` reports about packages, trackers, Slurm and special machines; servers, locks and metadata are real ones."""
 
 from __future__ import annotations
 
@@ -73,18 +73,18 @@ def site(folder: Path, **versions: str) -> list[str]:
 @every_case(
     ("versions", "level", "words"),
     [
-        ({"torch": "2.8.0+cu128", "torchvision": "0.23.0+cu128", "numpy": "2.1.0"}, OK, "fit together"),
+        ({"torch": "2.8.0+cu128", "torchvision": "0.23.0+cu128", "numpy": "2.1.0"}, OK, "are compatible"),
         (
             {"torch": "2.8.0", "torchvision": "0.20.1", "numpy": "2.1.0"},
             PROBLEM,
             "0.20.1 is not made for torch 2.8.0",
         ),
         ({"torch": "2.12.0", "torchvision": "0.20.1; asks torch==2.5.1", "numpy": "2"}, PROBLEM, "is not made for torch 2.12.0"),
-        ({"torch": "2.12.0", "torchvision": "0.27.0; asks torch==2.12.0", "numpy": "2"}, OK, "fit together"),
+        ({"torch": "2.12.0", "torchvision": "0.27.0; asks torch==2.12.0", "numpy": "2"}, OK, "are compatible"),
         ({"torch": "2.8.0+cu128", "torchvision": "0.23.0+cpu", "numpy": "2"}, PROBLEM, "built for cpu, torch for cu128"),
         ({"torch": "2.8.0", "torchaudio": "2.6.0", "numpy": "2"}, PROBLEM, "torchaudio 2.6.0 is not made for torch 2.8.0"),
         ({"torch": "2.2.1", "numpy": "2.0.0"}, PROBLEM, "built for numpy 1"),
-        ({"torch": "2.2.1", "numpy": "1.26.4"}, OK, "fit together"),
+        ({"torch": "2.2.1", "numpy": "1.26.4"}, OK, "are compatible"),
         ({"torch": "2.8.0"}, WARNING, "numpy is missing"),
         ({"torch": "2.8.0", "numpy": "2", "lightning": "2.5.1", "pytorch_lightning": "2.2.0"}, WARNING, "differ"),
         (
@@ -92,7 +92,7 @@ def site(folder: Path, **versions: str) -> list[str]:
             PROBLEM,
             "needs torch >=2.6",
         ),
-        ({"torch": "2.6.0", "numpy": "2", "transformers": '5.0; asks torch>=2.6; extra == "torch"'}, OK, "fit together"),
+        ({"torch": "2.6.0", "numpy": "2", "transformers": '5.0; asks torch>=2.6; extra == "torch"'}, OK, "are compatible"),
         (
             {"torch": "2.6.0", "numpy": "2", "lightning": "2.5.0; asks torchmetrics<3.0,>0.7.0"},
             WARNING,
@@ -107,13 +107,13 @@ def test_versions_that_do_not_fit_are_told_by_metadata_alone(
     tmp_path: Path, versions: dict[str, str], level: str, words: str
 ) -> None:
     verdict = packages.judge(installed(site(tmp_path, **versions)))
-    assert verdict.level == level and words in verdict.says
+    assert verdict.level == level and words in verdict.message
 
 
 def test_a_package_that_is_there_twice_is_told(tmp_path: Path) -> None:
     folders = site(tmp_path / "a", torch="2.8.0", numpy="2.1") + site(tmp_path / "b", torch="2.5.0")
     verdict = packages.judge(installed(folders))
-    assert verdict.level == WARNING and "torch is installed twice, as 2.8.0 and as 2.5.0" in verdict.says
+    assert verdict.level == WARNING and "torch is installed twice, as 2.8.0 and as 2.5.0" in verdict.message
 
 
 def test_a_companion_that_does_not_fit_comes_with_the_one_that_does() -> None:
@@ -144,7 +144,7 @@ def test_a_database_that_another_process_locks_is_told_with_that_process(tmp_pat
     ) as other:
         assert other.stdout is not None and other.stdin is not None and other.stdout.readline() == "held\n"
         verdict = mlflow.ask(Machine(), environment)
-        assert verdict.level == PROBLEM and f"is locked by process {other.pid}" in verdict.says
+        assert verdict.level == PROBLEM and f"is locked by process {other.pid}" in verdict.message
         assert verdict.fixes[0].commands == (f"ps -o pid,user,etime,args -p {other.pid}",)
         assert [one.pid for one in holders(file) if one.writes] == [other.pid]
         other.stdin.close()
@@ -166,13 +166,13 @@ def test_an_mlflow_server_is_asked_and_not_only_reached(
     server: str, path: str, variables: dict[str, str], level: str, words: str
 ) -> None:
     verdict = mlflow.ask(Machine(), {"MLFLOW_TRACKING_URI": server + path, **variables})
-    assert verdict.level == level and words in verdict.says
+    assert verdict.level == level and words in verdict.message
 
 
 def test_an_mlflow_server_that_is_not_there_is_a_problem_and_its_password_is_not_shown() -> None:
     port = a_closed_port()
     verdict = mlflow.ask(Machine(), {"MLFLOW_TRACKING_URI": f"http://me:hunter22@127.0.0.1:{port}"})
-    assert verdict.level == PROBLEM and f"nothing listens on port {port}" in verdict.says
+    assert verdict.level == PROBLEM and f"nothing listens on port {port}" in verdict.message
     assert "hunter22" not in str(verdict)
     database = mlflow.ask(Machine(), {"MLFLOW_TRACKING_URI": f"postgresql+psycopg2://me:hunter22@127.0.0.1:{port}/x"})
     assert database.level == PROBLEM and "hunter22" not in str(database)
@@ -191,9 +191,9 @@ def test_an_mlflow_that_is_not_used_is_not_asked_for(tmp_path: Path) -> None:
         ({"WANDB_PROJECT": "x"}, WARNING, "no key"),
         ({"WANDB_API_KEY": "short"}, WARNING, "the key has 5 characters"),
         ({"WANDB_MODE": "offline"}, NOTE, "offline"),
-        ({"WANDB_MODE": "disabled"}, NOTE, "switched off"),
+        ({"WANDB_MODE": "disabled"}, NOTE, "disabled"),
         ({"WANDB_API_KEY": KEY, "WANDB_BASE_URL": "CLOSED"}, WARNING, "cannot be reached: nothing listens"),
-        ({"WANDB_API_KEY": KEY, "WANDB_BASE_URL": "SERVER"}, OK, "a key is there"),
+        ({"WANDB_API_KEY": KEY, "WANDB_BASE_URL": "SERVER"}, OK, "key found"),
     ],
 )
 def test_what_keeps_weights_and_biases_from_logging_is_told(
@@ -201,7 +201,7 @@ def test_what_keeps_weights_and_biases_from_logging_is_told(
 ) -> None:
     places = {"CLOSED": f"http://127.0.0.1:{a_closed_port()}", "SERVER": server}
     verdict = wandb.ask(Machine(), {name: places.get(value, value) for name, value in variables.items()}, home=tmp_path)
-    assert verdict.level == level and words in verdict.says and KEY not in str(verdict)
+    assert verdict.level == level and words in verdict.message and KEY not in str(verdict)
 
 
 def test_a_key_from_an_earlier_login_counts_and_so_does_a_folder_that_is_offline(server: str, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_addresses_are_shown_without_what_is_secret_in_them(url: str, shown: str
         ({}, 0, None, SKIPPED, "not a Slurm job"),
         ({"SLURM_CPUS_PER_TASK": "1"}, 1, None, WARNING, "1 processor a task"),
         ({"SLURM_CPUS_PER_TASK": "4"}, 1, 8, WARNING, "4 processors a task for 8 loader workers"),
-        ({"SLURM_CPUS_PER_TASK": "16", "SLURM_NTASKS_PER_NODE": "2"}, 8, 8, WARNING, "2 tasks on a node with 8 cards"),
+        ({"SLURM_CPUS_PER_TASK": "16", "SLURM_NTASKS_PER_NODE": "2"}, 8, 8, WARNING, "2 tasks on a node with 8 GPUs"),
         ({"SLURM_CPUS_PER_TASK": "16", "SLURM_NTASKS_PER_NODE": "8"}, 8, 8, OK, "16 processors a task"),
         ({"SLURM_CPUS_PER_TASK": "16", "SLURM_NTASKS_PER_NODE": "1"}, 8, 8, OK, "1 task"),
     ],
@@ -245,7 +245,7 @@ def test_a_slurm_job_that_asks_for_too_little_is_told(
     nvidia = Nvidia(cards=tuple(Card(index=number) for number in range(cards)))
     machine = Machine(Plans(workers=workers), nvidia=nvidia, platform=Platform(cores=64, affinity=16))
     verdict = slurm.ask(machine, {"SLURM_JOB_ID": "7", **variables} if variables else {})
-    assert verdict.level == level and words in verdict.says
+    assert verdict.level == level and words in verdict.message
 
 
 def test_grace_is_told_from_other_machines_with_the_same_cores() -> None:
@@ -260,7 +260,7 @@ def test_grace_hopper_gets_one_worker_more_threads_small_chunks_and_no_compiling
     assert (rules.workers, rules.threads, rules.compile, rules.chunk_rows) == (1, 16, False, 10_000) and len(rules.because) == 4
     assert rules_for(machine, card_names=("NVIDIA GH200 480GB",), triton=True).compile is None
     verdict = platform_check.ask(Machine(platform=machine, nvidia=Nvidia(cards=(Card(index=0, name="NVIDIA GH200 480GB"),))))
-    assert verdict.level == NOTE and "1 loader worker" in verdict.says and verdict.evidence["workers"] == 1
+    assert verdict.level == NOTE and "1 loader worker" in verdict.message and verdict.evidence["workers"] == 1
 
 
 @every_case("name", ["NVIDIA H200", "NVIDIA A100-SXM4-80GB"])
@@ -274,7 +274,7 @@ def test_an_ordinary_machine_gets_no_rules(name: str) -> None:
 )
 def test_a_notebook_service_says_what_is_lost_with_the_session(tmp_path: Path, variables: dict[str, str], words: str) -> None:
     verdict = platform_check.ask(Machine(platform=read_platform(variables, root=tmp_path), nvidia=Nvidia()))
-    assert verdict.level == NOTE and words in verdict.says
+    assert verdict.level == NOTE and words in verdict.message
 
 
 def test_this_machine_is_read_without_trouble(tmp_path: Path) -> None:
@@ -286,5 +286,5 @@ def test_what_was_not_compiled_is_told_with_what_it_costs(tmp_path: Path) -> Non
     (tmp_path / "probe/attach").mkdir(parents=True)
     (tmp_path / "probe/attach" / f"_enter{importlib.machinery.EXTENSION_SUFFIXES[0]}").touch()
     verdict = compiled_parts.judge(tmp_path)
-    assert verdict.level == NOTE and "gradients" in verdict.says and "attach" not in verdict.says
+    assert verdict.level == NOTE and "gradients" in verdict.message and "attach" not in verdict.message
     assert verdict.evidence == {"_by_address": False, "_enter": True}

@@ -1,4 +1,4 @@
-"""What `doctor` says about driver, cards and torch, with stand-ins for NVIDIA's library and for torch at their edges."""
+"""What `doctor` reports about driver, cards and torch, with stand-ins for NVIDIA's library and for torch at their edges."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_a_machine_without_a_card_is_not_blamed_for_it() -> None:
 def test_a_card_with_its_driver_is_named(cards: Cards) -> None:
     cards("driver 580.65.06\ncuda 13000\n" + H200)
     verdict = gpu_driver.ask(Machine())
-    assert verdict.level == OK and "580.65.06" in verdict.says and "1 × NVIDIA H200" in verdict.says
-    assert verdict.evidence["cards"] == ["NVIDIA H200, sm_90, 140 GB"] and verdict.evidence["serves CUDA up to"] == "13.0"
+    assert verdict.level == OK and "580.65.06" in verdict.message and "1 × NVIDIA H200" in verdict.message
+    assert verdict.evidence["cards"] == ["NVIDIA H200, sm_90, 140 GiB"] and verdict.evidence["serves CUDA up to"] == "13.0"
 
 
 @every_case(
@@ -42,21 +42,21 @@ def test_a_card_with_its_driver_is_named(cards: Cards) -> None:
     [
         ("init 18\n", "updated without a restart", "sudo reboot"),
         ("init 9\n", "not loaded", "sudo modprobe nvidia"),
-        ("driver 580.65\n", "shows no card", "docker run --gpus all IMAGE"),
+        ("driver 580.65\n", "lists no GPU", "docker run --gpus all IMAGE"),
         ("card 9 0 143771 500 2 0 NVIDIA H200\n", "compute mode: prohibited", "sudo nvidia-smi -i 0 -c 0"),
     ],
 )
 def test_a_driver_that_cannot_compute_is_a_problem_with_its_command(cards: Cards, answers: str, words: str, command: str) -> None:
     cards(answers)
     verdict = gpu_driver.ask(Machine())
-    assert verdict.level == PROBLEM and words in verdict.says
+    assert verdict.level == PROBLEM and words in verdict.message
     assert command in [one for fix in verdict.fixes for one in fix.commands]
 
 
 def test_a_card_that_is_held_down_by_heat_is_told_and_an_idle_one_is_not(cards: Cards) -> None:
     cards("card 9 0 143771 500 0 64 NVIDIA H200\n")  # hardware slowdown for heat
     hot = gpu_driver.ask(Machine())
-    assert hot.level == WARNING and "held down right now by heat" in hot.says
+    assert hot.level == WARNING and "throttled by heat" in hot.message
     cards("card 9 0 143771 500 0 1 NVIDIA H200\n")  # nothing to do
     assert gpu_driver.ask(Machine()).level == OK
 
@@ -89,15 +89,15 @@ def test_a_card_without_its_library_is_a_problem_and_a_container_that_was_given_
 @every_case(
     ("value", "level", "words"),
     [
-        ("", PROBLEM, "hides every card (it is empty)"),
-        ("-1", PROBLEM, "hides every card"),
-        ("5", PROBLEM, "hides every card"),
-        ("0,7", PROBLEM, "only 1 of 2 cards are used"),
-        ("0,0", PROBLEM, "named twice"),
-        ("1", NOTE, "shows 1 of 2 cards"),
+        ("", PROBLEM, "hides every GPU (it is empty)"),
+        ("-1", PROBLEM, "hides every GPU"),
+        ("5", PROBLEM, "hides every GPU"),
+        ("0,7", PROBLEM, "only 1 of 2 GPUs are used"),
+        ("0,0", PROBLEM, "listed twice"),
+        ("1", NOTE, "shows 1 of 2 GPUs"),
         ("0,1", OK, "all 2 visible"),
-        ("GPU-0000abc1", NOTE, "shows 1 of 2 cards"),
-        ("GPU-ffff", PROBLEM, "hides every card"),
+        ("GPU-0000abc1", NOTE, "shows 1 of 2 GPUs"),
+        ("GPU-ffff", PROBLEM, "hides every GPU"),
         (None, OK, "all 2 visible"),
     ],
 )
@@ -108,7 +108,7 @@ def test_cards_that_are_hidden_from_programs_are_told(
     if value is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     verdict = gpu_visible.ask(Machine())
-    assert verdict.level == level and words in verdict.says
+    assert verdict.level == level and words in verdict.message
 
 
 def test_cards_of_two_kinds_have_two_numberings(cards: Cards, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,14 +123,14 @@ def test_memory_that_another_process_holds_is_told_with_its_name(cards: Cards) -
         cards(f"card 9 0 143771 60000 0 0 NVIDIA H200\nprocess 0 {other.pid} 59000\n")
         verdict = gpu_others.ask(Machine())
         other.kill()
-    assert verdict.level == WARNING and f"python {other.pid} 57.6 GB" in verdict.says.replace("python3 ", "python ")
+    assert verdict.level == WARNING and f"python {other.pid} 57.6 GiB" in verdict.message.replace("python3 ", "python ")
     assert verdict.evidence["card 0 processes"][0]["pid"] == other.pid
 
 
 def test_a_card_that_is_nearly_full_is_a_problem_and_memory_without_a_process_too(cards: Cards) -> None:
     cards("card 9 0 143771 140000 0 0 NVIDIA H200\n")
     verdict = gpu_others.ask(Machine())
-    assert verdict.level == PROBLEM and "by no process that can be seen from here" in verdict.says
+    assert verdict.level == PROBLEM and "by no visible process" in verdict.message
 
 
 def test_what_the_driver_itself_takes_of_an_idle_card_is_nobodys(cards: Cards) -> None:
@@ -144,13 +144,13 @@ def test_a_cpu_build_on_a_machine_with_a_card_is_a_problem(cards: Cards, real_to
     if machine.torch.cuda is not None:
         pytest.skip("this torch is no CPU build")
     verdict = torch_build.ask(machine)
-    assert verdict.level == PROBLEM and "is a CPU build on a machine with a GPU" in verdict.says
+    assert verdict.level == PROBLEM and "is a CPU build on a machine with a GPU" in verdict.message
     assert "CUDA 12.4 or older" in verdict.fixes[0].words and "torch" in verdict.fixes[0].commands[0]
 
 
 def test_the_torch_of_this_machine_passes_without_cards(real_torch: TorchFacts) -> None:
     verdict = torch_build.ask(Machine(torch=real_torch))
-    assert verdict.level == OK and "torch 2." in verdict.says
+    assert verdict.level == OK and "torch 2." in verdict.message
 
 
 def test_a_driver_too_old_for_torch_names_both_versions(cards: Cards, torch_is: TorchIs) -> None:
@@ -158,7 +158,7 @@ def test_a_driver_too_old_for_torch_names_both_versions(cards: Cards, torch_is: 
     torch_is(**BUILT, why_not="The NVIDIA driver on your system is too old (found version 11040).")
     verdict = torch_build.ask(Machine())
     assert verdict.level == PROBLEM
-    assert "driver 470.82 serves CUDA up to 11.4, torch 2.9.0+cu128 needs CUDA 12.8" in verdict.says
+    assert "driver 470.82 serves CUDA up to 11.4, torch 2.9.0+cu128 needs CUDA 12.8" in verdict.message
 
 
 def test_a_card_that_torch_has_no_kernels_for_is_named_with_its_capability(cards: Cards, torch_is: TorchIs) -> None:
@@ -166,15 +166,15 @@ def test_a_card_that_torch_has_no_kernels_for_is_named_with_its_capability(cards
     error = "CUDA error: no kernel image is available for execution on the device"
     torch_is(**BUILT, available=True, devices=[["NVIDIA GeForce GTX 1080 Ti", 6, 1]], broken={"cuda:0": error})
     verdict = torch_build.ask(Machine())
-    assert verdict.level == PROBLEM and "has no kernels for NVIDIA GeForce GTX 1080 Ti (sm_61)" in verdict.says
-    assert "sm_70 sm_80 sm_90" in verdict.says
+    assert verdict.level == PROBLEM and "has no kernels for NVIDIA GeForce GTX 1080 Ti (sm_61)" in verdict.message
+    assert "sm_70 sm_80 sm_90" in verdict.message
 
 
 def test_a_kernel_that_fails_for_another_reason_is_told_by_its_error(cards: Cards, torch_is: TorchIs) -> None:
     cards(H200)
     torch_is(**BUILT, available=True, devices=[["NVIDIA H200", 9, 0]], broken={"cuda:0": "CUDA error: uncorrectable ECC error"})
     verdict = torch_build.ask(Machine())
-    assert verdict.level == PROBLEM and "uncorrectable ECC" in verdict.says
+    assert verdict.level == PROBLEM and "uncorrectable ECC" in verdict.message
 
 
 def test_a_card_on_which_a_kernel_ran_is_fine_whatever_the_versions_say(cards: Cards, torch_is: TorchIs) -> None:
@@ -191,7 +191,7 @@ def test_a_torch_that_finds_no_card_is_a_problem_and_leaves_hidden_cards_to_the_
     cards(H200)
     torch_is(**BUILT, why_not="CUDA initialization: unknown error")
     verdict = torch_build.ask(Machine())
-    assert verdict.level == PROBLEM and "finds no card: CUDA initialization: unknown error" in verdict.says
+    assert verdict.level == PROBLEM and "finds no GPU: CUDA initialization: unknown error" in verdict.message
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert torch_build.ask(Machine()).level == PROBLEM
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -201,7 +201,7 @@ def test_a_torch_that_finds_no_card_is_a_problem_and_leaves_hidden_cards_to_the_
 def test_a_torch_that_cannot_be_imported_is_told_with_its_error(torch_is: TorchIs) -> None:
     torch_is(import_error="libcudart.so.12: cannot open shared object file")
     verdict = torch_build.ask(Machine())
-    assert verdict.level == PROBLEM and "libcudart.so.12" in verdict.says
+    assert verdict.level == PROBLEM and "libcudart.so.12" in verdict.message
 
 
 @every_case(
@@ -227,7 +227,7 @@ def test_cards_that_cannot_reach_each_other_are_a_note_with_the_reason(cards: Ca
     torch_is(**BUILT, available=True, devices=[["NVIDIA H200", 9, 0]] * 2, peers=False)
     cards(H200 * 2 + "link 0 1 1\n")
     verdict = peer_access.ask(Machine())
-    assert verdict.level == NOTE and "1 of 1 pairs" in verdict.says and "the chip set does not support it" in verdict.says
+    assert verdict.level == NOTE and "1 of 1 pairs" in verdict.message and "the chip set does not support it" in verdict.message
     torch_is(**BUILT, available=True, devices=[["NVIDIA H200", 9, 0]] * 2)
     cards(H200 * 2)
     assert peer_access.ask(Machine()).level == OK

@@ -36,7 +36,7 @@ def stop_rank(number: int, stopped: list[psutil.Process]) -> None:
 
 def test_two_processes_of_this_machine_add_up_a_tensor(real_torch: TorchFacts) -> None:
     verdict = all_reduce.ask(Machine(torch=real_torch))
-    assert verdict.level == OK and "2 processes added up a tensor" in verdict.says
+    assert verdict.level == OK and "2 processes added up a tensor" in verdict.message
 
 
 def test_a_rank_that_never_comes_is_named_within_the_time_limit_and_nothing_is_left_running(real_torch: TorchFacts) -> None:
@@ -46,7 +46,7 @@ def test_a_rank_that_never_comes_is_named_within_the_time_limit_and_nothing_is_l
     verdict = all_reduce.ask(Machine(torch=TorchFacts(version=real_torch.version)), seconds=5.0)
     watcher.join()
     assert stopped and verdict.level == PROBLEM
-    assert "did not end in 5 s; rank" in verdict.says and verdict.evidence["rank 1 got to"] == "start"
+    assert "did not end in 5 s; rank" in verdict.message and verdict.evidence["rank 1 got to"] == "start"
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in stopped)
 
 
@@ -86,7 +86,7 @@ def test_a_missing_compiler_is_named_by_a_real_compile_with_what_installs_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     verdict = compile.ask(Machine(torch=TorchFacts(version=real_torch.version)))
-    assert verdict.level == WARNING and "no C++ compiler that works" in verdict.says
+    assert verdict.level == WARNING and "no working C++ compiler" in verdict.message
     assert verdict.fixes[0].commands == ("sudo apt install g++",)
 
 
@@ -98,9 +98,9 @@ def test_a_small_function_compiles_here(real_torch: TorchFacts) -> None:
 def test_a_compile_is_ended_at_its_limits_of_time_and_memory(real_torch: TorchFacts) -> None:
     machine = Machine(torch=TorchFacts(version=real_torch.version))
     quick = compile.ask(machine, seconds=0.3)
-    assert quick.level == WARNING and "did not end in 0 s" in quick.says
+    assert quick.level == WARNING and "did not finish in 0 s" in quick.message
     small = compile.ask(machine, memory=40 << 20)
-    assert small.level == WARNING and "more than 40 MB" in small.says
+    assert small.level == WARNING and "more than 40 MiB" in small.message
 
 
 def test_a_child_that_is_ended_takes_the_processes_it_started_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

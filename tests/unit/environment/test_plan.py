@@ -53,8 +53,8 @@ def test_a_batch_is_shown_with_the_digits_that_are_known_and_still_fits() -> Non
 
 
 def test_no_batch_is_larger_than_the_data_set_and_all_of_it_is_not_rounded() -> None:
-    assert {fits.batch for fits in what_fits(facts(data_set=357), None)} == {357}
-    small, *_ = what_fits(facts(data_set=357, lines={"as written": Line(fixed=0, per_sample=100 * MB)}), None)
+    assert {fits.batch for fits in what_fits(facts(dataset_size=357), None)} == {357}
+    small, *_ = what_fits(facts(dataset_size=357, lines={"as written": Line(fixed=0, per_sample=100 * MB)}), None)
     assert small.batch == 220
 
 
@@ -68,7 +68,7 @@ def test_the_largest_batch_fits_and_the_next_does_not() -> None:
 def test_every_usual_card_is_told_and_a_larger_one_takes_no_smaller_batch() -> None:
     found = list(what_fits(facts(), None))
     assert [fits.card for fits in found] == [
-        "this card (24 GB)", "8 GB", "12 GB", "24 GB", "40 GB", "80 GB", "96 GB", "141 GB"
+        "this GPU (24 GB)", "8 GB", "12 GB", "24 GB", "40 GB", "80 GB", "96 GB", "141 GB"
     ]  # fmt: skip
     batches = [fits.batch for fits in found[1:]]
     assert batches == sorted(batches)

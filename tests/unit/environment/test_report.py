@@ -15,7 +15,7 @@ from holdfast.environment.checks import BY_NAME, CHECKS
 from holdfast.environment.examine import Answer, ask, examine
 from holdfast.environment.machine import Machine
 from holdfast.environment.masking import mask, secret
-from holdfast.environment.report import as_rows, text_report, to_mend
+from holdfast.environment.report import as_rows, failed_checks, text_report
 
 
 def saying(name: str, verdict: Verdict, *, heavy: bool = False, after: float = 0.0, seconds: float = 5.0) -> Check:
@@ -33,8 +33,8 @@ def test_names_of_checks_are_unique_and_each_says_what_it_asks() -> None:
 def test_a_check_that_hangs_is_left_behind_and_the_others_still_answer() -> None:
     checks = [saying("slow", check.ok("never said"), after=30.0, seconds=0.2), saying("next", check.ok("fine"))]
     first, second = examine(Machine(), checks)
-    assert first.verdict.level == PROBLEM and "no answer in 0 s" in first.verdict.says
-    assert second.verdict.says == "fine"
+    assert first.verdict.level == PROBLEM and "no answer in 0 s" in first.verdict.message
+    assert second.verdict.message == "fine"
 
 
 def test_a_check_that_fails_itself_is_told_and_is_not_the_machines_problem() -> None:
@@ -42,7 +42,7 @@ def test_a_check_that_fails_itself_is_told_and_is_not_the_machines_problem() -> 
         raise ValueError("not\nfound")
 
     answer = ask(Machine(), Check(name="broken", asks="", ask=broken))
-    assert answer.verdict.level == WARNING and "ValueError: not found" in answer.verdict.says
+    assert answer.verdict.level == WARNING and "ValueError: not found" in answer.verdict.message
 
 
 def test_answers_come_in_the_order_of_the_checks_whoever_is_ready_first() -> None:
@@ -51,7 +51,7 @@ def test_answers_come_in_the_order_of_the_checks_whoever_is_ready_first() -> Non
         saying("b", check.ok("b")),
         saying("c", check.ok("c"), heavy=True),
     ]
-    assert [one.verdict.says for one in examine(Machine(), checks)] == ["a", "b", "c"]
+    assert [one.verdict.message for one in examine(Machine(), checks)] == ["a", "b", "c"]
 
 
 def test_a_check_that_waits_holds_no_other_up() -> None:
@@ -65,7 +65,7 @@ def test_a_check_that_waits_holds_no_other_up() -> None:
         return check.ok("asked")
 
     checks = [Check(name="waits", asks="", ask=wait, waits=True, seconds=20.0), Check(name="next", asks="", ask=next_one)]
-    assert [one.verdict.says for one in examine(Machine(), checks)] == ["in time", "asked"]
+    assert [one.verdict.message for one in examine(Machine(), checks)] == ["in time", "asked"]
 
 
 def test_the_clock_and_the_network_hold_no_check_up() -> None:
@@ -74,15 +74,15 @@ def test_the_clock_and_the_network_hold_no_check_up() -> None:
 
 def test_several_answers_of_one_check_are_as_bad_as_the_worst_and_keep_all_fixes() -> None:
     both = together([check.ok("fine", a=1), check.warning("bad", Fix("x")), check.problem("worse", Fix("y"), b=2)])
-    assert both.level == PROBLEM and both.says == "worse; bad" and both.evidence == {"a": 1, "b": 2}
+    assert both.level == PROBLEM and both.message == "worse; bad" and both.evidence == {"a": 1, "b": 2}
     assert [fix.words for fix in both.fixes] == ["y", "x"]
-    assert together([check.ok("fine"), check.note("look")]).says == "look"
+    assert together([check.ok("fine"), check.note("look")]).message == "look"
 
 
 def test_problems_are_mended_before_warnings_and_notes_not_at_all() -> None:
     verdicts = [check.warning("w"), check.note("n"), check.problem("p"), check.ok("o")]
-    answers = [Answer(saying(one.says, one), one, 0.1) for one in verdicts]
-    assert [one.verdict.says for one in to_mend(answers)] == ["p", "w"]
+    answers = [Answer(saying(one.message, one), one, 0.1) for one in verdicts]
+    assert [one.verdict.message for one in failed_checks(answers)] == ["p", "w"]
     assert [row["verdict"] for row in as_rows(answers)] == [WARNING, NOTE, PROBLEM, OK]
 
 

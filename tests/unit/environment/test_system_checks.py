@@ -1,4 +1,4 @@
-"""What `doctor` says about limits, memory, processors, disks, the clock and looking into processes; faults are made for real."""
+"""What `doctor` reports about limits, memory, processors, disks, the clock and access to processes; faults are real."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ import json, sys
 from importlib import import_module
 from holdfast.environment.machine import Machine
 verdict = import_module("holdfast.environment.checks." + sys.argv[1]).ask(Machine())
-print(json.dumps([verdict.level, verdict.says]))
+print(json.dumps([verdict.level, verdict.message]))
 """
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
@@ -39,8 +39,8 @@ def asked(check: str, **how: object) -> tuple[str, str]:
     """A check's level and sentence, asked in a process of its own."""
     done = subprocess.run([sys.executable, "-c", ASK, check], capture_output=True, text=True, check=False, timeout=600, **how)  # type: ignore[call-overload]
     assert done.returncode == 0, done.stderr
-    level, says = json.loads(done.stdout)
-    return level, says
+    level, message = json.loads(done.stdout)
+    return level, message
 
 
 def on(**facts: object) -> Machine:
@@ -100,15 +100,15 @@ def test_a_loader_whose_batches_are_kept_needs_more_than_1024_files(files: int, 
 
 def test_a_group_that_is_short_of_processes_is_a_problem() -> None:
     verdict = limits.ask(on(limits=Limits(processes=100, processes_used=60)))
-    assert verdict.level == PROBLEM and "pids.max is 100, 60 in use" in verdict.says
+    assert verdict.level == PROBLEM and "pids.max is 100, 60 in use" in verdict.message
 
 
 def test_locked_memory_matters_only_where_there_is_infiniband(tmp_path: Path) -> None:
     if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] < 0:
         pytest.skip("all memory may be locked here")
-    assert "locked in memory" not in limits.ask(on(), infiniband=tmp_path).says
+    assert "locked in memory" not in limits.ask(on(), infiniband=tmp_path).message
     (tmp_path / "mlx5_0").mkdir()
-    assert "locked in memory" in limits.ask(on(), infiniband=tmp_path).says
+    assert "locked in memory" in limits.ask(on(), infiniband=tmp_path).message
 
 
 # /dev/shm
@@ -117,7 +117,7 @@ def test_locked_memory_matters_only_where_there_is_infiniband(tmp_path: Path) ->
 @linux
 def test_the_64_mb_of_a_plain_container_are_a_problem_for_loader_workers(small_disk: Callable[[str], Path]) -> None:
     verdict = shared_memory.ask(on(container=True), small_disk("size=64m"))
-    assert verdict.level == PROBLEM and "bus error" in verdict.says
+    assert verdict.level == PROBLEM and "bus error" in verdict.message
     assert "docker run --shm-size=8g IMAGE" in verdict.fixes[0].commands
 
 
@@ -143,8 +143,8 @@ def test_what_ended_trainings_left_in_shared_memory_is_listed_and_that_of_living
         left = [path.name for path, _ in shared_memory.left_over(folder)]
     assert left == [f"torch_{ended.pid}_123_0"]
     (folder / f"torch_{ended.pid}_456_0").unlink()
-    assert "1 file of ended trainings hold 20 MB" in shared_memory.ask(on(), folder).says
-    assert "ended trainings" not in shared_memory.ask(on(container=True), folder).says  # they may be a neighbour's
+    assert "1 file of finished trainings use 20 MiB" in shared_memory.ask(on(), folder).message
+    assert "finished trainings" not in shared_memory.ask(on(container=True), folder).message  # they may be a neighbour's
 
 
 def test_a_missing_shared_memory_is_a_problem(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_real_group_with_a_quota_is_seen_by_a_process_in_it() -> None:
 def test_a_limit_below_what_the_machine_shows_is_said_and_running_out_is_a_problem() -> None:
     limited = on(limits=Limits(memory=16 << 30, memory_used=0))
     assert memory.ask(limited, available=60 << 30).level == NOTE
-    assert "programs are shown 64 GB" in memory.ask(limited, available=60 << 30).says
+    assert "programs see 64 GiB" in memory.ask(limited, available=60 << 30).message
     assert memory.ask(on(), available=500 << 20).level == PROBLEM
     assert memory.ask(on(), available=60 << 30).level == OK
 
@@ -222,7 +222,7 @@ def test_a_disk_without_room_or_without_inodes_is_told(small_disk: Callable[[str
     for number in range(196):
         (files / str(number)).touch()
     verdict = disk_space.ask(Machine(Plans(folder=files)))
-    assert verdict.level == PROBLEM and "more files" in verdict.says
+    assert verdict.level == PROBLEM and "more files" in verdict.message
 
 
 def test_a_folder_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
@@ -239,8 +239,8 @@ def test_a_disk_that_takes_long_to_write_is_told_with_what_it_means_for_a_checkp
     compiled: Callable[[str, str], Path],
 ) -> None:
     library = compiled("fake_slow_disk.c", "disk.so")
-    level, says = asked("disk_speed", env={**os.environ, "LD_PRELOAD": str(library)})
-    assert level == WARNING and "training waits for its saves" in says
+    level, message = asked("disk_speed", env={**os.environ, "LD_PRELOAD": str(library)})
+    assert level == WARNING and "training waits for every save" in message
 
 
 @linux
@@ -262,8 +262,8 @@ def clock_library(compiled: Callable[[str, str], Path]) -> Path:
 def test_a_clock_that_is_wrong_or_jumps_is_told(clock_library: Path) -> None:
     cases = [
         ({"CLOCK_OFFSET": "-1000000000"}, PROBLEM, "before this package was installed"),
-        ({"CLOCK_OFFSET": "-300"}, WARNING, "files here get dates +300 s off this machine's clock"),
-        ({"CLOCK_OFFSET": "300"}, WARNING, "files here get dates -300 s off this machine's clock"),
+        ({"CLOCK_OFFSET": "-300"}, WARNING, "new files are dated +300 s off this machine's clock"),
+        ({"CLOCK_OFFSET": "300"}, WARNING, "new files are dated -300 s off this machine's clock"),
         ({"CLOCK_JUMP": "30"}, WARNING, "jumped by +30"),
     ]
 
@@ -300,7 +300,7 @@ def test_a_system_that_refuses_to_let_processes_be_read_is_believed(tmp_path: Pa
 @every_case("scope", [1, 2])
 def test_a_refusal_names_the_setting_that_causes_it(scope: int) -> None:
     verdict = stacks.why_refused("Permission denied", scope, on(), {})
-    assert verdict.level == WARNING and f"ptrace_scope is {scope}" in verdict.says
+    assert verdict.level == WARNING and f"ptrace_scope is {scope}" in verdict.message
     assert verdict.fixes[0].commands == ("sudo sysctl kernel.yama.ptrace_scope=0",)
 
 

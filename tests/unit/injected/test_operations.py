@@ -10,7 +10,7 @@ import torch
 from every_case import every_case
 from torch import nn
 
-from holdfast.injected.operations import ModuleNames, Operations, Origin, is_bad
+from holdfast.injected.operations import Operations, Origin, is_bad
 from holdfast.probe.meaning import Meaning, meaning_of
 
 INF = float("inf")
@@ -20,14 +20,11 @@ def traced(compute: Callable[[torch.Tensor], torch.Tensor], given: list[float]) 
     """Compute, and go backward if the result is finite; the origin of what came out bad, and where it came out."""
     operations = Operations()
     leaf = torch.tensor(given, requires_grad=True)
-    operations.start()
-    try:
+    with operations:
         result = compute(leaf * 1.0)
         if is_bad(result):
             return operations.origin_of(result), "loss"
         result.sum().backward()
-    finally:
-        operations.stop()
     assert leaf.grad is not None
     return (operations.origin_of(leaf.grad), "gradient") if is_bad(leaf.grad) else (None, "")
 
@@ -92,7 +89,7 @@ def test_a_gradient_is_followed_to_the_operation_whose_backward_it_is(
     if node:
         assert (origin.stage, origin.node) == ("backward", node)
         assert explained(origin).cause == cause
-    assert origin.line is not None and origin.line.file == __file__ and origin.line.function == "<lambda>"
+    assert origin.line is not None and origin.line.filename == __file__ and origin.line.name == "<lambda>"
 
 
 @every_case(
@@ -123,14 +120,13 @@ def test_what_was_bad_before_is_not_blamed_on_an_operation() -> None:
 
 def test_modules_are_named_by_their_place_in_the_outermost() -> None:
     operations = Operations()
-    names = ModuleNames(operations)
     model = nn.Sequential(nn.Sequential(nn.ReLU()))
-    assert names.enter(model)
-    assert not names.enter(model[0])
-    names.enter(model[0][0])
+    assert operations.enter_module(model)
+    assert not operations.enter_module(model[0])
+    operations.enter_module(model[0][0])
     assert operations.modules == [("", "Sequential"), ("0", "Sequential"), ("0.0", "ReLU")]
     for _ in range(4):
-        names.leave()
+        operations.leave_module()
     assert operations.modules == []
 
 

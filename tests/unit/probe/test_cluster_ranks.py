@@ -12,7 +12,7 @@ from holdfast.errors import ControlUnreachable, HoldfastError, NoSuchRun, UsageE
 from holdfast.probe.address import Address
 from holdfast.probe.cluster import Cluster, find
 from holdfast.probe.cluster_ranks import Crew, crews_of, jobs_in, ranks_in, refuse_part, refuse_several
-from holdfast.probe.far_rank import FarRank, asked_together, common_number, name_of, next_from, whose
+from holdfast.probe.far_rank import FarRank, common_number, grouped_by_server, name_of, next_from, whose
 from holdfast.probe.remote import Remote
 
 NODE1, NODE2 = Remote(Address("node1", 80)), Remote(Address("node2", 80))
@@ -60,7 +60,7 @@ def test_a_change_is_refused_while_a_server_does_not_answer() -> None:
 
 def test_ranks_behind_one_server_are_asked_in_one_request() -> None:
     ranks = [far(0), far(2, NODE2), far(1), far(3, NODE2), far(0, run="other")]
-    assert [[one.rank for one in group] for group in asked_together(ranks)] == [[0, 1], [2, 3], [0]]
+    assert [[one.rank for one in group] for group in grouped_by_server(ranks)] == [[0, 1], [2, 3], [0]]
 
 
 def test_a_rank_of_another_machine_is_told_with_its_machine() -> None:

@@ -64,7 +64,7 @@ def test_a_healthy_run_that_was_killed_goes_on_from_the_newest_with_nothing_chan
     assert chosen(choice) == ("newest", 4000)
     assert choice.option.settings == {}, "the learning rate of a run that was well is not lowered"
     assert "killed (SIGKILL)" in choice.option.because[0]
-    assert "100 steps after it are lost" in choice.option.because
+    assert "100 later steps are lost" in choice.option.because
 
 
 def test_a_torn_newest_is_rejected_for_the_one_before() -> None:
@@ -96,7 +96,7 @@ def test_a_collapse_after_a_change_goes_back_to_before_the_change() -> None:
     assert choice.option.settings["warmup_epochs"] == {"op": "set", "value": 5}
     best = next(option for option in choice.options if option.kind == "best")
     assert best.position == 3000 and best.why_not == "it was saved after the change"
-    assert why(choice, 5000) == "saved after step 3,000, within the trouble"
+    assert why(choice, 5000) == "saved after step 3,000, after the problem began"
 
 
 def test_a_change_long_before_the_decline_is_not_blamed_for_it() -> None:
@@ -125,7 +125,7 @@ def test_a_decline_without_a_known_change_goes_back_to_the_best() -> None:
     assert choice.option.position in (3000, 4000)
     assert "warmup_epochs" not in choice.option.settings, "a warm-up is for a collapse"
     earlier = next(option for option in choice.options if option.kind == "earlier")
-    assert earlier.position == 2000 and "goes wrong again" in earlier.why_not
+    assert earlier.position == 2000 and "fails again" in earlier.why_not
 
 
 def test_a_metric_that_falls_while_the_loss_does_too_is_called_overfitting() -> None:
@@ -150,7 +150,7 @@ def test_a_metric_at_the_level_of_chance_has_fallen_though_it_is_not_nought() ->
 def test_a_single_bad_evaluation_at_the_end_is_not_gone_on_from_and_no_reason_to_change_anything() -> None:
     choice = choose(SEVEN[:5], History(metrics=(accuracy(0.8, 0.9, 0.92, 0.95, 0.3),)))
     assert chosen(choice) == ("newest", 4000) and choice.option.settings == {}
-    assert any("may be chance" in words for words in choice.option.because)
+    assert any("possibly noise" in words for words in choice.option.because)
 
 
 @every_case("seed", range(30))
@@ -165,7 +165,7 @@ def test_a_single_bad_evaluation_that_came_back_changes_nothing_but_its_own_chec
     series = accuracy(0.5, 0.6, 0.64, 0.01, 0.65, 0.66)
     choice = choose(SEVEN[:6], History(metrics=(series,)))
     assert chosen(choice) == ("newest", 6000)
-    assert why(choice, 4000) == "saved after step 3,000, within the trouble"
+    assert why(choice, 4000) == "saved after step 3,000, after the problem began"
 
 
 def test_a_loss_that_rises_is_judged_by_what_is_better_low() -> None:
@@ -202,7 +202,7 @@ def test_what_a_roll_back_undid_is_no_trouble_any_more() -> None:
     history = History(findings=(finding,), undone=(Undone(1950, 2050),), judged=True, last=5000)
     choice = choose([saved(1000), saved(2000), saved(2030), saved(3000)], history)
     assert chosen(choice) == ("newest", 3000)
-    assert why(choice, 2030) == "saved after step 1,950, within the trouble"
+    assert why(choice, 2030) == "saved after step 1,950, after the problem began"
 
 
 def test_a_bad_batch_that_passed_is_no_trouble() -> None:
@@ -227,7 +227,7 @@ def test_running_out_of_memory_is_no_reason_to_lower_the_learning_rate_but_is_to
 def test_if_all_are_from_within_the_trouble_a_fresh_start_is_better() -> None:
     choice = choose(SEVEN[3:], History(metrics=(DECLINE,)))
     assert choice.recommended == "fresh" and choice.option.candidate is None
-    assert "every clean checkpoint is from after step 3,000" in choice.option.because[0]
+    assert "all clean checkpoints are from after step 3,000" in choice.option.because[0]
     assert choice.clean == 4
 
 

@@ -25,7 +25,7 @@ def test_a_killed_training_is_started_again_without_a_change() -> None:
 
 def test_nothing_is_done_about_an_end_that_is_well_or_was_asked_for() -> None:
     assert after(replace(KILLED, exit_code=0)) == Stop()
-    assert after(replace(KILLED, asked=True)) == Stop()
+    assert after(replace(KILLED, requested=True)) == Stop()
 
 
 @every_case("error", ["NameError", "ImportError", "ModuleNotFoundError", "SyntaxError", "AttributeError"])

@@ -50,7 +50,7 @@ def test_every_table_says_what_a_row_is_and_why_it_may_be_empty(table: Table) ->
 @every_case(("table", "column"), columns(), ids=lambda part: part.name)
 def test_every_column_can_be_typed_in_sql_and_says_what_it_means(table: Table, column: Column) -> None:
     assert re.fullmatch(r"[a-z][a-z_]*", column.name)
-    assert len(column.says) > 3 and "\n" not in column.says
+    assert len(column.description) > 3 and "\n" not in column.description
 
 
 @every_case("table", TABLES.values(), ids=lambda table: table.name)

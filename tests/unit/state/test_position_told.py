@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from drawn_data import BATCH, SAMPLES, Augmented, CountingSampler, same, seed, shuffled, train, with_sampler, written
+from drawn_data import BATCH, SAMPLES, Augmented, same, seed, shuffled, train, written
 from every_case import every_case
 from torch.utils.data import (
     DataLoader,
@@ -108,20 +108,3 @@ def test_a_number_of_ranks_that_cannot_share_out_the_rest_is_refused(monkeypatch
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(CannotRestore, match="ranks: 1 -> 2"):
         Position(shuffled()).load_state_dict(state)
-
-
-class LazySampler(CountingSampler):
-    """Draws from the process's generator as it goes: the training's own draws come in between."""
-
-    def __iter__(self) -> Iterator[int]:
-        return (int(torch.randint(SAMPLES, ())) for _ in range(SAMPLES))
-
-
-def test_an_order_that_cannot_be_repeated_is_told() -> None:
-    said: list[str] = []
-    seed(7)
-    _, state = train(Position(with_sampler(LazySampler)), 1, stop=3)
-    position = Position(with_sampler(LazySampler), warn=said.append)
-    position.load_state_dict(state)
-    assert len(list(position)) == 3
-    assert "differ from those of the first time" in said[0] and "its own generator" in said[0]

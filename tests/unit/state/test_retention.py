@@ -11,7 +11,7 @@ from holdfast.state.snapshots import affordable_interval, step_to_drop
 def test_the_newest_is_kept_and_older_ones_at_growing_distances(places: int, newest_but_one: float, oldest: float) -> None:
     kept: list[int] = []
     for step in [1, 10, *range(50, 20_000, 50)]:
-        goes = step_to_drop(kept, step, every=50, keep=places)
+        goes = step_to_drop(kept, step, every=50) if len(kept) == places else None
         kept = sorted({*kept, step} - {goes})
         assert len(kept) <= places and kept[-1] == step
         if step > 1000:
@@ -21,7 +21,7 @@ def test_the_newest_is_kept_and_older_ones_at_growing_distances(places: int, new
 
 
 def test_with_one_place_the_newest_takes_it() -> None:
-    assert step_to_drop([50], 100, every=50, keep=1) == 50
+    assert step_to_drop([50], 100, every=50) == 50
 
 
 def test_the_interval_fits_the_budget_in_round_numbers() -> None:

@@ -13,7 +13,7 @@ import pytest
 from store_loop import Loop
 
 from holdfast.errors import UsageError
-from holdfast.state import saver
+from holdfast.state import saver, writing
 from holdfast.state.store import CheckpointStore
 
 
@@ -73,7 +73,7 @@ def test_what_was_not_read_back_whole_is_no_checkpoint_and_costs_no_older_one(
     """A disk that says it has written and gives other bytes back."""
     store = CheckpointStore(tmp_path, keep_last=1)
     store.save(1, **loop.parts, wait=True)
-    write = saver.write_checkpoint
+    write = writing.write_checkpoint
 
     def forgetful(*args: Any, **kwargs: Any) -> Path:
         path = write(*args, **kwargs)
@@ -82,7 +82,7 @@ def test_what_was_not_read_back_whole_is_no_checkpoint_and_costs_no_older_one(
         (path / "weights.safetensors").write_bytes(bytes(data))
         return path
 
-    monkeypatch.setattr(saver, "write_checkpoint", forgetful)
+    monkeypatch.setattr(writing, "write_checkpoint", forgetful)
     with pytest.warns(UserWarning, match="does not match"):
         assert store.save(2, **loop.parts, wait=True) is None
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]

@@ -49,7 +49,7 @@ for name in (signal.SIGHUP, signal.SIGUSR1):
     os.kill(os.getpid(), name)
 assert not signals.hurry.wait(0.5), "a terminal that goes away does not keep it from being started again"
 os.kill(os.getpid(), signal.SIGTERM)
-assert signals.hurry.wait(600) and signals.asked == signal.SIGTERM
+assert signals.hurry.wait(600) and signals.requested == signal.SIGTERM
 second = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"], preexec_fn=lambda: signal.pthread_sigmask(
     signal.SIG_SETMASK, signals.child_mask))
 signals.to(second.pid)

@@ -25,7 +25,7 @@ def test_a_run_is_never_advised_the_policy_that_it_had(policy: str, tmp_path: Pa
     run = RunFolder.create(tmp_path, "a", policy=policy, command=["python", "train.py"])
     error = refused(run)
     assert "none of its updates was skipped" in error.problem and "--policy" not in error.fix
-    run.journal.write("finding", code="non-finite-gradient", step=7, evidence={"batch": {"left_out": ["larger than 256 MB"]}})
+    run.journal.write("finding", code="non-finite-gradient", step=7, evidence={"batch": {"not_saved": ["larger than 256 MB"]}})
     run.journal.write("action", action="skip-batch", step=7, state="done")
     error = refused(run)
     assert "the update of step 7 was skipped: larger than 256 MB" in error.problem and "--policy" not in error.fix

@@ -9,24 +9,16 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Contents, FileInfo, Storage, TensorInfo, Trouble
 from holdfast.checkpoints.formats.files import few
+from holdfast.units import size
 
 OLDER = "use an older one: holdfast checkpoints choose FOLDER"
 _JUST_NOW = 10.0  # seconds in which a save may still go on
 
 
-def amount(size: float, of: float | None = None) -> str:
-    """Bytes in words: "1.2 GB", or "1.2 of 3.4 GB"."""
-    largest = max(size, of or 0)
-    for unit, name in ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")):
-        if largest >= unit:
-            return f"{size / unit:.1f} {name}" if of is None else f"{size / unit:.1f} of {of / unit:.1f} {name}"
-    return f"{size:,.0f} bytes" if of is None else f"{size:,.0f} of {of:,.0f} bytes"
-
-
 def cut_short(info: FileInfo, *, expected: int | None = None, without: str = "its end", rest: str = "") -> Trouble:
     """A file that ends too early. One that was written a moment ago may still be growing."""
     known = expected is not None and expected > info.size
-    ends = f"The file ends after {amount(info.size, expected if known else None)}" + ("" if known else f", without {without}")
+    ends = f"The file ends after {size(info.size, expected if known else None)}" + ("" if known else f", without {without}")
     age = time.time() - info.modified
     if 0 <= age < _JUST_NOW:
         words = f"{ends}, and was written to {age:.0f} s ago: it is still being saved, or the save was just interrupted{rest}."

@@ -28,7 +28,7 @@ def show(choice: Choice, run: RunFolder | None) -> None:
     """Print it."""
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import page
+    from holdfast.cli.checkpoints.layout import page
 
     console, option = page(), choice.option
     console.print(Text(headline(option, choice.history), style="bold green" if option.candidate else "bold red"), soft_wrap=True)
@@ -43,17 +43,17 @@ def show(choice: Choice, run: RunFolder | None) -> None:
 
 def headline(option: Option, history: History) -> str:
     """The one line that says what to do."""
-    from holdfast.cli.checkpoints.telling import name_of
+    from holdfast.cli.checkpoints.layout import name_of
 
     if option.candidate is None:
-        return "start fresh: no checkpoint is fit to resume from"
+        return "start fresh: no checkpoint is usable"
     where = f"{history.unit} {option.position:,}: " if option.position is not None else ""
     return f"resume from {where}{name_of(option.candidate.path)}"
 
 
 def facts(option: Option, history: History) -> Iterator[tuple[str, str]]:
     """Reasons, settings and the new folder, with their labels."""
-    from holdfast.cli.checkpoints.telling import name_of
+    from holdfast.cli.checkpoints.layout import name_of
 
     for number, words in enumerate(option.because):
         yield ("because" if number == 0 else ""), words
@@ -90,7 +90,7 @@ def _table(console: Console, rows: Iterable[tuple[str, str]]) -> None:
     """Labels, and words folded beside them."""
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import folded
+    from holdfast.cli.checkpoints.layout import folded
 
     lines = list(rows)
     wide = max(len(label) for label, _ in lines)
@@ -132,7 +132,7 @@ def rejected_lines(entries: Sequence[Rejected], width: int) -> Iterator[Text]:
     """One line for each that was not taken; clean ones that are merely older are counted."""
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import STYLES, folded, shortened
+    from holdfast.cli.checkpoints.layout import STYLES, folded, shortened
 
     older = [one for one in entries if one.why == "older"]
     others = [one for one in entries if one.why != "older"]

@@ -30,26 +30,27 @@ def choose(
         Path | None,
         typer.Argument(
             metavar="FOLDER|RUN",
-            help="A folder of checkpoints, anybody's, or a run by its folder or name; without one, the newest run.",
+            help="A folder of checkpoints, or a run (name or folder). (default: the newest run)",
             show_default=False,
         ),
     ] = None,
     target: Target = None,
     as_json: AsJson = False,
     metric: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The metric that says which one is the best.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Metric that decides which one is best.", show_default=False)
     ] = None,
     lower_is_better: Annotated[
         bool | None,
-        typer.Option("--lower-is-better/--higher-is-better", help="Of that metric; by its name without it.", show_default=False),
+        typer.Option("--lower-is-better/--higher-is-better", help="Direction of that metric.", show_default=False),
     ] = None,
 ) -> None:
     """Recommend one checkpoint to resume from, with the reason, the settings and the command.
 
-    Every byte is verified first. A healthy run resumes from its newest clean checkpoint, unchanged. After trouble it is the best
-    clean one with a lower learning rate, one from before a setting was changed, or a fresh start. What happened is read from the
-    run's tables and journal, or from any log beside it that `holdfast diagnose` reads.
-    Exit 0: a clean one was found; 1: none is clean; 2: there is none.
+    Every byte is verified first. A healthy run resumes from its newest clean checkpoint. After a failure: the best clean
+    checkpoint with a lower learning rate, one from before a setting changed, or a fresh start. The history comes from the run's
+    tables and journal, or from a log beside it.
+
+    Exit code 0: a clean checkpoint was found; 1: none is clean; 2: there is none.
     """
     from holdfast.cli.checkpoints.choice import show
     from holdfast.cli.show import for_json
@@ -127,18 +128,18 @@ def _checkpoints(top: Path, run: RunFolder | None) -> list[Path]:
         if not top.exists():
             refuse_server(str(top))
             open_checkpoint(top)  # raises, with what lies nearby
-        found = find_checkpoints(top)
+        checkpoints = find_checkpoints(top)
         runs = sorted(place.parent for place in top.glob("*/run.json") if not place.parent.is_symlink())
-        if runs and not found:
+        if runs and not checkpoints:
             raise _several(top, runs)
-        return found or chosen([str(top)])
-    found = checkpoints_of(run)
-    if not found:
+        return checkpoints or chosen([str(top)])
+    checkpoints = checkpoints_of(run)
+    if not checkpoints:
         raise NoCheckpoint(
-            f"The run {run.name} has no checkpoints, and was not seen to write any.",
+            f"The run {run.name} has no checkpoints, and none of its saves was seen.",
             fix="name the folder that its script saves to: holdfast checkpoints choose FOLDER",
         )
-    return [as_typed(path) for path in found]
+    return [as_typed(path) for path in checkpoints]
 
 
 def _one_run(paths: list[Path], top: Path, written_to: set[Path]) -> Path:
@@ -184,5 +185,5 @@ def _with_metric(history: History, metric: str | None, lower_is_better: bool | N
     chosen = history.metric(wanted) if wanted else None
     if chosen is not None and chosen.lower_is_better is None:
         fix = "add --higher-is-better or --lower-is-better"
-        print(f"{chosen.name} was not used: it is unknown whether high or low is better; {fix}", file=sys.stderr)
+        print(f"{chosen.name} was not used: unknown whether higher or lower is better; {fix}", file=sys.stderr)
     return history

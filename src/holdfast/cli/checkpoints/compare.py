@@ -32,39 +32,39 @@ def register(app: typer.Typer) -> None:
 
 def compare(
     checkpoint: Annotated[
-        Path, typer.Argument(metavar="CKPT", help="A checkpoint: a file or a folder, of any format; of a run, its newest.")
+        Path, typer.Argument(metavar="CKPT", help="A checkpoint file or folder of any format, or a run (its newest).")
     ],
     second: Annotated[
         str | None,
         typer.Argument(
             metavar="CKPT|MODEL",
-            help="Another checkpoint; or package.module:factory, a function, class or module; or a YAML file that names one.",
+            help="Another checkpoint, package.module:factory, or a YAML file that names one.",
             show_default=False,
         ),
     ] = None,
     other: Annotated[
-        str | None, typer.Option("--with", metavar="CKPT|MODEL", help="The same, as an option.", show_default=False)
+        str | None, typer.Option("--with", metavar="CKPT|MODEL", help="Same as the second argument.", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether a checkpoint fits a model or another checkpoint, what differs and what that means, and what to type.
+    """Compare a checkpoint with a model or another checkpoint: what differs, what it means, and how to fix it.
 
-    MODEL is built without arguments, from the folder you are in: what your module does when it is imported is done. A YAML file
-    has `model: package.module:factory`, may have `arguments:`, and the rest are settings to compare. Exit 0: it fits, as it is or
-    after a rename that is safe; 1: it does not.
+    MODEL is built without arguments in the current folder, which imports your module. A YAML file has `model:
+    package.module:factory` and optionally `arguments:`; the rest are settings to compare. Exit code 0: it fits, as it is or
+    after a safe rename; 1: it does not.
     """
     from holdfast.checkpoints.compare import compare as find
     from holdfast.cli.show import for_json
 
     if (second is None) == (other is None):
-        told = "one checkpoint to compare" if other is None else f"both {second} and {other} to compare with"
-        raise UsageError(f"there is {told}.", fix=f"name two: holdfast checkpoints compare {checkpoint} OTHER")
-    found = find(_checkpoint(checkpoint), _other(second or other or ""))
+        number = "one checkpoint to compare" if other is None else f"both {second} and {other} to compare with"
+        raise UsageError(f"there is {number}.", fix=f"name two: holdfast checkpoints compare {checkpoint} OTHER")
+    comparison = find(_checkpoint(checkpoint), _other(second or other or ""))
     if as_json:
-        print(json.dumps(for_json(found.as_row()), ensure_ascii=False))
+        print(json.dumps(for_json(comparison.as_row()), ensure_ascii=False))
     else:
-        show(found)
-    raise typer.Exit(0 if found.fits else 1)
+        show(comparison)
+    raise typer.Exit(0 if comparison.fits else 1)
 
 
 def _other(text: str) -> Side:
@@ -98,7 +98,7 @@ def _checkpoint(path: Path) -> Side:
     return side
 
 
-def show(found: Comparison) -> None:
+def show(comparison: Comparison) -> None:
     """The verdict, what differs, and what to type."""
     from rich.console import Console
     from rich.padding import Padding
@@ -110,39 +110,39 @@ def show(found: Comparison) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDTH)
-    console.print(Text(found.verdict, style="bold green" if found.fits else "bold red"))
+    console.print(Text(comparison.verdict, style="bold green" if comparison.fits else "bold red"))
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for label, words, style in lines(found):
+    for label, words, style in lines(comparison):
         table.add_row(label, Text(words, style=style))
     console.print(Padding(table, (1, 0, 0, 2), expand=False))
-    _what_to_type(console, found)
+    _what_to_type(console, comparison)
 
 
-def lines(found: Comparison) -> Iterator[tuple[str, str, str]]:
+def lines(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
     """Label, words and style of each line of the table."""
-    matched = found.matched
-    yield "checkpoint", _described(found.one), ""
-    yield "with", _described(found.other), ""
-    yield "weights", _counts(found), ""
+    matched = comparison.matched
+    yield "checkpoint", _described(comparison.one), ""
+    yield "with", _described(comparison.other), ""
+    yield "weights", _counts(comparison), ""
     if matched.rename.words:
         yield "names", f"fit after {matched.rename.words}", "" if matched.rename.is_safe else "red"
-    for difference in found.differences:
+    for difference in comparison.differences:
         if difference.stops:
             yield difference.kind, difference.words, "red" if difference.stops == "weights" else "yellow"
             shapes = [name for name in difference.names if name in matched.shapes]
             for name in shapes[:_SHAPES_SHOWN]:
                 here, there = matched.shapes[name]
-                yield "", f"  {name} {list(here)} in {found.labels.one}, {list(there)} in {found.labels.other}", "dim"
+                yield "", f"  {name} {list(here)} in {comparison.labels.one}, {list(there)} in {comparison.labels.other}", "dim"
             if len(shapes) > _SHAPES_SHOWN:
                 yield "", f"  and {len(shapes) - _SHAPES_SHOWN:,} more", "dim"
-    told = [difference for difference in found.differences if not difference.stops]
-    for difference in told[:_SETTINGS_SHOWN]:
+    harmless = [difference for difference in comparison.differences if not difference.stops]
+    for difference in harmless[:_SETTINGS_SHOWN]:
         yield difference.kind, difference.words, ""
-    if len(told) > _SETTINGS_SHOWN:
-        yield "", f"and {len(told) - _SETTINGS_SHOWN:,} more; --json has all", "dim"
-    for note in found.notes:
+    if len(harmless) > _SETTINGS_SHOWN:
+        yield "", f"and {len(harmless) - _SETTINGS_SHOWN:,} more; --json has all", "dim"
+    for note in comparison.notes:
         yield "note", note, "dim"
 
 
@@ -151,37 +151,39 @@ def _described(side: Side) -> str:
     if side.is_model:
         once = {weight.same_as: weight.count for weight in side.weights.values() if not weight.is_buffer}
         return f"{side.name}, a model of {sum(once.values()):,} parameters"
-    said = [f"{word} {value:,}" for word, value in (("step", side.step), ("epoch", side.epoch)) if value is not None]
+    parts = [f"{word} {value:,}" for word, value in (("step", side.step), ("epoch", side.epoch)) if value is not None]
     held = [
         part for part in ("weights", "ema", "optimizer", "scheduler", "scaler", "rng", "loader", "settings") if part in side.holds
     ]
-    return ", ".join([side.name, *said, "holds " + " ".join(held)])
+    return ", ".join([side.name, *parts, "holds " + " ".join(held)])
 
 
-def _counts(found: Comparison) -> str:
-    matched = found.matched
-    said = [f"{len(matched.pairs):,} fit"]
+def _counts(comparison: Comparison) -> str:
+    matched = comparison.matched
+    counts = [f"{len(matched.pairs):,} fit"]
     for count, words in (
         (len(matched.shapes), "of another shape"),
         (len(matched.kinds), "of another kind"),
-        (len(matched.missing), f"only in {found.labels.other}"),
-        (len(matched.unexpected), f"only in {found.labels.one}"),
+        (len(matched.missing), f"only in {comparison.labels.other}"),
+        (len(matched.unexpected), f"only in {comparison.labels.one}"),
     ):
         if count:
-            said.append(f"{count:,} {words}")
-    return ", ".join(said)
+            counts.append(f"{count:,} {words}")
+    return ", ".join(counts)
 
 
-def _what_to_type(console: Console, found: Comparison) -> None:
+def _what_to_type(console: Console, comparison: Comparison) -> None:
     from rich.text import Text
 
-    if not found.fits:
-        fixes = dict.fromkeys(difference.fix for difference in found.differences if difference.stops and difference.fix)
+    if not comparison.fits:
+        fixes = dict.fromkeys(difference.fix for difference in comparison.differences if difference.stops and difference.fix)
         console.print(Text("\nwhat to do:", style="bold"))
         for fix in fixes:
             console.print(Text(f"  - {fix}"))
-    if found.calls:
-        what = "what to type" if found.fits else "what loads the weights" if found.weights_fit else "what loads the rest"
-        console.print(Text(f"\n{what}:", style="bold"))
-        for call in found.calls:
+    if comparison.calls:
+        heading = (
+            "what to type" if comparison.fits else "what loads the weights" if comparison.weights_fit else "what loads the rest"
+        )
+        console.print(Text(f"\n{heading}:", style="bold"))
+        for call in comparison.calls:
             console.print(Text(f"  {call}"), soft_wrap=True)

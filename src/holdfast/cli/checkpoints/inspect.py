@@ -34,17 +34,17 @@ def inspect(
     paths: Paths = None,
     target: Targets = None,
     as_json: AsJson = False,
-    depth: Annotated[int | None, typer.Option(min=1, help="Levels of the tree that are shown.", show_default=False)] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help="Depth of the tree.", show_default=False)] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="The whole tree, with layers that are alike and all settings.")
+        bool, typer.Option("--all", help="The whole tree, without grouping equal layers, and all settings.")
     ] = False,
 ) -> None:
-    """Show what checkpoints hold: keys, shapes, kinds of numbers, parameters, settings, versions.
+    """Show the contents of checkpoints: keys, shapes, dtypes, parameters, settings, versions.
 
-    Only indexes are read, and nothing that is inside is run. Exit 1 if one is not complete or not safe.
+    Reads only indexes and runs no code from a checkpoint. Exit code 1: a checkpoint is incomplete or unsafe.
     """
     from holdfast.checkpoints.summary import summarise
-    from holdfast.cli.checkpoints.telling import page
+    from holdfast.cli.checkpoints.layout import page
 
     console, rows, states = page(), [], []
     for contents in opened(chosen(all_of(paths, target))):
@@ -64,7 +64,7 @@ def inspect(
 
 def as_row(contents: Contents, summary: Summary) -> dict[str, Any]:
     """Everything that is known, for --json."""
-    from holdfast.cli.checkpoints.telling import in_one_row
+    from holdfast.cli.checkpoints.layout import in_one_row
     from holdfast.cli.checkpoints.trees import bytes_of, plain_tree
     from holdfast.cli.show import for_json
 
@@ -119,7 +119,7 @@ def show(console: Console, contents: Contents, summary: Summary, *, depth: int |
     """The tree, and under it what it amounts to."""
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import STYLES, name_of, trouble_lines
+    from holdfast.cli.checkpoints.layout import STYLES, name_of, trouble_lines
     from holdfast.cli.checkpoints.trees import tree_of
     from holdfast.cli.show import size
 
@@ -139,7 +139,7 @@ def show(console: Console, contents: Contents, summary: Summary, *, depth: int |
 def _print(console: Console, label: str, line: str, *, fold: bool) -> None:
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import folded
+    from holdfast.cli.checkpoints.layout import folded
 
     first, *rest = folded(line, console.width - _LABEL, "") if fold else [line]
     console.print(Text.assemble((label.ljust(_LABEL), "bold"), first), soft_wrap=True)
@@ -149,8 +149,8 @@ def _print(console: Console, label: str, line: str, *, fold: bool) -> None:
 
 def _facts(contents: Contents, summary: Summary, *, everything: bool) -> Iterator[tuple[str, list[str]]]:
     """What is told under the tree: a label, and its lines."""
+    from holdfast.cli.checkpoints.layout import age
     from holdfast.cli.checkpoints.list import holds
-    from holdfast.cli.checkpoints.telling import age
     from holdfast.cli.show import number, size
 
     if contents.tree is None:
@@ -177,7 +177,7 @@ def _facts(contents: Contents, summary: Summary, *, everything: bool) -> Iterato
 
 
 def _biggest_lines(contents: Contents) -> Iterator[str]:
-    from holdfast.cli.checkpoints.telling import shortened
+    from holdfast.cli.checkpoints.layout import shortened
     from holdfast.cli.checkpoints.trees import tensor_words
 
     names = [shortened(one.name, _NAME) for one in biggest(contents)]
@@ -190,8 +190,8 @@ def _settings(summary: Summary, *, everything: bool) -> Iterator[tuple[str, list
 
     if not summary.settings:
         return
-    given = [(name, value) for name, value in summary.settings.items() if everything or value is not None]
-    shown = given[: None if everything else _SETTINGS]
+    settings = [(name, value) for name, value in summary.settings.items() if everything or value is not None]
+    shown = settings[: None if everything else _SETTINGS]
     lines = [", ".join(f"{name}={value_words(value)}" for name, value in shown)]
     if len(summary.settings) > len(shown):
         lines.append(f"and {len(summary.settings) - len(shown)} more: --all shows them")
@@ -202,6 +202,6 @@ def _code(contents: Contents) -> Iterator[tuple[str, list[str]]]:
     if contents.needs_code:
         few = ", ".join(contents.needs_code[:6])
         more = f" and {len(contents.needs_code) - 6} more" if len(contents.needs_code) > 6 else ""
-        yield "needs code", [f"{few}{more}: a full load would import these; nothing of it was run here"]
+        yield "needs code", [f"{few}{more}: a full load would import these; nothing was run here"]
     if contents.refused:
         yield "refused", [", ".join(contents.refused)]

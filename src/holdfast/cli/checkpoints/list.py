@@ -54,13 +54,13 @@ class Line:
     def order(self) -> tuple[Any, ...]:
         """The oldest of a folder first: by step, then by epoch, then by time."""
         step, epoch = self.summary.step, self.summary.epoch
-        known = step is not None or epoch is not None
+        has_position = step is not None or epoch is not None
         first = step if step is not None else epoch if epoch is not None else 0
-        return str(self.contents.path.parent), not known, first, self.summary.saved_at or 0.0, str(self.contents.path)
+        return str(self.contents.path.parent), not has_position, first, self.summary.saved_at or 0.0, str(self.contents.path)
 
     def as_row(self) -> dict[str, Any]:
         """For --json."""
-        from holdfast.cli.checkpoints.telling import in_one_row
+        from holdfast.cli.checkpoints.layout import in_one_row
 
         bad = {one.name: one.nan + one.inf for one in self.verdict.bad} if self.verdict is not None else None
         return {
@@ -82,11 +82,11 @@ def list_checkpoints(
     paths: Paths = None,
     target: Targets = None,
     as_json: AsJson = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Read indexes only: torn is seen, NaN and damage are not.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Read indexes only: detects torn files, not NaN or damage.")] = False,
 ) -> None:
-    """List checkpoints: step, epoch, metric, age, what each holds, and whether it is complete and finite.
+    """List checkpoints: step, epoch, metric, age, contents, and whether each is complete and finite.
 
-    Every byte is read, the newest first, up to 20 GB. Nothing that is inside is run. Exit 1 if one is not clean.
+    Reads every byte, newest first, up to 20 GB. No code from a checkpoint is run. Exit code 1: a checkpoint is not clean.
     """
     lines = gather(chosen(all_of(paths, target)), read=0 if quick else _READ)
     if as_json:
@@ -124,7 +124,7 @@ def show(lines: list[Line]) -> None:
     """The table, and under it what is wrong with those that are not clean."""
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import STYLES, name_of, page, trouble_lines
+    from holdfast.cli.checkpoints.layout import STYLES, name_of, page, trouble_lines
 
     console = page()
     console.print(table_of(lines, console))
@@ -139,11 +139,11 @@ def show(lines: list[Line]) -> None:
 
 
 def table_of(lines: list[Line], console: Console) -> Table:
-    """One row for each; columns that would be empty are left out, and the name gets the room that is left."""
+    """One row for each; empty columns are dropped, and the name gets the remaining width."""
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import name_of, shortened
+    from holdfast.cli.checkpoints.layout import name_of, shortened
 
     columns = _columns(lines)
     widths = [max(len(title), *(cell.cell_len for cell in cells)) for title, cells in columns]
@@ -178,7 +178,7 @@ def _columns(lines: list[Line]) -> list[tuple[str, list[Text]]]:
     """Title and cells of each column but the name."""
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import age
+    from holdfast.cli.checkpoints.layout import age
     from holdfast.cli.show import number, size
 
     columns = [("size", [Text(size(line.contents.size)) for line in lines])]
@@ -194,17 +194,17 @@ def _columns(lines: list[Line]) -> list[tuple[str, list[Text]]]:
 
 
 def _metric_column(lines: list[Line]) -> list[tuple[str, list[Text]]]:
-    """The metric that most have: its name as the title. One that goes by another name is told with it."""
+    """The metric that most have: its name as the title. A checkpoint with another metric shows its name."""
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import shortened
+    from holdfast.cli.checkpoints.layout import shortened
     from holdfast.cli.show import number
 
     metrics = [line.summary.metric for line in lines]
-    known = Counter(metric[0] for metric in metrics if metric is not None)
-    if not known:
+    counts = Counter(metric[0] for metric in metrics if metric is not None)
+    if not counts:
         return []
-    usual = known.most_common(1)[0][0]
+    usual = counts.most_common(1)[0][0]
     cells = []
     for line, metric in zip(lines, metrics, strict=True):
         same = line.summary.metrics.get(usual)
@@ -218,7 +218,7 @@ def _metric_column(lines: list[Line]) -> list[tuple[str, list[Text]]]:
 def _state(line: Line) -> Text:
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import STYLES
+    from holdfast.cli.checkpoints.layout import STYLES
 
     word = line.state
     if word == "clean" and line.verdict is None:
@@ -241,7 +241,7 @@ def _say_what_was_not_read(lines: list[Line], *, quick: bool) -> None:
 
     left = [line.contents.size for line in lines if line.verdict is None and line.state == "clean"]
     if left and quick:
-        print(f"indexes only: {len(left)} of {len(lines)} are complete; whether they are finite is not known", file=sys.stderr)
+        print(f"indexes only: {len(left)} of {len(lines)} are complete; NaN and Inf were not checked", file=sys.stderr)
     elif left:
         words = f"{len(left)} of {len(lines)} were not read ({size(sum(left))}): holdfast checkpoints verify reads everything"
         print(words, file=sys.stderr)

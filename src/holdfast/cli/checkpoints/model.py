@@ -43,7 +43,7 @@ def side_from_yaml(path: Path) -> Side:
         keys = [str(key) for key in content] if isinstance(content, dict) else []
         near = [key for key in difflib.get_close_matches("model", keys, 1) if key != "model"]
         raise UsageError(
-            f"{path} does not say which model: it has {', '.join(keys) or 'no keys'}.",
+            f"{path} names no model: it has {', '.join(keys) or 'no keys'}.",
             fix=f"{f'write model for {near[0]}' if near else 'add a line'}: `model: package.module:factory`",
         )
     arguments = content.get("arguments") or {}
@@ -89,14 +89,14 @@ def _find(text: str) -> Any:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    found = _in_words(text, lambda: importlib.import_module(module))
+    target = _in_words(text, lambda: importlib.import_module(module))
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            names = [name for name in dir(found) if not name.startswith("_")]
+        if not hasattr(target, part):
+            names = [name for name in dir(target) if not name.startswith("_")]
             near = difflib.get_close_matches(part, names, 3) or names[:6]
             raise UsageError(f"{module} has no {part}.", fix=f"it has {', '.join(near)}" if near else f"define {part} in it")
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def _check_arguments(text: str, made: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
@@ -104,18 +104,18 @@ def _check_arguments(text: str, made: Callable[..., Any], arguments: Mapping[str
         signature = inspect.signature(made)
     except (TypeError, ValueError):
         return
-    known = signature.parameters
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+    parameters = signature.parameters
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         for name in arguments:
-            if name not in known:
-                near = difflib.get_close_matches(str(name), list(known), 1)
+            if name not in parameters:
+                near = difflib.get_close_matches(str(name), list(parameters), 1)
                 raise UsageError(
                     f"{text} takes no argument {name}.",
-                    fix=f"did you mean {near[0]}" if near else f"it takes {', '.join(known) or 'none'}",
+                    fix=f"did you mean {near[0]}" if near else f"it takes {', '.join(parameters) or 'none'}",
                 )
     missing = [
         name
-        for name, parameter in known.items()
+        for name, parameter in parameters.items()
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         and name not in arguments
@@ -123,12 +123,12 @@ def _check_arguments(text: str, made: Callable[..., Any], arguments: Mapping[str
     if missing:
         raise UsageError(
             f"{text} needs {', '.join(missing)}.",
-            fix="name a function that needs nothing, or write a YAML file with `model:` and `arguments:`, and give that",
+            fix="name a function without required arguments, or a YAML file with `model:` and `arguments:`",
         )
 
 
 def _in_words(text: str, call: Callable[[], Any]) -> Any:
-    """Run code of the user's; what it prints goes to stderr, what it raises is told with the last line that it ran."""
+    """Run code of the user's; what it prints goes to stderr, errors show the last line that it ran."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             return call()
@@ -141,7 +141,7 @@ def _in_words(text: str, call: Callable[[], Any]) -> Any:
         words = " ".join(str(error).split()) or "no words"
         raise UsageError(
             f"{text} failed in your code: {type(error).__name__}: {words}{_where(error)}",
-            fix="see that it builds the model when it is called like this, and starts no training when it is imported",
+            fix="it must build the model when called like this, and must not train when imported",
         ) from error
 
 

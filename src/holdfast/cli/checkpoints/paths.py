@@ -20,30 +20,32 @@ Paths = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="PATH|RUN…",
-        help="Files, folders, patterns, or runs by name; without one, the newest run and the usual folders here.",
+        help="Files, folders, patterns or run names. (default: the newest run and the usual folders here)",
         show_default=False,
     ),
 ]
 
 
-def chosen(given: list[str] | None) -> list[Path]:
-    """The checkpoints that are meant, each once. Raises NoCheckpoint if there is none; of several paths a wrong one is told."""
-    found: list[Path] = []
-    for text in given or ():
+def chosen(arguments: list[str] | None) -> list[Path]:
+    """The checkpoints that are meant, each once. Raises NoCheckpoint if there is none; a wrong path among several is reported."""
+    paths: list[Path] = []
+    for text in arguments or ():
         try:
-            found += _named(text)
+            paths += _named(text)
         except NoCheckpoint as error:
-            if len(given or ()) == 1:
+            if len(arguments or ()) == 1:
                 raise
             print(f"error: {error.problem}\n  fix: {error.fix}", file=sys.stderr)
-    if not given:
-        found += _here()
-    if not found:
+    if not arguments:
+        paths += _here()
+    if not paths:
         raise NoCheckpoint(
-            "No checkpoint was found at any of these paths." if given else "No checkpoint was found in the usual folders here.",
+            "No checkpoint was found at any of these paths."
+            if arguments
+            else "No checkpoint was found in the usual folders here.",
             fix="name a file or a folder: holdfast checkpoints list path/to/folder",
         )
-    return list(_once(found))
+    return list(_once(paths))
 
 
 def refuse_server(text: str) -> None:
@@ -69,7 +71,7 @@ def run_named(text: str) -> RunFolder | None:
 
 
 def opened(paths: list[Path]) -> Iterator[Contents]:
-    """Each checkpoint, with what its indexes tell; one that vanished meanwhile is told and left out."""
+    """Each checkpoint, with the facts of its indexes; one that vanished meanwhile is reported and skipped."""
     from holdfast.checkpoints.formats.open import open_checkpoint
 
     for path in paths:
@@ -91,8 +93,8 @@ def _named(text: str) -> list[Path]:
     from holdfast.cli.checkpoints.run_history import checkpoints_of
 
     run = run_named(text)
-    found = [as_typed(one) for one in checkpoints_of(run)] if run is not None else []
-    return found or _with_all_inside(path if run is None else run.path, alone=True)
+    checkpoints = [as_typed(one) for one in checkpoints_of(run)] if run is not None else []
+    return checkpoints or _with_all_inside(path if run is None else run.path, alone=True)
 
 
 def _with_all_inside(path: Path, *, alone: bool) -> list[Path]:
@@ -104,11 +106,11 @@ def _with_all_inside(path: Path, *, alone: bool) -> list[Path]:
         if alone and not path.exists():
             open_checkpoint(path)  # raises, and names what is near
         return [path]
-    found = search(path)
-    if not found.complete:
-        print(f"{path} holds more than could be looked through: name a folder further down for the rest", file=sys.stderr)
-    if found.paths or not alone:
-        return found.paths
+    checkpoints = search(path)
+    if not checkpoints.complete:
+        print(f"{path} holds too many files to search: name a subfolder", file=sys.stderr)
+    if checkpoints.paths or not alone:
+        return checkpoints.paths
     _refuse_empty(path)
     return [path]
 

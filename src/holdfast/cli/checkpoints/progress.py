@@ -35,8 +35,8 @@ class Bar:
     def verified(self) -> Iterator[tuple[Contents, Verdict]]:
         """Open and verify each in turn."""
         from holdfast.checkpoints.verify import verify
+        from holdfast.cli.checkpoints.layout import fast_crc32
         from holdfast.cli.checkpoints.paths import opened
-        from holdfast.cli.checkpoints.telling import fast_crc32
 
         crc32 = fast_crc32()
         self._total = sum(map(_size, self._paths))
@@ -47,7 +47,7 @@ class Bar:
     def verify(self, contents: Contents, *, of: int) -> Verdict:
         """Verify one of several that were opened; `of` is how many bytes they have in all."""
         from holdfast.checkpoints.verify import verify
-        from holdfast.cli.checkpoints.telling import fast_crc32
+        from holdfast.cli.checkpoints.layout import fast_crc32
 
         self._total = of
         verdict = verify(contents, crc32=fast_crc32(), progress=self._advance, must_hold_tensors=True)

@@ -57,7 +57,7 @@ def written_by(run: RunFolder) -> dict[Path, Seen]:
 
     recording = _main_recording(run)
     before, name = _began_at(run, recording), recording.name if recording is not None else None
-    found: dict[Path, Seen] = {}
+    saves: dict[Path, Seen] = {}
     marks: dict[Path, str | None] = {}
     for row in run.journal:
         event, step, path = row.get("event"), row.get("step"), row.get("diverted_to") or row.get("path")
@@ -67,12 +67,12 @@ def written_by(run: RunFolder) -> dict[Path, Seen]:
         if event in ("saved", "diverted") and row.get("recording", name) == name and place.exists():
             mark = marks.setdefault(place, mark_of(place) if "mark" in row else None)
             if row.get("mark") == mark:
-                found[place.resolve()] = Seen(before + step, exact=True)
+                saves[place.resolve()] = Seen(before + step, exact=True)
             elif (later := _steps_until(run, recording, place.stat().st_mtime)) is not None:
-                found[place.resolve()] = Seen(before + later, exact=False)
+                saves[place.resolve()] = Seen(before + later, exact=False)
         elif event == "resumed" and row.get("recording") == name and place.exists():
-            found.setdefault(place.resolve(), Seen(before, exact=True))
-    return found
+            saves.setdefault(place.resolve(), Seen(before, exact=True))
+    return saves
 
 
 def checkpoints_of(run: RunFolder) -> list[Path]:
@@ -80,8 +80,8 @@ def checkpoints_of(run: RunFolder) -> list[Path]:
     from holdfast.checkpoints.formats.find import find_checkpoints
 
     inside = find_checkpoints(folder) if (folder := run.path / "checkpoints").is_dir() else []
-    known = {path.resolve() for path in inside}
-    return inside + [path for path in written_by(run) if path not in known]
+    seen = {path.resolve() for path in inside}
+    return inside + [path for path in written_by(run) if path not in seen]
 
 
 def _steps_until(run: RunFolder, recording: Recording | None, moment: float) -> int | None:
@@ -131,10 +131,12 @@ def _main_recording(run: RunFolder) -> Recording | None:
 
 
 def _began_at(run: RunFolder, recording: Recording | None) -> int:
-    """How many steps were made before this training, if it went on from a checkpoint of a run that is known."""
-    told = [row for row in run.journal if row.get("event") == "resumed" and isinstance(row.get("at"), int)
+    """How many steps were made before this training, if it resumed from a checkpoint of a known run."""
+    resumes = [row for row in run.journal if row.get("event") == "resumed" and isinstance(row.get("at"), int)
             and recording is not None and row.get("recording") == recording.name]  # fmt: skip
-    return int(told[-1]["at"]) - int(told[-1].get("step") or 0) if told else 0  # one that counts on has them in its own count
+    return (
+        int(resumes[-1]["at"]) - int(resumes[-1].get("step") or 0) if resumes else 0
+    )  # one that counts on has them in its own count
 
 
 def _belongs(event: Event, recording: Recording | None) -> bool:
@@ -150,12 +152,13 @@ def _came_back(noted: Noted, rows: Sequence[dict[str, Any]]) -> bool:
 
 def _from_tables(folder: Path) -> dict[str, Any]:
     """Losses, learning rates, epochs and evaluations."""
-    from holdfast.probe.rows import last_rows, measured
+    from holdfast.probe.rows import last_rows
+    from holdfast.signals.view import measured
 
     rows = last_rows(folder, "steps", ("step", "epoch", "loss", "lr", "skipped"), _ROWS)
     steps = rows["step"]
-    told = measured(rows["loss"]) & (rows["skipped"] != 1)
-    losses = list(zip(steps[told].tolist(), rows["loss"][told].tolist(), strict=True))
+    valid = measured(rows["loss"]) & (rows["skipped"] != 1)
+    losses = list(zip(steps[valid].tolist(), rows["loss"][valid].tolist(), strict=True))
     rated = measured(rows["lr"])
     rates = list(zip(steps[rated].tolist(), rows["lr"][rated].tolist(), strict=True))
     counted = measured(rows["epoch"])
@@ -170,7 +173,7 @@ def _from_tables(folder: Path) -> dict[str, Any]:
 
 
 def _metrics(folder: Path) -> list[Series]:
-    """Every metric that was evaluated, named split/name; what is of training data comes last or not at all."""
+    """Every metric that was evaluated on held-out data."""
     from holdfast.probe.rows import last_rows
     from holdfast.signals.metric_direction import better
 
@@ -182,9 +185,14 @@ def _metrics(folder: Path) -> list[Series]:
             curves.setdefault((str(split), str(name)), []).append((int(step), float(value)))
     ways = {key: better(key[1]) for key in curves}
     return [
-        Series(f"{key[0]}/{key[1]}", lineage(points), None if ways[key] is None else ways[key] == "lower")
+        Series(_metric_name(*key), lineage(points), None if ways[key] is None else ways[key] == "lower")
         for key, points in curves.items()
     ]
+
+
+def _metric_name(split: str, name: str) -> str:
+    """`val/accuracy`; `val_acc` says its split already."""
+    return name if name.lower().startswith(split.lower()) else f"{split}/{name}"
 
 
 def _thinned(points: Sequence[tuple[int, float]]) -> Points:
@@ -210,40 +218,42 @@ def _changes(rows: Sequence[dict[str, Any]], events: Sequence[Event]) -> list[Ch
     """What was changed on purpose, with the learning rate that goes with it; and a learning rate that jumped."""
     from holdfast.recovery.changes import propose
 
-    found = []
+    changes = []
     for event in (one for one in events if one.kind == "change" and one.step is not None):
-        what = str(event.row.get("what", "a setting"))
-        told = next((row["evidence"] for row in rows if _proposes(row, what)), None)
-        if told is None and (proposal := propose(what)) is not None:
-            told = proposal.as_row()
-        factor, why = (told.get("factor"), str(told.get("why") or "")) if told else (None, "")
-        found.append(Change(event.step or 0, what, float(factor) if isinstance(factor, (int, float)) else None, why))
+        setting = str(event.row.get("what", "a setting"))
+        evidence = next((row["evidence"] for row in rows if _proposes(row, setting)), None)
+        if evidence is None and (proposal := propose(setting)) is not None:
+            evidence = proposal.as_row()
+        factor, why = (evidence.get("factor"), str(evidence.get("why") or "")) if evidence else (None, "")
+        changes.append(Change(event.step or 0, setting, float(factor) if isinstance(factor, (int, float)) else None, why))
     for event in events:
         jumped = event.evidence.get("lr_jumped_at")
         if event.kind == "finding" and isinstance(jumped, int):
             was, now = event.evidence.get("lr_before"), event.evidence.get("lr")
-            found.append(Change(jumped, f"the learning rate rose from {was} to {now}"))
-    return found
+            changes.append(Change(jumped, f"the learning rate rose from {was} to {now}"))
+    return changes
 
 
-def _proposes(row: dict[str, Any], what: str) -> bool:
+def _proposes(row: dict[str, Any], setting: str) -> bool:
     evidence = row.get("evidence")
-    return row.get("kind") == "diagnosis" and isinstance(evidence, dict) and evidence.get("what") == what and "factor" in evidence
+    return (
+        row.get("kind") == "diagnosis" and isinstance(evidence, dict) and evidence.get("what") == setting and "factor" in evidence
+    )
 
 
 def _undone(events: Sequence[Event]) -> list[Undone]:
     """The roll-backs that were done; one that went to the newest checkpoint on disk tells its step in words only."""
-    found = []
+    spans = []
     for event in events:
         at, to = event.row.get("at"), event.settings.get("to")
         if event.kind != "action" or event.code != "roll-back" or event.state != "done" or not isinstance(at, int):
             continue
         if not isinstance(to, int):
-            told = re.search(r"step (\d+)", str(event.row.get("detail", "")))
-            to = int(told[1]) if told else None
+            match = re.search(r"step (\d+)", str(event.row.get("detail", "")))
+            to = int(match[1]) if match else None
         if to is not None:
-            found.append(Undone(to, at))
-    return found
+            spans.append(Undone(to, at))
+    return spans
 
 
 def _end(run: RunFolder) -> str:
@@ -255,11 +265,11 @@ def _end(run: RunFolder) -> str:
     if state.alive:
         return "is still running"
     if state.ended is None:
-        return "ended without a word: its process is gone"
+        return "ended without a trace: its process is gone"
     stopped = state.reason.partition("Holdfast stopped it: ")[2]
     if stopped:
         return f"was stopped by Holdfast: {stopped}"
     word = exit_word(state.exit_code)
     if word == "finished":
-        return "came to its end by itself"
+        return "finished normally"
     return f"was {word}" if word.startswith("killed") else f"ended with {word}"

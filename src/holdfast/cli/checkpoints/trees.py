@@ -1,4 +1,4 @@
-"""The tree of a checkpoint in a terminal and in JSON: keys, shapes, values, with layers that are alike told once."""
+"""The tree of a checkpoint in a terminal and in JSON: keys, shapes, values, with equal layers shown once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _ENTRIES, _FEW = 24, 8  # of one level, before the rest is only counted
 _DEPTHS, _DEPTH = {"weights": 5, "ema": 5, "optimizer": 3}, 2  # levels that are shown of each part
-_LOOSE = 8  # numbered entries of several shapes, before these are left out
+_LOOSE = 8  # numbered entries of several shapes, before these are skipped
 _VALUES = 6  # of a list that is told in a line
 _TEXT = 60
 _DIGITS = 16
@@ -163,8 +163,8 @@ def _alike_but_for_shapes(children: list[tuple[str, Any]]) -> str:
     keys = [tuple(name for name, _ in _children(value)) for _, value in children]
     if not keys[0] or len(set(keys)) > 1 or not all(_is_number(name) for name, _ in children):
         return ""
-    what = f"{children[0][0]} … {children[-1][0]} ({len(children)} alike but for their shapes)"
-    return f"{what}  each {', '.join(keys[0][:_VALUES])}  {_amount(children)}"
+    label = f"{children[0][0]} … {children[-1][0]} ({len(children)} alike but for their shapes)"
+    return f"{label}  each {', '.join(keys[0][:_VALUES])}  {_amount(children)}"
 
 
 def _shape(value: Any, depth: int = 12) -> Any:
@@ -240,8 +240,8 @@ def plain_tree(value: Any, depth: int = _DEEPEST) -> Any:
         return {"tensor": value.dtype, "shape": list(value.shape)}
     if isinstance(value, Opaque):
         inside = {"state": plain_tree(value.state, depth - 1)} if value.state is not None else {}
-        given = {"arguments": [plain_tree(one, depth - 1) for one in value.arguments]} if value.arguments else {}
-        return {"class": value.name, **given, **inside}
+        arguments = {"arguments": [plain_tree(one, depth - 1) for one in value.arguments]} if value.arguments else {}
+        return {"class": value.name, **arguments, **inside}
     if isinstance(value, dict):
         return {str(key): plain_tree(one, depth - 1) for key, one in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

@@ -32,14 +32,14 @@ def verify(
     paths: Paths = None,
     target: Targets = None,
     as_json: AsJson = False,
-    every: Annotated[bool, typer.Option("--all", help="List every bad tensor, not the first ten.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List every bad tensor, not only ten.")] = False,
 ) -> None:
     """Read every byte of checkpoints: are they complete, undamaged, finite and safe to load?
 
-    Nothing that is inside is run. The state is clean, non-finite, torn, unreadable or unsafe; exit 1 if one is not clean.
+    No code from a checkpoint is run. The state is clean, non-finite, torn, unreadable or unsafe. Exit code 1: one is not clean.
     """
+    from holdfast.cli.checkpoints.layout import page
     from holdfast.cli.checkpoints.progress import Bar
-    from holdfast.cli.checkpoints.telling import page
 
     console, started = page(), time.perf_counter()
     verdicts: list[Verdict] = []
@@ -62,7 +62,7 @@ def verify(
 
 def as_row(contents: Contents, verdict: Verdict) -> dict[str, object]:
     """Everything that is known, for --json."""
-    from holdfast.cli.checkpoints.telling import in_one_row
+    from holdfast.cli.checkpoints.layout import in_one_row
 
     return {**in_one_row(contents), **verdict.as_row(), "refused": contents.refused}
 
@@ -71,7 +71,7 @@ def show(console: Console, contents: Contents, verdict: Verdict, *, every: bool 
     """One line with the state, and under it what is wrong and what to do."""
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import STYLES, name_of, trouble_lines
+    from holdfast.cli.checkpoints.layout import STYLES, name_of, trouble_lines
 
     line = Text(no_wrap=True).append(verdict.state.ljust(_STATE), STYLES[verdict.state]).append(name_of(verdict.path))
     facts = facts_about(contents, verdict)
@@ -115,10 +115,10 @@ def _show_bad(console: Console, verdict: Verdict, *, every: bool) -> None:
     from rich.text import Text
 
     from holdfast.checkpoints.verify import amounts
-    from holdfast.cli.checkpoints.telling import fix_of, shortened
+    from holdfast.cli.checkpoints.layout import fix_of, shortened
 
-    told = [one for one in verdict.troubles if one.state == "non-finite"]
-    for trouble in told:
+    non_finite = [one for one in verdict.troubles if one.state == "non-finite"]
+    for trouble in non_finite:
         _print(console, trouble.words)
     shown = verdict.bad if every else verdict.bad[:_NAMED]
     widest = min(max((len(one.name) for one in shown), default=0), max(20, console.width - 50))
@@ -127,16 +127,16 @@ def _show_bad(console: Console, verdict: Verdict, *, every: bool) -> None:
         console.print(line.append(f"{amounts(one.nan, one.inf)} of {one.count:,}", "red"), soft_wrap=True)
     if len(verdict.bad) > len(shown):
         console.print(Text(f"{_INDENT}  and {len(verdict.bad) - len(shown):,} more: --all lists them", "dim"))
-    said = {trouble.fix for trouble in verdict.troubles if trouble not in told}
-    for trouble in told:
-        if trouble.fix not in said:
+    fixes = {trouble.fix for trouble in verdict.troubles if trouble not in non_finite}
+    for trouble in non_finite:
+        if trouble.fix not in fixes:
             _print(console, f"fix: {fix_of(trouble, verdict.path)}", "cyan")
 
 
 def _print(console: Console, words: str, style: str = "") -> None:
     from rich.text import Text
 
-    from holdfast.cli.checkpoints.telling import folded
+    from holdfast.cli.checkpoints.layout import folded
 
     for line in folded(words, console.width, _INDENT, hang="     " if words.startswith("fix: ") else ""):
         console.print(Text(line, style), soft_wrap=True)
@@ -151,6 +151,6 @@ def totals(verdicts: list[Verdict], seconds: float) -> str:
     states = ", ".join(f"{count} {state}" for state, count in counts if count)
     read = sum(one.bytes_read for one in verdicts)
     reading = sum(one.seconds for one in verdicts)
-    speed = f", {read / reading / 1e9:.1f} GB/s" if read > 1e8 and reading > 0 else ""
+    speed = f", {size(read / reading)}/s" if read > 1e8 and reading > 0 else ""
     checkpoints = "checkpoint" if len(verdicts) == 1 else "checkpoints"
     return f"{len(verdicts)} {checkpoints}: {states}; {size(read)} read in {duration(seconds)}{speed}"

@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from holdfast import units
-from holdfast.data.columns import Chunk, Column, Part, TableSet, bytes_at_once, rows_at_once
+from holdfast.data.columns import Chunk, Column, Part, TableSet, rows_at_once
 from holdfast.data.listing import Listing, split_named, suffix
 
 _TEXT = (".csv", ".tsv")
@@ -97,9 +97,9 @@ def _json_tables(path: Path) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import json
 
-    size, done = bytes_at_once(_BLOCK, _line_bytes(path)), 0
+    done = 0
     with path.open("rb") as file:
-        while lines := list(_some_lines(file, size)):
+        while lines := list(_some_lines(file, _BLOCK)):
             block = b"".join(line for line in lines if line.strip())
             try:
                 if block:
@@ -152,7 +152,7 @@ def _csv_reader(path: Path, types: dict[str, Any]) -> Any:
     with path.open("rb") as file:
         head = file.readline(1 << 16)
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ";" if head.count(b";") > head.count(b",") else ","
-    options = csv.ReadOptions(block_size=bytes_at_once(_BLOCK, _line_bytes(path)), use_threads=False)
+    options = csv.ReadOptions(block_size=_BLOCK, use_threads=False)
     parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     return csv.open_csv(path, read_options=options, parse_options=parsing, convert_options=csv.ConvertOptions(column_types=types))
 
@@ -169,12 +169,6 @@ def _wider(path: Path, types: dict[str, Any], error: str) -> dict[str, Any] | No
     if pa.types.is_string(kind):
         return None
     return {name: pa.float64() if pa.types.is_integer(kind) or pa.types.is_null(kind) else pa.string()}
-
-
-def _line_bytes(path: Path) -> float:
-    with path.open("rb") as file:
-        head = file.read(1 << 16)
-    return len(head) / max(1, head.count(b"\n"))
 
 
 def _column(values: Any) -> Column:

@@ -16,7 +16,6 @@ from holdfast.errors import UsageError
 _NOTICED = 1.05  # what is gained by less is noise
 _STILL_RISING = 1.15
 _MOST_WORKERS, _BEYOND = 64, 4  # and times the processors, or 16: who waits for a network can use more than there are
-_CHUNK_SPAN = 64  # times smaller or larger than the user's
 
 
 @dataclass(slots=True)
@@ -27,13 +26,12 @@ class Search:
     cores: int
     limits: Limits
     cuda: bool = False
-    pool: bool = False  # threads are a pool that reads: they help without a call that takes several
     trials: list[Trial] = field(default_factory=list)
 
     def settings(self) -> Iterator[Setting]:
         """What to try, one after the other; each is to be added to `trials` before the next is asked for."""
         yield self.own
-        for some in (self._workers, self._pin, self._between, self._threads, self._prefetch, self._chunks):
+        for some in (self._workers, self._pin, self._between, self._threads, self._prefetch):
             for setting in some():
                 if all(trial.setting != setting for trial in self.trials):
                     yield setting
@@ -59,8 +57,7 @@ class Search:
     def _workers(self) -> Iterator[Setting]:
         """0, 1, 2, 4, … as long as it helps; up to the processors, and beyond while workers wait more than they work."""
         if self.limits.workers is not None:
-            chunk = min(self.own.chunk, self.limits.chunk or self.own.chunk) if self.own.chunk else None
-            yield replace(self.own.with_workers(self.limits.workers), chunk=chunk)
+            yield self.own.with_workers(self.limits.workers)
             return
         best, failed, workers = 0.0, 0, 0
         while workers <= self._most and failed < 2 and not self._outgrows(workers):
@@ -84,11 +81,10 @@ class Search:
     def _threads(self) -> Iterator[Setting]:
         """More threads in each worker, where processors are left. Without workers they are the training's, and left alone."""
         best, most = self.best, self.limits.threads or self.cores
-        own = best.chunk is not None and self.limits.threads is None  # the readers of tables have threads of their own
-        if own or not (best.workers or self.pool):
+        if not best.workers:
             return
         threads = 2
-        while threads <= most and max(1, best.workers) * threads <= max(self.cores, self.limits.threads or 1):
+        while threads <= most and best.workers * threads <= max(self.cores, self.limits.threads or 1):
             setting = replace(best, threads=threads)
             yield setting
             if self.limits.threads is None and self._rate(setting) < self._rate(self.best) / _NOTICED:
@@ -100,19 +96,6 @@ class Search:
         if best.workers:
             for prefetch in (4, 8) if best.prefetch in (None, PREFETCH) else (PREFETCH,):
                 yield replace(best, prefetch=prefetch)
-
-    def _chunks(self) -> Iterator[Setting]:
-        """Chunks four times as large or small, as long as that helps."""
-        for factor in (0.25, 4.0):
-            while True:
-                best = self.best
-                rows = int((best.chunk or 0) * factor)
-                own = self.own.chunk or 0
-                if not max(1, own // _CHUNK_SPAN) <= rows <= (self.limits.chunk or own * _CHUNK_SPAN):
-                    break
-                yield replace(best, chunk=rows)
-                if self.best.chunk != rows:
-                    break
 
     def _pin(self) -> Iterator[Setting]:
         if self.cuda:
@@ -145,7 +128,7 @@ class Asked:
     """What to measure and how long."""
 
     target: str
-    options: dict[str, Any] = field(default_factory=dict)
+    batch: int | None = None  # samples of one, where the factory makes a `Dataset`
     seconds: float = 60.0
     cores: int = 1
     limits: Limits
@@ -232,7 +215,7 @@ class _Measuring:
     def _make(self) -> Answer:
         """Start the process; how long imports and factories take is no part of the time to measure in."""
         begun = time.monotonic()
-        measurer = Measurer(self._asked.target, self._asked.options)
+        measurer = Measurer(self._asked.target, self._asked.batch)
         answer = measurer.made(max(_TO_MAKE, self._asked.seconds), self._asked.free)
         if "loader" in answer.facts:
             self._measurer = measurer
@@ -277,7 +260,7 @@ class _Measuring:
 
     def _try_all(self, found: Benchmark) -> None:
         loader = found.loader
-        search = Search(loader.own, self._asked.cores, self._asked.limits, bool(loader.cuda), loader.pool, found.trials)
+        search = Search(loader.own, self._asked.cores, self._asked.limits, bool(loader.cuda), found.trials)
         for setting in search.settings():
             kept = self._took(search.best) + self._took(search.own) if self._asked.seconds >= _ENOUGH else 0.0
             if self._left < self._took(search.best) + kept:

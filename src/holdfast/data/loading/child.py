@@ -128,7 +128,7 @@ _LOOK = 2.0  # seconds
 _AT = 32  # bytes of the file that holds the index of the sample that is being loaded
 
 
-def main(door: Connection, target: str, options: dict[str, Any], errors: str, at: str) -> None:
+def main(door: Connection, target: str, batch: int | None, errors: str, at: str) -> None:
     """Make the loader, and measure until there is nothing left to be asked."""
     os.setsid()
     multiprocessing.set_start_method(None, force=True)  # workers are started as in the user's own process
@@ -139,7 +139,7 @@ def main(door: Connection, target: str, options: dict[str, Any], errors: str, at
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     sys.path.insert(0, str(Path.cwd()))
     try:
-        source = opened(target, options)
+        source = opened(target, batch)
         door.send({"loader": source.described()})
     except HoldfastError as error:
         door.send({"problem": error.problem, "fix": error.fix})

@@ -85,12 +85,12 @@ class Answer:
 class Measurer:
     """One process with one loader. After `how` was anything but "done" it is gone."""
 
-    def __init__(self, target: str, options: dict[str, Any]) -> None:
+    def __init__(self, target: str, batch: int | None) -> None:
         context = multiprocessing.get_context("spawn")
         self._errors = tempfile.NamedTemporaryFile(prefix="holdfast-errors-")  # noqa: SIM115 - closed with the process
         self._at = tempfile.NamedTemporaryFile(prefix="holdfast-sample-")  # noqa: SIM115 - as above
         self._door, theirs = context.Pipe()
-        self._process = context.Process(target=_begin, args=(theirs, target, options, self._errors.name, self._at.name))
+        self._process = context.Process(target=_begin, args=(theirs, target, batch, self._errors.name, self._at.name))
         self._process.start()
         theirs.close()
         self._pid = self._process.pid or 0

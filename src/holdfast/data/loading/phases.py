@@ -45,11 +45,11 @@ _CALLS = {
         pandas:read_csv pandas:read_parquet pyarrow.parquet:read_table
         pyarrow.parquet:ParquetFile.iter_batches pyarrow.parquet:ParquetFile.read_row_group pyarrow.csv:read_csv
         h5py:Dataset.__getitem__ zarr:Array.__getitem__ safetensors.torch:load_file uproot.behaviors.TBranch:TBranch.array
-        uproot.behaviors.TBranch:HasBranches.arrays holdfast.data.loading.source:following
+        uproot.behaviors.TBranch:HasBranches.arrays
     """,
     AUGMENT: """
         torchvision.transforms:Compose.__call__ torchvision.transforms.v2:Compose.forward albumentations:Compose.__call__
-        albumentations.core.composition:Compose.__call__ holdfast.data.loading.source:prepared
+        albumentations.core.composition:Compose.__call__
     """,
 }
 _HOOKS = ("transform", "transforms", "target_transform", "augment", "augmentation", "augmentations", "preprocess")
@@ -210,7 +210,7 @@ def measured_phases(source: Source, seconds: float, at: At, *, device: str | Non
             if time.perf_counter() > until:
                 break
     per = {name: spent / max(1, samples) for name, spent in clock.seconds.items()}
-    unsure = not augments and not source.own_reading and per[REST] > 0.1 * sum(per.values())
+    unsure = not augments and per[REST] > 0.1 * sum(per.values())
     notes = ("the data set has no attribute `transform`: if it augments, that counts as sample",) if unsure else ()
     return Phases(seconds=per, samples=samples, sample_bytes=size, notes=notes)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 NEARLY = 0.95  # of the best rate: as good, and the one with fewer workers is taken
 COLD = 1.3  # times its first rate when measured again: then the first counts for nothing
-_WORTH = 0.9  # of the best rate with that many workers: for less, prefetch, threads and chunks stay as the user has them
+_WORTH = 0.9  # of the best rate with that many workers: for less, prefetch and threads stay as the user has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,6 @@ class Limits:
     memory: int
     workers: int | None = None
     threads: int | None = None
-    chunk: int | None = None  # rows, at most
     because: tuple[str, ...] = ()
 
 
@@ -52,14 +51,13 @@ def chosen(trials: Sequence[Trial], limits: Limits) -> Trial | None:
     same = [trial for trial in able if trial.setting.workers == workers]
     near = [trial for trial in same if (trial.rate or 0.0) >= _WORTH * max(one.rate or 0.0 for one in same)]
     own = next((trial.setting for trial in trials if trial.own), near[0].setting)
-    return min(near, key=lambda trial: (trial.setting.differences(own), trial.setting.chunk or 0, -(trial.rate or 0.0)))
+    return min(near, key=lambda trial: (trial.setting.differences(own), -(trial.rate or 0.0)))
 
 
 def allowed(trial: Trial, limits: Limits) -> bool:
     """Whether a setting fits in memory and keeps to the machine's rule."""
     fits = trial.memory is None or trial.memory <= limits.memory
-    small = limits.chunk is None or trial.setting.chunk is None or trial.setting.chunk <= limits.chunk
-    return fits and small and (limits.workers is None or trial.setting.workers == limits.workers)
+    return fits and (limits.workers is None or trial.setting.workers == limits.workers)
 
 
 PREFETCH = 2  # torch's own, for workers
@@ -67,13 +65,12 @@ PREFETCH = 2  # torch's own, for workers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What can be changed about a loader. `prefetch` is None without workers; `threads` and `chunk` are where nothing is set."""
+    """What can be changed about a loader. `prefetch` is None without workers; `threads` is None where nothing is set."""
 
     workers: int = 0
     prefetch: int | None = None
     threads: int | None = None  # of each worker, or of the process that loads by itself
     pin: bool = False
-    chunk: int | None = None  # rows that are read at once
 
     def with_workers(self, workers: int) -> Setting:
         """The same with another number of workers."""
@@ -89,7 +86,6 @@ class Setting:
         parts = [f"num_workers={self.workers}"]
         parts += [f"prefetch_factor={self.prefetch}"] if self.prefetch is not None else []
         parts += [f"threads={self.threads}"] if self.threads is not None else []
-        parts += [f"chunk={self.chunk:,} rows"] if self.chunk is not None else []
         return ", ".join([*parts, "pin_memory=True"] if self.pin else parts)
 
     @property
@@ -134,9 +130,6 @@ class Loader:
     own: Setting
     batch: int | None
     samples: int | None
-    own_reading: bool = False  # Holdfast reads the data by itself
-    chunk_name: str = ""  # the data set's attribute for rows that are read at once
-    pool: bool = False  # `threads` is a pool that reads a batch
     cuda: str = ""
     notes: tuple[str, ...] = ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -153,21 +154,20 @@ class Distribution:
         self.low, self.high = math.inf, -math.inf
         self.number, self._whole = 0, True  # whether all are whole numbers
         self._measured, self._mean, self._squares = 0, 0.0, 0.0
-        self._waiting: dict[str, list[tuple[Numbers, Whole | None]]] = {}
+        self._waiting: dict[str, list[tuple[Numbers, Whole]]] = {}
         self._waits = 0
         self._counts: dict[str, tuple[Whole, Whole, int]] = {}  # keys, counts, dropped bits
 
     def add(self, split: str, values: npt.ArrayLike, times: npt.ArrayLike | None = None) -> None:
         """Finite numbers, each so many times."""
         flat = np.asarray(values).ravel()
-        counts = None if times is None else np.asarray(times, np.int64)
+        counts = np.ones(len(flat), np.int64) if times is None else np.asarray(times, np.int64)
         for start in range(0, len(flat), _AT_ONCE):
             some = flat[start : start + _AT_ONCE].astype(np.float64) + 0.0  # minus zero is zero
-            often = None if counts is None else counts[start : start + _AT_ONCE]
             self.low, self.high = min(self.low, float(some.min())), max(self.high, float(some.max()))
-            self.number += len(some) if often is None else int(often.sum())
+            self.number += int(counts[start : start + _AT_ONCE].sum())
             self._whole = self._whole and self.high - self.low < 1e15 and bool((some == np.round(some)).all())
-            self._waiting.setdefault(split, []).append((some, often))
+            self._waiting.setdefault(split, []).append((some, counts[start : start + _AT_ONCE]))
             self._waits += len(some)
             if self._waits >= _WAITING:
                 self._count()
@@ -181,26 +181,22 @@ class Distribution:
     def _count(self) -> None:
         waiting, self._waiting, self._waits = self._waiting, {}, 0
         for split, some in waiting.items():
-            values = np.concatenate([values for values, _ in some])
-            times = None
-            if any(often is not None for _, often in some):
-                times = np.concatenate([np.ones(len(values), np.int64) if often is None else often for values, often in some])
+            values, times = (np.concatenate(parts) for parts in zip(*some, strict=True))
             self._measure(values, times)
             keys, counts, dropped = self._counts.get(split, (np.zeros(0, np.int64), np.zeros(0, np.int64), 0))
-            new, often = _joined(_ordered_bits(values) >> dropped, times)
-            keys, counts = _joined(np.concatenate([keys, new]), np.concatenate([counts, often]))
+            new = _ordered_bits(values) >> dropped
+            keys, counts = _joined(np.concatenate([keys, new]), np.concatenate([counts, times]))
             more = 0
-            while len(keys) > _KEYS and np.count_nonzero(np.diff(keys >> more)) >= _KEYS // 2:
-                more += 1
+            if len(keys) > _KEYS:
+                more = bisect_left(range(64), True, key=lambda bits: bool(np.count_nonzero(np.diff(keys >> bits)) < _KEYS // 2))
             self._counts[split] = (*(_joined(keys >> more, counts) if more else (keys, counts)), dropped + more)
 
-    def _measure(self, values: Numbers, times: Whole | None) -> None:
+    def _measure(self, values: Numbers, times: Whole) -> None:
         """Join the moments of these numbers to those before (Chan); huge values are left out, as their squares are infinite."""
-        number = len(values) if times is None else int(times.sum())
+        number = int(times.sum())
         with np.errstate(over="ignore", invalid="ignore"):
-            mean = float((values if times is None else values * times).sum()) / number
-            apart = (values - mean) ** 2
-            squares = float((apart if times is None else apart * times).sum())
+            mean = float((values * times).sum()) / number
+            squares = float(((values - mean) ** 2 * times).sum())
         if math.isfinite(squares):
             total, away = self._measured + number, mean - self._mean
             self._squares += squares + away * away * self._measured * number / total
@@ -283,13 +279,12 @@ class Distribution:
         return 4 * np.linspace(low / 4, high / 4, BINS + 1), False  # the distance of the largest numbers is not finite
 
 
-def _joined(keys: Whole, times: Whole | None) -> tuple[Whole, Whole]:
-    """Each key once, with how often it is there."""
-    if times is None:
-        found, counts = np.unique(keys, return_counts=True)
-        return found, counts
-    found, places = np.unique(keys, return_inverse=True)
-    return found, np.bincount(places, times).astype(np.int64)
+def _joined(keys: Whole, times: Whole) -> tuple[Whole, Whole]:
+    """Each key once, with how often it is there. Parts that are sorted already are only merged."""
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    first = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
+    return keys[first], np.add.reduceat(times[order], first)
 
 
 def _ordered_bits(values: Numbers) -> Whole:

@@ -1,1 +1,1 @@
-"""Contact sheets: samples of a data set drawn with what is said of them, the suspicious ones first."""
+"""Samples of a data set on one page, drawn with what is said of them, the suspicious ones first."""

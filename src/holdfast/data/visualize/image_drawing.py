@@ -17,107 +17,52 @@ from holdfast.data.pixels import read_mask
 from holdfast.data.problem import Fault
 from holdfast.data.samples import ClassKey, Entry, ImageSet, Label, Thing, in_pixels
 from holdfast.data.visualize.pictures import (
-    BAD,
     Colour,
     Picture,
+    Shape,
+    Size,
+    Stored,
+    Tile,
     colour_of,
-    fitted,
-    fitting,
     hexed,
-    ink_on,
-    put,
+    picture_of,
     read_picture,
-    scaled,
-    side_by_side,
-    turned,
-    width_of,
+    shown_size,
+    shrunk,
     words_instead,
 )
-from holdfast.data.visualize.sample import Size
 
 if TYPE_CHECKING:
-    from PIL import Image, ImageDraw
+    from PIL import Image
 
-
-# Boxes and polygons on a picture, each with its class; those with a fault in red, with a ring around them if they are tiny.
 
 _TINY = 14  # pixels
-_RING = 11
-_MOST_NAMES = 24  # objects, above which their names would cover the picture
-_LETTERS = 11
-_FAR = 1e5  # a coordinate beyond this many pixels is drawn there: Pillow overflows on larger ones
+_FAR = 1e5  # a coordinate beyond this many pixels is drawn there
 
 
-def draw_things(
-    picture: Image.Image,
+def shapes_of(
     things: list[Thing],
     size: Size,
     *,
     colour: Callable[[ClassKey], Colour],
     name: Callable[[ClassKey], str],
     bad_lines: Collection[int],
-) -> Image.Image:
-    """Draw all objects of an image that had this size before it was scaled to what is given."""
-    from PIL import Image, ImageDraw
-
-    across, down = picture.width / max(size[0], 1), picture.height / max(size[1], 1)
-    places = [_Place(thing, across, down, thing.line in bad_lines, colour(thing.class_id)) for thing in things]
-    if any(place.polygon for place in places):
-        filled = Image.new("RGBA", picture.size)
-        over = ImageDraw.Draw(filled)
-        for place in places:
-            if place.polygon:
-                over.polygon(place.polygon, fill=(*place.colour, 70))
-        picture = Image.alpha_composite(picture.convert("RGBA"), filled).convert("RGB")
-    draw = ImageDraw.Draw(picture)
-    places.sort(key=lambda one: one.bad)
-    for place in places:
-        place.outline(draw)
-    for place in places:
-        if len(places) <= _MOST_NAMES or place.bad:
-            place.label(draw, name(place.class_id), picture.size)
-    return picture
-
-
-class _Place:
-    """Where an object is in the scaled picture."""
-
-    def __init__(self, thing: Thing, across: float, down: float, bad: bool, colour: Colour) -> None:
-        left, top, right, bottom = thing.box
-        self.class_id = thing.class_id
-        self.corners = tuple(_near(value) for value in (left * across, top * down, right * across, bottom * down))
-        points = thing.polygon or ()
-        self.polygon = [(_near(x * across), _near(y * down)) for x, y in zip(points[0::2], points[1::2], strict=True)]
-        self.bad = bad
-        self.colour = colour
-
-    def outline(self, draw: ImageDraw.ImageDraw) -> None:
-        """The object's edge."""
-        left, top, right, bottom = self.corners
-        ink = BAD if self.bad else hexed(self.colour)
-        if self.polygon:
-            draw.line([*self.polygon, self.polygon[0]], fill=ink, width=3 if self.bad else 2, joint="curve")
-        else:
-            corners = (min(left, right), min(top, bottom), max(left, right), max(top, bottom))
-            draw.rectangle(corners, outline=ink, width=3 if self.bad else 2)
-        if self.bad and min(right - left, bottom - top) < _TINY:
-            across, down = (left + right) / 2, (top + bottom) / 2
-            draw.ellipse((across - _RING, down - _RING, across + _RING, down + _RING), outline=BAD, width=2)
-
-    def label(self, draw: ImageDraw.ImageDraw, words: str, size: Size) -> None:
-        """The class, at the upper left corner, inside the picture."""
-        words = fitted(words, _LETTERS, 110)
-        width, height = width_of(words, _LETTERS) + 6, _LETTERS + 3
-        left = min(max(0.0, self.corners[0]), size[0] - width)
-        top = self.corners[1] - height if self.corners[1] >= height else max(0.0, self.corners[1])
-        top = min(top, size[1] - height)
-        ink = (224, 36, 36) if self.bad else self.colour
-        draw.rectangle((left, top, left + width, top + height), fill=hexed(ink))
-        put(draw, (left + 3, top + height / 2), words, _LETTERS, ink_on(ink), anchor="lm")
+) -> tuple[Shape, ...]:
+    """The objects of an image of this size, where they are once it fills its place; the bad ones last, over the others."""
+    shown = shown_size(size)
+    across, down = shown[0] / max(size[0], 1), shown[1] / max(size[1], 1)
+    found = []
+    for kind, (left, top, right, bottom), polygon, line in things:
+        corners = polygon or (left, top, right, top, right, bottom, left, bottom)
+        points = [(_near(x * across), _near(y * down)) for x, y in zip(corners[0::2], corners[1::2], strict=True)]
+        bad, tiny = line in bad_lines, min((right - left) * across, (bottom - top) * down) < _TINY
+        middle = _near((left + right) / 2 * across), _near((top + bottom) / 2 * down)
+        found.append(Shape(points, name(kind), hexed(colour(kind)), bad, middle if bad and tiny else None))
+    return tuple(sorted(found, key=lambda one: one.bad))
 
 
 def _near(value: float) -> float:
-    return min(max(value, -_FAR), _FAR)
+    return round(min(max(value, -_FAR), _FAR), 1)
 
 
 # Masks over a picture: a translucent colour for each class or object, and its edge.
@@ -199,7 +144,6 @@ def _edges(numbers: Numbers) -> npt.NDArray[np.bool_]:
 
 _OF_BOXES = frozenset(OF_BOXES)
 _NOT_OPENED = frozenset({"image-unreadable", "image-empty"})
-_CAPTION = 18  # pixels above each of two pictures in one tile
 
 
 class ImageDrawing:
@@ -208,52 +152,43 @@ class ImageDrawing:
     def __init__(self, data: ImageSet, places: Mapping[ClassKey, int], kinds: Mapping[str, str]) -> None:
         self._data, self._places, self._kinds = data, places, kinds
 
-    def draw(self, entry: Entry, faults: tuple[Fault, ...], room: Size) -> Image.Image:
+    def tile(self, entry: Entry, faults: tuple[Fault, ...]) -> Tile:
         """The tile of a sample. What a scan could not decode is not tried again: a decoder may crash or hang on it."""
         broken = next((fault for fault in faults if fault.code in _NOT_OPENED and fault.file == entry.image), None)
         if broken is not None:
-            return words_instead("cannot be decoded", broken.detail or broken.code, room)
+            return words_instead("cannot be decoded", broken.detail or broken.code)
         try:
             picture = read_picture(self._data.path_of(entry))
         except Exception as error:  # noqa: BLE001 - decoders raise anything on damaged files
-            return words_instead("cannot be decoded", str(error) or type(error).__name__, room)
+            return words_instead("cannot be decoded", str(error) or type(error).__name__)
         label = self._data.label_of(entry)
         numbers, folder = read_masks(self._data.root, entry.masks)
         bad = {fault.line for fault in faults if fault.code in _OF_BOXES}
         ways = _ways(picture, label, numbers)
-        if len(ways) == 1:
-            return self._marked(ways[0][1], label, numbers, folder, bad, room)
-        half = (room[0] // 2 - 4, room[1] - _CAPTION)
-        return side_by_side([(word, self._marked(one, label, numbers, folder, bad, half)) for word, one in ways], room)
+        return Tile(pictures=[self._marked(word, image, label, numbers, folder, bad) for word, image in ways])
 
     def _marked(
-        self, pixels: Image.Image, label: Label, numbers: Numbers | None, folder: str, bad: set[int], room: Size
-    ) -> Image.Image:
-        made = scaled(pixels, fitting(pixels.size, room))
+        self, word: str, image: Image.Image, label: Label, numbers: Numbers | None, folder: str, bad: set[int]
+    ) -> Picture:
+        shapes = shapes_of(
+            in_pixels(label, image.size), image.size, name=self._data.class_name, bad_lines=bad,
+            colour=lambda key: colour_of(self._places.get(key, 0)),
+        )  # fmt: skip
         if numbers is not None and numbers.size:
             of_classes = self._kinds.get(folder) == "classes"
             places = {key: place for key, place in self._places.items() if isinstance(key, int)}
-            made = draw_masks(made, numbers, classes=places if of_classes else None)
-        things = in_pixels(label, pixels.size)
-        if not things:
-            return made
-        return draw_things(
-            made, things, pixels.size, name=self._data.class_name, bad_lines=bad,
-            colour=lambda key: colour_of(self._places.get(key, 0)),
-        )  # fmt: skip
+            image = draw_masks(shrunk(image), numbers, classes=places if of_classes else None)
+        return picture_of(image, word, shapes)
 
 
-def _ways(picture: Picture, label: Label, numbers: Numbers | None) -> list[tuple[str, Image.Image]]:
+def _ways(picture: Stored, label: Label, numbers: Numbers | None) -> list[tuple[str, Image.Image]]:
     """The picture the way its labels mean it: as stored, or as EXIF turns it. Both where that cannot be told."""
-    if picture.orientation == 1:
-        return [("", picture.pixels)]
-    shown = turned(picture.pixels, picture.orientation)
     width, height = picture.pixels.size
-    if numbers is None and not label.things:
-        return [("", shown)]
+    if picture.orientation == 1 or (numbers is None and not label.things):
+        return [("", picture.shown)]
     way = way_of(label, picture.orientation, width, height) if label.things else ""
-    if numbers is not None and shown.size != picture.pixels.size:
+    if numbers is not None and picture.shown.size != picture.pixels.size:
         way = {(height, width): "stored", (width, height): "shown"}.get(numbers.shape, way)
     if way:
-        return [("", shown if way == "shown" else picture.pixels)]
-    return [("as stored", picture.pixels), ("as EXIF turns it", shown)]
+        return [("", picture.shown if way == "shown" else picture.pixels)]
+    return [("as stored", picture.pixels), ("as EXIF turns it", picture.shown)]

@@ -141,5 +141,5 @@ class _Choice:
             colour = hexed(colour_of(self._places[key])) if self._data.format != "image-folder" else ""
             legend.append((f"{name}: {count:,}" if count and self._data.has_boxes else name, colour))
         size = f"{known.width} × {known.height}" if known.width else ""
-        draw = partial(self._drawing.draw, entry, known.faults)
+        draw = partial(self._drawing.tile, entry, known.faults)
         return Sample(entry.image, entry.split, draw, self._names(one), tuple(legend), size, marks)

@@ -12,7 +12,7 @@ import sys
 import zlib
 from collections.abc import Callable, Hashable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,14 +25,10 @@ from holdfast.data.problem import Problem, Report
 from holdfast.data.samples import Thing
 from holdfast.data.scan import Progress
 from holdfast.data.stats.figures import Distribution
-from holdfast.data.visualize.charts import Values, as_planes, draw_row, number, picture_of, put_together, row_at
-from holdfast.data.visualize.image_drawing import draw_things
-from holdfast.data.visualize.pictures import colour_of, fitting, scaled, words_instead
-from holdfast.data.visualize.sample import Group, Mark, Sample, Size, Suspects, Wish, chosen, kind_words
-
-if TYPE_CHECKING:
-    from PIL import Image
-
+from holdfast.data.visualize.charts import Values, as_image, as_planes, number, put_together, row_at, row_tile
+from holdfast.data.visualize.image_drawing import shapes_of
+from holdfast.data.visualize.pictures import Tile, colour_of, picture_of, words_instead
+from holdfast.data.visualize.sample import Group, Mark, Sample, Suspects, Wish, chosen, kind_words
 
 _TOLD = 3
 _OF_FILES = frozenset({"table-unreadable", "array-unreadable", "array-pickled", "tree-unreadable"})
@@ -113,9 +109,9 @@ class RowSamples:
         """What a row is called."""
         return f"{self.data.parts[row.part].file} row {row.place:,}"
 
-    def drawing(self, _: Row, values: Values, bad: set[str]) -> Callable[[Size], Image.Image]:
+    def drawing(self, _: Row, values: Values, bad: set[str]) -> Callable[[], Tile]:
         """What draws a row; the columns in `bad` are marked."""
-        return partial(draw_row, values, self._ranges, bad)
+        return partial(row_tile, values, self._ranges, bad)
 
     def _look(self, progress: Progress | None) -> None:
         """Go through all rows. What cannot be read on is left out, as validation does."""
@@ -317,30 +313,31 @@ class DatasetSamples(RowSamples):
         draw = partial(self._drawn, one, {}) if lost is None else partial(words_instead, "raises", lost)
         return Sample(one.name, one.split, draw, marks=marks)
 
-    def drawing(self, row: Row, values: Values, bad: set[str]) -> Callable[[Size], Image.Image]:
+    def drawing(self, row: Row, values: Values, bad: set[str]) -> Callable[[], Tile]:
         """A sample that was chosen as a row; one that cannot be read again is drawn from its columns."""
         where = self.place_of(row)
         if not hasattr(self._sets[where.split], "__getitem__"):
-            return partial(draw_row, values, {}, bad)
+            return partial(row_tile, values, {}, bad)
         return partial(self._drawn, where, values)
 
-    def _drawn(self, where: Direct, row: Values, room: Size) -> Image.Image:
+    def _drawn(self, where: Direct, row: Values) -> Tile:
         _same_chances(self.wish.seed + where.place)
         try:
             sample = self._sets[where.split][where.place]
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-            return words_instead("raises", f"{type(error).__name__}: {error}", room)
+            return words_instead("raises", f"{type(error).__name__}: {error}")
         values = dict(named_values("", sample))
         things = _things(sample)
         planes = next((planes for one in values.values() if (planes := as_planes(np.asarray(one))) is not None), None)
         if things is None or planes is None:
-            return draw_row(values or row, {}, (), room)
-        picture = picture_of(planes)
+            return row_tile(values or row, {}, ())
+        picture = as_image(planes)
         bad = {one.line for one in things if min(one.box[2] - one.box[0], one.box[3] - one.box[1]) < 0.5}  # the rest can be seen
-        return draw_things(
-            scaled(picture, fitting(picture.size, room)), things, picture.size, name=str, bad_lines=bad,
+        shapes = shapes_of(
+            things, picture.size, name=str, bad_lines=bad,
             colour=lambda key: colour_of(key if isinstance(key, int) else zlib.crc32(key.encode())),
         )  # fmt: skip
+        return Tile(pictures=[picture_of(picture, shapes=shapes)])
 
 
 def _same_chances(seed: int) -> None:

@@ -6,18 +6,14 @@ import hashlib
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from holdfast.data.listing import ALL
 from holdfast.data.problem import Problem, Severity
-
-if TYPE_CHECKING:
-    from PIL import Image
-
+from holdfast.data.visualize.pictures import Tile
 
 # Which samples are drawn: suspicious ones first, then some of each split and class, by a lot that only the seed decides.
 
-Id = TypeVar("Id", bound=Hashable)
 _TO_KNOW = 4  # findings that are only to be known of get at most one of so many places
 
 
@@ -94,10 +90,6 @@ def _spread(
                 yield (one,)
 
 
-Size = tuple[int, int]
-PICTURE: Size = (320, 250)  # pixels of a tile's picture, at most
-
-
 class Mark(NamedTuple):
     """Why a sample is suspicious: the finding, and what it says of this very sample."""
 
@@ -108,16 +100,15 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Sample:
-    """One tile. `draw` makes a picture of at most the size it is given; `tokens` is text for the page instead of a picture."""
+    """One sample on the page; `draw` makes its tile."""
 
     name: str
     split: str
-    draw: Callable[[Size], Image.Image]
+    draw: Callable[[], Tile]
     classes: tuple[str, ...] = ()
     legend: tuple[tuple[str, str], ...] = ()  # words and their colour, where that means something
     said: str = ""
     marks: list[Mark] = field(default_factory=list)
-    tokens: tuple[tuple[str, str], ...] = ()  # text, and the kind of token: "", "known", "unknown", "shared"
 
     @property
     def about(self) -> str:

@@ -6,24 +6,17 @@ import random
 import re
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from holdfast.data.formats.text import TextSet, Tokenizer, ids, is_ids, lines
 from holdfast.data.problem import Problem, Report
 from holdfast.data.text_checks import LONG
-from holdfast.data.visualize.pictures import BAD, CARD, INK, LINE, SOFT, put, width_of, words_instead
-from holdfast.data.visualize.sample import Group, Mark, Sample, Size, Suspects, Wish, chosen, kind_words
-
-if TYPE_CHECKING:
-    from PIL import Image
-
+from holdfast.data.visualize.pictures import Tile, words_instead
+from holdfast.data.visualize.sample import Group, Mark, Sample, Suspects, Wish, chosen, kind_words
 
 # A passage of text with its tokens in colours; those that a tokenizer or a model does not know are marked.
 
 Token = tuple[str, str]  # text, and its kind: "" (between tokens), known, unknown, or shared (with another split)
-_SIZE, _STEP, _EDGE = 12, 18, 8
-_KNOWN = ("#dbeafe", "#dcfce7")
-_UNKNOWN, _SHARED = "#fecaca", "#fde68a"
 
 
 def tokens_of(text: str, tokenizer: Tokenizer | None, limit: int | None) -> tuple[Token, ...]:
@@ -52,49 +45,6 @@ def with_lines(tokens: Sequence[Token], text: str, lines: Sequence[str]) -> tupl
         made.append((words, "shared" if inside and kind != "unknown" else kind))
         place += len(words)
     return tuple(made)
-
-
-def draw_text(tokens: Sequence[Token], room: Size) -> Image.Image:
-    """The tile; what does not fit is left out."""
-    from PIL import Image, ImageDraw
-
-    made = Image.new("RGB", room, CARD)
-    draw = ImageDraw.Draw(made)
-    draw.rectangle((0, 0, room[0] - 1, room[1] - 1), outline=LINE)
-    across, down, known = float(_EDGE), _EDGE, 0
-    for words, kind in tokens:
-        known += kind == "known"
-        for part in _parts(words, room[0] - 2 * _EDGE):
-            width = width_of(part, _SIZE)
-            if part == "\n" or across + width > room[0] - _EDGE:
-                across, down = float(_EDGE), down + _STEP
-            if down + _STEP > room[1] - 2:
-                put(draw, (room[0] - _EDGE, room[1] - 2), "…", _SIZE, SOFT, anchor="rd")
-                return made
-            if part == "\n":
-                continue
-            place = (across, down, across + width, down + _STEP - 3)
-            if kind:
-                fill = {"unknown": _UNKNOWN, "shared": _SHARED, "known": _KNOWN[known % 2]}[kind]
-                draw.rectangle(place, fill=fill, outline=BAD if kind == "unknown" else None)
-            put(draw, (across, down + 1), part, _SIZE, INK)
-            across += width
-    return made
-
-
-def _parts(words: str, width: float) -> Iterator[str]:
-    """A token in pieces that fit a line; the end of a line is a piece of its own."""
-    for place, line in enumerate(words.replace("\r", "").split("\n")):
-        if place:
-            yield "\n"
-        part = ""
-        for letter in line:
-            if part and (letter == " " or width_of(part + letter, _SIZE) > width):
-                yield part
-                part = ""
-            part += letter
-        if part:
-            yield part
 
 
 _LINES, _LETTERS, _IDS = 12, 420, 96
@@ -241,7 +191,7 @@ class TextSamples:
         count = sum(bool(kind) for _, kind in tokens)
         said = f"{count:,} tokens" if self._data.tokenizer or passage.numbers else f"{len(passage.text):,} characters"
         shown = with_lines(tokens, passage.text, shared) if shared else tokens
-        return Sample(passage.name, passage.split, partial(draw_text, shown), said=said, marks=marks, tokens=shown)
+        return Sample(passage.name, passage.split, partial(Tile, tokens=shown), said=said, marks=marks)
 
     def _words(self, problem: Problem, passage: Passage, tokens: tuple[Token, ...]) -> str:
         if problem.code in _OF_TOKENS or problem.code == "text-encoding":

@@ -1,122 +1,33 @@
-"""Draw samples of a data set: validate it, choose, draw sheet by sheet, and write a page that shows them all."""
+"""Draw samples of a data set: validate it, choose, and write one page that shows them all and needs nothing else."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import io
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from holdfast.data.columns import TableSet
 from holdfast.data.formats.detect import Settings, list_data, local_path, open_listed
+from holdfast.data.pages import rendered
 from holdfast.data.problem import Report
 from holdfast.data.remote import is_remote
 from holdfast.data.samples import ImageSet
 from holdfast.data.scan import Progress
 from holdfast.data.validate import PURPOSE, validate
 from holdfast.data.visualize.image_samples import image_groups
+from holdfast.data.visualize.pictures import Tile, words_instead
 from holdfast.data.visualize.row_samples import DatasetSamples, RowSamples
-from holdfast.data.visualize.sample import Group, Wish
-from holdfast.data.visualize.sheet import Placed, page, rows_of, sheets
+from holdfast.data.visualize.sample import Group, Sample, Wish
 from holdfast.data.visualize.text_samples import TextSamples
 from holdfast.errors import StorageError, UsageError
 
-# Where sheets are written: never into the data, and never over a file that was not made here.
-# `sheets.json` in the folder says which files were made and how they read; what does not read so any more is somebody else's.
-
-LIST = "sheets.json"
-_MADE_BY = "holdfast visualize"
-
-
-def _sheet_folder(path: str, data: Path | None) -> Path:
-    """`NAME-sheets` here; beside the data where this place is inside of it."""
-    here = Path.cwd()
-    if data is not None and _is_within(here, data):
-        here = data.resolve().parent
-    if data is not None and not is_remote(path):
-        name = data.resolve().name or "data"
-    elif Path(path).exists():
-        name = Path(path).stem
-    else:
-        name = "".join(letter if letter.isalnum() else "-" for letter in path)
-    return here / f"{name}-sheets"
-
-
-def _is_within(path: Path, folder: Path) -> bool:
-    return path.resolve() == folder.resolve() or folder.resolve() in path.resolve().parents
-
-
-class SheetFolder:
-    """The folder: what may be written is checked before anything is, and what was made before and is no longer is removed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._before = _made_before(folder)
-        self._made: dict[str, str] = {}
-
-    def check(self, names: list[str]) -> None:
-        """Refuse where a file of that name is there that was not made here, or was changed since."""
-        for name in (*names, LIST):
-            path = self.folder / name
-            if path.is_symlink() or (
-                path.exists() and not (name == LIST and self._before is not None) and not self._is_ours(name)
-            ):
-                raise UsageError(f"{path} is there and was not made by {_MADE_BY}", fix="name another folder: --output FOLDER")
-
-    def _is_ours(self, name: str) -> bool:
-        known = (self._before or {}).get(name)
-        try:
-            return known is not None and known == _digest((self.folder / name).read_bytes())
-        except OSError:
-            return False
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write one file, whole or not at all."""
-        path = self.folder / name
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            new = path.with_name(f".{name}.new")
-            new.write_bytes(content)
-            new.replace(path)
-        except OSError as error:
-            raise StorageError(
-                f"cannot write {path}: {error.strerror}", fix="name a folder that can be written: --output FOLDER"
-            ) from None
-        self._made[name] = _digest(content)
-
-    def finish(self, row: dict[str, Any]) -> None:
-        """Write the list of what was made, and remove what an earlier run made and this one did not."""
-        for name in self._before or {}:
-            if name not in self._made and self._is_ours(name):
-                (self.folder / name).unlink(missing_ok=True)
-        content = {"made_by": _MADE_BY, "files": dict(sorted(self._made.items())), **row}
-        self.write(LIST, (json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode("utf-8", errors="replace"))
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
-
-
-def _made_before(folder: Path) -> dict[str, str] | None:
-    """Names and digests of what an earlier run made; None where there was none."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is no folder", fix="name a folder: --output FOLDER")
-    try:
-        content = json.loads((folder / LIST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(content, dict) or content.get("made_by") != _MADE_BY or not isinstance(content.get("files"), dict):
-        return None
-    return {str(name): str(digest) for name, digest in content["files"].items() if Path(name).name == name}
-
-
-PAGE = "index.html"
+_MADE_BY = "holdfast visualize"  # stands in every page: a file without it is somebody else's, and never written over
+_HEAD = 2048
 
 
 @dataclass(slots=True)
@@ -124,52 +35,49 @@ class Drawn:
     """What was drawn, and where."""
 
     report: Report
-    folder: Path
-    sheets: list[str]
-    placed: list[Placed]
+    page: Path
+    groups: list[Group]
     wish: Wish
     notes: list[str] = field(default_factory=list)
 
     @property
+    def samples(self) -> list[Sample]:
+        """All of them, in the order of the page."""
+        return [sample for group in self.groups for sample in group]
+
+    @property
     def by_finding(self) -> dict[str, int]:
         """How many samples were drawn for each finding; those with several count for the first."""
-        return dict(Counter(one.sample.marks[0].code for one in self.placed if one.sample.marks))
+        return dict(Counter(sample.marks[0].code for sample in self.samples if sample.marks))
 
     def as_row(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "path": self.report.path,
             "format": self.report.format,
-            "samples": len(self.placed),
+            "samples": len(self.samples),
             "of": self.report.samples,
             "seed": self.wish.seed,
-            "folder": str(self.folder),
-            "page": PAGE,
-            "sheets": self.sheets,
+            "page": str(self.page),
             "drawn": [
                 {
                     "name": sample.name, "split": sample.split, "classes": list(sample.classes),
-                    "findings": [mark._asdict() for mark in sample.marks], "sheet": sheet, "box": list(box), "group": group,
+                    "findings": [mark._asdict() for mark in sample.marks], "group": number,
                 }
-                for sample, sheet, box, group in self.placed
+                for number, group in enumerate(self.groups, 1) for sample in group
             ],
             "notes": self.notes,
         }  # fmt: skip
 
 
-def visualize(
-    path: str, settings: Settings, wish: Wish, folder: Path | None, looks: Callable[[], Progress] | None = None
-) -> Drawn:
-    """Draw samples into a folder. Validation and choice share a cache; where none is wanted, one that is thrown away.
+def visualize(path: str, settings: Settings, wish: Wish, page: Path | None, looks: Callable[[], Progress] | None = None) -> Drawn:
+    """Draw samples on a page. Validation and choice share a cache; where none is wanted, one that is thrown away.
 
     `looks` is asked for progress once for each look at the data: validation is the first, and what is chosen needs another.
     """
     data = _data_folder(str(local_path(path, settings)))
-    to = folder if folder is not None else _sheet_folder(path, data)
-    if data is not None and _is_within(to, data):  # sheets there would be samples the next time
-        raise UsageError(f"{to} is inside the data", fix="name a folder elsewhere: --output FOLDER")
-    target = SheetFolder(to)
-    target.check([])
+    to = page if page is not None else _usual_page(path, data)
+    _refuse_place(to, data)
     with tempfile.TemporaryDirectory() as thrown_away:
         shared = settings if settings.cache is not None else dataclasses.replace(settings, cache=Path(thrown_away))
         report = validate(path, shared, looks() if looks else None)
@@ -183,8 +91,8 @@ def visualize(
         for code in wish.findings
         if code not in codes
     ]
-    drawn = Drawn(report, to, [], [], wish, [*notes, *report.notes])
-    _write(drawn, groups, target)
+    drawn = Drawn(report, to, groups, wish, [*notes, *report.notes])
+    _write(drawn)
     return drawn
 
 
@@ -197,6 +105,35 @@ def _data_folder(path: str) -> Path | None:
         parent = found.resolve().parent
         return parent.parent if parent.name.lower() == "annotations" else parent
     return None
+
+
+def _usual_page(path: str, data: Path | None) -> Path:
+    """`NAME-samples.html` here; beside the data where this place is inside of it."""
+    here = Path.cwd()
+    if data is not None and _is_within(here, data):
+        here = data.resolve().parent
+    if data is not None and not is_remote(path):
+        name = data.resolve().name or "data"
+    elif Path(path).exists():
+        name = Path(path).stem
+    else:
+        name = "".join(letter if letter.isalnum() else "-" for letter in path)
+    return here / f"{name}-samples.html"
+
+
+def _refuse_place(page: Path, data: Path | None) -> None:
+    """Never among the data, and never over a file that was not made here."""
+    fix = "name another file: --output FILE"
+    if data is not None and _is_within(page, data):
+        raise UsageError(f"{page} is inside the data", fix=fix)
+    if page.is_dir():
+        raise UsageError(f"{page} is a folder", fix=fix)
+    if page.is_symlink() or (page.exists() and _MADE_BY not in page.read_text(encoding="utf-8", errors="replace")[:_HEAD]):
+        raise UsageError(f"{page} is there and was not made by {_MADE_BY}", fix=fix)
+
+
+def _is_within(path: Path, folder: Path) -> bool:
+    return path.resolve() == folder.resolve() or folder.resolve() in path.resolve().parents
 
 
 def _refuse_unknown(wish: Wish, report: Report) -> None:
@@ -223,22 +160,42 @@ def _groups(path: str, settings: Settings, wish: Wish, report: Report, progress:
     return TextSamples(data, report, wish).groups()
 
 
-def _write(drawn: Drawn, groups: list[Group], target: SheetFolder) -> None:
-    """Sheets one by one, then the page, then the list of both; nothing is written where anything must not be."""
-    report = drawn.report
-    rows = len(list(rows_of(groups)))
-    target.check([*(f"sheet-{number:03}.png" for number in range(1, rows + 1)), PAGE])
-    total = f"{report.samples:,} {report.unit}"
-    for image, placed in sheets(groups, f"{report.path}    {report.format}, {total}"):
-        name, buffer = f"sheet-{len(drawn.sheets) + 1:03}.png", io.BytesIO()
-        image.save(buffer, "PNG", compress_level=4)  # as small as with 6, in less than half of the time
-        target.write(name, buffer.getvalue())
-        drawn.sheets.append(name)
-        drawn.placed += placed
+def tile_of(sample: Sample) -> Tile:
+    """What is seen of a sample; one that cannot be drawn does not cost the page."""
+    try:
+        return sample.draw()
+    except Exception as error:  # noqa: BLE001 - the user's data set may raise anything
+        return words_instead("cannot be drawn", f"{type(error).__name__}: {error}")
+
+
+def _write(drawn: Drawn) -> None:
+    """The page, whole or not at all."""
+    report, samples = drawn.report, drawn.samples
     what = "passages" if report.format == "text" else "samples"
-    about = f"{len(drawn.placed):,} {what} of {total}, the suspicious ones first; seed {drawn.wish.seed}"
-    target.write(PAGE, page(report, drawn.placed, drawn.sheets, drawn.notes, about).encode("utf-8", errors="replace"))
-    target.finish({key: value for key, value in drawn.as_row().items() if key != "folder"})
+    total = f"{report.samples:,} {report.unit}"
+    choices = {
+        "finding": dict.fromkeys(mark.code for sample in samples for mark in sample.marks),
+        "class": dict.fromkeys(name for sample in samples for name in sample.classes),
+        "split": dict.fromkeys(sample.split for sample in samples if sample.split),
+    }
+    content = rendered(
+        "samples.html", title=f"{report.path}: {report.format}", made_by=_MADE_BY, notes=drawn.notes, groups=drawn.groups,
+        about=f"{len(samples):,} {what} of {total}, the suspicious ones first; seed {drawn.wish.seed}", tile_of=tile_of,
+        picks={word: some for word, some in choices.items() if len(some) > 1 or (some and word == "finding")}, values=_values,
+    )  # fmt: skip
+    new = drawn.page.with_name(f".{drawn.page.name}.new")
+    try:
+        drawn.page.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text(content, encoding="utf-8")
+        new.replace(drawn.page)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {drawn.page}: {error.strerror}", fix="name a place that can be written: --output FILE"
+        ) from None
 
 
-__all__ = ["LIST", "PAGE", "Drawn", "visualize"]
+def _values(words: Iterable[str]) -> str:
+    return json.dumps(list(dict.fromkeys(words)), ensure_ascii=False)
+
+
+__all__ = ["Drawn", "visualize"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.detectors.curves.found import found
+from holdfast.detectors.curves.curve_finding import curve_finding
 from holdfast.detectors.curves.shape import Shape
 from holdfast.detectors.finding import Finding
 from holdfast.signals.curves import Curves
@@ -33,9 +33,9 @@ def collapse(
     collapsed = [shape for shape in fallen if _gone(shape) >= lost * max(shape.start - shape.best, 0.0)]
     declined = [shape for shape in fallen if _gone(shape) >= decline * abs(shape.best)]
     for code, severity, which in (("metric-collapse", "critical", collapsed), ("metric-decline", "warning", declined)):
-        told = next((one for shape in which if (one := _told(code, severity, shape)) is not None), None)
-        if told is not None and 2 * len(which) >= len(shapes):
-            yield told
+        finding = next((one for shape in which if (one := _finding(code, severity, shape)) is not None), None)
+        if finding is not None and 2 * len(which) >= len(shapes):
+            yield finding
             return
 
 
@@ -43,14 +43,14 @@ def _gone(shape: Shape) -> float:
     return shape.end - shape.best
 
 
-def _told(code: str, severity: str, shape: Shape) -> Finding | None:
+def _finding(code: str, severity: str, shape: Shape) -> Finding | None:
     low = shape.smoothed > shape.best + 0.5 * _gone(shape)
     onset = len(low) - 1
     while onset > 0 and low[onset - 1]:
         onset -= 1
     if onset <= shape.best_at:
         return None
-    return found(
+    return curve_finding(
         code,
         shape.curve,
         len(shape) - 1,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from holdfast.detectors.curves.curve_finding import curve_finding
 from holdfast.detectors.curves.flat import is_adversarial
-from holdfast.detectors.curves.found import found
 from holdfast.detectors.curves.shape import Shape
 from holdfast.detectors.finding import Finding
 from holdfast.signals.curves import Curves
@@ -39,7 +39,7 @@ def divergence(
     onset = len(high) - int(np.argmin(high[::-1])) if not high.all() else 0
     if len(high) - onset < max(3, len(high) // 20):  # too short to say that it stays
         return
-    yield found(
+    yield curve_finding(
         "loss-divergence",
         shape.curve,
         len(shape) - 1,

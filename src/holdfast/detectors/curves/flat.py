@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast.detectors.curves.found import found
+from holdfast.detectors.curves.curve_finding import curve_finding
 from holdfast.detectors.curves.shape import Shape
 from holdfast.detectors.finding import Finding
 from holdfast.signals.curves import HELD_OUT, Curve, Curves
@@ -41,7 +41,7 @@ def flat(curves: Curves, *, at_least: int = 8, moved: float = 0.02, above: float
         or _is_good_already(curves)
     ):
         return
-    yield found(
+    yield curve_finding(
         "not-learning",
         shape.curve,
         len(shape) - 1,
@@ -68,7 +68,7 @@ def never_off_the_ground(
     if best > underfit or ((best > ground or fell) and len(values) < long):
         return
     code = "underfitting" if best > ground or fell else "not-learning"
-    yield found(code, metric.finite(), len(values) - 1, onset=int(metric.steps[0]), best=best)
+    yield curve_finding(code, metric.finite(), len(values) - 1, onset=int(metric.steps[0]), best=best)
 
 
 def _of_single_steps(curve: Curve) -> bool:

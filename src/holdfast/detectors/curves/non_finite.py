@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast.detectors.curves.found import found
+from holdfast.detectors.curves.curve_finding import curve_finding
 from holdfast.detectors.finding import Finding
 from holdfast.signals.curves import Curve, Curves
 
@@ -19,21 +19,21 @@ def non_finite(curves: Curves) -> Iterator[Finding]:
     for curve in (*curves.of("loss", "train"), *curves.of("loss", "val", "test")):
         bad = np.flatnonzero(~np.isfinite(curve.values))
         if len(bad):
-            yield _told("non-finite-loss", curve, bad)
+            yield _finding("non-finite-loss", curve, bad)
             return
     for curve in curves.of("norm"):
         bad = np.flatnonzero(~np.isfinite(curve.values))
         if len(bad) > max(2, 0.1 * len(curve)):  # a few are what a gradient scaler makes while it looks for its scale
-            yield _told("non-finite-gradient", curve, bad)
+            yield _finding("non-finite-gradient", curve, bad)
             return
 
 
-def _told(code: str, curve: Curve, bad: np.ndarray) -> Finding:
+def _finding(code: str, curve: Curve, bad: np.ndarray) -> Finding:
     after = curve.values[bad[0] :]
     passed = (
         curve.split != "train" and bool(np.isfinite(after[-1])) and len(bad) < 0.1 * len(curve)
     )  # an evaluation, not the weights
-    return found(
+    return curve_finding(
         code,
         curve,
         int(bad[0]),

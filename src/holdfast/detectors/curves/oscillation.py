@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast.detectors.curves.found import found
+from holdfast.detectors.curves.curve_finding import curve_finding
 from holdfast.detectors.curves.shape import Shape
 from holdfast.detectors.finding import Finding
 from holdfast.signals.curves import HELD_OUT, Curve, Curves
@@ -32,7 +32,7 @@ def oscillation(
         drifted = abs(float(np.median(later[: len(later) // 2])) - float(np.median(later[len(later) // 2 :])))
         if move < swing * level or move < share * reach or shape.turns() < turns or drifted > drift * move:
             continue
-        yield found(
+        yield curve_finding(
             "loss-oscillation",
             shape.curve,
             len(shape) - 1,

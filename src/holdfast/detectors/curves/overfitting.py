@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast.detectors.curves.found import found
+from holdfast.detectors.curves.curve_finding import curve_finding
 from holdfast.detectors.curves.shape import Shape
 from holdfast.detectors.finding import Finding
 from holdfast.signals.curves import Curves
@@ -26,7 +26,7 @@ def overfitting(
     """The validation loss has risen since its best by `rise` of its size and clear of its noise, and stays up.
 
     Its best lies before `by` of the run; the training loss has fallen since then by `still` of its size, or where the
-    rise is `clear`, has at least not risen; four of five of the later values are on the upper side. A remark only, where the
+    rise is `clear`, has at least not risen; four of five of the later values are on the upper side. Info only, where the
     rise is less than `counts` of all that was learned: a loss of 0.03 that became 0.04 is still as good as none.
     """
     val, train = curves.val_loss, curves.train_loss
@@ -50,7 +50,7 @@ def overfitting(
     wanted = still * abs(then) if risen < clear * abs(held.best) else -still * max(abs(then), learned.learned)
     if fallen < wanted:
         return
-    yield found(
+    yield curve_finding(
         "overfitting",
         held.curve,
         len(held) - 1,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast.detectors.curves.found import found
+from holdfast.detectors.curves.curve_finding import curve_finding
 from holdfast.detectors.curves.shape import Shape
 from holdfast.detectors.finding import Finding
 from holdfast.signals.curves import Curve, Curves, Floats
@@ -32,13 +32,17 @@ def spikes(
     gone again. A validation loss may jump by itself at any time: a jump to `held_out` times its level that came back is a note.
     """
     curve = curves.train_loss or curves.val_loss
-    told = _largest(curve, sigmas, share, early, long, back) if curve is not None else None
-    if told is not None:
-        yield told
+    largest = _largest(curve, sigmas, share, early, long, back) if curve is not None else None
+    if largest is not None:
+        yield largest
     elif curves.val_loss is not None and curves.val_loss is not curve:
-        told = _largest(curves.val_loss, sigmas, share, early, long, back)
-        if told is not None and told.evidence["recovered"] and told.evidence["loss"] > held_out * told.evidence["usual"] > 0:
-            yield told
+        largest = _largest(curves.val_loss, sigmas, share, early, long, back)
+        if (
+            largest is not None
+            and largest.evidence["recovered"]
+            and largest.evidence["loss"] > held_out * largest.evidence["usual"] > 0
+        ):
+            yield largest
 
 
 def _largest(curve: Curve, sigmas: float, share: float, early: int, long: int, back: float) -> Finding | None:
@@ -57,7 +61,7 @@ def _largest(curve: Curve, sigmas: float, share: float, early: int, long: int, b
     within = int(np.argmax(calm)) + 1 if calm.any() else None
     if within is None and len(values) - at < long:
         return None  # it has just happened
-    return found(
+    return curve_finding(
         "loss-spike",
         shape.curve,
         at,

@@ -1,4 +1,4 @@
-"""`too-good`: what was held out is known as well as what was learned by heart."""
+"""`too-good`: what was held out is known as well as what was memorised."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast.detectors.curves.found import found
+from holdfast.detectors.curves.curve_finding import curve_finding
 from holdfast.detectors.curves.shape import Shape
 from holdfast.detectors.finding import Finding
 from holdfast.signals.curves import Curves
@@ -15,7 +15,7 @@ from holdfast.signals.curves import Curves
 def too_good(curves: Curves, *, at_least: int = 8, gone: float = 0.01, above: float = 1.0) -> Iterator[Finding]:
     """The training loss is all but gone (under `gone` of its beginning), and the validation loss is no higher.
 
-    Something learned by heart is always known a little better than something new, unless it is the same. A remark: an easy
+    Something memorised is always known a little better than something new, unless it is the same. Info: an easy
     task, or dropout and augmentation in training, can look like it.
     """
     train, val = curves.train_loss, curves.val_loss
@@ -30,4 +30,6 @@ def too_good(curves: Curves, *, at_least: int = 8, gone: float = 0.01, above: fl
     ]
     if not ratios or float(np.median(ratios[len(ratios) // 2 :])) > above:
         return
-    yield found("too-good", held.curve, len(held) - 1, severity="info", train=learned.end, held_out=held.end, start=learned.start)
+    yield curve_finding(
+        "too-good", held.curve, len(held) - 1, severity="info", train=learned.end, held_out=held.end, start=learned.start
+    )

@@ -1,4 +1,4 @@
-"""Whether losses go on where they were: levels of the first steps after a resume against the levels around the save."""
+"""Whether losses continue where they were: levels of the first steps after a resume against the levels around the save."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def loss_fit(
     highest stood at 2.2 times. Without their weights, after 200 steps and more, all were but those with batches of 1 to 8.
     """
     limits = _Limits(times, sigmas, lost, share, within, active_after)
-    known = [fit for size in _BLOCKS if (fit := _fit(before, after, size, limits)) is not None]
-    return next((fit for fit in known if fit.is_off), known[0] if known else None)
+    fits = [fit for size in _BLOCKS if (fit := _fit(before, after, size, limits)) is not None]
+    return next((fit for fit in fits if fit.is_off), fits[0] if fits else None)
 
 
 def _fit(before: RunBefore, after: Resumed, size: int, limits: _Limits) -> Fit | None:

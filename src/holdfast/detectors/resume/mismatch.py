@@ -1,4 +1,4 @@
-"""`resume-mismatch`: a resumed training does not go on where the run before stopped."""
+"""`resume-mismatch`: a resumed training does not continue where the run before stopped."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def resume_mismatch(before: RunBefore, after: Resumed, restored: Restored, *, ac
         return None
     fit = loss_fit(before, after)
     exploded = explosion(after, fit, from_the_start=off_from_the_start(before, after, restored, fit))
-    found = suspects(before, after, restored, fit)
+    suspected = suspects(before, after, restored, fit)
     off = fit is not None and fit.is_off
-    if not found and not off and not exploded:
+    if not suspected and not off and not exploded:
         return None
-    severity = "critical" if exploded else "warning" if off or any(one.proven for one in found) else "info"
+    severity = "critical" if exploded else "warning" if off or any(one.proven for one in suspected) else "info"
     verdict = {"critical": "explosion", "warning": "warning"}.get(severity, "healthy")
     evidence: dict[str, Any] = {"verdict": verdict}
     if off or exploded:
         evidence |= fit.as_row() if fit is not None else {"first_loss": float(after.loss[0]), "loss": float(after.loss[-1])}
-    for one in reversed(found):
+    for one in reversed(suspected):
         evidence |= one.evidence
-    evidence["suspects"] = [one.name for one in found]
+    evidence["suspects"] = [one.name for one in suspected]
     return Finding("resume-mismatch", step=len(after.loss) - 1, severity=severity, evidence=evidence)
 
 

@@ -16,7 +16,7 @@ Metric = tuple[str, str]  # split, name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBefore:
-    """The run that saved the checkpoint; empty where nothing is known. `later` is what it did after the save, if it went on."""
+    """The run that saved the checkpoint; empty where nothing is known. `later` is what it did after the save, if it continued."""
 
     loss: Floats = field(default_factory=lambda: NOTHING)  # up to the save
     later: Floats = field(default_factory=lambda: NOTHING)
@@ -53,9 +53,9 @@ class Restored:
     def from_row(cls, row: Mapping[str, Any]) -> Restored:
         """Read a `resumed` row."""
         weights = row.get("weights")
-        known = {str(name): int(count) for name, count in weights.items()} if isinstance(weights, dict) else None
+        counts = {str(name): int(count) for name, count in weights.items()} if isinstance(weights, dict) else None
         words = {name: str(row[name]) for name in ("optimizer", "scheduler") if isinstance(row.get(name), str)}
-        return cls(weights=known, **words)
+        return cls(weights=counts, **words)
 
     def count(self, name: str) -> int:
         """A number of the weights; 0 if nothing is known."""

@@ -24,12 +24,12 @@ class Suspect(NamedTuple):
 
 def suspects(before: RunBefore, after: Resumed, restored: Restored, fit: Fit | None) -> list[Suspect]:
     """All of them, the most likely first."""
-    found = [
+    suspected = [
         one
         for look in (_weights, _learning_rate, _moments, _normalisation, _data_position)
         if (one := look(before, after, restored, fit)) is not None
     ]
-    return sorted(found, key=lambda one: not one.proven)
+    return sorted(suspected, key=lambda one: not one.proven)
 
 
 def off_from_the_start(before: RunBefore, after: Resumed, restored: Restored, fit: Fit | None) -> bool:
@@ -68,7 +68,7 @@ def _learning_rate(before: RunBefore, after: Resumed, restored: Restored, fit: F
 
 
 def _times_rate(before: RunBefore, after: Resumed, *, differs: float = 1.2) -> float | None:
-    """The first learning rate against the last one before the save, or the next one of a run that went on; None if it fits."""
+    """The first learning rate against the last one before the save, or the next one of a run that continued; None if it fits."""
     past, now = _positive(before.lr), _positive(after.lr)
     if not len(past) or not len(now):
         return None

@@ -11,13 +11,13 @@ _INDICES = ("index", "indices", "idx", "id", "ids")
 
 
 def fields_of(samples: Iterable[InputSample]) -> dict[str, list[InputSample]]:
-    """The samples of each field, in the order in which a batch has them; a number that only tells samples apart is left out."""
-    found: dict[str, list[InputSample]] = {}
+    """The samples of each field, in the order in which a batch has them; a number that only tells samples apart is skipped."""
+    by_name: dict[str, list[InputSample]] = {}
     for one in samples:
-        found.setdefault(one.field, []).append(one)
-    single = {name: rows for name, rows in found.items() if all(one.known < 0 for one in rows)}
+        by_name.setdefault(one.field, []).append(one)
+    single = {name: rows for name, rows in by_name.items() if all(one.known < 0 for one in rows)}
     some_repeat = any(one.distinct < one.samples for rows in single.values() for one in rows)
-    return {name: rows for name, rows in found.items() if not (some_repeat and name in single and _is_index(name, rows))}
+    return {name: rows for name, rows in by_name.items() if not (some_repeat and name in single and _is_index(name, rows))}
 
 
 def _is_index(name: str, rows: list[InputSample]) -> bool:

@@ -12,7 +12,7 @@ from holdfast.signals.run_view import RunView
 def guessing(run: RunView, *, rows: int = 512, at_end: int = 128, close: float = 0.03, moved: float = 0.01) -> Finding | None:
     """The loss has not moved by `moved` in the second half of the run, and lies within `close` of the labels' entropy.
 
-    Language models pass that level in their first steps, and leave it: one that goes on is given `rows` steps for that.
+    Language models pass that level in their first steps, and leave it: one that continues is given `rows` steps for that.
     """
     losses, learned = run.whole["loss"].means, fields_of(of_split(run, "train"))
     name = label_field(learned)

@@ -22,9 +22,9 @@ class Layer(NamedTuple):
 
 def layers_of(run: RunView, *, samples: int) -> list[Layer]:
     """Layers, first to last, of which at least so many samples are known; what is not finite is no use here."""
-    found: dict[str, dict[str, Samples]] = {}
+    by_layer: dict[str, dict[str, Samples]] = {}
     for name, one in run.parameters.items():
         if len(one.steps) >= samples and np.isfinite(one.norms()).all():
             module, _, own = name.rpartition(".")
-            found.setdefault(module, {})[own] = one
-    return [Layer(name, parameters) for name, parameters in found.items()]
+            by_layer.setdefault(module, {})[own] = one
+    return [Layer(name, parameters) for name, parameters in by_layer.items()]

@@ -31,13 +31,13 @@ def _growth(
 ) -> Finding | None:
     """From the warm-up on, or from one of these shares of the run, each sixth adds `steady` of the usual sixth, all `share`.
 
-    Caches and allocators level off, a leak does not. During the first pass over the data it may be a cache that fills: a remark.
+    Caches and allocators level off, a leak does not. During the first pass over the data it may be a cache that fills: info.
     """
     blocks = run.whole[column].means
     if column == "host_rss" and (leak := _with_evaluations(run, code, least)) is not None:
         return leak
-    found = (_since(run, code, column, blocks[int(part * len(blocks)) :], least, share, steady) for part in since)
-    return next(filter(None, found), None)
+    findings = (_since(run, code, column, blocks[int(part * len(blocks)) :], least, share, steady) for part in since)
+    return next(filter(None, findings), None)
 
 
 def _since(run: RunView, code: str, column: str, means: Floats, least: float, share: float, steady: float) -> Finding | None:
@@ -77,10 +77,10 @@ def _with_evaluations(run: RunView, code: str, least: float, *, evaluations: int
 
 def _holders(run: RunView, column: str) -> dict[str, float]:
     """Who holds it: what the loader's workers have, and the share of the growth that came with evaluations."""
-    found = {}
+    holders = {}
     workers = run.known("workers_rss", 64)[1]
     if column == "host_rss" and len(workers):
-        found["workers"] = float(workers[-1])
+        holders["workers"] = float(workers[-1])
     steps, sizes = run.known(column)
     rises = np.diff(sizes)
     if len(run.evaluated) and len(rises) and float(rises.sum()) > 0:
@@ -88,5 +88,5 @@ def _holders(run: RunView, column: str) -> dict[str, float]:
             np.searchsorted(steps, np.array(run.evaluated)) - 1
         )  # the rise from the step before an evaluation to that after it
         mine = np.unique(places[(places >= 0) & (places < len(rises))])
-        found["in_evaluation"] = max(0.0, float(rises[mine].sum()) / float(rises.sum()))
-    return found
+        holders["in_evaluation"] = max(0.0, float(rises[mine].sum()) / float(rises.sum()))
+    return holders

@@ -16,12 +16,12 @@ def oversized_weights(run: RunView, *, rows: int = 10) -> Finding | None:
     finite has findings of its own.
     """
     losses = run.column("loss", rows)
-    known = losses[measured(losses)]
-    if not len(known) or not np.isfinite(known).all():
+    valid = losses[measured(losses)]
+    if not len(valid) or not np.isfinite(valid).all():
         return None
     for name, samples in run.parameters.items():
-        if (found := _first(samples)) is not None:
-            evidence = {"parameter": name, **found, "loss": float(known[-1])}
+        if (first := _first(samples)) is not None:
+            evidence = {"parameter": name, **first, "loss": float(valid[-1])}
             return Finding("non-finite-weights", step=run.step, severity="critical", evidence=evidence)
     return None
 

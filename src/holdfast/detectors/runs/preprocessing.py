@@ -28,9 +28,9 @@ def preprocessing_mismatch(
 
 
 def _differs(here: list[InputSample], one: InputSample, times: float, shift: float, beyond: float) -> bool:
-    if one.entropy == one.entropy or any(known.entropy == known.entropy for known in here):  # whole numbers have no scale
+    if one.entropy == one.entropy or any(sample.entropy == sample.entropy for sample in here):  # whole numbers have no scale
         return False
-    sizes, means = np.array([known.deviation for known in here]), np.array([known.mean for known in here])
+    sizes, means = np.array([sample.deviation for sample in here]), np.array([sample.mean for sample in here])
     usual, middle = float(np.median(sizes)), float(np.median(means))
     if usual <= 0.0 or one.deviation <= 0.0:
         return False

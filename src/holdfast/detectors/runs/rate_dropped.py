@@ -18,9 +18,9 @@ def rate_dropped(
     still: float = 0.5,
     learns: float = 0.25,
 ) -> Finding | None:
-    """Between two steps the rate fell by `times` or more, and stays there for `rows` steps.
+    """Between two steps the learning rate fell by `times` or more, and stays there for `rows` steps.
 
-    Schedules fall by ten at once, at most, or do so again and again; and updates must have become smaller with the rate.
+    Schedules fall by ten at once, at most, or do so again and again; and updates must have become smaller with the learning rate.
     A warning where the loss was falling (by `fell` of itself in the second half of the steps before, or half as much of what
     was learned) and now falls by less than `still` of that, and of `learns` of itself: layers that are trained from then on, with
     a rate that fits them, still learn. Else a remark: that training was done.
@@ -46,7 +46,7 @@ def rate_dropped(
 
 
 def _updates_shrank(run: RunView, onset: int, *, by: float) -> bool:
-    """Whether updates became smaller with the rate, as far as they were measured on both sides."""
+    """Whether updates became smaller with the learning rate, as far as they were measured on both sides."""
     steps, sizes = run.known("update_ratio")
     before, after = sizes[steps < onset], sizes[steps >= onset]
     return bool(len(before) and len(after) and by * float(np.median(after)) < float(np.median(before)))

@@ -1,4 +1,4 @@
-"""`slow-loading`: much of each step is spent waiting for data; and whether one worker is to blame."""
+"""`slow-loading`: much of each step is spent waiting for data; and whether one worker is the cause."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from holdfast.signals.run_view import RunView
 from holdfast.signals.view import Column, Floats, measured
 
 _BLOCK = 16  # rows, of which the waiting is taken together to say when it began
+_MOST = 0.5  # of the time, spent reading
 _PAUSES = 2  # the longest waits: half of the waiting must be left without them, or the machine only paused
 
 
@@ -17,7 +18,8 @@ def slow_loading(run: RunView, *, rows: int = 512, at_least: int = 96, share: fl
 
     Less than that is what any loader costs, and only shows because the steps themselves are tiny. The first batch of each
     worker is waited for in every pass, and does not count; nor does a machine that was busy or paused for a while. It is reported
-    once it is known how many workers there are, for then it can be said whether one of them is slow.
+    once it is known how many workers there are, for then it can be said whether one of them is slow. A CPU that reads and
+    computes by turns, and always did, is a remark unless it reads for most of the time: workers would take cores from it.
     """
     waited, step = run.column("data_seconds", rows), run.column("step_seconds", rows)
     position = _positions(run, len(step))
@@ -34,11 +36,13 @@ def slow_loading(run: RunView, *, rows: int = 512, at_least: int = 96, share: fl
     evidence = {"share": part, "wait_seconds": mean, "step_seconds": float(np.mean(step[both])), "workers": max(0, run.workers)}
     if not run.ready or np.median(run.ready) >= run.workers - 1:  # the others are ahead of it: they are quick enough
         evidence |= _slow_worker(np.where(both, waited, 0.0), position, run.workers)
-    known = {"cores": run.cores, "persistent_workers": run.persistent, "pin_memory": run.pinned}
-    evidence |= {name: value for name, value in known.items() if value is not None}
+    settings = {"cores": run.cores, "persistent_workers": run.persistent, "pin_memory": run.pinned}
+    evidence |= {name: value for name, value in settings.items() if value is not None}
     evidence["on_gpu"] = bool(measured(run.column("gpu_allocated", rows)).any())
     onset = _onset(run.column("step", rows)[both], waited[both], mean)
-    return Finding("slow-loading", step=run.step, evidence={"onset": onset, **evidence})
+    is_habit = onset == 0 and run.workers <= 0 and not evidence["on_gpu"] and part < _MOST
+    severity = "info" if is_habit else "warning"
+    return Finding("slow-loading", step=run.step, severity=severity, evidence={"onset": onset, **evidence})
 
 
 def _onset(steps: Column, waited: Floats, mean: float) -> int:
@@ -53,13 +57,13 @@ def _slow_worker(waited: Floats, position: Floats, workers: int) -> dict[str, fl
     """Workers take turns: if one is slow, every so-manieth batch is waited for, and no other. Also if all are slow in step.
 
     Told from chance by the share of the waits that fall to one: all of it against an equal part, more than half the way.
-    The first batches of a pass are left out: everybody waits for those.
+    The first batches of a pass are skipped: everybody waits for those.
     """
-    known = position >= 2 * workers
-    if workers < 2 or known.sum() < 8 * workers:
+    enough = position >= 2 * workers
+    if workers < 2 or enough.sum() < 8 * workers:
         return {}
-    turn = position[known].astype(np.int64) % workers
-    sums = np.array([float(np.sum(waited[known][turn == one])) for one in range(workers)])
+    turn = position[enough].astype(np.int64) % workers
+    sums = np.array([float(np.sum(waited[enough][turn == one])) for one in range(workers)])
     share = float(sums.max() / sums.sum()) if sums.sum() > 0 else 0.0
     return {"slow_worker": int(sums.argmax()), "its_share": share} if share > 0.5 + 0.5 / workers else {}
 

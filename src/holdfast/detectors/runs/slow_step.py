@@ -17,7 +17,7 @@ def slow_step(run: RunView, *, times: float = 2.0, least: float = 0.02, at_least
 
     A machine that others use as well makes steps slower for a while: almost every part of the last quarter must be so, and
     each quarter slower than the one before. That others came is likelier than a fault below three times, or before it has
-    lasted for half a minute: then it is a remark.
+    lasted for half a minute: then it is info.
     """
     blocks = run.own_seconds.means
     if len(blocks) < at_least or run.seen < rows:

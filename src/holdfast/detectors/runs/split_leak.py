@@ -24,13 +24,13 @@ def split_leak(
     for one in held[name]:
         by_source.setdefault(one.source, []).append(one)
     parts = [_leaked(rows, alone) for rows in by_source.values()]
-    known, looked_at = sum(one.known for one in held[name]), sum(one.samples for one in held[name])
-    if known < least or min(parts) < share:
+    num_seen, looked_at = sum(one.known for one in held[name]), sum(one.samples for one in held[name])
+    if num_seen < least or min(parts) < share:
         return None
     evidence = {
         "onset": 0,
         "field": name,
-        "known": known,
+        "known": num_seen,
         "samples": looked_at,
         "share": min(1.0, min(parts)),
         "same_samples": True,
@@ -45,8 +45,8 @@ def _repeat(rows: list[InputSample]) -> float:
 
 def _leaked(rows: list[InputSample], alone: float) -> float:
     """The share of one data set that was learned from, as far as the samples tell; at most 1."""
-    known = sum(one.known for one in rows) / max(1, sum(one.samples for one in rows))
+    fraction_seen = sum(one.known for one in rows) / max(1, sum(one.samples for one in rows))
     could = [one.known_share for one in rows if one.known_share == one.known_share]
     if not could:
-        return float(known >= alone)
-    return known / max(sum(could) / len(could), 1e-9)
+        return float(fraction_seen >= alone)
+    return fraction_seen / max(sum(could) / len(could), 1e-9)

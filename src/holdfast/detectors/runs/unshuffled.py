@@ -20,7 +20,7 @@ def unshuffled_data(
     The losses of one pass go with those of the pass before (correlation above `same`).
     With batches in a new order each time that is chance: four passes of 16 batches reach 0.15. Where the ups and downs have
     an order of their own (`sigmas` above that of chance, see `_order`), or a batch holds few of all labels, the data is sorted
-    by something; else it only comes in the same order each time: a remark.
+    by something; else it only comes in the same order each time: info.
     """
     if (repeats := max((one.repeats for one in run.inputs), default=0)) >= repeated:
         return _finding(run, _labels_in_order(run), {"repeats": repeats + 1})

@@ -7,11 +7,12 @@ from holdfast.signals.run_view import RunView, Untrained
 
 
 def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1) -> Finding | None:
-    """Some parameters have not been trained for `steps` steps. A remark, unless nobody can have meant it so.
+    """Some parameters have not been trained for `steps` steps. Info, unless nobody can have meant it so.
 
     Nobody means: an optimizer that holds parameters which never get a gradient (`share` of all, a few may be unused), or
     parameters that no optimizer holds *behind* some that are trained (a layer that was replaced after the optimizer was
-    made). Layers that are frozen, or left out of the optimizer before the first one that is trained, are fine-tuning.
+    made), or an optimizer that holds no parameter of the model at all any more. Layers that are frozen, or missing from the
+    optimizer before the first one that is trained, are fine-tuning.
     """
     out = {name: one for name, one in run.untrained.items() if run.step - one.since >= steps}
     if not out:
@@ -20,7 +21,7 @@ def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1)
     by_reason: dict[str, list[str]] = {}
     for name, one in out.items():
         by_reason.setdefault(one.why, []).append(name)
-    behind = _behind_trained(out)
+    behind = _behind_trained(out, of)
     cut_off = len(by_reason.get("no-gradient", ())) >= share * of
     why = "no-optimizer" if behind else "no-gradient" if cut_off else max(by_reason, key=lambda reason: len(by_reason[reason]))
     names = behind if why == "no-optimizer" and behind else by_reason[why]
@@ -36,8 +37,10 @@ def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1)
     )
 
 
-def _behind_trained(out: dict[str, Untrained]) -> list[str]:
-    """Those that no optimizer holds, though something before them in the model is trained."""
-    left_out = {one.position for one in out.values()}
-    first_trained = next(position for position in range(len(left_out) + 1) if position not in left_out)
+def _behind_trained(out: dict[str, Untrained], of: int) -> list[str]:
+    """Those that no optimizer holds, though something before them in the model is trained; or all, if it holds none of them."""
+    untrained = {one.position for one in out.values()}
+    if sum(one.why == "no-optimizer" for one in out.values()) == of:
+        return list(out)
+    first_trained = next(position for position in range(len(untrained) + 1) if position not in untrained)
     return [name for name, one in out.items() if one.why == "no-optimizer" and one.position > first_trained]

@@ -1,4 +1,4 @@
-"""All symptoms of `detectors/runs`, asked at fixed rows of a run as it goes on: each is told once, or again when it gets worse.
+"""All symptoms of `detectors/runs`, checked at fixed rows of a run: each is reported once, or again when it gets worse.
 
 At which rows is fixed by the run, not by how many of them come at a time: live and afterwards give the same findings.
 """
@@ -55,7 +55,7 @@ class RunWatch:
 
     def __init__(self) -> None:
         self.view = RunView()
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def room(self) -> int:
         """How many rows may be added before it must be asked."""
@@ -68,16 +68,16 @@ class RunWatch:
         return self.room() == (EARLY if self.view.seen < EVERY else EVERY)
 
     def ask(self) -> Iterator[Finding]:
-        """What is found now and was not told yet."""
+        """What is found now and was not reported yet."""
         for detector in OF_RUNS:
-            found = detector(self.view)
-            told = self._told.get(_name(found)) if found is not None else None
-            if found is None or (told is not None and _SEVERITIES.index(told) >= _SEVERITIES.index(found.severity)):
+            finding = detector(self.view)
+            earlier = self._reported.get(_name(finding)) if finding is not None else None
+            if finding is None or (earlier is not None and _SEVERITIES.index(earlier) >= _SEVERITIES.index(finding.severity)):
                 continue
-            self._told[_name(found)] = found.severity
-            yield found
+            self._reported[_name(finding)] = finding.severity
+            yield finding
 
 
-def _name(found: Finding) -> str:
-    """What it is told once as; that one worker is to blame may be seen later than that there is waiting."""
-    return f"{found.code} of one worker" if "slow_worker" in found.evidence else found.code
+def _name(finding: Finding) -> str:
+    """What it is reported once as; that one worker is the cause may be seen later than that there is waiting."""
+    return f"{finding.code} of one worker" if "slow_worker" in finding.evidence else finding.code

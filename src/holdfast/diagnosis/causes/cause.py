@@ -17,7 +17,7 @@ class Fix:
     setting: str | None = field(default=None, kw_only=True)
     op: str | None = field(default=None, kw_only=True)
     value: Any = field(default=None, kw_only=True)
-    command: str | None = field(default=None, kw_only=True)  # for a run of ours; {run} is its name
+    command: str | None = field(default=None, kw_only=True)  # for a Holdfast run; {run} is its name
     needs: tuple[str, ...] = field(default=(), kw_only=True)  # signs without which it is not offered
     ruled_out_by: tuple[str, ...] = field(default=(), kw_only=True)  # signs that the run does it already, or cannot
 
@@ -31,7 +31,7 @@ class Fix:
         return {"words": self.words, **change}
 
     def command_for(self, run: str | None, *, live: bool = False) -> str | None:
-        """The command that does it, for a run of ours; where it is alive, a setting is changed in it."""
+        """The command that does it, for a Holdfast run; where it is alive, a setting is changed in it."""
         if run is None:
             return None
         if self.command is not None:
@@ -44,7 +44,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Why something happened: which findings it explains, and which signs speak for it, against it, or rule it out.
+    """Why something happened: which findings it explains, and which signs support it, contradict it, or rule it out.
 
     Signs are names that `diagnosis.signs` and `curve_signs` derive from evidence and curves. A cause with `needs` is named
     only when all of them are there, one with `needs_one` when any of them is.

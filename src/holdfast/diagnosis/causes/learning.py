@@ -123,9 +123,19 @@ LABELS_UNRELATED = Cause(
     likely=0.5,
     fixes=(Fix("look at samples with their labels in both splits: shuffled together, with the same class numbers?"),),
 )
+LOSS_REPLACED = Cause(
+    code="loss-replaced",
+    seen_by=("parameters-not-trained",),
+    needs=("losses-had-a-graph",),
+    signs=("losses-had-a-graph",),
+    because="This loss was not computed from the model, those before it were: a branch replaced it, for NaN or an empty batch.",
+    likely=0.8,
+    fixes=(Fix("look at what the loss function returns for NaN and for an empty batch, and at the samples of that batch"),),
+)
 NO_GRADIENTS = Cause(
     code="parameters-without-gradients",
     seen_by=("not-learning", "parameters-not-trained"),
+    ruled_out_by=("losses-had-a-graph",),
     signs=("norms-tiny", "metric-constant", "at-chance"),
     against=("updates-usual", "lr-tiny"),
     because="The update does not reach the weights: frozen parameters, a detached output, or an optimizer that holds others.",
@@ -187,6 +197,7 @@ TOO_LITTLE_AUGMENTATION = Cause(
 OTHER_PARAMETERS = Cause(
     code="optimizer-holds-other-parameters",
     seen_by=("not-learning", "parameters-not-trained"),
+    ruled_out_by=("losses-had-a-graph",),
     signs=("optimizer-misses-some", "left-out-behind", "no-update"),
     because="The optimizer was created from another copy of the model, or before its last layer was added.",
     likely=0.15,
@@ -195,6 +206,7 @@ OTHER_PARAMETERS = Cause(
 FROZEN = Cause(
     code="frozen-by-mistake",
     seen_by=("parameters-not-trained",),
+    ruled_out_by=("losses-had-a-graph",),
     signs=("requires-no-gradient",),
     because="requires_grad is off, the part runs under no_grad or detach, or its layers are in a plain list.",
     likely=0.35,
@@ -271,6 +283,7 @@ OF_LEARNING = (
     TOO_LITTLE_AUGMENTATION,
     OTHER_PARAMETERS,
     FROZEN,
+    LOSS_REPLACED,
     NO_RESIDUALS,
     NO_NORMALISATION,
     SATURATING,

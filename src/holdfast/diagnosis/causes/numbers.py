@@ -130,7 +130,7 @@ WEIGHTS_DAMAGED = Cause(
     likely=0.35,
     fixes=(
         Fix("resume from the last clean checkpoint", command="holdfast checkpoints choose {run}"),
-        Fix("look for code that writes to weights outside the optimizer (.data, copy_, an average that took in NaN)"),
+        Fix("look for code that writes to weights outside the optimizer (.data, copy_, an average that includes NaN)"),
         Fix("if it comes back in another place, test the memory: nvidia-smi -q -d ECC, or a memory test of the machine"),
     ),
 )

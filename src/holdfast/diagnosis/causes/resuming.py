@@ -1,4 +1,4 @@
-"""Why a resumed training does not go on where the one before stopped: a part of its state that was not restored."""
+"""Why a resumed training does not continue where the one before stopped: a part of its state that was not restored."""
 
 from __future__ import annotations
 

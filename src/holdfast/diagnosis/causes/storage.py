@@ -81,6 +81,7 @@ COPY_DAMAGED = Cause(
 OTHER_ARCHITECTURE = Cause(
     code="architecture-changed",
     seen_by=("checkpoint-incompatible",),
+    ruled_out_by=("objects-refused",),
     because="The model was built with other settings: width, depth, classes, tasks.",
     likely=0.35,
     fixes=(
@@ -91,6 +92,7 @@ OTHER_ARCHITECTURE = Cause(
 PREFIX = Cause(
     code="names-have-a-prefix",
     seen_by=("checkpoint-incompatible",),
+    ruled_out_by=("objects-refused",),
     because="The names differ by module. (DDP), _orig_mod. (torch.compile) or model. (Lightning).",
     likely=0.3,
     fixes=(Fix("strip it: {name.removeprefix('module.'): value …}; or save the wrapped model"),),
@@ -98,6 +100,7 @@ PREFIX = Cause(
 WEIGHTS_ONLY = Cause(
     code="weights-only-file",
     seen_by=("checkpoint-incompatible",),
+    ruled_out_by=("objects-refused",),
     because="The file holds weights but no optimizer, scheduler or step.",
     likely=0.2,
     fixes=(Fix("start a new training from these weights, with a warm-up; or use a complete checkpoint"),),
@@ -105,9 +108,22 @@ WEIGHTS_ONLY = Cause(
 OTHER_VERSION = Cause(
     code="other-version",
     seen_by=("checkpoint-incompatible",),
+    ruled_out_by=("objects-refused",),
     because="Another version of PyTorch or of the trainer wrote it, or it holds objects whose code has moved.",
     likely=0.15,
     fixes=(Fix("holdfast checkpoints inspect shows what wrote it; load it with that version, and save the state_dict alone"),),
+)
+OBJECTS_REFUSED = Cause(
+    code="objects-in-checkpoint",
+    seen_by=("checkpoint-incompatible",),
+    needs=("objects-refused",),
+    signs=("objects-refused",),
+    because="The file holds objects beside tensors, and torch.load does not build them: they could run code.",
+    likely=0.9,
+    fixes=(
+        Fix("if you trust the file: torch.load(path, weights_only=False); in Lightning trainer.fit(…, weights_only=False)"),
+        Fix("save plain values only; holdfast checkpoints inspect shows what is in it, and runs nothing"),
+    ),
 )
 DATABASE_LOCKED = Cause(
     code="database-locked",
@@ -153,6 +169,6 @@ OWN_ERROR = Cause(
 
 OF_STORAGE = (
     *(SAVE_INTERRUPTED, COPY_UNFINISHED, CHANGED_ON_DISK, COPY_DAMAGED, NO_ROOM, CACHES, NO_PERMISSION, NOT_SERIALISABLE),
-    *(OTHER_ARCHITECTURE, PREFIX, WEIGHTS_ONLY, OTHER_VERSION),
+    *(OBJECTS_REFUSED, OTHER_ARCHITECTURE, PREFIX, WEIGHTS_ONLY, OTHER_VERSION),
     *(DATABASE_LOCKED, NO_KEY, SERVER_GONE, TOO_COSTLY, OWN_ERROR),
 )

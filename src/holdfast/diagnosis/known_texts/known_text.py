@@ -12,8 +12,8 @@ ERROR, FOLLOWS, WARNING, NOTE = 3, 2, 1, 0
 KINDS = {
     ERROR: "error",  # it ends a run, and is where to begin
     FOLLOWS: "follows",  # it ends a run, but something else came first: another rank, another process, an earlier line
-    WARNING: "warning",  # the run goes on, and something is wrong
-    NOTE: "note",  # the run goes on, and it rarely matters
+    WARNING: "warning",  # the run continues, and something is wrong
+    NOTE: "note",  # the run continues, and it rarely matters
 }
 _QUOTES = "'\"`‘’“”"
 _WHOLE_WORD = re.compile(rf"(?<![A-Za-z*])(?<![A-Za-z][{_QUOTES}])[A-Za-z]+(?![A-Za-z*]|[{_QUOTES}][A-Za-z])")
@@ -34,7 +34,7 @@ class KnownText:
     """One error text in its wordings over the versions."""
 
     name: str
-    says: tuple[str | Pattern, ...]
+    wordings: tuple[str | Pattern, ...]
     page: str  # a code that has a page
     means: str
     fix: str
@@ -52,20 +52,22 @@ class Wording:
 
 def wordings(text: KnownText) -> list[Wording]:
     """All ways in which a text is looked for."""
-    found = []
-    for says in text.says:
-        words, regex = (says.words, says.regex) if isinstance(says, Pattern) else ((_longest_word(says),), _regex(says))
+    every = []
+    for wording in text.wordings:
+        words, regex = (
+            (wording.words, wording.regex) if isinstance(wording, Pattern) else ((_longest_word(wording),), _regex(wording))
+        )
         pattern = re.compile(regex, re.IGNORECASE)
-        found += [Wording(word.lower(), pattern, text) for word in words]
-    return found
+        every += [Wording(word.lower(), pattern, text) for word in words]
+    return every
 
 
-def _regex(says: str) -> str:
+def _regex(wording: str) -> str:
     """A wording as a regular expression. `^` and `$` at its ends tie it to the line's; a word is found only as a whole."""
-    body = says.removeprefix("^").removesuffix("$")
+    body = wording.removeprefix("^").removesuffix("$")
     middle = _ANYTHING.join("".join(map(_one, piece)) for piece in body.split("*"))
-    before = _PREFIX if says.startswith("^") else r"(?<!\w)" if body[0].isalnum() else ""
-    after = r"\s*$" if says.endswith("$") else r"(?!\w)" if body[-1].isalnum() else ""
+    before = _PREFIX if wording.startswith("^") else r"(?<!\w)" if body[0].isalnum() else ""
+    after = r"\s*$" if wording.endswith("$") else r"(?!\w)" if body[-1].isalnum() else ""
     return f"{before}{middle}{after}"
 
 
@@ -75,7 +77,7 @@ def _one(character: str) -> str:
     return f"[{_QUOTES}]?" if character in _QUOTES else re.escape(character)
 
 
-def _longest_word(says: str) -> str:
+def _longest_word(wording: str) -> str:
     """Its longest word that is whole: what a log is searched for before anything costly is done."""
-    words: list[str] = _WHOLE_WORD.findall(says)
+    words: list[str] = _WHOLE_WORD.findall(wording)
     return max(words, key=len)

@@ -1,4 +1,4 @@
-"""Texts of mistakes in a loop: the graph, the order of calls, parameters that are left out."""
+"""Texts of mistakes in a loop: the graph, the order of calls, parameters without gradients."""
 
 from __future__ import annotations
 

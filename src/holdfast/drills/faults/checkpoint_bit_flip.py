@@ -17,7 +17,7 @@ class CheckpointBitFlip(Fault):
     """The file is whole when the save is done; a step later one bit of a tensor is another, and the process gets SIGKILL."""
 
     code = "checkpoint-bit-flip"
-    what = "a bit of the newest checkpoint flips on the disk, and the process is killed a step later"
+    description = "a bit of the newest checkpoint flips on the disk, and the process is killed a step later"
     expected = Expected(findings=("checkpoint-torn",), causes=("file-changed-on-disk", "killed-from-outside"), survivable=True)
     needs = ("saves",)
 

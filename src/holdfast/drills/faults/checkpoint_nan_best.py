@@ -15,7 +15,7 @@ class CheckpointNanBest(Fault):
     """The states that the script takes of its model before the next update hold a NaN; the model itself stays as it is."""
 
     code = "checkpoint-nan-best"
-    what = "the next checkpoints are saved with NaN in them, over good ones"
+    description = "the next checkpoints are saved with NaN in them, over good ones"
     expected = Expected(findings=("checkpoint-non-finite",), causes=("copy-of-weights-damaged",), survivable=True)
     needs = ("saves",)
 
@@ -25,7 +25,7 @@ class CheckpointNanBest(Fault):
             raise CannotHappen("the model has no floating-point weights")
         taken = False
 
-        def spoil(_module: Any, state: dict[str, Any], *_: Any) -> None:
+        def corrupt(_module: Any, state: dict[str, Any], *_: Any) -> None:
             nonlocal taken
             if not _is_taken_by_script():
                 return
@@ -40,7 +40,7 @@ class CheckpointNanBest(Fault):
                 updating.remove()
 
         model: Any = context.model
-        taking = getattr(model, "register_state_dict_post_hook", model._register_state_dict_hook)(spoil)
+        taking = getattr(model, "register_state_dict_post_hook", model._register_state_dict_hook)(corrupt)
         updating = context.optimizer.register_step_post_hook(over)
 
 

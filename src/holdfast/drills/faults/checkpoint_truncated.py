@@ -14,7 +14,7 @@ class CheckpointTruncated(Fault):
     """The file is cut off, and the process gets SIGKILL before it is told that the save is done."""
 
     code = "checkpoint-truncated"
-    what = "the process is killed in the middle of a save: the file is half written"
+    description = "the process is killed in the middle of a save: the file is half written"
     expected = Expected(findings=("checkpoint-torn",), causes=("save-interrupted", "killed-from-outside"), survivable=True)
     needs = ("saves",)
     strength = 0.5  # of the file that is left

@@ -15,10 +15,10 @@ _OPERATIONS = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_sca
 
 
 class CollectiveSkipped(Fault):
-    """The second rank leaves out the next collective of the script; under DDP, the reduction of one step."""
+    """The second rank skips the next collective of the script; under DDP, the reduction of one step."""
 
     code = "collective-skipped"
-    what = "the second rank skips a collective"
+    description = "the second rank skips a collective"
     expected = Expected(
         findings=("collective-stall", "hang", "rank-divergence"),
         causes=("collective-mismatch", "updates-not-shared"),

@@ -14,7 +14,7 @@ class ConstantInputs(Fault):
     """All samples, also those that are held out, become the first one that was drawn."""
 
     code = "constant-inputs"
-    what = "every sample reaches the model with the same values"
+    description = "every sample reaches the model with the same values"
     expected = Expected(findings=("constant-predictions", "not-learning"), causes=("constant-input",))
     needs = ("float-inputs",)
     lasting = True

@@ -14,7 +14,7 @@ class CorruptedWeight(Fault):
     """Flip the highest bit of an exponent: a weight of 0.1 becomes 3e37. A strength of 2 flips the bit below it, and so on."""
 
     code = "corrupted-weight"
-    what = "one bit of a weight's exponent flips"
+    description = "one bit of a weight's exponent flips"
     expected = Expected(
         findings=(
             *("non-finite-weights", "non-finite-loss", "non-finite-gradient", "loss-divergence", "gradient-explosion"),

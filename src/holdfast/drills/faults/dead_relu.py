@@ -15,7 +15,7 @@ class DeadRelu(Fault):
     """Set the biases of a layer before a ReLU far below zero."""
 
     code = "dead-relu"
-    what = "the biases of a layer before a ReLU become -10 and lower"
+    description = "the biases of a layer before a ReLU become -10 and lower"
     expected = Expected(
         findings=("dead-units", "loss-divergence", "metric-collapse", "not-learning"),
         causes=("dying-relu", "weights-overwritten"),

@@ -32,7 +32,7 @@ class Deadlock(Fault):
     """The training thread and another one."""
 
     code = "deadlock"
-    what = "the training thread and another thread wait for each other's lock"
+    description = "the training thread and another thread wait for each other's lock"
     expected = Expected(findings=("hang", "collective-stall"), causes=("deadlock",), survivable=True)
 
     def update(self, context: FaultContext) -> None:

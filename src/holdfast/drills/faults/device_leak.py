@@ -12,7 +12,7 @@ class DeviceLeak(Fault):
     """Keep some more tensors on the device after every step."""
 
     code = "device-leak"
-    what = "after every step some tensors stay on the GPU"
+    description = "after every step some tensors stay on the GPU"
     expected = Expected(findings=("gpu-memory-growth",), causes=("graph-kept-alive",))
     needs = ("gpu",)
     lasting = True

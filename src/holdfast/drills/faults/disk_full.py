@@ -14,7 +14,7 @@ class DiskFull(Fault):
     """The next save gets no further than its first bytes: the file is there, and useless."""
 
     code = "disk-full"
-    what = "the disk is full at the script's next save"
+    description = "the disk is full at the script's next save"
     expected = Expected(findings=("disk-full",), causes=("no-room-for-a-save",), survivable=True)
     needs = ("saves",)
 

@@ -18,7 +18,7 @@ class DuplicatedSplit(Fault):
     """Each evaluation gets batches of the training data instead of its own."""
 
     code = "duplicated-split"
-    what = "evaluations use samples of the training data"
+    description = "evaluations use samples of the training data"
     expected = Expected(findings=("split-leak", "too-good"), causes=("duplicates-across-splits",), info_is_enough=True)
     needs = ("loader", "evaluation")
     lasting = True

@@ -12,7 +12,7 @@ class HalfOverflow(Fault):
     """Multiply the inputs of one batch by a million."""
 
     code = "fp16-overflow"
-    what = "one batch is so large that layers in float16 overflow"
+    description = "one batch is so large that layers in float16 overflow"
     expected = Expected(
         findings=("non-finite-loss", "non-finite-gradient", "non-finite-weights", "scaler-collapse"),
         causes=("overflow",),

@@ -15,7 +15,7 @@ class FrozenParameters(Fault):
     """Cut the graph behind the layer in the middle: neither it nor what lies before it gets a gradient."""
 
     code = "frozen-parameters"
-    what = "the first half of the model gets no gradients"
+    description = "the first half of the model gets no gradients"
     expected = Expected(findings=("parameters-not-trained",), causes=("frozen-by-mistake", "parameters-without-gradients"))
     needs = ("layers",)
     lasting = True

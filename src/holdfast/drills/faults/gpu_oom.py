@@ -12,7 +12,7 @@ class GpuOom(Fault):
     """The process may have no more of the card than it has; the next step that needs more gets the error."""
 
     code = "gpu-oom"
-    what = "GPU memory runs out: an allocation fails"
+    description = "GPU memory runs out: an allocation fails"
     expected = Expected(
         findings=("gpu-out-of-memory",),
         causes=("part-of-the-card", "micro-batch-too-large"),

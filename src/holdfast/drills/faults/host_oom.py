@@ -18,7 +18,7 @@ class HostOom(Fault):
     """A limit on the address space, a little above what is taken; then memory is asked for until there is none."""
 
     code = "host-oom"
-    what = "host memory runs out: an allocation fails"
+    description = "host memory runs out: an allocation fails"
     expected = Expected(
         findings=("host-out-of-memory",),
         causes=("limit-on-the-process",),

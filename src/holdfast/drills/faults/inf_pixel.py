@@ -14,7 +14,7 @@ class InfPixel(Fault):
     """A single number becomes Inf."""
 
     code = "inf-pixel"
-    what = "a single value of one batch is infinite"
+    description = "a single value of one batch is infinite"
     expected = Expected(
         findings=("non-finite-loss", "non-finite-input", "non-finite-gradient", "non-finite-weights"),
         causes=("data-non-finite",),
@@ -25,7 +25,7 @@ class InfPixel(Fault):
     def batch(self, batch: Any, context: FaultContext) -> Any:
         """Change one number, somewhere in the middle of a sample."""
 
-        def spoil(inputs: torch.Tensor) -> None:
+        def corrupt(inputs: torch.Tensor) -> None:
             inputs.view(-1)[inputs.numel() // 2 + context.random.randrange(max(1, inputs.shape[-1] // 2))] = float("inf")
 
-        return context.change_inputs(batch, spoil)
+        return context.change_inputs(batch, corrupt)

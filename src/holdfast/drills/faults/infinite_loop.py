@@ -18,7 +18,7 @@ class InfiniteLoop(Fault):
     """Count without an end, in the training thread."""
 
     code = "infinite-loop"
-    what = "the training thread runs in an endless loop"
+    description = "the training thread runs in an endless loop"
     expected = Expected(findings=("hang",), causes=("stuck-compute",), survivable=True)
 
     def update(self, context: FaultContext) -> None:

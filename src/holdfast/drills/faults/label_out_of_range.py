@@ -17,7 +17,7 @@ class LabelOutOfRange(Fault):
     """One label of a batch names a class that does not exist. Losses of torch raise an error, those by hand give Inf."""
 
     code = "label-out-of-range"
-    what = "one label of a batch is beyond the last class"
+    description = "one label of a batch is beyond the last class"
     expected = Expected(
         findings=("process-died", "non-finite-loss", "token-out-of-range"),
         causes=("labels-out-of-range", "bad-batch"),
@@ -29,10 +29,10 @@ class LabelOutOfRange(Fault):
         """Change the first label."""
         beyond = _classes(context)
 
-        def spoil(labels: torch.Tensor) -> None:
+        def corrupt(labels: torch.Tensor) -> None:
             labels.view(-1)[0] = beyond
 
-        return context.change_labels(batch, spoil)
+        return context.change_labels(batch, corrupt)
 
 
 def _classes(context: FaultContext) -> int:

@@ -21,7 +21,7 @@ class LockHeldInC(Fault):
     """Sleep in C, and keep the interpreter lock: a `PyDLL` does not let go of it; `strength` is in seconds."""
 
     code = "lock-held-in-c"
-    what = "compiled code holds the interpreter lock and does not return"
+    description = "compiled code holds the interpreter lock and does not return"
     expected = Expected(findings=("hang",), causes=("stuck-compute",), survivable=True)
     strength = 3600.0
 

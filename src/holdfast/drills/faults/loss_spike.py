@@ -12,11 +12,12 @@ class LossSpike(Fault):
     """Multiply the inputs of one batch."""
 
     code = "loss-spike"
-    what = "the inputs of one batch are negated and 5 times as large"
+    description = "the inputs of one batch are negated and 5 times as large"
     expected = Expected(
         findings=("loss-spike", "gradient-explosion", "loss-divergence"),
         causes=("bad-batch", "outliers-in-data"),
         survivable=True,
+        by_loss=True,
         info_is_enough=True,
     )
     needs = ("float-inputs",)

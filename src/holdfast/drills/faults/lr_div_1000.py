@@ -14,7 +14,7 @@ class LearningRateThousandth(Fault):
     """Divide every group's learning rate, and keep it there, whatever a schedule says."""
 
     code = "lr-div-1000"
-    what = "the learning rate is divided by 1000, and stays there"
+    description = "the learning rate is divided by 1000, and stays there"
     expected = Expected(
         findings=("loss-plateau", "not-learning", "underfitting"),
         causes=("setting-changed", "learning-rate-too-low", "schedule-ended"),

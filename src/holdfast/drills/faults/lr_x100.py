@@ -10,7 +10,7 @@ class LearningRateTimes100(Fault):
     """Multiply every group's learning rate once."""
 
     code = "lr-x100"
-    what = "the learning rate is multiplied by 100"
+    description = "the learning rate is multiplied by 100"
     expected = Expected(
         findings=(
             *("non-finite-loss", "non-finite-weights", "loss-divergence", "gradient-explosion", "metric-collapse"),
@@ -18,6 +18,7 @@ class LearningRateTimes100(Fault):
         ),
         causes=("setting-changed", "learning-rate-too-high"),
         survivable=True,
+        by_loss=True,
     )
     on_every_rank = True
     strength = 100.0

@@ -14,7 +14,7 @@ class MemoryLeak(Fault):
     """Keep what the model gives out, and with it its graph; beside it as much as a larger model's graph would hold."""
 
     code = "memory-leak"
-    what = "the graph of every step is kept in memory"
+    description = "the graph of every step is kept in memory"
     expected = Expected(findings=("host-memory-growth",), causes=("graph-kept-alive", "host-memory-leak"))
     lasting = True
     strength = 2.0  # MB a step

@@ -25,7 +25,7 @@ class MlflowLocked(Fault):
     """A small process locks every SQLite file that this one has open; `strength` is in seconds, more than SQLite waits."""
 
     code = "mlflow-locked"
-    what = "another process locks the tracker's SQLite file for 12 seconds"
+    description = "another process locks the tracker's SQLite file for 12 seconds"
     expected = Expected(findings=("tracker-unreachable",), causes=("database-locked",), survivable=True)
     needs = ("database",)
     strength = 12.0

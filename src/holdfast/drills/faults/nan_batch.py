@@ -12,7 +12,7 @@ class NanBatch(Fault):
     """All inputs of one batch become NaN."""
 
     code = "nan-batch"
-    what = "all inputs of one batch are NaN"
+    description = "all inputs of one batch are NaN"
     expected = Expected(
         findings=("non-finite-loss", "non-finite-input", "non-finite-gradient", "non-finite-weights"),
         causes=("data-non-finite",),

@@ -10,7 +10,7 @@ class NanGradient(Fault):
     """All gradients of one layer become NaN, after a backward pass that went well."""
 
     code = "nan-gradient"
-    what = "the gradients of one layer are NaN once"
+    description = "the gradients of one layer are NaN once"
     expected = Expected(
         findings=("non-finite-gradient", "non-finite-loss", "non-finite-weights"),
         causes=("division-by-zero", "bad-batch"),

@@ -14,7 +14,7 @@ class NormalisationDropped(Fault):
     """Held-out inputs come as raw pixels would: as if they had not been brought to a mean of 0 and a deviation of 1."""
 
     code = "normalisation-dropped"
-    what = "training inputs are normalised, held-out inputs are not"
+    description = "training inputs are normalised, held-out inputs are not"
     expected = Expected(findings=("preprocessing-mismatch",), causes=("normalisation-mismatch",))
     needs = ("float-inputs", "evaluation")
     lasting = True

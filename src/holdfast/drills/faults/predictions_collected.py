@@ -14,7 +14,7 @@ class PredictionsCollected(Fault):
     """Keep some memory for each batch that is evaluated."""
 
     code = "predictions-collected"
-    what = "memory grows with every evaluated batch"
+    description = "memory grows with every evaluated batch"
     expected = Expected(findings=("host-memory-growth",), causes=("results-in-memory",))
     needs = ("evaluation",)
     lasting = True

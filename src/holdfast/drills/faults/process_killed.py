@@ -13,7 +13,7 @@ class ProcessKilled(Fault):
     """SIGKILL, which nobody can handle."""
 
     code = "process-killed"
-    what = "the training process is killed (SIGKILL)"
+    description = "the training process is killed (SIGKILL)"
     expected = Expected(findings=("process-died",), causes=("killed-from-outside",), survivable=True)
 
     def update(self, context: FaultContext) -> None:

@@ -14,7 +14,7 @@ class ProcessStopped(Fault):
     """SIGSTOP, and SIGCONT from a small process after so many seconds. Nothing is wrong: it must be waited for."""
 
     code = "process-stopped"
-    what = "the training process is stopped for 8 seconds (SIGSTOP), then continues"
+    description = "the training process is stopped for 8 seconds (SIGSTOP), then continues"
     expected = Expected(survivable=True)
     strength = 8.0
 

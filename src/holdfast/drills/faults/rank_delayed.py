@@ -12,7 +12,7 @@ class RankDelayed(Fault):
     """The second rank waits in every step; `strength` is in seconds."""
 
     code = "rank-delayed"
-    what = "the second rank takes 100 ms longer per step from then on"
+    description = "the second rank takes 100 ms longer per step from then on"
     expected = Expected(findings=("straggler",), causes=("uneven-work", "card-throttled", "slow-storage"), survivable=True)
     needs = ("ranks",)
     lasting = True

@@ -13,7 +13,7 @@ class RankKilled(Fault):
     """SIGKILL to the second rank: the first is left in a collective that never ends, or is ended by the launcher."""
 
     code = "rank-killed"
-    what = "the second rank is killed (SIGKILL)"
+    description = "the second rank is killed (SIGKILL)"
     expected = Expected(
         findings=("process-died", "collective-stall"),
         causes=("killed-from-outside", "another-rank-first", "dead-rank"),

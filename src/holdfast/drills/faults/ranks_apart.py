@@ -12,7 +12,7 @@ class RanksApart(Fault):
     """The second rank's weights grow by a part of themselves; `strength` is that part."""
 
     code = "ranks-apart"
-    what = "the weights of the second rank differ from those of the first"
+    description = "the weights of the second rank differ from those of the first"
     expected = Expected(findings=("rank-divergence",), causes=("updates-not-shared",))
     needs = ("ranks",)
     rank = 1

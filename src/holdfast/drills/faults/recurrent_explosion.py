@@ -13,7 +13,7 @@ class RecurrentExplosion(Fault):
     """Multiply the recurrent weights."""
 
     code = "recurrent-explosion"
-    what = "the recurrent weights are multiplied by 5"
+    description = "the recurrent weights are multiplied by 5"
     expected = Expected(
         findings=("gradient-explosion", "loss-divergence", "metric-collapse", "non-finite-loss", "non-finite-gradient"),
         causes=("no-clipping", "learning-rate-too-high", "weights-overwritten"),

@@ -11,7 +11,7 @@ class SchedulerBug(Fault):
     """Set the learning rate before every update, so that going back to an earlier state does not take it away."""
 
     code = "scheduler-bug"
-    what = "the learning rate is 100 times too large from one step on"
+    description = "the learning rate is 100 times too large from one step on"
     expected = Expected(
         findings=(
             *("non-finite-loss", "non-finite-weights", "loss-divergence", "gradient-explosion", "metric-collapse"),
@@ -19,6 +19,7 @@ class SchedulerBug(Fault):
         ),
         causes=("setting-changed", "learning-rate-too-high"),
         survivable=True,
+        by_loss=True,
     )
     lasting = True
     on_every_rank = True

@@ -14,7 +14,7 @@ class ShuffledLabels(Fault):
     """Shuffle the labels of every batch to learn from; those that are held out stay right."""
 
     code = "shuffled-labels"
-    what = "the labels of the training data are shuffled"
+    description = "the labels of the training data are shuffled"
     expected = Expected(
         findings=("not-learning", "overfitting", "underfitting"), causes=("labels-wrong", "labels-unrelated"), survivable=False
     )

@@ -14,7 +14,7 @@ class SlowLoader(Fault):
     """Wait before each batch is read, for so long that every step has to wait; `strength` is in seconds a batch."""
 
     code = "slow-loader"
-    what = "reading a batch takes 50 ms longer from then on"
+    description = "reading a batch takes 50 ms longer from then on"
     expected = Expected(
         findings=("slow-loading",),
         causes=("slow-storage", "too-few-workers", "images-decoded-large", "heavy-transforms"),

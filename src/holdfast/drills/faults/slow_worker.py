@@ -14,7 +14,7 @@ class SlowWorker(Fault):
     """The last worker waits before each batch that it reads; `strength` is in seconds."""
 
     code = "slow-worker"
-    what = "one loader worker takes 200 ms longer per batch from then on"
+    description = "one loader worker takes 200 ms longer per batch from then on"
     expected = Expected(findings=("slow-loading",), causes=("one-slow-worker",), survivable=True)
     needs = ("workers",)
     lasting = True

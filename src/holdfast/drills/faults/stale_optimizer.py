@@ -12,7 +12,7 @@ class StaleOptimizer(Fault):
     """Give the last layer new parameters with the same values, of which the optimizer does not know."""
 
     code = "stale-optimizer"
-    what = "the optimizer holds outdated parameters of the last layer"
+    description = "the optimizer holds outdated parameters of the last layer"
     expected = Expected(
         findings=("parameters-not-trained", "not-learning"),
         causes=("optimizer-holds-other-parameters",),

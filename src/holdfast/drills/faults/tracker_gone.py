@@ -25,7 +25,7 @@ class TrackerGone(Fault):
     """
 
     code = "tracker-gone"
-    what = "servers that the script uses, such as a tracker's, stop answering"
+    description = "servers that the script uses, such as a tracker's, stop answering"
     expected = Expected(findings=("tracker-unreachable",), causes=("server-does-not-answer",), survivable=True)
     needs = ("tracker",)
     strength = 0.2

@@ -19,7 +19,7 @@ class Unshuffled(Fault):
     """Take the shuffling out of the loader that has it; where the data set gives labels, its samples come sorted by them."""
 
     code = "unshuffled"
-    what = "the training data is not shuffled, but sorted by label"
+    description = "the training data is not shuffled, but sorted by label"
     expected = Expected(findings=("unshuffled-data",), causes=("not-shuffled",), info_is_enough=True)
     needs = ("loader",)
     lasting = True

@@ -12,11 +12,12 @@ class Vanishing(Fault):
     """Scale down all parameters that are matrices: weights, not biases and not what normalisation layers have."""
 
     code = "vanishing"
-    what = "the weights of all layers are divided by 100"
+    description = "the weights of all layers are divided by 100"
     expected = Expected(
         findings=("loss-divergence", "gradient-vanishing", "metric-collapse", "not-learning"),
         causes=("weights-overwritten", "bad-initialisation"),
         survivable=True,
+        by_loss=True,
     )
     needs = ("weights",)
     strength = 0.01

@@ -21,7 +21,7 @@ class WorkerHung(Fault):
     """The worker that reads next sleeps for an hour."""
 
     code = "worker-hung"
-    what = "a loader worker hangs"
+    description = "a loader worker hangs"
     expected = Expected(findings=("loader-stall",), causes=("worker-stuck", "slow-storage"), survivable=True)
     needs = ("workers",)
     strength = 3600.0

@@ -15,7 +15,7 @@ class WorkerKilled(Fault):
     """SIGKILL to the worker that reads next."""
 
     code = "worker-killed"
-    what = "a loader worker is killed (SIGKILL)"
+    description = "a loader worker is killed (SIGKILL)"
     expected = Expected(findings=("loader-stall",), causes=("worker-died",), survivable=True)
     needs = ("workers",)
 

@@ -94,12 +94,12 @@ class FaultContext:
     def weights(self) -> list[torch.Tensor]:
         """The weights of the model's layers; where none is one of torch's (Keras), its floating-point matrices."""
         try:
-            found = [layer.weight for _, layer in self.layers()]
+            weights = [layer.weight for _, layer in self.layers()]
         except CannotHappen:
-            found = [one for one in self.model.parameters() if one.dim() > 1 and one.is_floating_point()]
-        if not found:
+            weights = [one for one in self.model.parameters() if one.dim() > 1 and one.is_floating_point()]
+        if not weights:
             raise CannotHappen("the model has no weight matrices")
-        return found
+        return weights
 
     def scale_learning_rates(self, factor: float) -> None:
         """Multiply the learning rate of every group, and what its schedulers reckon with."""
@@ -109,7 +109,8 @@ class FaultContext:
                     group[name] *= factor
         for one in gc.get_objects():
             theirs = getattr(one, "optimizer", None) if issubclass(type(one), LRScheduler) else None
-            if getattr(theirs, "param_groups", None) is self.optimizer.param_groups:  # it may know it by a wrapper
+            mine = getattr(theirs, "param_groups", None) is self.optimizer.param_groups  # it may know it by a wrapper
+            if mine and hasattr(one, "base_lrs"):  # ReduceLROnPlateau has none
                 one.base_lrs = [factor * rate for rate in one.base_lrs]
 
     def change_inputs(self, batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:

@@ -149,10 +149,10 @@ class Injector:
     def _learns(self) -> bool:
         return self.context.model.training and torch.is_grad_enabled()
 
-    def _through(self, place: str, thing: Any) -> Any:
+    def _through(self, place: str, value: Any) -> Any:
         for live in self._due(place):
-            thing = live.happen(self.context, getattr(live.fault, place), thing, self.context, otherwise=thing)
-        return thing
+            value = live.happen(self.context, getattr(live.fault, place), value, self.context, otherwise=value)
+        return value
 
     def _due(self, place: str) -> list[Live]:
         return [live for live in self._live if place in live.places and live.due(self.context.step)]

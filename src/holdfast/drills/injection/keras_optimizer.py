@@ -47,17 +47,17 @@ class _Group(dict[str, Any]):
 
 def tell_updates(module: ModuleType, replace: Callable[..., None], updated: Callable[[KerasOptimizer], None]) -> None:
     """Have `updated` called after each update by an optimizer of Keras whose variables are torch's."""
-    known: dict[int, tuple[Any, KerasOptimizer]] = {}  # with the optimizer: its number must stay its own
+    seen: dict[int, tuple[Any, KerasOptimizer]] = {}  # with the optimizer: its number must stay its own
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
             result = original(optimizer, grads, trainable_variables)
-            if id(optimizer) not in known:
+            if id(optimizer) not in seen:
                 values = [getattr(one, "value", None) for one in trainable_variables or optimizer._trainable_variables]
                 tensors = [one for one in values if isinstance(one, torch.Tensor)]
-                known[id(optimizer)] = optimizer, KerasOptimizer(optimizer, tensors)
-            if known[id(optimizer)][1].param_groups[0]["params"]:
-                updated(known[id(optimizer)][1])
+                seen[id(optimizer)] = optimizer, KerasOptimizer(optimizer, tensors)
+            if seen[id(optimizer)][1].param_groups[0]["params"]:
+                updated(seen[id(optimizer)][1])
             return result
 
         return apply

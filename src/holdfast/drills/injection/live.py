@@ -18,7 +18,7 @@ class Live:
     def __init__(self, fault: Fault, planned: Planned, number: int, notes: Notes, rank: int = 0) -> None:
         self.fault, self.places = fault, hooks_of(fault)
         self._planned, self._number, self._notes = planned, number, notes
-        self._mark = f"put-in-{number}-{rank}" if fault.on_every_rank and rank else f"put-in-{number}"
+        self._mark = f"injected-{number}-{rank}" if fault.on_every_rank and rank else f"injected-{number}"
         self._over = False
         self._met_before = notes.marked(self._mark)
         self._step = 0 if fault.from_start or self._met_before else planned.step
@@ -36,7 +36,7 @@ class Live:
             self._over = True
             return otherwise
         if first:
-            self._notes.write("put-in", fault=self.fault.code, number=self._number, step=context.step, rank=context.rank)
+            self._notes.write("injected", fault=self.fault.code, number=self._number, step=context.step, rank=context.rank)
         self._over = not self.fault.lasting
         try:
             return place(*arguments)

@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are told: the machine, its cards, torch, memory and disk, what surrounds a run."""
+"""All checks, in the order in which they are shown: the machine, its cards, torch, memory and disk, what surrounds a run."""
 
 from __future__ import annotations
 

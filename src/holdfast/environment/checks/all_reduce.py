@@ -43,21 +43,21 @@ def _failed(backend: str, ranks: list[Ended], seconds: float, facts: dict[str, A
         return problem(f"an all-reduce over {backend} failed: {errors[0].last_words[:200]}", *fixes, **facts)
     behind = min(range(len(ranks)), key=lambda number: len(ranks[number].facts))
     stage = ranks[behind].stage or "start"
-    says = f"an all-reduce over {backend} did not end in {seconds:.0f} s; rank {behind} got no further than: {stage}"
-    return problem(says, *fixes, **facts)
+    message = f"an all-reduce over {backend} did not end in {seconds:.0f} s; rank {behind} got no further than: {stage}"
+    return problem(message, *fixes, **facts)
 
 
 def _fixes(backend: str) -> list[Fix]:
     prefix = "NCCL" if backend == "nccl" else "GLOO"
     fixes = [
         Fix(
-            "name a network interface that exists: the loopback for one machine, the one between the machines for several",
+            "choose an existing network interface: loopback on one machine, else the one between the machines",
             (f"export {prefix}_SOCKET_IFNAME=lo",),
         ),
-        Fix("this machine's own name must lead to an address of it", ("getent hosts $(hostname)",)),
+        Fix("this machine's host name must resolve to its own address", ("getent hosts $(hostname)",)),
     ]
     if backend == "nccl":
-        fixes.append(Fix("without direct access between the cards", ("export NCCL_P2P_DISABLE=1",)))
+        fixes.append(Fix("without direct access between GPUs", ("export NCCL_P2P_DISABLE=1",)))
         fixes.append(Fix("see what it does", ("export NCCL_DEBUG=INFO",)))
     return fixes
 
@@ -66,4 +66,4 @@ def _settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(_NAMES)}
 
 
-CHECK = Check(name="all-reduce", asks="two processes compute together", ask=ask, seconds=80.0, heavy=True, long=True)
+CHECK = Check(name="all-reduce", asks="all-reduce of two processes", ask=ask, seconds=80.0, heavy=True, long=True)

@@ -15,7 +15,7 @@ from holdfast.environment.machine import Machine
 _SKEW, _JUMP = 5.0, 0.5  # NFS servers with their clocks in order stay under 2 s
 _WRITTEN = 1_735_689_600.0  # the first of January 2025
 _LAST_YEAR = 15 * 365.0 * 86_400
-_SET = Fix("set the clock by the network", ("sudo timedatectl set-ntp true",))
+_SET = Fix("synchronise the clock", ("sudo timedatectl set-ntp true",))
 
 
 def ask(machine: Machine) -> Verdict:
@@ -25,7 +25,7 @@ def ask(machine: Machine) -> Verdict:
     if skew is not None:
         verdicts.append(_agrees(skew))
     worst = together(verdicts)
-    return worst if worst.level != "ok" else ok("date, pace and the file system's dates agree", **worst.evidence)
+    return worst if worst.level != "ok" else ok("the clock and the file system's dates agree", **worst.evidence)
 
 
 def _date() -> Verdict:
@@ -34,12 +34,12 @@ def _date() -> Verdict:
     Some installers give every file the same old date; then the year in which this was written counts.
     """
     now, written = time.time(), max(Path(__file__).stat().st_mtime, _WRITTEN)
-    said = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
+    date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now))
     if now < written - 86_400:
-        return problem(f"the clock says {said}, before this package was installed", _SET, date=said)
+        return problem(f"the clock says {date}, before this package was installed", _SET, date=date)
     if now > written + _LAST_YEAR:
-        return problem(f"the clock says {said}, 15 years after this package was installed", _SET, date=said)
-    return ok(said, date=said)
+        return problem(f"the clock says {date}, 15 years after this package was installed", _SET, date=date)
+    return ok(date, date=date)
 
 
 def _pace(seconds: float = 1.0) -> Verdict:
@@ -56,8 +56,8 @@ def _pace(seconds: float = 1.0) -> Verdict:
 
 def _agrees(skew: float) -> Verdict:
     if abs(skew) > _SKEW:
-        fix = Fix("set the clock of this machine, or of the file server, by the network", _SET.commands)
-        return warning(f"files here get dates {skew:+.0f} s off this machine's clock", fix, skew=round(skew, 2))
+        fix = Fix("synchronise the clock of this machine or of the file server", _SET.commands)
+        return warning(f"new files are dated {skew:+.0f} s off this machine's clock", fix, skew=round(skew, 2))
     return ok("same", skew=round(skew, 2))
 
 

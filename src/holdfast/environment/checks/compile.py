@@ -12,16 +12,16 @@ from typing import Any
 from holdfast.environment.check import Check, Fix, Verdict, ok, skipped, warning
 from holdfast.environment.child import DONE, TIMED_OUT, TOO_LARGE, Ended, run_child
 from holdfast.environment.machine import Machine
-from holdfast.environment.units import size
+from holdfast.units import size
 
 _MEMORY = 6 << 30
 _EAGER = Fix("or run without it: torch.compile changes the speed, not the result", ("export TORCH_COMPILE_DISABLE=1",))
 _KNOWN = (
     (r"Python\.h: No such file", "the headers of Python are missing", ("sudo apt install python3-dev",)),
-    (r"InvalidCxxCompiler|CppCompileError|C\+\+ compiler", "no C++ compiler that works", ("sudo apt install g++",)),
-    (r"Failed to find C compiler|gcc: not found", "no C compiler that works", ("sudo apt install gcc",)),
+    (r"InvalidCxxCompiler|CppCompileError|C\+\+ compiler", "no working C++ compiler", ("sudo apt install g++",)),
+    (r"Failed to find C compiler|gcc: not found", "no working C compiler", ("sudo apt install gcc",)),
     (r"TritonMissing|Cannot find a working triton", "Triton is missing", ("pip install triton",)),
-    (r"GPUTooOldForTriton", "the card is too old for Triton (capability under 7.0)", ()),
+    (r"GPUTooOldForTriton", "the GPU is too old for Triton (capability under 7.0)", ()),
     (r"not supported on Python|not yet supported.*Python", "torch.compile does not support this Python yet", ()),
     (r"omp\.h: No such file|-lomp|-lgomp", "the compiler has no OpenMP", ("sudo apt install libomp-dev",)),
 )  # fmt: skip
@@ -47,9 +47,9 @@ def ask(machine: Machine, *, seconds: float = 240.0, memory: int = _MEMORY) -> V
 def _failed(ended: Ended, seconds: float, memory: int, facts: dict[str, Any]) -> Verdict:
     facts = {**facts, "peak": ended.peak, "got to": ended.stage or "start"}
     if ended.how == TIMED_OUT:
-        return warning(f"torch.compile did not end in {seconds:.0f} s with a small function", _EAGER, **facts)
+        return warning(f"torch.compile did not finish in {seconds:.0f} s for a small function", _EAGER, **facts)
     if ended.how == TOO_LARGE:
-        fix = Fix("one compiling process at a time takes less", ("export TORCHINDUCTOR_COMPILE_THREADS=1",))
+        fix = Fix("compile with one process at a time", ("export TORCHINDUCTOR_COMPILE_THREADS=1",))
         return warning(f"torch.compile took more than {size(memory)} for a small function", fix, _EAGER, **facts)
     for pattern, words, commands in _KNOWN:
         if re.search(pattern, ended.errors):
@@ -71,4 +71,4 @@ def _error(ended: Ended) -> str:
     return (named[-1] if named else ended.last_words)[:200]
 
 
-CHECK = Check(name="compile", asks="torch.compile, with a real tiny compile", ask=ask, seconds=260.0, heavy=True, long=True)
+CHECK = Check(name="compile", asks="torch.compile on a small function", ask=ask, seconds=260.0, heavy=True, long=True)

@@ -1,4 +1,4 @@
-"""Which of Holdfast's own compiled parts are here? All of it works without them; what is slower or missing is told once, here."""
+"""Which of Holdfast's compiled parts are installed? Everything works without them; what is slower or missing is shown here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def judge(source: Path) -> Verdict:
     facts = {Path(part).name: part not in missing for part in _PARTS}
     if missing:
         return note(f"pure Python: {'; '.join(_PARTS[part] for part in missing)}", _FIX, **facts)
-    return ok("Holdfast's compiled parts are here", **facts)
+    return ok("Holdfast's compiled parts are installed", **facts)
 
 
 def _is_built(part: Path) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.environment.check import Check, Fix, Verdict, note, ok, skipped, warning
 from holdfast.environment.machine import Machine
-from holdfast.environment.units import size
+from holdfast.units import size
 
 _BYTES, _PIECE, _LONGEST = 128 << 20, 8 << 20, 3.0
 _SLOW = 50 << 20  # a second: below a single old hard disk; 1 GB then takes over 20 s
@@ -24,24 +24,24 @@ def ask(machine: Machine) -> Verdict:
     try:
         speed = write_speed(folder)
     except OSError as error:
-        return skipped(f"no test file can be written ({error.strerror}): see disk-space")
+        return skipped(f"cannot write a test file ({error.strerror}): see disk-space")
     facts = {"bytes a second": round(speed), "file system": kind}
-    a_gigabyte = f"1 GB takes {(1 << 30) / speed:.1f} s"
+    a_gigabyte = f"1 GiB takes {(1 << 30) / speed:.1f} s"
     if speed < _SLOW:
         fix = Fix(
             "keep runs on a local disk and copy checkpoints afterwards", ("holdfast run --folder /local/runs -- python train.py",)
         )
-        return warning(f"{size(speed)}/s to {kind}: {a_gigabyte}, and training waits for its saves", fix, **facts)
+        return warning(f"{size(speed)}/s to {kind}: {a_gigabyte}; training waits for every save", fix, **facts)
     if kind.startswith(_NETWORK):
-        says = f"{size(speed)}/s to {kind}, a file system over the network: SQLite databases (MLflow) are not safe on it"
-        return note(says, Fix("put SQLite files on a local disk"), **facts)
+        message = f"{size(speed)}/s to {kind}, a file system over the network: SQLite databases (MLflow) are not safe on it"
+        return note(message, Fix("put SQLite files on a local disk"), **facts)
     return ok(f"{size(speed)}/s to {kind}: {a_gigabyte}", **facts)
 
 
 def write_speed(folder: Path, most: int = _BYTES) -> float:
     """Bytes a second with fsync, over at most 128 MB or three seconds and a quarter of the free space."""
-    told = os.statvfs(folder)
-    most = min(most, told.f_bavail * told.f_frsize // 4)
+    usage = os.statvfs(folder)
+    most = min(most, usage.f_bavail * usage.f_frsize // 4)
     piece = os.urandom(min(_PIECE, max(most, 4096)))
     written, begun = 0, time.monotonic()
     with tempfile.TemporaryFile(dir=folder, prefix=".holdfast-doctor-") as file:
@@ -66,4 +66,4 @@ def file_system(folder: Path) -> str:
     return best[1]
 
 
-CHECK = Check(name="disk-speed", asks="speed of writing checkpoints", ask=ask, seconds=20.0)
+CHECK = Check(name="disk-speed", asks="write speed for checkpoints", ask=ask, seconds=20.0)

@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.environment.check import Check, Fix, Verdict, note, ok, problem, skipped, together, warning
 from holdfast.environment.machine import Machine
 from holdfast.environment.nvidia import Card
-from holdfast.environment.units import several, size
+from holdfast.units import count, size
 
 _OF_THE_DRIVER = 1 << 30  # an idle H200 reports 0.5 GB in use, and no process
 _SHARE, _FULL = 0.05, 0.9
@@ -18,12 +18,12 @@ def ask(machine: Machine) -> Verdict:
     """One answer for all cards."""
     cards = machine.nvidia.cards
     if not cards:
-        return skipped("no NVIDIA card to share")
+        return skipped("no NVIDIA GPU to share")
     verdicts = [one for card in cards if (one := _of_card(card)) is not None]
     if verdicts:
         return together(verdicts)
     free = ", ".join(size(card.free) for card in cards)
-    return ok(f"nobody else; free: {free}", free=[card.free for card in cards])
+    return ok(f"no other process; free: {free}", free=[card.free for card in cards])
 
 
 def _of_card(card: Card) -> Verdict | None:
@@ -32,15 +32,15 @@ def _of_card(card: Card) -> Verdict | None:
     users = [_user(pid, used) for pid, used in card.processes]
     facts = {f"card {card.index} used": card.used, f"card {card.index} free": card.free, f"card {card.index} processes": users}
     level = problem if card.used >= _FULL * card.total else warning
-    taken = f"card {card.index}: {size(card.used)} of {size(card.total)} are taken"
+    taken = f"GPU {card.index}: {size(card.used)} of {size(card.total)} are taken"
     if not users:
         fix = Fix(
-            "it belongs to another container or to a process that hangs in the driver: see who has the device open",
+            "another container or a hung process holds it: see who has the device open",
             ("sudo fuser -v /dev/nvidia*",),
         )
-        return level(f"{taken}, by no process that can be seen from here", fix, **facts)
+        return level(f"{taken}, by no visible process", fix, **facts)
     named = ", ".join(_named(one) for one in users[:3]) + (f" and {len(users) - 3} more" if len(users) > 3 else "")
-    return level(f"{taken} by {several(len(users), 'process', 'processes')}: {named}", *_fixes(card, users), **facts)
+    return level(f"{taken} by {count(len(users), 'process', 'processes')}: {named}", *_fixes(card, users), **facts)
 
 
 def _quiet(card: Card) -> Verdict | None:
@@ -48,8 +48,8 @@ def _quiet(card: Card) -> Verdict | None:
     if not card.processes:
         return None
     users = [_user(pid, used) for pid, used in card.processes]
-    says = f"card {card.index}: {several(len(users), 'process', 'processes')}, {size(card.used)} taken"
-    return note(says, **{f"card {card.index} processes": users})
+    message = f"GPU {card.index}: {count(len(users), 'process', 'processes')}, {size(card.used)} taken"
+    return note(message, **{f"card {card.index} processes": users})
 
 
 def _user(pid: int, used: int | None) -> dict[str, Any]:
@@ -73,12 +73,12 @@ def _fixes(card: Card, users: list[dict[str, Any]]) -> list[Fix]:
     left = [one for one in users if one.get("orphan") and "python" in str(one.get("name"))]
     fixes = [
         Fix(
-            f"its parent is gone: a run in the background, or one left over; if nobody misses it, kill {one['pid']}",
+            f"its parent is gone: a background run or a leftover; if it is not needed: kill {one['pid']}",
             (f"ps -o pid,user,lstart,args -p {one['pid']}",),
         )
         for one in left
     ]
-    return [*fixes, Fix("see what they are; then wait for them, or take another card", (f"nvidia-smi -i {card.index}",))]
+    return [*fixes, Fix("see what they are; wait for them, or use another GPU", (f"nvidia-smi -i {card.index}",))]
 
 
-CHECK = Check(name="gpu-others", asks="other processes on the cards", ask=ask, seconds=30.0)
+CHECK = Check(name="gpu-others", asks="other processes on the GPUs", ask=ask, seconds=30.0)

@@ -10,14 +10,14 @@ from holdfast.environment.machine import Machine
 from holdfast.environment.nvidia import Card
 
 _NAME = "CUDA_VISIBLE_DEVICES"
-_UNSET = Fix("let programs see all cards", (f"unset {_NAME}",))
+_UNSET = Fix("let programs see all GPUs", (f"unset {_NAME}",))
 
 
 def ask(machine: Machine, environment: Mapping[str, str] = os.environ) -> Verdict:
     """What a program would see."""
     cards = machine.nvidia.cards
     if not cards:
-        return skipped("no NVIDIA card to be seen")
+        return skipped("no NVIDIA GPU visible")
     value = environment.get(_NAME)
     if value is None:
         return _order(cards, environment)
@@ -26,13 +26,11 @@ def ask(machine: Machine, environment: Mapping[str, str] = os.environ) -> Verdic
     every = ",".join(str(card.index) for card in cards)
     choose = Fix("name cards that exist", (f"export {_NAME}={every}",))
     if not shown:
-        return problem(
-            f"{_NAME}={value!r} hides every card ({why}): training would silently use the CPU", _UNSET, choose, **facts
-        )
+        return problem(f"{_NAME}={value!r} hides every GPU ({why}): training would silently use the CPU", _UNSET, choose, **facts)
     if why:
-        return problem(f"{_NAME}={value!r}: {why}; only {len(shown)} of {len(cards)} cards are used", choose, **facts)
+        return problem(f"{_NAME}={value!r}: {why}; only {len(shown)} of {len(cards)} GPUs are used", choose, **facts)
     if len(shown) < len(cards):
-        return note(f"{_NAME}={value!r} shows {len(shown)} of {len(cards)} cards", **facts)
+        return note(f"{_NAME}={value!r} shows {len(shown)} of {len(cards)} GPUs", **facts)
     return ok(f"all {len(cards)} visible", **facts)
 
 
@@ -46,9 +44,9 @@ def visible(value: str, cards: tuple[Card, ...]) -> tuple[list[Card], str]:
             return list(cards), ""  # parts of cards: NVML's list says nothing about them
         card = _named(name, cards)
         if card is None:
-            return shown, f"{name!r} is not a card, and CUDA leaves out all from there on"
+            return shown, f"{name!r} is not a GPU, and CUDA ignores the rest of the list"
         if card in shown:
-            return [], f"card {card.index} is named twice"
+            return [], f"GPU {card.index} is listed twice"
         shown.append(card)
     return shown, ""
 
@@ -63,9 +61,9 @@ def _named(name: str, cards: tuple[Card, ...]) -> Card | None:
 def _order(cards: tuple[Card, ...], environment: Mapping[str, str]) -> Verdict:
     facts = {"cards": len(cards), _NAME: "not set"}
     if len({card.name for card in cards}) > 1 and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        fix = Fix("number them as nvidia-smi does", ("export CUDA_DEVICE_ORDER=PCI_BUS_ID",))
-        return note("cards of several kinds: torch numbers the fastest first, nvidia-smi by slot", fix, **facts)
+        fix = Fix("use nvidia-smi's numbering", ("export CUDA_DEVICE_ORDER=PCI_BUS_ID",))
+        return note("different GPUs: torch numbers the fastest first, nvidia-smi by slot", fix, **facts)
     return ok(f"all {len(cards)} visible" if len(cards) > 1 else "the card is visible", **facts)
 
 
-CHECK = Check(name="gpu-visible", asks="cards that programs can see", ask=ask, seconds=30.0)
+CHECK = Check(name="gpu-visible", asks="visible GPUs", ask=ask, seconds=30.0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.environment.check import Check, Fix, Verdict, note, ok, problem, skipped, together, warning
 from holdfast.environment.machine import Machine
-from holdfast.environment.units import size
+from holdfast.units import size
 
 _FEW_FILES, _FILES = 1024, 65_536  # every tensor that comes from a worker holds a file: 1,024 kept ones end the run
 _ROOM = 512  # threads and processes that a training with loader workers takes with ease
@@ -27,15 +27,15 @@ def ask(machine: Machine, *, infiniband: Path = _INFINIBAND, core_pattern: Path 
     for name in ("memlock", "nproc"):
         if hasattr(resource, f"RLIMIT_{name.upper()}"):
             limits[name] = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
-    facts = {name: _said(soft) for name, (soft, _) in limits.items()}
+    facts = {name: _limit_words(soft) for name, (soft, _) in limits.items()}
     verdicts = [
         _files(*limits["nofile"]),
         _processes(limits.get("nproc", (-1, -1))[0], machine),
         _locked(limits.get("memlock", (-1, -1))[0], infiniband),
         _core(limits["core"][0], core_pattern),
     ]
-    told = [one for one in verdicts if one is not None]
-    return together(told) if told else ok(f"{facts['nofile']} open files, nothing else in the way", **facts)
+    reported = [one for one in verdicts if one is not None]
+    return together(reported) if reported else ok(f"{facts['nofile']} open files; no other limit matters", **facts)
 
 
 def _files(soft: int, hard: int) -> Verdict | None:
@@ -43,11 +43,11 @@ def _files(soft: int, hard: int) -> Verdict | None:
         return None
     raised = _FILES if hard < 0 or hard >= _FILES else hard
     commands = (f"ulimit -n {raised}",) if raised > soft else ("echo '* - nofile 65536' | sudo tee -a /etc/security/limits.conf",)
-    fix = Fix("allow more, in the shell that starts the training", commands)
+    fix = Fix("raise the limit in the shell that starts the training", commands)
     other = Fix("or let workers share memory by name: torch.multiprocessing.set_sharing_strategy('file_system')")
-    says = f"only {soft:,} open files: a loader whose batches are kept ends with 'Too many open files'"
+    message = f"only {soft:,} open files: loader workers may fail with 'Too many open files'"
     level = note if soft == _FEW_FILES else warning if soft >= 256 else problem
-    return level(says, fix, other, nofile=soft, nofile_hard=_said(hard))
+    return level(message, fix, other, nofile=soft, nofile_hard=_limit_words(hard))
 
 
 def _processes(soft: int, machine: Machine) -> Verdict | None:
@@ -60,10 +60,10 @@ def _processes(soft: int, machine: Machine) -> Verdict | None:
     for name, limit, used in places:
         if limit - used < _ROOM:
             fix = Fix("allow more", ("ulimit -u 65536",) if name == "ulimit -u" else ("docker run --pids-limit 65536 IMAGE",))
-            few = Fix("or take fewer loader workers and threads", ("export OMP_NUM_THREADS=1",))
+            few = Fix("or use fewer loader workers and threads", ("export OMP_NUM_THREADS=1",))
             level = problem if limit - used < 64 else warning
-            says = f"{name} is {limit:,}, {used:,} in use: loader workers fail with 'Resource temporarily unavailable'"
-            return level(says, fix, few, processes=limit, processes_used=used)
+            message = f"{name} is {limit:,}, {used:,} in use: loader workers fail with 'Resource temporarily unavailable'"
+            return level(message, fix, few, processes=limit, processes_used=used)
     return None
 
 
@@ -71,8 +71,8 @@ def _locked(soft: int, infiniband: Path) -> Verdict | None:
     if soft < 0 or not (infiniband.is_dir() and any(infiniband.iterdir())):
         return None
     fix = Fix("lift it", ("ulimit -l unlimited", "docker run --ulimit memlock=-1 IMAGE"))
-    says = f"{size(soft)} may be locked in memory, and there is an InfiniBand card: NCCL over it needs more"
-    return warning(says, fix, memlock=soft)
+    message = f"{size(soft)} may be locked in memory; NCCL over InfiniBand needs more"
+    return warning(message, fix, memlock=soft)
 
 
 def _core(soft: int, core_pattern: Path) -> Verdict | None:
@@ -82,8 +82,8 @@ def _core(soft: int, core_pattern: Path) -> Verdict | None:
         pattern = core_pattern.read_text().strip()
     if soft == 0 or not pattern or pattern.startswith("|"):
         return None
-    fix = Fix("switch them off, if nobody reads them", ("ulimit -c 0",))
-    return note(f"a crash writes a core file ({pattern}) as large as the process's memory", fix, core=_said(soft))
+    fix = Fix("disable them if nobody reads them", ("ulimit -c 0",))
+    return note(f"a crash writes a core file ({pattern}) as large as the process's memory", fix, core=_limit_words(soft))
 
 
 def _threads_of_user() -> int:
@@ -101,7 +101,7 @@ def _geteuid() -> int:
     return os.geteuid() if hasattr(os, "geteuid") else -1
 
 
-def _said(limit: int) -> Any:
+def _limit_words(limit: int) -> Any:
     return "unlimited" if limit < 0 or limit >= 1 << 62 else limit
 
 

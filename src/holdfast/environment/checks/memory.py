@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.environment.check import Check, Fix, Verdict, note, ok, problem, warning
 from holdfast.environment.machine import Machine
-from holdfast.environment.units import size
+from holdfast.units import size
 
 _LITTLE, _NOTHING = 4 << 30, 1 << 30  # torch with two loader workers takes about 1 GB before there is any data
 
@@ -17,13 +17,15 @@ def ask(machine: Machine, *, available: int | None = None) -> Verdict:
     if limits.memory is not None and limits.memory < total:
         left = min(left, limits.memory - (limits.memory_used or 0))
         facts["available"] = left
-    fewer = Fix("end what is not needed, or take fewer workers and no cache in memory")
+    fewer = Fix("end other processes, or use fewer workers and no memory cache")
     if left < _LITTLE:
         level = problem if left < _NOTHING else warning
         return level(f"only {size(left)} of memory left: the run may be killed (exit 137)", fewer, **facts)
     if limits.memory is not None and limits.memory < total:
-        says = f"{size(limits.memory)} by the control group; programs are shown {size(total)}, and those that go by it get killed"
-        return note(says, Fix("give caches and buffers a size of your own"), **facts)
+        message = (
+            f"{size(limits.memory)} allowed by the control group; programs see {size(total)}, and are killed when they use it"
+        )
+        return note(message, Fix("set the sizes of caches and buffers yourself"), **facts)
     return ok(f"{size(left)} of {size(total)} available", **facts)
 
 

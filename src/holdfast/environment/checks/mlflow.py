@@ -47,15 +47,15 @@ def _server(uri: str, environment: Mapping[str, str]) -> Verdict:
     if reason is not None:
         fix = Fix("start it, or correct MLFLOW_TRACKING_URI", ("mlflow server --port 5000",))
         return problem(f"the MLflow server {shown} cannot be reached: {reason}", fix, _ELSEWHERE, uri=shown)
-    status, said = ask_http(f"{uri.rstrip('/')}/health", _SECONDS, _login(environment))
+    status, reply = ask_http(f"{uri.rstrip('/')}/health", _SECONDS, _login(environment))
     facts = {"uri": shown, "status": status}
     if status in (401, 403):
         fix = Fix("name a user that may log", ("export MLFLOW_TRACKING_USERNAME=NAME MLFLOW_TRACKING_PASSWORD=WORD",))
         return problem(f"the MLflow server {shown} refuses this user (status {status})", fix, **facts)
     if status == 0:
-        return problem(f"something listens at {shown}, but answers no question: {said}", _ELSEWHERE, **facts)
-    if status != 200 or said.strip() != "OK":
-        fix = Fix("see what is served at that address", (f"curl -i {shown}/health",))
+        return problem(f"something listens at {shown}, but does not answer: {reply}", _ELSEWHERE, **facts)
+    if status != 200 or reply.strip() != "OK":
+        fix = Fix("check what is served at that address", (f"curl -i {shown}/health",))
         return warning(f"what answers at {shown} does not look like an MLflow server (status {status})", fix, **facts)
     return ok(f"the server {shown} answers", **facts)
 
@@ -79,9 +79,7 @@ def _sqlite_file(uri: str) -> Path:
 
 def _database(file: Path) -> Verdict:
     if not file.exists():
-        return (
-            _folder(file.parent) if str(file.parent) != "." else ok("the database will be made by the first run", file=str(file))
-        )
+        return _folder(file.parent) if str(file.parent) != "." else ok("the first run creates the database", file=str(file))
     locked = why_locked(file)
     facts = {"file": str(file)}
     if locked is None:
@@ -107,7 +105,7 @@ def why_locked(file: Path, seconds: float = 1.0) -> str | None:
 
 def _by(who: list[Holder]) -> str:
     writers = [one for one in who if one.writes] or who
-    return f" by {', '.join(map(str, writers[:3]))}" if writers else ", by nobody on this machine (another one over the network?)"
+    return f" by {', '.join(map(str, writers[:3]))}" if writers else ", by no process of this machine (perhaps over the network)"
 
 
 def _free(who: list[Holder]) -> list[Fix]:
@@ -115,7 +113,7 @@ def _free(who: list[Holder]) -> list[Fix]:
         "several writers need a server in front of the database", ("mlflow server --backend-store-uri sqlite:///mlflow.db",)
     )
     look = tuple(f"ps -o pid,user,etime,args -p {one.pid}" for one in who if one.writes)
-    return [Fix("see what holds it; wait for it, or end it if it hangs (kill)", look), server]
+    return [Fix("see what holds it; wait, or kill it if it hangs", look), server]
 
 
 def _folder(folder: Path) -> Verdict:
@@ -134,9 +132,9 @@ def _other(uri: str) -> Verdict:
     shown = without_secrets(uri)
     if reason is None:
         return ok(f"{shown} can be reached", uri=shown)
-    if reason == "the address names no server":
-        return skipped(f"{shown} is nothing that can be tried from here", uri=shown)
+    if reason == "the address has no host":
+        return skipped(f"{shown} cannot be tested from here", uri=shown)
     return problem(f"the database {shown} cannot be reached: {reason}", _ELSEWHERE, uri=shown)
 
 
-CHECK = Check(name="mlflow", asks="MLflow takes what is logged", ask=ask, seconds=25.0, waits=True)
+CHECK = Check(name="mlflow", asks="MLflow accepts logs", ask=ask, seconds=25.0, waits=True)

@@ -14,7 +14,7 @@ from holdfast.environment.packages import TRAINING, Package, installed, of_train
 _BESIDE_TORCH = {"torchvision": (0, 15), "torchaudio": (2, 0)}  # the release that came with torch 2.0; one step for each since
 _KNOWN = 8  # the last torch 2 that the table above was seen to hold for
 _EXACT = re.compile(r"torch\s*\(?==\s*([\d.]+)")
-_NAMED, _TOLD = 2, 3
+_NAMED, _NUM_SHOWN = 2, 3
 _EXTRAS = ("", "torch")  # transformers asks for torch in an extra, and works without torch when it is too old
 
 
@@ -31,15 +31,15 @@ def judge(packages: dict[str, Package]) -> Verdict:
     facts = of_training(packages)
     if wrong:
         all_of_it = together([*wrong, ok("", **facts)])
-        return replace(all_of_it, says=_shortened(all_of_it.says))
-    said = ", ".join(f"{name} {version}" for name, version in list(facts.items())[:_NAMED])
+        return replace(all_of_it, message=_shortened(all_of_it.message))
+    versions = ", ".join(f"{name} {version}" for name, version in list(facts.items())[:_NAMED])
     more = f" and {len(facts) - _NAMED} more" if len(facts) > _NAMED else ""
-    return ok(f"{said}{more} fit together", **facts)
+    return ok(f"{versions}{more} are compatible", **facts)
 
 
-def _shortened(says: str) -> str:
-    first = says.split("; ")
-    return "; ".join(first[:_TOLD]) + (f"; and {len(first) - _TOLD} more (--json)" if len(first) > _TOLD else "")
+def _shortened(message: str) -> str:
+    first = message.split("; ")
+    return "; ".join(first[:_NUM_SHOWN]) + (f"; and {len(first) - _NUM_SHOWN} more (--json)" if len(first) > _NUM_SHOWN else "")
 
 
 def _twice(packages: dict[str, Package]) -> list[Verdict]:
@@ -55,33 +55,35 @@ def _twice(packages: dict[str, Package]) -> list[Verdict]:
 
 def _beside_torch(packages: dict[str, Package]) -> list[Verdict]:
     """torchvision and torchaudio are built for one release of torch, and for one kind of it."""
-    found, torch = [], packages["torch"]
+    verdicts, torch = [], packages["torch"]
     for name in _BESIDE_TORCH:
         package = packages.get(name)
         if package is None:
             continue
         if not _made_for(package, torch):
-            says = f"{name} {package.version} is not made for torch {torch.version}"
-            found.append(problem(says, Fix("take the one made for this torch", (_matching(name, torch),))))
+            message = f"{name} {package.version} is not made for torch {torch.version}"
+            verdicts.append(problem(message, Fix("install the version for this torch", (_matching(name, torch),))))
         elif package.build and torch.build and package.build != torch.build:
-            says = f"{name} is built for {package.build}, torch for {torch.build}: 'operator {name}::… does not exist'"
-            found.append(problem(says, Fix("install both from the same place", (f"pip install --force-reinstall torch {name}",))))
-    return found
+            message = f"{name} is built for {package.build}, torch for {torch.build}: 'operator {name}::… does not exist'"
+            verdicts.append(
+                problem(message, Fix("install both from the same place", (f"pip install --force-reinstall torch {name}",)))
+            )
+    return verdicts
 
 
 def _made_for(package: Package, torch: Package) -> bool:
     """By the exact release that its metadata asks for; where it names none, by the table."""
-    asked = [found[1] for text in package.requires if (found := _EXACT.match(text))]
-    if asked:
-        return Package("torch", asked[0]).release == torch.release[: len(Package("torch", asked[0]).release)]
+    pinned = [match[1] for text in package.requires if (match := _EXACT.match(text))]
+    if pinned:
+        return Package("torch", pinned[0]).release == torch.release[: len(Package("torch", pinned[0]).release)]
     major, first = _BESIDE_TORCH[package.name]
     return torch.release[0] != 2 or torch.release[1] > _KNOWN or package.release[:2] == (major, first + torch.release[1])
 
 
 def _matching(name: str, torch: Package) -> str:
     major, first = _BESIDE_TORCH[name]
-    known = torch.release[0] == 2 and torch.release[1] <= _KNOWN
-    if known:
+    in_table = torch.release[0] == 2 and torch.release[1] <= _KNOWN
+    if in_table:
         return f"pip install '{name}=={major}.{first + torch.release[1]}.*'"
     return f"pip install --upgrade {name} torch=={torch.version.partition('+')[0]}"
 
@@ -91,18 +93,16 @@ def _numpy(packages: dict[str, Package]) -> list[Verdict]:
     if numpy is None:
         return [warning("numpy is missing: tensor.numpy() and most loaders need it", Fix("install it", ("pip install numpy",)))]
     if numpy.release[:1] >= (2,) and torch.release[:2] < (2, 3):
-        says = f"torch {torch.version} was built for numpy 1 and numpy is {numpy.version}: 'Failed to initialize NumPy'"
-        return [problem(says, Fix("take numpy 1", ("pip install 'numpy<2'",)))]
+        message = f"torch {torch.version} was built for numpy 1 and numpy is {numpy.version}: 'Failed to initialize NumPy'"
+        return [problem(message, Fix("take numpy 1", ("pip install 'numpy<2'",)))]
     return []
 
 
 def _lightning(packages: dict[str, Package]) -> list[Verdict]:
     new, old = packages.get("lightning"), packages.get("pytorch-lightning")
     if new and old and new.release[:2] != old.release[:2]:
-        says = (
-            f"lightning {new.version} and pytorch-lightning {old.version} differ: a module of one is none for the other's Trainer"
-        )
-        return [warning(says, Fix("bring both to one version", ("pip install --upgrade lightning pytorch-lightning",)))]
+        message = f"lightning {new.version} and pytorch-lightning {old.version} differ: one rejects the other's modules"
+        return [warning(message, Fix("install one version of both", ("pip install --upgrade lightning pytorch-lightning",)))]
     return []
 
 
@@ -112,40 +112,45 @@ def _asked_for(packages: dict[str, Package]) -> list[Verdict]:
         from packaging.requirements import InvalidRequirement, Requirement
     except ImportError:
         return []
-    found = []
+    verdicts = []
     for name in TRAINING:
         for text in packages[name].requires if name in packages else ():
             try:
-                found += _unmet(name, Requirement(text), packages)
+                verdicts += _unmet(name, Requirement(text), packages)
             except InvalidRequirement:
                 continue
-    return found
+    return verdicts
 
 
-def _unmet(name: str, asked: Any, packages: dict[str, Package]) -> list[Verdict]:
-    other = plain(asked.name)
+def _unmet(name: str, requirement: Any, packages: dict[str, Package]) -> list[Verdict]:
+    other = plain(requirement.name)
     package = packages.get(other)
-    if asked.marker is not None and not any(asked.marker.evaluate({"extra": extra}) for extra in _EXTRAS):
+    if requirement.marker is not None and not any(requirement.marker.evaluate({"extra": extra}) for extra in _EXTRAS):
         return []
     if package is None:
-        return [] if "extra" in str(asked.marker or "") else [_missing(name, packages[name], asked)]
-    if asked.specifier.contains(package.version.partition("+")[0], prereleases=True) or asked.specifier.contains(
+        return [] if "extra" in str(requirement.marker or "") else [_missing(name, packages[name], requirement)]
+    if requirement.specifier.contains(package.version.partition("+")[0], prereleases=True) or requirement.specifier.contains(
         package.version, prereleases=True
     ):
         return []
     if other in _BESIDE_TORCH or (name in _BESIDE_TORCH and other == "torch"):
         return []  # told already, with the version that fits
-    says = f"{name} {packages[name].version} needs {asked.name} {asked.specifier}, and {package.version} is here"
+    message = (
+        f"{name} {packages[name].version} needs {requirement.name} {requirement.specifier}, but {package.version} is installed"
+    )
     return [
         (problem if other == "torch" else warning)(
-            says, Fix("bring them together", (f"pip install --upgrade {name} '{asked.name}{asked.specifier}'",))
+            message,
+            Fix("install compatible versions", (f"pip install --upgrade {name} '{requirement.name}{requirement.specifier}'",)),
         )
     ]
 
 
-def _missing(name: str, package: Package, asked: Any) -> Verdict:
-    fix = Fix("install it", (f"pip install '{asked.name}{asked.specifier}'",))
-    return warning(f"{name} {package.version} needs {asked.name}, which is missing (Python {platform.python_version()})", fix)
+def _missing(name: str, package: Package, requirement: Any) -> Verdict:
+    fix = Fix("install it", (f"pip install '{requirement.name}{requirement.specifier}'",))
+    return warning(
+        f"{name} {package.version} needs {requirement.name}, which is missing (Python {platform.python_version()})", fix
+    )
 
 
-CHECK = Check(name="packages", asks="versions that fit together", ask=ask)
+CHECK = Check(name="packages", asks="compatible package versions", ask=ask)

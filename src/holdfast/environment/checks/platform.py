@@ -9,7 +9,7 @@ from holdfast.environment.check import Check, Fix, Verdict, note, ok
 from holdfast.environment.machine import Machine
 from holdfast.environment.platform import Platform
 from holdfast.environment.rules import Rules, rules_for
-from holdfast.environment.units import several, size
+from holdfast.units import count, size
 
 
 def ask(machine: Machine) -> Verdict:
@@ -24,15 +24,15 @@ def ask(machine: Machine) -> Verdict:
     facts |= {
         name: value for name in ("workers", "threads", "compile", "chunk_rows") if (value := getattr(rules, name)) is not None
     }
-    told = [*rules.because, *_stays(platform)]
-    if told:
-        return note(f"{_called(platform)}: {'; '.join(told)}", *_fixes(rules, platform), **facts)
+    notes = [*rules.because, *_stays(platform)]
+    if notes:
+        return note(f"{_called(platform)}: {'; '.join(notes)}", *_fixes(rules, platform), **facts)
     return ok(_called(platform), **facts)
 
 
 def _called(platform: Platform) -> str:
     names = f" ({', '.join(platform.names)})" if platform.names else ""
-    return f"{platform.system} on {platform.processor}{names}, {several(platform.cores, 'processor')}, {size(platform.memory)}"
+    return f"{platform.system} on {platform.processor}{names}, {count(platform.cores, 'processor')}, {size(platform.memory)}"
 
 
 def _stays(platform: Platform) -> list[str]:
@@ -54,8 +54,8 @@ def _fixes(rules: Rules, platform: Platform) -> list[Fix]:
         fixes.append(Fix(f"DataLoader(..., num_workers={rules.workers})"))
     if platform.kaggle or platform.colab:
         kept = "/kaggle/working/runs" if platform.kaggle else "/content/drive/MyDrive/runs"
-        fixes.append(Fix("keep runs where they last", (f"holdfast run --folder {kept} -- python train.py",)))
+        fixes.append(Fix("keep runs on persistent storage", (f"holdfast run --folder {kept} -- python train.py",)))
     return fixes
 
 
-CHECK = Check(name="platform", asks="what machine this is, and its rules", ask=ask, seconds=30.0)
+CHECK = Check(name="platform", asks="machine type and its rules", ask=ask, seconds=30.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.environment.check import Check, Fix, Verdict, note, ok, problem, skipped, together, warning
 from holdfast.environment.machine import Machine
-from holdfast.environment.units import several, size
+from holdfast.units import count, size
 
 _PREFETCH = 2  # torch's default: batches in flight for each worker
 _USUAL_BATCH = 32 * 3 * 640 * 640 * 4  # 32 images of 640 × 640 as float32, about 157 MB
@@ -19,19 +19,19 @@ _OF_TORCH = re.compile(r"torch_(\d+)_")
 def ask(machine: Machine, folder: Path = Path("/dev/shm")) -> Verdict:
     """Free space against workers × prefetch × batch."""
     if machine.platform.system != "Linux":
-        return skipped("only Linux hands batches over through /dev/shm")
+        return skipped("only Linux passes batches through /dev/shm")
     try:
-        told = os.statvfs(folder)
+        usage = os.statvfs(folder)
     except OSError as error:
         return problem(f"{folder} cannot be used ({error.strerror}): loader workers will fail", _in_container(machine))
-    total, free = told.f_blocks * told.f_frsize, told.f_bavail * told.f_frsize
+    total, free = usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
     verdicts = [_room(machine, total, free)]
     left = left_over(folder) if not machine.platform.container else []  # who runs in the next container is not seen from here
     if left:
         held = sum(bytes_ for _, bytes_ in left)
         fix = Fix("remove them", tuple(f"rm {path}" for path, _ in left[:20]))
-        says = f"{several(len(left), 'file')} of ended trainings hold {size(held)} of {folder}"
-        verdicts.append((warning if held > total / 4 else note)(says, fix, left_over=held))
+        message = f"{count(len(left), 'file')} of finished trainings use {size(held)} of {folder}"
+        verdicts.append((warning if held > total / 4 else note)(message, fix, left_over=held))
     return together(verdicts)
 
 
@@ -41,14 +41,14 @@ def _room(machine: Machine, total: int, free: int) -> Verdict:
     fits = free // (workers * _PREFETCH + 1)
     facts = {"size": total, "free": free, "workers": workers, "prefetch": _PREFETCH, "largest_batch": fits}
     fixes = (_in_container(machine), Fix("or load without workers: DataLoader(..., num_workers=0)"))
-    in_words = f"{several(workers, 'worker')}, 2 batches each in flight"
+    in_words = f"{count(workers, 'worker')}, 2 batches each in flight"
     if needed <= free:
-        return ok(f"{size(free)} free; a batch may take {size(fits)} with {several(workers, 'worker')}", **facts)
+        return ok(f"{size(free)} free; a batch may take {size(fits)} with {count(workers, 'worker')}", **facts)
     if machine.plans.batch is not None:
-        says = f"{size(free)} free, {size(needed)} needed for {in_words}, of {size(batch)}: workers will die with a bus error"
-        return problem(says, *fixes, needed=needed, **facts)
-    says = f"{size(free)} free of {size(total)}: with {in_words}, a batch above {size(fits)} ends in a bus error"
-    return (problem if free < 128 << 20 else warning)(says, *fixes, **facts)
+        message = f"{size(free)} free, {size(needed)} needed for {in_words}, of {size(batch)}: workers will die with a bus error"
+        return problem(message, *fixes, needed=needed, **facts)
+    message = f"{size(free)} free of {size(total)}: with {in_words}, a batch above {size(fits)} ends in a bus error"
+    return (problem if free < 128 << 20 else warning)(message, *fixes, **facts)
 
 
 def _in_container(machine: Machine) -> Fix:
@@ -60,15 +60,15 @@ def _in_container(machine: Machine) -> Fix:
 
 def left_over(folder: Path) -> list[tuple[Path, int]]:
     """Files that torch made for processes that are gone, and their sizes; of this user only, and in nobody's memory."""
-    found = []
+    files = []
     for path in sorted(folder.glob("torch_*")):
         named = _OF_TORCH.match(path.name)
         with contextlib.suppress(OSError):
-            told = path.stat()
-            if named and told.st_uid == os.geteuid() and not Path(f"/proc/{named[1]}").exists():
-                found.append((path, told.st_size))
-    used = _in_use([path.name for path, _ in found]) if found else set()
-    return [(path, held) for path, held in found if path.name not in used]
+            status = path.stat()
+            if named and status.st_uid == os.geteuid() and not Path(f"/proc/{named[1]}").exists():
+                files.append((path, status.st_size))
+    used = _in_use([path.name for path, _ in files]) if files else set()
+    return [(path, held) for path, held in files if path.name not in used]
 
 
 def _in_use(names: list[str]) -> set[str]:

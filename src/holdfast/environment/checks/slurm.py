@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from holdfast.environment.check import Check, Fix, Verdict, note, ok, skipped, together, warning
 from holdfast.environment.machine import Machine
-from holdfast.environment.units import several
+from holdfast.units import count
 
 _FEW = 2  # the training itself, and one worker
 
@@ -28,8 +28,8 @@ def ask(machine: Machine, environment: Mapping[str, str] = os.environ) -> Verdic
         _processors(per_task, machine),
         _tasks(tasks, len(machine.nvidia.cards)),
     ]
-    told = [one for one in verdicts if one is not None]
-    return together(told) if told else ok(f"{several(per_task or 1, 'processor')} a task, {several(tasks, 'task')}", **facts)
+    reported = [one for one in verdicts if one is not None]
+    return together(reported) if reported else ok(f"{count(per_task or 1, 'processor')} a task, {count(tasks, 'task')}", **facts)
 
 
 def _processors(per_task: int | None, machine: Machine) -> Verdict | None:
@@ -42,18 +42,20 @@ def _processors(per_task: int | None, machine: Machine) -> Verdict | None:
     if per_task is not None and per_task < _FEW:
         return warning("1 processor a task: training and loading share it", ask_for, cpus=per_task)
     if per_task is not None and machine.plans.workers is not None and per_task < wanted:
-        says = f"{per_task} processors a task for {several(machine.plans.workers, 'loader worker')} and the training"
-        return warning(says, ask_for, cpus=per_task)
+        message = f"{per_task} processors a task for {count(machine.plans.workers, 'loader worker')} and the training"
+        return warning(message, ask_for, cpus=per_task)
     if per_task is not None and per_task < machine.platform.affinity:
-        says = f"{per_task} processors a task, this step has {machine.platform.affinity}: srun hands --cpus-per-task on no more"
-        return note(says, Fix("hand it on", ("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",)), cpus=per_task)
+        message = (
+            f"{per_task} processors a task, this step has {machine.platform.affinity}: srun hands --cpus-per-task on no more"
+        )
+        return note(message, Fix("hand it on", ("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",)), cpus=per_task)
     return None
 
 
 def _tasks(tasks: int, cards: int) -> Verdict | None:
     if cards > 1 and 1 < tasks != cards:
-        fix = Fix("one task a card, or one task that starts torchrun", (f"#SBATCH --ntasks-per-node={cards}",))
-        return warning(f"{tasks} tasks on a node with {cards} cards: some cards idle, or tasks share one", fix, tasks=tasks)
+        fix = Fix("one task per GPU, or one task that starts torchrun", (f"#SBATCH --ntasks-per-node={cards}",))
+        return warning(f"{tasks} tasks on a node with {cards} GPUs: some GPUs idle, or tasks share one", fix, tasks=tasks)
     return None
 
 

@@ -24,9 +24,9 @@ _CONTAINER = Fix(
 def ask(machine: Machine, *, yama: Path = _YAMA) -> Verdict:
     """Open the memory of a process that is not a child, as py-spy does."""
     if machine.platform.system == "Darwin":
-        return note("macOS lets only root look into another process", Fix("run backtrace as root", ("sudo holdfast backtrace",)))
+        return note("on macOS only root can read another process", Fix("run backtrace as root", ("sudo holdfast backtrace",)))
     if machine.platform.system != "Linux":
-        return skipped("only Linux and macOS can be looked into")
+        return skipped("stacks can be read on Linux and macOS only")
     refused = try_stranger()
     scope = _number(yama)
     facts = {"ptrace_scope": scope, "refused": refused, "py-spy": _py_spy()}
@@ -34,8 +34,8 @@ def ask(machine: Machine, *, yama: Path = _YAMA) -> Verdict:
         return why_refused(refused, scope, machine, facts)
     if facts["py-spy"] is None:
         fix = Fix("install it", ("pip install py-spy",))
-        return warning("allowed, but py-spy is not there: stacks only from processes that Holdfast is in", fix, **facts)
-    return ok("a running process can be looked into", **facts)
+        return warning("allowed, but py-spy is not installed: only processes with Holdfast inside give stacks", fix, **facts)
+    return ok("stacks of running processes can be read", **facts)
 
 
 def try_stranger() -> str | None:
@@ -54,16 +54,16 @@ def try_stranger() -> str | None:
 
 def why_refused(refused: str, scope: int | None, machine: Machine, facts: Mapping[str, object]) -> Verdict:
     """The reason for a no, by the kernel's setting and by where this runs."""
-    inside = "; Holdfast's own runs still answer from inside"
+    inside = "; runs under Holdfast still report theirs"
     if scope in (1, 2, 3):
         who = {1: "only a parent may look", 2: "only root may look", 3: "nobody may look"}[scope]
-        fix = Fix("allow it until the next start of the machine", ("sudo sysctl kernel.yama.ptrace_scope=0",))
+        fix = Fix("allow it until the next reboot", ("sudo sysctl kernel.yama.ptrace_scope=0",))
         fixes = (fix, _CONTAINER) if machine.platform.container else (fix,)
         return warning(f"kernel.yama.ptrace_scope is {scope}: {who} into a process{inside}", *fixes, **facts)
     if machine.platform.container:
-        return warning(f"this container may not look into processes ({refused}){inside}", _CONTAINER, **facts)
+        return warning(f"this container may not read other processes ({refused}){inside}", _CONTAINER, **facts)
     return warning(
-        f"the system refuses to let processes be looked into ({refused}){inside}",
+        f"the system does not allow reading other processes ({refused}){inside}",
         Fix("run backtrace as root", ("sudo holdfast backtrace",)),
         **facts,
     )
@@ -79,4 +79,4 @@ def _number(path: Path) -> int | None:
     return None
 
 
-CHECK = Check(name="stacks", asks="looking into a running process", ask=ask, seconds=20.0)
+CHECK = Check(name="stacks", asks="stacks of running processes", ask=ask, seconds=20.0)

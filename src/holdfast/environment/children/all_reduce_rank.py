@@ -6,7 +6,7 @@ import sys
 import time
 from datetime import timedelta
 
-from holdfast.environment.telling import tell
+from holdfast.environment.child_output import tell
 
 
 def main(rank: int, backend: str, store: str, ranks: int, seconds: float) -> None:

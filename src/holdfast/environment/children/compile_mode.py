@@ -1,4 +1,4 @@
-"""Builds the user's model or step, compiles it in one mode, and tells how long that and the steps took, and what it needed."""
+"""Builds the user's model or step, compiles it in one mode, and reports how long that and the steps took, and the memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.environment.telling import tell
+from holdfast.environment.child_output import tell
 
 _CANNOT = 3
 _WARM, _MOST, _LONGEST = 3, 60, 4.0
@@ -36,14 +36,14 @@ def _make(torch: Any, name: str) -> Any:
     sys.path.insert(0, str(Path.cwd()))
     module, _, factory = name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
         for part in factory.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except (ImportError, AttributeError) as error:
-        _cannot(f"{name} cannot be loaded: {error}", "name a function that can be imported from this folder: module:function")
+        _cannot(f"{name} cannot be loaded: {error}", "name an importable function: module:function")
     torch.manual_seed(0)
     try:
-        return found()
+        return target()
     except Exception as error:  # noqa: BLE001 - the user's own code
         _cannot(f"{name}() failed: {type(error).__name__}: {error}", "the factory is called without arguments")
 
@@ -56,7 +56,7 @@ def _step(torch: Any, made: Any, compiled: Callable[[Any], Any]) -> tuple[Callab
     if callable(made) and not isinstance(made, torch.nn.Module):
         step = compiled(made)
         return (lambda _: step()), None
-    raise TypeError(f"the factory returned {type(made).__name__}, from which no step can be made")
+    raise TypeError(f"the factory returned {type(made).__name__}, which is neither (model, inputs) nor a function")
 
 
 def _training_step(torch: Any, model: Any, compiled: Any) -> Callable[[Any], Any]:
@@ -71,7 +71,7 @@ def _training_step(torch: Any, model: Any, compiled: Any) -> Callable[[Any], Any
         if loss is None:
             leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
             if not leaves:
-                raise TypeError("the model gives no tensor of floating point numbers")
+                raise TypeError("the model returns no floating-point tensor")
             loss = sum(leaf.float().mean() for leaf in leaves)
         if learns:
             loss.backward()
@@ -96,9 +96,9 @@ def _device(torch: Any, made: Any) -> str:
 def _measure(torch: Any, step: Callable[..., Any], inputs: Any, device: str, mode: str) -> None:
     sync = torch.cuda.synchronize if device == "cuda" else (lambda: None)
 
-    def timed(given: Any) -> tuple[float, Any]:
+    def timed(state: Any) -> tuple[float, Any]:
         begun = time.perf_counter()
-        result = step(given)
+        result = step(state)
         sync()
         return time.perf_counter() - begun, result
 
@@ -106,7 +106,10 @@ def _measure(torch: Any, step: Callable[..., Any], inputs: Any, device: str, mod
         first, loss = timed(inputs)
     except Exception as error:
         if mode == "eager":
-            _cannot(f"a step failed without compiling: {type(error).__name__}: {error}", "make the step run alone first")
+            _cannot(
+                f"a step failed without compiling: {type(error).__name__}: {error}",
+                "make the step run without torch.compile first",
+            )
         raise
     tell("first step", loss=_number(loss))
     warm = [first, *(timed(inputs)[0] for _ in range(_WARM - 1))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.environment.telling import tell
+from holdfast.environment.child_output import tell
 
 _READ = 0  # NVML_P2P_CAPS_INDEX_READ, which the package has as a tuple by mistake
 
@@ -46,12 +46,12 @@ def _card(nvml: Any, number: int, handles: list[Any]) -> dict[str, Any]:
 
 
 def _processes(nvml: Any, handle: Any) -> list[tuple[int, int | None]]:
-    """Computing ones and drawing ones; one that does both is told once."""
-    found: dict[int, int | None] = {}
+    """Computing ones and drawing ones; one that does both is listed once."""
+    by_pid: dict[int, int | None] = {}
     for question in (nvml.nvmlDeviceGetGraphicsRunningProcesses, nvml.nvmlDeviceGetComputeRunningProcesses):
         for one in _ask(nvml, question, handle) or ():
-            found[one.pid] = one.usedGpuMemory
-    return list(found.items())
+            by_pid[one.pid] = one.usedGpuMemory
+    return list(by_pid.items())
 
 
 def _links(nvml: Any, number: int, handles: list[Any]) -> dict[int, int]:

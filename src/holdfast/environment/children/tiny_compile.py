@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from holdfast.environment.telling import tell
+from holdfast.environment.child_output import tell
 
 
 def main(device: str) -> None:

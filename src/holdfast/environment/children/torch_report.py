@@ -1,4 +1,4 @@
-"""Imports torch, tells how it was built and what it sees, and runs a first kernel on each device."""
+"""Imports torch, reports its build and devices, and runs a first kernel on each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 import warnings
 from typing import Any
 
-from holdfast.environment.telling import tell
+from holdfast.environment.child_output import tell
 
 
 def main() -> None:
@@ -26,17 +26,19 @@ def main() -> None:
 
 def _tell_cuda(torch: Any) -> None:
     tell("kernels it was built with", architectures=torch.cuda.get_arch_list())
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         available = torch.cuda.is_available()
-    tell("driver", available=available, why_not=" ".join(str(said[0].message).split()) if said else "")
+    tell("driver", available=available, why_not=" ".join(str(caught[0].message).split()) if caught else "")
     if not available:
         return
     count = torch.cuda.device_count()
     devices = []
     for number in range(count):
-        told = torch.cuda.get_device_properties(number)
-        devices.append({"name": told.name, "capability": f"sm_{told.major}{told.minor}", "memory": told.total_memory})
+        properties = torch.cuda.get_device_properties(number)
+        devices.append(
+            {"name": properties.name, "capability": f"sm_{properties.major}{properties.minor}", "memory": properties.total_memory}
+        )
     tell("devices", devices=devices)
     kernels: dict[str, str] = {}
     for number in range(count):

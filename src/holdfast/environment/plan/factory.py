@@ -12,17 +12,25 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-STEPS = 1000
-
 
 def main() -> None:
-    """Make steps until the one who measures ends the process."""
+    """Make steps; the injected measurement ends the process."""
     import torch
-    from torch.utils.data import DataLoader, TensorDataset
+    from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+    class Endless(IterableDataset[Any]):
+        """The samples again and again: no length, so the batch has no limit."""
+
+        def __init__(self, samples: Any) -> None:
+            self._samples = samples
+
+        def __iter__(self) -> Iterator[Any]:
+            while True:
+                yield from (self._samples[index] for index in range(len(self._samples)))
 
     make = find(sys.argv[1])
     batch = int(json.loads(os.environ.get("HOLDFAST_PLAN", "{}")).get("batch") or 8)
@@ -32,13 +40,12 @@ def main() -> None:
     optimizer = rest[0] if rest else torch.optim.AdamW(model.parameters())
     names, tensors = _parts(inputs)
     rows = [tensor.repeat(-(-batch // len(tensor)), *[1] * (tensor.dim() - 1))[:batch].cpu() for tensor in tensors]
-    for _ in range(STEPS):
-        for drawn in DataLoader(TensorDataset(*rows), batch_size=batch):
-            moved = [part.to(device) for part in drawn]
-            output = model(**dict(zip(names, moved, strict=True))) if names else model(*moved)
-            optimizer.zero_grad()
-            loss_of(output).backward()
-            optimizer.step()
+    for drawn in DataLoader(Endless(TensorDataset(*rows)), batch_size=batch):
+        moved = [part.to(device) for part in drawn]
+        output = model(**dict(zip(names, moved, strict=True))) if names else model(*moved)
+        optimizer.zero_grad()
+        loss_of(output).backward()
+        optimizer.step()
 
 
 def find(name: str) -> Callable[..., Any]:
@@ -53,12 +60,12 @@ def find(name: str) -> Callable[..., Any]:
 
 
 def loss_of(output: Any) -> Any:
-    """Something to go backward from."""
+    """A scalar for `backward()`."""
     import torch
 
-    given = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
-    if given is not None:
-        return given
+    loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+    if loss is not None:
+        return loss
     while not isinstance(output, torch.Tensor):
         output = next(iter(output.values() if isinstance(output, dict) else output))
     return output.float().mean()

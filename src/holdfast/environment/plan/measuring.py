@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.environment.plan.fit import Line, Point, fit, is_bent
-from holdfast.environment.plan.trial import Asked, Measured, measure
+from holdfast.environment.plan.trial import Measured, MeasuredTraining, measure
 from holdfast.errors import UsageError
 
 _POINTS, _MOST_POINTS, _ON_CPU = 3, 6, 4  # resident memory is never quite on a line, and large batches take long there
@@ -30,7 +30,7 @@ class Facts:
     context: int = 0  # bytes of the card that torch's allocator does not know of
     worker: int = 0  # bytes that a loader worker holds alone
     batch_bytes: float = 0.0  # of a sample, as the loader hands it out
-    data_set: int | None = None  # samples in it, where a measured batch was all of it
+    dataset_size: int | None = None  # samples in it; None if it has no length
 
     @property
     def on_gpu(self) -> bool:
@@ -38,14 +38,14 @@ class Facts:
         return "total" in self.row
 
 
-def measure_training(asked: Asked, tell: Tell) -> Facts:
+def measure_training(request: MeasuredTraining, tell: Tell) -> Facts:
     """Measure it at several batches, in both precisions, once with what is kept for backward, once with a worker."""
-    tell("measuring a few steps with the script's own batch")
-    first = _first(asked, tell)
-    points, last = _points(asked, first, tell, "")
-    half = _in_bf16(asked, first, tell)
-    tell("measuring what is kept for the backward pass, and a loader worker")
-    kept = measure(asked, batch=first.batch, activations=True, workers=1)
+    tell("measuring a few steps at the script's batch size")
+    first = _first(request, tell)
+    points, last = _points(request, first, tell, "")
+    half = _in_bf16(request, first, tell)
+    tell("measuring activations and a loader worker")
+    kept = measure(request, batch=first.batch, activations=True, workers=1)
     line = fit(points)
     return Facts(
         line=line,
@@ -59,63 +59,67 @@ def measure_training(asked: Asked, tell: Tell) -> Facts:
         context=max(0, int(last.row.get("used", 0)) - int(last.row.get("reserved_now", 0))),
         worker=max(kept.row["workers"], default=0) if kept is not None else 0,
         batch_bytes=last.row["batch_bytes"] / max(last.batch, 1),
-        data_set=last.batch if last.is_whole_data_set else None,
+        dataset_size=last.row["dataset_size"],
     )
 
 
-def _in_bf16(asked: Asked, first: Measured, tell: Tell) -> list[Point]:
+def _in_bf16(request: MeasuredTraining, first: Measured, tell: Tell) -> list[Point]:
     """The same in bf16, on a GPU: many CPUs only imitate it, a hundred times slower."""
     if "total" not in first.row:
         return []
     tell("measuring in bf16")
-    begun = measure(asked, batch=first.batch, precision="bf16")
-    return _points(asked, begun, tell, "bf16", quiet=True)[0] if begun is not None else []
+    begun = measure(request, batch=first.batch, precision="bf16")
+    return _points(request, begun, tell, "bf16", quiet=True)[0] if begun is not None else []
 
 
-def _first(asked: Asked, tell: Tell) -> Measured:
+def _first(request: MeasuredTraining, tell: Tell) -> Measured:
     """The script's own batch, or a smaller one that fits."""
-    found = measure(asked)
+    measured = measure(request)
     batch = 64
-    while found is None and batch:
-        tell(f"out of memory; trying a batch of {batch}")
-        found = measure(asked, batch=batch)
+    while measured is None and batch:
+        tell(f"out of memory; trying batch {batch}")
+        measured = measure(request, batch=batch)
         batch //= 4
-    if found is None:
-        raise UsageError("not even one sample fits.", fix="a smaller model or image, bf16, or a larger card")
-    if not found.batch:
+    if measured is None:
+        raise UsageError("a single sample does not fit.", fix="a smaller model or image, bf16, or a GPU with more memory")
+    if not measured.batch:
         raise UsageError(
-            "no DataLoader hands out its batches, so their size cannot be changed.", fix="name a factory: package.module:make"
+            "the batches do not come from a DataLoader, so their size cannot be changed.",
+            fix="name a factory: package.module:make",
         )
-    return found
+    return measured
 
 
-def _points(asked: Asked, first: Measured, tell: Tell, precision: str, *, quiet: bool = False) -> tuple[list[Point], Measured]:
+def _points(
+    request: MeasuredTraining, first: Measured, tell: Tell, precision: str, *, quiet: bool = False
+) -> tuple[list[Point], Measured]:
     """Twice as many each time, until the peak grows on a line, or the card would be more than half full."""
     points, last = [Point(batch=first.batch, peak=first.peak)], first
     most = _MOST_POINTS if "total" in first.row else _ON_CPU
     while len(points) < most and (len(points) < _POINTS or is_bent(points) or _flat(points)):
-        batch = 2 * points[-1].batch
+        batch = min(2 * points[-1].batch, last.row["dataset_size"] or 2 * points[-1].batch)
+        if batch == points[-1].batch:
+            break
         if not quiet:
-            tell(f"measuring a batch of {batch}")
+            tell(f"measuring batch {batch}")
         total = last.row.get("total")
         if total and len(points) > 1 and fit(points).peak(batch) > _SAFE_SHARE * total:
             break
         try:
-            found = measure(asked, batch=batch, precision=precision)
+            measured = measure(request, batch=batch, precision=precision)
         except UsageError:  # too few steps are left with so large a batch
             break
-        if found is None:  # out of memory
+        if measured is None:  # out of memory
             break
-        last = found
-        if found.batch > points[-1].batch:
-            points.append(Point(batch=found.batch, peak=found.peak))
-        if found.is_whole_data_set:
+        last = measured
+        if measured.batch <= points[-1].batch:
             break
+        points.append(Point(batch=measured.batch, peak=measured.peak))
     if len(points) == 1 and first.batch > 1:
-        smaller = measure(asked, batch=first.batch // 2, precision=precision)
+        smaller = measure(request, batch=first.batch // 2, precision=precision)
         if smaller is not None and smaller.batch == first.batch:
             raise UsageError(
-                "the DataLoader makes batches of one size, whatever it is asked for (a batch_sampler?).",
+                "the DataLoader ignores batch_size (a batch_sampler?): its batches have one size.",
                 fix="name a factory: package.module:make",
             )
         if smaller is not None:

@@ -52,10 +52,10 @@ def what_fits(facts: Facts, effective: int | None) -> Iterator[Fits]:
     """For this card first, then for the usual ones."""
     cards: list[tuple[str, float]] = [(f"{size} GB", size * GIB * 0.97) for size in CARDS]
     if facts.on_gpu:
-        cards.insert(0, (f"this card ({facts.row['total'] / GIB:.0f} GB)", float(facts.row["total"])))
+        cards.insert(0, (f"this GPU ({facts.row['total'] / GIB:.0f} GB)", float(facts.row["total"])))
     for name, total in cards:
         for precision, line in facts.lines.items():
-            batch = rounded_down(min(line.largest(usable(facts, total)), facts.data_set or 1 << 30), facts.data_set)
+            batch = rounded_down(min(line.largest(usable(facts, total)), facts.dataset_size or 1 << 30), facts.dataset_size)
             yield Fits(card=name, precision=precision, batch=batch, accumulate=_accumulate(batch, effective))
 
 
@@ -76,8 +76,8 @@ def levers(facts: Facts) -> list[Lever]:
     """What each would save at the script's own batch, the most first."""
     batch = facts.own_batch
     now = facts.line.peak(batch)
-    found = [lever for lever in _each(facts, batch, now) if lever.saves > 0.005 * now]
-    return sorted(found, key=lambda lever: -lever.saves)
+    useful = [lever for lever in _each(facts, batch, now) if lever.saves > 0.005 * now]
+    return sorted(useful, key=lambda lever: -lever.saves)
 
 
 def _each(facts: Facts, batch: int, now: float) -> Iterator[Lever]:
@@ -87,17 +87,17 @@ def _each(facts: Facts, batch: int, now: float) -> Iterator[Lever]:
     if "bf16" in facts.lines:
         yield lever("bf16 autocast", facts.lines["bf16"].peak(batch), "measured")
     if batch > 1:
-        yield lever("half the batch, accumulate 2", facts.line.peak(batch // 2), "from the line")
+        yield lever("half the batch, accumulate 2", facts.line.peak(batch // 2), "predicted")
     kept = facts.activations
     if kept.get("blocks", 0) > 1:
         left = kept["block_inputs"] + kept["largest_block"]
         saved = max(0, kept["in_blocks"] - left) / max(facts.activations_batch, 1) * batch
-        yield lever("activation checkpointing", max(now - saved, facts.line.floor), f"from what {kept['blocks']} blocks keep")
+        yield lever("activation checkpointing", max(now - saved, facts.line.floor), f"estimated from {kept['blocks']} blocks")
     if len(facts.row["shape"]) >= 3:
-        yield lever("images 3/4 as wide", facts.line.fixed + 0.5625 * facts.line.per_sample * batch, "pixels, roughly")
+        yield lever("images at 3/4 size", facts.line.fixed + 0.5625 * facts.line.per_sample * batch, "estimated from pixels")
     state = int(facts.row["optimizer"])
     if state > facts.row["parameters"]:
-        yield lever("8-bit optimizer", now - 0.75 * state, "its state at a quarter")
+        yield lever("8-bit optimizer", now - 0.75 * state, "estimated: state at a quarter")
 
 
 def host_need(facts: Facts, workers: int, prefetch: int, batch: int) -> float:

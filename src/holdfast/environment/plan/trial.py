@@ -27,7 +27,7 @@ _GIVE_BACK = {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536"} 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class MeasuredTraining:
     """The training, and how to run it."""
 
     words: Sequence[str]
@@ -43,33 +43,36 @@ class Measured:
     batch: int
     peak: int
     reserved: int
-    is_whole_data_set: bool  # a larger batch was asked for
 
 
 def measure(
-    asked: Asked, *, batch: int | None = None, precision: str = "", activations: bool = False, workers: int | None = 0
+    training: MeasuredTraining,
+    *,
+    batch: int | None = None,
+    precision: str = "",
+    activations: bool = False,
+    workers: int | None = 0,
 ) -> Measured | None:
-    """Measure it; None if it ran out of memory before it had made enough steps."""
+    """Run the training for a few steps; None if it ran out of memory."""
     with tempfile.TemporaryDirectory(prefix="holdfast-plan-") as folder:
         file = Path(folder) / "steps.jsonl"
-        told = {
-            "file": str(file), "steps": asked.steps, "batch": batch, "precision": precision,
+        request = {
+            "file": str(file), "steps": training.steps, "batch": batch, "precision": precision,
             "activations": activations, "workers": workers,
         }  # fmt: skip
-        environment = started_inside(os.environ, _BEGIN, Path(folder), HOLDFAST_PLAN=json.dumps(told), **_GIVE_BACK)
-        code, said = _run(asked, environment)
+        environment = started_inside(os.environ, _BEGIN, Path(folder), HOLDFAST_PLAN=json.dumps(request), **_GIVE_BACK)
+        code, output = _run(training, environment)
         rows = _read(file)
     if len(rows) > _MEASURED_FROM:
         steady = rows[_MEASURED_FROM:]
         peak, reserved = (max(int(row.get(name, 0)) for row in steady) for name in ("peak", "reserved"))
         largest = max(int(row["samples"]) for row in steady)  # the last batch of an epoch is often smaller
-        return Measured(
-            row=steady[-1], batch=largest, peak=peak, reserved=reserved, is_whole_data_set=bool(batch and largest < batch)
-        )
-    if place_of_memory_text(said) is not None:
+        return Measured(row=steady[-1], batch=largest, peak=peak, reserved=reserved)
+    if place_of_memory_text(output) is not None:
         return None
     raise UsageError(
-        _no_steps(code, said, len(rows)), fix="it must import torch and make at least 3 optimizer steps; try it alone first"
+        _no_steps(code, output, len(rows)),
+        fix="it must import torch and make at least 3 optimizer steps; run it without Holdfast first",
     )
 
 
@@ -80,23 +83,23 @@ def words_for(command: Sequence[str]) -> list[str]:
     return with_own_python(command)
 
 
-def _run(asked: Asked, environment: dict[str, str]) -> tuple[int | None, str]:
-    """The exit code, None after its time was up, and what it printed; into a file, for loader workers hold a pipe open longer."""
+def _run(training: MeasuredTraining, environment: dict[str, str]) -> tuple[int | None, str]:
+    """The exit code (None after a timeout) and the output; written to a file, because loader workers keep a pipe open."""
     with tempfile.TemporaryFile() as printed:
         try:
             code: int | None = subprocess.run(
-                asked.words,
+                training.words,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=printed,
-                timeout=asked.seconds,
+                timeout=training.seconds,
                 check=False,
             ).returncode
         except subprocess.TimeoutExpired:
             code = None
         except OSError as error:
-            raise UsageError(f"{asked.words[0]} cannot be started: {error.strerror}.", fix="name a command after --") from None
+            raise UsageError(f"{training.words[0]} cannot be started: {error.strerror}.", fix="name a command after --") from None
         printed.seek(0)
         return code, printed.read().decode(errors="replace")
 
@@ -107,8 +110,8 @@ def _read(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
 
 
-def _no_steps(code: int | None, said: str, steps: int) -> str:
+def _no_steps(code: int | None, output: str, steps: int) -> str:
     if code is None:
-        return f"the command made {steps} steps within its time; that is too few to measure (--timeout gives it more)."
-    lines = said.strip().splitlines()[-_LAST_LINES:]
+        return f"the command made only {steps} steps in time, too few to measure. --timeout allows more seconds."
+    lines = output.strip().splitlines()[-_LAST_LINES:]
     return "\n".join([f"the command ended (exit {code}) after {steps} steps.", *(f"  {line}" for line in lines)])

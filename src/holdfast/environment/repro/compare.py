@@ -34,9 +34,9 @@ class Difference:
 def first_difference(one: Sequence[Row], other: Sequence[Row]) -> Difference | None:
     """None if both computed the same, step for step."""
     for left, right in zip(one, other, strict=False):
-        found = _in_step(left, right)
-        if found is not None:
-            return found
+        difference = _in_step(left, right)
+        if difference is not None:
+            return difference
     if len(one) != len(other):
         return Difference(step=min(len(one), len(other)), stage="steps", name="number of steps")
     return None

@@ -20,7 +20,7 @@ _LAST_LINES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RepeatedTraining:
     """The training and how much of it to look at."""
 
     words: Sequence[str]
@@ -38,9 +38,9 @@ class Pair:
     step_seconds: float  # the median of both
 
 
-def run_pair(asked: Asked, steady: Sequence[str] = ()) -> Pair:
+def run_pair(request: RepeatedTraining, steady: Sequence[str] = ()) -> Pair:
     """Run it twice, one after the other: side by side they would disturb each other's threads."""
-    one, other = (run_once(asked, steady) for _ in range(2))
+    one, other = (run_once(request, steady) for _ in range(2))
     times = sorted(float(row["seconds"]) for row in [*one[1:], *other[1:]]) or [0.0]
     return Pair(
         steady=tuple(steady),
@@ -50,28 +50,38 @@ def run_pair(asked: Asked, steady: Sequence[str] = ()) -> Pair:
     )
 
 
-def run_once(asked: Asked, steady: Sequence[str] = (), *, digests: bool = True) -> list[Row]:
+def run_once(training: RepeatedTraining, steady: Sequence[str] = (), *, digests: bool = True) -> list[Row]:
     """The rows of one run; an error in words if it made no step."""
     with tempfile.TemporaryDirectory(prefix="holdfast-repro-") as folder:
         file = Path(folder) / "record.jsonl"
-        told = {"file": str(file), "steps": asked.steps, "steady": [one for one in steady if one != "hash"], "digests": digests}
-        environment = started_inside(os.environ, _BEGIN, Path(folder), HOLDFAST_REPRO=json.dumps(told), **_hash(steady))
+        request = {
+            "file": str(file),
+            "steps": training.steps,
+            "steady": [one for one in steady if one != "hash"],
+            "digests": digests,
+        }
+        environment = started_inside(os.environ, _BEGIN, Path(folder), HOLDFAST_REPRO=json.dumps(request), **_hash(steady))
         try:
             done = subprocess.run(
-                asked.words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=asked.seconds, check=False
+                training.words,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=training.seconds,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             rows = _read(file)
             if rows:
                 return rows
             raise UsageError(
-                f"the command made no step within {asked.seconds:g} s.", fix="give it more time: --timeout 600"
+                f"the command made no step within {training.seconds:g} s.", fix="give it more time: --timeout 600"
             ) from None
         except OSError as error:
-            raise UsageError(f"{asked.words[0]} cannot be started: {error.strerror}.", fix="name a command after --") from None
+            raise UsageError(f"{training.words[0]} cannot be started: {error.strerror}.", fix="name a command after --") from None
         rows = _read(file)
         if not rows:
-            raise UsageError(_no_step(done), fix="it must import torch and make optimizer steps; try it alone first")
+            raise UsageError(_no_step(done), fix="it must import torch and make optimizer steps; run it without Holdfast first")
         return rows
 
 
@@ -88,5 +98,5 @@ def _read(file: Path) -> list[Row]:
 
 
 def _no_step(done: subprocess.CompletedProcess[bytes]) -> str:
-    said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
-    return "\n".join([f"the command ended (exit {done.returncode}) before its first step.", *(f"  {line}" for line in said)])
+    lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+    return "\n".join([f"the command ended (exit {done.returncode}) before its first step.", *(f"  {line}" for line in lines)])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from holdfast.environment.repro.compare import Difference
-from holdfast.environment.repro.pair import Asked, Pair, run_pair
+from holdfast.environment.repro.pair import Pair, RepeatedTraining, run_pair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,31 +23,31 @@ REASONS = {
     "hash": Reason(
         steady="hash",
         code="order-of-a-set",
-        because="the order of a set or of hashes of text: it is the same when Python's hash seed is fixed",
+        because="the order of a set or of string hashes: fixing Python's hash seed removes the difference",
         fix="sort before you iterate (sorted(names)), or start with PYTHONHASHSEED=0",
     ),
     "seed": Reason(
         steady="seed",
         code="not-seeded",
-        because="a generator that nobody seeds: it is the same when all are seeded at the start",
+        because="an unseeded random generator: seeding all at the start removes the difference",
         fix="call holdfast.seed(42) before the model and the loaders are made",
     ),
     "workers": Reason(
         steady="workers",
         code="unseeded-worker",
-        because="what the loader workers do: it is the same without workers",
+        because="loader workers: without workers there is no difference",
         fix="give the loader generator= and a worker_init_fn that seeds what your data set draws from",
     ),
     "time": Reason(
         steady="time",
         code="time-in-the-data",
-        because="the time of day: it is the same with a clock that stands still",
-        fix="take the time out of the data and out of the seed",
+        because="the clock: with a frozen clock there is no difference",
+        fix="remove the time from the data and the seed",
     ),
     "kernels": Reason(
         steady="kernels",
         code="non-deterministic-kernel",
-        because="kernels or threads that add in another order each time: it is the same with deterministic kernels",
+        because="kernels or threads that sum in varying order: deterministic kernels remove the difference",
         fix="call holdfast.seed(42), or torch.use_deterministic_algorithms(True)",
     ),
 }
@@ -55,7 +55,7 @@ _COMPUTED = ("output", "loss", "gradient", "updated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ReproResult:
     """The first difference, the reasons that were shown, and what is left when all of them are held still."""
 
     pair: Pair
@@ -63,7 +63,7 @@ class Found:
     left: Difference | None = None
 
 
-def find_reasons(asked: Asked, pair: Pair, tell: Callable[[str], None] = lambda _text: None) -> Found:
+def find_reasons(request: RepeatedTraining, pair: Pair, tell: Callable[[str], None] = lambda _text: None) -> ReproResult:
     """Keep each thing that moves the first difference to a later place, until there is none."""
     steady: tuple[str, ...] = ()
     shown: list[Reason] = []
@@ -71,18 +71,18 @@ def find_reasons(asked: Asked, pair: Pair, tell: Callable[[str], None] = lambda 
     for name in _order(pair.difference):
         if left is None:
             break
-        tell(f"once more, holding still: {', '.join((*steady, name))}")
-        again = _steadied(asked, (*steady, name))
+        tell(f"again, with fixed: {', '.join((*steady, name))}")
+        again = _steadied(request, (*steady, name))
         if again is None or again.place > left.place:
             steady, left = (*steady, name), again
             shown.append(REASONS[name])
-    return Found(pair=pair, reasons=tuple(shown), left=left)
+    return ReproResult(pair=pair, reasons=tuple(shown), left=left)
 
 
-def _steadied(asked: Asked, steady: tuple[str, ...]) -> Difference | None:
+def _steadied(request: RepeatedTraining, steady: tuple[str, ...]) -> Difference | None:
     """The difference that is left; two runs may be equal by chance, so that is looked at twice."""
-    first = run_pair(asked, steady).difference
-    return first if first is not None else run_pair(asked, steady).difference
+    first = run_pair(request, steady).difference
+    return first if first is not None else run_pair(request, steady).difference
 
 
 def _order(difference: Difference | None) -> Iterator[str]:

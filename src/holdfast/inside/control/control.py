@@ -12,16 +12,15 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from holdfast.inside.control.action_queue import ActionQueue, QueuedAction
-from holdfast.inside.control.learning_rate import LearningRateFactor
+from holdfast.inside.control.settings import LearningRateFactor, Settings
 from holdfast.inside.guard.guard import Guard
 from holdfast.signals.actions import Action, Refused
-from holdfast.signals.journal import Journal
+from holdfast.signals.recorder import Recorder
 from holdfast.state.background import BackgroundThread
 from holdfast.state.snapshots import Snapshots
 
@@ -36,21 +35,20 @@ class Control:
 
     def __init__(
         self,
+        recorder: Recorder,
         *,
-        run: Path,
-        journal: Journal,
-        rank: int,
-        part: int,
         guard: Guard,
         snapshots: Snapshots,
         micro_batches: Callable[[], Any],
         helper: BackgroundThread,
+        settings: Callable[[], Settings],
         optimizers: Callable[[], list[Optimizer]],
     ) -> None:
-        self.lr, self.snapshots = LearningRateFactor(), snapshots
-        self._run, self._journal, self._rank, self._guard = run, journal, rank, guard
+        self._settings, self.snapshots = settings, snapshots
+        self._run, self._rank, self._guard = recorder.run, recorder.recording.rank, guard
+        self._checkpoints = recorder.run.path / "checkpoints"
         self._micro_batches, self._helper, self._optimizers = micro_batches, helper, optimizers
-        self._queue = ActionQueue(run, part)
+        self._queue = ActionQueue(recorder.run.path, recorder.recording.part)
         self._pending: list[QueuedAction] = []
         self._unwritten: list[dict[str, Any]] = []
         self._retry_at = 0.0
@@ -66,31 +64,30 @@ class Control:
             "stop": self._stop,
         }
 
-    def before_update(self, optimizer: Optimizer, step: int) -> None:
-        """Apply the LR factor for the update of a step."""
-        self.lr.apply(optimizer, step)
-
-    def after_update(self) -> None:
-        """Restore the script's LR."""
-        self.lr.revert()
+    @property
+    def lr(self) -> LearningRateFactor:
+        """The learning rate factor of repairs."""
+        return self._settings().lr
 
     def between_steps(self, step: int, *, good: bool) -> None:
         """Apply what is due before `step`, and take a snapshot if one is due."""
         if step >= self._clip_until:
             self._guard.max_norm = math.inf
-        self._pending += self._queue.new_actions()
-        due = [queued for queued in self._pending if step >= queued.at]
+        if new := self._queue.new_actions():
+            self._pending += new
+        due = [queued for queued in self._pending if step >= queued.at] if self._pending else ()
         for queued in due:
             self._pending.remove(queued)
             self._apply_queued(queued, step)
         if self._unwritten and time.monotonic() > self._retry_at:
             self._write_rows()
-        rolls_back = any(queued.action.kind == "roll-back" for queued in self._pending)  # its snapshot must stay
-        if good and not due and not rolls_back and self.snapshots.due(step):
+        if not good or due or not self.snapshots.due(step):
+            return
+        if not any(queued.action.kind == "roll-back" for queued in self._pending):  # its snapshot must stay
             self.snapshots.take(step)
             if time.monotonic() - self._saved_at > self._save_every:
                 self._saved_at = time.monotonic()
-                self.snapshots.save(self._run / "checkpoints")
+                self.snapshots.save(self._checkpoints)
 
     def close(self) -> None:
         """Release everything at the end of the training."""
@@ -125,7 +122,7 @@ class Control:
         self._retry_at = time.monotonic() + _RETRY_EVERY
         with contextlib.suppress(OSError):
             while self._unwritten:
-                self._journal.write("action", **self._unwritten[0])
+                self._run.journal.write("action", **self._unwritten[0])
                 del self._unwritten[0]
 
     # The actions
@@ -144,7 +141,7 @@ class Control:
     def _restore(self, to: Any) -> int:
         """Restore a snapshot from before step `to`, or the newest clean one on "disk"; returns its step."""
         if to == "disk":
-            step = self.snapshots.restore_from_disk(self._run / "checkpoints")
+            step = self.snapshots.restore_from_disk(self._checkpoints)
             if step is None:
                 raise Refused("no clean checkpoint is on disk")
             return step
@@ -176,7 +173,7 @@ class Control:
 
     def _save(self, action: Action, step: int) -> str:
         self.snapshots.take(step)
-        path = self.snapshots.save(self._run / "checkpoints", best=action.settings.get("best"))
+        path = self.snapshots.save(self._checkpoints, best=action.settings.get("best"))
         if path is None:
             raise Refused("there is no clean snapshot to save")
         return f"saving to {path.name}"

@@ -1,22 +1,28 @@
-"""Evaluate code sent by the user; returns its output, the value of its last expression, or its error."""
+"""Evaluate code sent by the user; returns its output, the value of its last expression, or its error.
+
+What it prints is captured per thread, while the script's own output goes on as before.
+"""
 
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import linecache
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from holdfast.inside.control.captured_output import captured
 from holdfast.inside.control.names import Finder, Names, Scopes
 from holdfast.inside.control.tensor_access import EvalTimeout, StoppableCode
 
 FILE = "<eval>"
 _MAX_CHARACTERS = 64 * 1024  # of a value or an error
+_MAX_PRINTED = 256 * 1024  # characters; further ones are only counted
 _MAX_COMPLETIONS = 200
 
 
@@ -34,9 +40,7 @@ def read_code(text: str) -> Code:
     """Parse and compile code. Raises SyntaxError, or ValueError for null bytes."""
     tree = ast.parse(text, FILE)
     declared = frozenset(name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names)
-    tree.body = [_RemoveGlobal().visit(statement) for statement in tree.body]
     last: Any = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    ast.fix_missing_locations(tree)
     return Code(
         text,
         compile(tree, FILE, "exec", dont_inherit=True) if tree.body else None,
@@ -45,25 +49,10 @@ def read_code(text: str) -> Code:
     )
 
 
-class _RemoveGlobal(ast.NodeTransformer):
-    """Removes `global` at module level, where `Names` resolves the declared names itself."""
-
-    def visit_Global(self, node: ast.Global) -> ast.stmt:
-        return ast.copy_location(ast.Pass(), node)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
-        return node
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.stmt:
-        return node
-
-
 @dataclass(slots=True)
 class _Evaluation:
-    """The progress and outcome of one evaluation."""
+    """The outcome of one evaluation."""
 
-    started: bool = False
-    finished: bool = False
     value: str | None = None
     error: str | None = None
     interrupt: KeyboardInterrupt | None = None
@@ -82,15 +71,12 @@ class Evaluator:
         evaluation = _Evaluation()
         with captured() as output:
             self._names.enter(Scopes(frame(), find, in_thread=in_thread), code.declared)
-            while not evaluation.finished:
-                try:
-                    if not evaluation.started:
-                        evaluation.started = True
-                        self._attempt(code, evaluation, stoppable)
-                    stoppable.finish()  # after this nothing can be raised here
-                    evaluation.finished = True
-                except EvalTimeout:  # raised at most once, possibly as late as here
-                    evaluation.value = None
+            try:
+                self._attempt(code, evaluation, stoppable)
+                stoppable.finish()  # after this nothing can be raised here
+            except EvalTimeout:  # raised at most once, possibly as late as in `finish`
+                evaluation.value = None
+                stoppable.finish()
             self._names.leave()
         if evaluation.interrupt is not None and in_thread:
             raise evaluation.interrupt
@@ -162,6 +148,55 @@ def _truncated(text: str) -> str:
     return text if hidden <= 0 else f"{text[:_MAX_CHARACTERS]}… {hidden:,} more characters"
 
 
-def frame_of(thread: int) -> FrameType | None:
-    """The innermost frame of a thread."""
-    return sys._current_frames().get(thread)
+class CapturedOutput(io.StringIO):
+    """The output of one evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._dropped = 0
+
+    def write(self, text: str) -> int:
+        """Keep the text up to the limit."""
+        room = _MAX_PRINTED - self.tell()
+        super().write(text[:room])
+        self._dropped += max(0, len(text) - room)
+        return len(text)
+
+    def text(self) -> str:
+        """The output, with the number of dropped characters."""
+        more = f"\n… {self._dropped:,} more characters" if self._dropped else ""
+        return self.getvalue() + more
+
+
+class _ThreadStream:
+    """Replaces `sys.stdout` and the like: an evaluating thread gets its own stream, all others the original."""
+
+    def __init__(self, original: Any, stream: Any) -> None:
+        self._original, self._stream = original, stream
+        self.thread: int | None = threading.get_ident()
+
+    def _current(self) -> Any:
+        return self._stream if threading.get_ident() == self.thread else self._original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._current(), name)
+
+    def __iter__(self) -> Any:
+        return iter(self._current())
+
+
+@contextlib.contextmanager
+def captured() -> Iterator[CapturedOutput]:
+    """Capture this thread's stdout and stderr together; its stdin is empty."""
+    output = CapturedOutput()
+    streams = {"stdout": output, "stderr": output, "stdin": io.StringIO()}
+    originals = {name: original for name in streams if (original := getattr(sys, name)) is not None}
+    replaced = {name: _ThreadStream(original, streams[name]) for name, original in originals.items()}
+    vars(sys).update(replaced)
+    try:
+        yield output
+    finally:
+        for name, stream in replaced.items():
+            stream.thread = None  # it may stay, behind that of another evaluation
+            if getattr(sys, name) is stream:
+                setattr(sys, name, originals[name])

@@ -7,11 +7,9 @@ only in the frame's own thread.
 from __future__ import annotations
 
 import ctypes
-import faulthandler
 import inspect
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -43,39 +41,40 @@ def _is_users(frame: FrameType) -> bool:
     if type(frame.f_globals) is not dict:  # evaluated code
         return False
     name, file = frame.f_globals.get("__name__"), frame.f_code.co_filename
-    return is_users(name, file)
-
-
-def is_users(name: Any, file: str) -> bool:
-    """Whether a module is not part of torch, Python or a training framework."""
     if isinstance(name, str) and name.partition(".")[0] in _LIBRARIES:
         return False
     return not file.startswith("<frozen") and (not file.startswith(_STDLIB) or "-packages" in file)
 
 
 class Locals:
-    """The locals of a function's frame; `in_thread`: the frame is this thread's."""
+    """The locals of a function's frame by name; `in_thread`: the frame is this thread's."""
 
     def __init__(self, frame: FrameType, *, in_thread: bool) -> None:
         self.frame, self._in_thread = frame, in_thread
-        self.function = frame.f_code.co_name
         self._copy: dict[str, Any] | None = None
 
-    def read(self) -> Any:
-        """The current values by name."""
+    def _read(self) -> Any:
         values: Any = self.frame.f_locals
         if not _WRITE_THROUGH:
             self._copy = values
         return values
 
-    def write(self, name: str, value: Any) -> None:
-        """Assign a local. Raises RuntimeError where that is not safe."""
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._read()))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._read()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._read()[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
         if not _WRITE_THROUGH and not self._in_thread:
             raise RuntimeError(
-                f"{name} is a local of {self.function}(), which is running: before Python 3.13 it can only be set between two "
-                "steps, without --now"
+                f"{name} is a local of {self.frame.f_code.co_name}(), which is running: before Python 3.13 it can only be set "
+                "between two steps, without --now"
             )
-        self.read()[name] = value
+        self._read()[name] = value
         if not _WRITE_THROUGH:
             ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(self.frame), ctypes.c_int(0))
 
@@ -92,18 +91,12 @@ def is_function(frame: FrameType) -> bool:
 
 
 def all_stacks() -> dict[str, Any]:
-    """All stacks, as `faulthandler` writes them and as frames per thread, innermost first."""
-    with tempfile.TemporaryFile() as file:
-        faulthandler.dump_traceback(file=file.fileno(), all_threads=True)
-        file.seek(0)
-        text = file.read().decode(errors="replace")
+    """The frames of each thread, innermost first."""
     by_ident = {thread.ident: thread for thread in threading.enumerate()}
     threads: list[dict[str, Any]] = []
-    names: list[str] = []
     for ident, frame in sys._current_frames().items():
         thread = by_ident.get(ident)
         name, native = (thread.name, thread.native_id) if thread is not None else ("", None)
         frames = [[f.f_code.co_name, f.f_code.co_filename, f.f_lineno] for f in all_frames(frame)]
         threads.append({"ident": ident, "name": name, "native_id": native, "frames": frames})
-        names.append(f"Thread 0x{ident:016x} is {name or 'unnamed'} (os thread {native})")
-    return {"ok": True, "value": text + "\n" + "\n".join(names), "threads": threads, "output": "", "error": None}
+    return {"ok": True, "threads": threads}

@@ -10,7 +10,7 @@ import builtins
 import gc
 import importlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.inside.training import Training
 
 _MODULES = {"torch": "torch", "dist": "torch.distributed", "gc": "gc", "threading": "threading"}
+_TRAINERS = ("lightning", "pytorch_lightning", "transformers")
 Finder = Callable[[str, list[FrameType]], Any]
 
 
@@ -31,147 +32,97 @@ class Scopes:
 
     def __init__(self, frame: FrameType | None, find: Finder, *, in_thread: bool) -> None:
         self._frames, self._find = list(all_frames(frame)), find
-        self.levels: list[tuple[Locals | None, dict[str, Any]]] = []
+        self._levels: list[Any] = []  # dicts and `Locals`
         user_frames = users_frames(self._frames)
-        self._modules = [user_frame.f_globals for user_frame in user_frames]
+        self._module = user_frames[0].f_globals if user_frames else None
         for user_frame in user_frames:
-            is_fn = is_function(user_frame)
-            if not is_fn and user_frame.f_locals is not user_frame.f_globals:  # a class body, or code run by `exec`
-                self.levels.append((None, user_frame.f_locals))
-            self.levels.append((Locals(user_frame, in_thread=in_thread) if is_fn else None, user_frame.f_globals))
+            if is_function(user_frame):
+                self._levels.append(Locals(user_frame, in_thread=in_thread))
+            elif user_frame.f_locals is not user_frame.f_globals:  # a class body, or code run by `exec`
+                self._levels.append(user_frame.f_locals)
+            self._levels.append(user_frame.f_globals)
 
-    def look_up(self, name: str) -> Any:
-        """The value of a name. Raises KeyError."""
-        for local, outer in self.levels:
-            if local is not None and name in (values := local.read()):
-                return values[name]
-            if name in outer:
-                return outer[name]
-        raise KeyError(name)
+    def level_of(self, name: str) -> Any:
+        """The innermost level that defines a name, or None."""
+        return next((level for level in self._levels if name in level), None)
 
     def by_type(self, name: str) -> Any:
-        """The object that most scripts give this name. Raises KeyError."""
-        value = self._find(name, self._frames)
-        if value is None:
-            raise KeyError(name)
-        return value
-
-    def assign(self, name: str, value: Any) -> bool:
-        """Assign an existing name where it is defined; False if it is not defined."""
-        for local, outer in self.levels:
-            if local is not None and name in local.read():
-                local.write(name, value)
-                return True
-            if name in outer:
-                outer[name] = value
-                return True
-        return False
+        """The object that most scripts give this name, or None."""
+        return self._find(name, self._frames)
 
     def assign_global(self, name: str, value: Any) -> None:
         """Assign a global of the innermost user frame."""
-        if self._modules:
-            self._modules[0][name] = value
+        if self._module is not None:
+            self._module[name] = value
 
     def all_names(self) -> Iterator[str]:
         """All names in scope."""
-        for local, outer in self.levels:
-            if local is not None:
-                yield from local.read()
-            yield from outer
+        for level in self._levels:
+            yield from level
 
     def release(self) -> None:
         """Keep no frame or value alive after the evaluation."""
-        for local, _ in self.levels:
-            if local is not None:
-                local.release()
-        self.levels.clear()
-        self._modules.clear()
+        for level in self._levels:
+            if isinstance(level, Locals):
+                level.release()
+        self._module = None
+        self._levels.clear()
         self._frames.clear()
 
 
 class Names(dict[str, Any]):
     """The globals of evaluated code; the scopes are per thread, since two threads may evaluate at once.
 
-    Its own entries are names made by evaluated code. Python stores names declared `global` in a function there directly.
+    Its own entries are names made by evaluated code. Python stores names declared `global` there directly.
     """
 
     def __init__(self) -> None:
         super().__init__({"__builtins__": builtins, "__name__": "holdfast_eval"})
-        self._scopes = threading.local()
+        self._thread = threading.local()
 
     def enter(self, scopes: Scopes, declared: frozenset[str]) -> None:
         """Set this thread's scopes, and the names that its code declares `global`."""
-        self._scopes.now, self._scopes.declared = scopes, declared
+        self._thread.scopes, self._thread.declared = scopes, declared
 
     def leave(self) -> None:
         """Leave the scopes; names declared `global` move to the user's module."""
-        scopes, self._scopes.now = self._current(), None
-        if scopes is not None:
-            for name in self._declared():
-                if dict.__contains__(self, name):
-                    scopes.assign_global(name, dict.pop(self, name))
-            scopes.release()
-        self._scopes.declared = frozenset()
+        scopes: Scopes = self._thread.scopes
+        for name in self._thread.declared:
+            if dict.__contains__(self, name):
+                scopes.assign_global(name, dict.pop(self, name))
+        scopes.release()
+        self._thread.scopes = None
 
-    def _current(self) -> Scopes | None:
-        return getattr(self._scopes, "now", None)
-
-    def _declared(self) -> frozenset[str]:
-        return getattr(self._scopes, "declared", frozenset())
+    def _scopes(self) -> Scopes | None:
+        return getattr(self._thread, "scopes", None)
 
     def __getitem__(self, name: str) -> Any:
-        scopes = self._current()
-        if name in self._declared() and dict.__contains__(self, name):
+        scopes, is_own = self._scopes(), dict.__contains__(self, name)
+        if scopes is not None and not (is_own and name in self._thread.declared):
+            level = scopes.level_of(name)
+            if level is not None:
+                return level[name]
+        if is_own:
             return dict.__getitem__(self, name)
-        if scopes is not None:
-            try:
-                return scopes.look_up(name)
-            except KeyError:
-                pass
-        if dict.__contains__(self, name):
-            return dict.__getitem__(self, name)
-        if hasattr(builtins, name):
-            raise KeyError(name)
-        try:
-            if scopes is not None:
-                return scopes.by_type(name)
-        except KeyError:
-            pass
-        if name in _MODULES:
-            return importlib.import_module(_MODULES[name])
+        if not hasattr(builtins, name):
+            if scopes is not None and (value := scopes.by_type(name)) is not None:
+                return value
+            if name in _MODULES:
+                return importlib.import_module(_MODULES[name])
         raise KeyError(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        scopes = self._current()
-        if scopes is not None and name in self._declared():
-            scopes.assign_global(name, value)
-        elif scopes is None or not scopes.assign(name, value):
+        scopes = self._scopes()
+        level = scopes.level_of(name) if scopes is not None else None
+        if level is None:
             dict.__setitem__(self, name, value)
-
-    def __contains__(self, name: object) -> bool:
-        try:
-            self[str(name)]
-        except KeyError:
-            return False
-        return True
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """As `dict.get`."""
-        try:
-            return self[name]
-        except KeyError:
-            return default
+        else:
+            level[name] = value
 
     def keys(self) -> Any:
         """All names, for `dir()` and completion."""
-        scopes = self._current()
+        scopes = self._scopes()
         return dict.fromkeys((*(scopes.all_names() if scopes is not None else ()), *dict.keys(self))).keys()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
-
-
-_TRAINERS = ("lightning", "pytorch_lightning", "transformers")
 
 
 class ByType:
@@ -179,45 +130,37 @@ class ByType:
 
     def __init__(self, training: Training) -> None:
         self._training = training
-        self._finders = {
-            "model": self._model,
-            "optimizer": self._optimizer,
-            "scheduler": self._scheduler,
-            "train_loader": self._loader,
-            "trainer": self._trainer,
-        }
 
     def __call__(self, name: str, frames: list[FrameType]) -> Any:
         """The object for a name, or None."""
-        finder = self._finders.get(name)
-        return finder(frames) if finder is not None else None
+        training = self._training
+        if name == "model":
+            return next(iter(training.roots()), None)
+        if name == "optimizer":
+            return training.main_optimizer()
+        if name == "scheduler":
+            return next(iter(find_related_objects(training.roots(), training.optimizers()).schedulers), None)
+        if name == "train_loader":
+            return _loader(*training.loader.drawn_from())
+        return next((one for frame in frames if (one := _trainer(frame)) is not None), None) if name == "trainer" else None
 
-    def _model(self, _frames: list[FrameType]) -> Any:
-        return next(iter(self._training.roots()), None)
 
-    def _optimizer(self, _frames: list[FrameType]) -> Any:
-        return self._training.main_optimizer()
-
-    def _scheduler(self, _frames: list[FrameType]) -> Any:
-        optimizers = [o for member in self._training.members.values() if (o := member.optimizer()) is not None]
-        return next(iter(find_related_objects(self._training.roots(), optimizers).schedulers), None)
-
-    def _loader(self, _frames: list[FrameType]) -> Any:
-        """The loader of the current batches, found by its dataset, since an iterator does not refer to its loader."""
-        iterator, dataset = self._training.loader.drawn_from()
-        if dataset is None:
-            return None
-        loaders = [loader for loader in gc.get_objects() if DataLoader in type(loader).__mro__]
-        matching = [loader for loader in loaders if (own := vars(loader).get("dataset")) is dataset or id(own) == dataset]
-        exact = [loader for loader in matching if iterator is not None and vars(loader).get("_iterator") is iterator]
-        return next(iter([*exact, *matching]), None)
-
-    def _trainer(self, frames: Iterable[FrameType]) -> Any:
-        for frame in frames:
-            if "self" in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
-                local = Locals(frame, in_thread=False)
-                owner = local.read().get("self")
-                local.release()
-                if any(kind.__name__ == "Trainer" and kind.__module__.startswith(_TRAINERS) for kind in type(owner).__mro__):
-                    return owner
+def _loader(iterator: Any, dataset: Any) -> Any:
+    """The loader of the current batches, found by its dataset, since an iterator does not refer to its loader."""
+    if dataset is None:
         return None
+    loaders = [loader for loader in gc.get_objects() if DataLoader in type(loader).__mro__]
+    matching = [loader for loader in loaders if (own := vars(loader).get("dataset")) is dataset or id(own) == dataset]
+    exact = [loader for loader in matching if iterator is not None and vars(loader).get("_iterator") is iterator]
+    return next(iter([*exact, *matching]), None)
+
+
+def _trainer(frame: FrameType) -> Any:
+    """The trainer whose method a frame runs, or None."""
+    if "self" not in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
+        return None
+    local = Locals(frame, in_thread=False)
+    owner = next((local[name] for name in local if name == "self"), None)
+    local.release()
+    kinds = type(owner).__mro__
+    return owner if any(kind.__name__ == "Trainer" and kind.__module__.startswith(_TRAINERS) for kind in kinds) else None

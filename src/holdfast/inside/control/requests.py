@@ -6,16 +6,19 @@ import contextlib
 import gc
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
+from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from holdfast.inside.control.evaluate import Code, Evaluator, frame_of, read_code, syntax_error
+from holdfast.inside.control.evaluate import Code, Evaluator, read_code, syntax_error
 from holdfast.inside.control.frames import all_stacks
 from holdfast.inside.control.names import ByType
-from holdfast.inside.control.settings import AppliedChange, Settings, read_setting
+from holdfast.inside.control.settings import AppliedChange, Settings, read_setting, settings_of
 from holdfast.inside.control.step_boundary import (
     PendingRequest,
     Request,
@@ -26,7 +29,6 @@ from holdfast.inside.control.step_boundary import (
     wait_for,
 )
 from holdfast.inside.control.tensor_access import NoTensorAccess, StoppableCode
-from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.observers.memory import resident_of
 from holdfast.signals.actions import Refused
 from holdfast.signals.control_socket import next_number
@@ -91,11 +93,11 @@ class Requests:
 
     def _withdraw(self, request: Request, _connection: socket.socket) -> Response:
         pending = [one for one in self._boundary.pending(self._training) if one.number == request.get("number")]
-        return {"ok": sum(self._boundary.cancel(one) for one in pending) > 0}
+        return {"ok": sum(one.cancel() for one in pending) > 0}
 
     def _complete(self, request: Request, _connection: socket.socket) -> Response:
         with self._no_tensor_access(timeout=0.0):
-            names = self._evaluator.complete(str(request.get("text", "")), frame_of(self._training_thread), self._find)
+            names = self._evaluator.complete(str(request.get("text", "")), self._frame(), self._find)
         return {"ok": True, "names": names}
 
     def _eval(self, request: Request, connection: socket.socket) -> Response:
@@ -115,7 +117,7 @@ class Requests:
 
         def work() -> Response:
             self._training_thread = threading.get_ident()
-            return self._evaluator.run(code, lambda: frame_of(self._training_thread), self._find, stoppable)
+            return self._evaluator.run(code, self._frame, self._find, stoppable)
 
         return self._at_boundary(work, request, connection, stoppable)
 
@@ -124,56 +126,57 @@ class Requests:
 
         def work() -> Response:
             with self._no_tensor_access(timeout):
-                frame = lambda: frame_of(self._training_thread)  # noqa: E731
-                return self._evaluator.run(code, frame, self._find, stoppable, in_thread=False)
+                return self._evaluator.run(code, self._frame, self._find, stoppable, in_thread=False)
 
         pending = PendingRequest(self._training, work, stoppable)
-        threading.Thread(target=lambda: pending.finish(pending.work()), name="holdfast-eval", daemon=True).start()
+        pending.set_running_or_notify_cancel()
+        threading.Thread(target=lambda: pending.set_result(work()), name="holdfast-eval", daemon=True).start()
         return wait_for(pending, timeout, connection)
 
+    def _frame(self) -> FrameType | None:
+        """The innermost frame of the training thread."""
+        return sys._current_frames().get(self._training_thread)
+
     def _no_tensor_access(self, timeout: float) -> NoTensorAccess:
-        return NoTensorAccess(
-            beats=lambda: HEARTBEAT.beats,
-            is_paused=lambda: self._boundary.is_waiting(self._training),
-            step_seconds=self._training.budget.step_seconds or 0.0,
-            timeout=timeout,
-        )
+        is_paused = partial(self._boundary.is_waiting, self._training)
+        return NoTensorAccess(is_paused=is_paused, step_seconds=self._training.budget.step_seconds, timeout=timeout)
 
     # Changing
 
     def _set(self, request: Request, connection: socket.socket) -> Response:
         setting = read_setting(str(request.get("text", "")))
-
-        def work() -> Response:
-            change = self._settings().change(setting)
-            return {"ok": True, "change": change, "what": change.what, "note": change.note}
-
-        return self._change_settings("set", work, request, connection)
+        return self._change_settings("set", lambda settings: settings.change(setting), request, connection)
 
     def _undo(self, request: Request, connection: socket.socket) -> Response:
         number = int(request.get("change") or request.get("number") or 0)
-        change = self._changes.get(number)
+        change, request = self._changes.get(number), {**request, "number": request.get("as")}
+        if change == "pause":
+            return self._continue(request, connection)
         if change is None:
             raise Refused(f"there is no change {number} in this training; `holdfast journal --kind change` lists them")
         if isinstance(change, str):
-            if change == "pause":
-                return self._continue({**request, "number": request.get("as")}, connection)
             raise Refused(f"change {number} is `{change}`, which cannot be undone")
-
-        def work() -> Response:
-            return {"ok": True, "change": self._settings().undo(change), "what": f"undo {number} ({change.what})"}
-
-        return self._change_settings("undo", work, {**request, "number": request.get("as")}, connection, undoes=number)
+        what = f"undo {number} ({change.what})"
+        return self._change_settings(
+            "undo", lambda settings: settings.undo(change), request, connection, what=what, undoes=number
+        )
 
     def _change_settings(
-        self, do: str, work: Callable[[], Response], request: Request, connection: socket.socket, **row: Any
+        self, do: str, make: Callable[[Settings], AppliedChange], request: Request, connection: socket.socket, **row: Any
     ) -> Response:
+        training = self._training
+
+        def work() -> Response:
+            change = make(settings_of(training))
+            return {"ok": True, "change": change, "what": row.get("what", change.what), "note": change.note}
+
         response = self._at_boundary(work, request, connection)
         change: AppliedChange | None = response.pop("change", None)
         if change is None:
             return response
-        response |= {"value": _describe(change), "from": change.before, "to": change.after}
         row = {"what": response["what"], "from": change.before, "to": change.after, **row}
+        words = f"{change.what.split(' ')[0]} {_format(change.before)} -> {_format(change.after)}"
+        response |= {"value": words, "from": change.before, "to": change.after}
         return self._log_change(do, request, response, change=change, **row)
 
     def _save(self, request: Request, connection: socket.socket) -> Response:
@@ -219,11 +222,6 @@ class Requests:
         response = {"ok": True, "value": "resumed"} if resumed else {"ok": False, "error": "it was not paused"}
         return self._log_change("continue", request, response, what="continue")
 
-    def _settings(self) -> Settings:
-        if self._training.settings is None:
-            self._training.settings = Settings(self._training)
-        return self._training.settings
-
     def _at_boundary(
         self, work: Callable[[], Response], request: Request, connection: socket.socket, code: StoppableCode | None = None
     ) -> Response:
@@ -262,10 +260,6 @@ class Requests:
         step = response.get("step", self._training.step)
         with contextlib.suppress(OSError):
             recorder.run.journal.write(kind, who=request.get("who"), **row, step=step, rank=recorder.recording.rank)
-
-
-def _describe(change: AppliedChange) -> str:
-    return f"{change.what.split(' ')[0]} {_format(change.before)} -> {_format(change.after)}"
 
 
 def _format(value: Any) -> str:

@@ -11,6 +11,7 @@ HOLDFAST_LR_FACTOR           a factor on the learning rate
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,6 @@ from typing import Any
 from holdfast.inside.taps.imports import when_imported
 from holdfast.inside.taps.registry import Taps
 
-_NUM_WORKERS_INDEX = 4  # among the positional arguments after the dataset
 _WORKER_OPTIONS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 
 
@@ -77,31 +77,21 @@ def read(environment: Mapping[str, str]) -> Restarted | None:
 
 
 def cap_workers(taps: Taps, max_workers: int) -> None:
-    """Limit the workers of every DataLoader created from now on."""
+    """Limit the workers of every DataLoader created from now on; with 0, the options that need workers are dropped."""
 
     def capped(original: Callable[..., Any]) -> Callable[..., Any]:
-        def __init__(loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
-            args, kwargs = limit_workers(args, kwargs, max_workers)
-            original(loader, dataset, *args, **kwargs)
+        def __init__(*args: Any, **kwargs: Any) -> None:
+            arguments = inspect.signature(original).bind(*args, **kwargs).arguments
+            num_workers = arguments.get("num_workers", 0)
+            if isinstance(num_workers, int) and num_workers > max_workers:
+                arguments["num_workers"] = max_workers
+                for name in _WORKER_OPTIONS if max_workers == 0 else ():
+                    arguments.pop(name, None)
+            original(**arguments)
 
         return __init__
 
     taps.wrap("torch.utils.data.DataLoader.__init__", capped)
-
-
-def limit_workers(args: tuple[Any, ...], kwargs: dict[str, Any], max_workers: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """DataLoader arguments with at most `max_workers`; with 0, the options that need workers are dropped."""
-    positional = len(args) > _NUM_WORKERS_INDEX
-    num_workers = args[_NUM_WORKERS_INDEX] if positional else kwargs.get("num_workers", 0)
-    if not isinstance(num_workers, int) or num_workers <= max_workers:
-        return args, kwargs
-    if positional:
-        args = (*args[:_NUM_WORKERS_INDEX], max_workers, *args[_NUM_WORKERS_INDEX + 1 :])
-    else:
-        kwargs = {**kwargs, "num_workers": max_workers}
-    if max_workers == 0:
-        kwargs = {name: value for name, value in kwargs.items() if name not in _WORKER_OPTIONS}
-    return args, kwargs
 
 
 def _int(text: str | None) -> int | None:

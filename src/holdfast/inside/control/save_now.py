@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from holdfast.inside.observers.saved_batch import copy_to_host
 from holdfast.inside.run_checkpoints import RunCheckpoints
 from holdfast.signals.actions import Refused
-from holdfast.state.checkpoint_parts import numbered, to_parts
-from holdfast.state.host_copy import Block, HostCopy, copy_state
 from holdfast.state.position import Positions
-from holdfast.state.ranks import current_rank
+from holdfast.state.ranks import current_rank, is_sharded
+from holdfast.state.related_objects import find_related_objects
 
 if TYPE_CHECKING:
     from holdfast.inside.process import Process
@@ -77,31 +77,21 @@ class SaveNow:
             return lambda: {"ok": True, "path": str(path), "writes": False}
         if not path.parent.is_dir():
             raise Refused(f"there is no folder {path.parent}")
-        state = self._run_checkpoints().state(self._training)
-        if state.is_sharded():
+        training = self._training
+        models, optimizers = training.roots(), training.optimizers()
+        if any(is_sharded(parameter) for model in models for parameter in model.parameters()):
             raise Refused("each rank holds a shard of the weights, which is not one file: save without a file name")
-        facts = {"step": self._training.step, "epoch": self._training.loader.epoch, "time": time.time()}
-        with torch.no_grad():
-            live_state = state.read()
-            copy = copy_state(live_state, Block(live_state.size, pinned=live_state.on_gpu))
-        return lambda: _write({**facts, **_state_dicts(copy)}, path)
+        schedulers = find_related_objects(models, optimizers).schedulers
+        content: dict[str, Any] = {"step": training.step, "epoch": training.loader.epoch, "time": time.time()}
+        for name, objects in (("model", models), ("optimizer", optimizers), ("scheduler", schedulers)):
+            states = [copy_to_host(one.state_dict()) for one in objects]
+            if states:
+                content[name] = states[0] if len(states) == 1 else states
+        return lambda: _write(content, path)
 
 
 def _ignore(*_: Any) -> None:
     return None
-
-
-def _state_dicts(copy: HostCopy) -> dict[str, Any]:
-    """The state dicts of models, optimizers and schedulers: one, or a list of several."""
-    copy.wait()
-    parts = to_parts(copy.tree, copy.hosts)
-    training, models = parts["training"], []
-    for number, apart in enumerate(training["models_apart"]):
-        weights = parts[numbered("weights", number)]
-        tied = {name: weights.tensors[first] for name, first in weights.tied.items()}
-        models.append({**weights.tensors, **tied, **apart["extra_state"]})
-    states = {"model": models, "optimizer": training["optimizers"], "scheduler": training["schedulers"]}
-    return {name: one[0] if len(one) == 1 else one for name, one in states.items() if one}
 
 
 def _write(content: dict[str, Any], path: Path) -> dict[str, Any]:

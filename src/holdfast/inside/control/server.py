@@ -12,10 +12,9 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.inside.control import captured_output
 from holdfast.inside.control.evaluate import Evaluator
 from holdfast.inside.control.requests import Requests
-from holdfast.inside.control.step_boundary import Request, StepBoundary
+from holdfast.inside.control.step_boundary import StepBoundary
 from holdfast.signals.control_socket import REQUEST_BYTES, listen_in, peer_of, receive, remove, send
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ class ControlServers:
 
     def after_fork(self) -> None:
         """In a forked child: the servers belong to the parent."""
-        captured_output.after_fork()
         for server in self._servers.values():
             server.release()
         self._servers.clear()
@@ -68,7 +66,6 @@ class ControlServer:
         self._training, self._requests = training, requests
         self._folder: Path = training.recorder.recording.path
         self._socket, self._path = listen_in(self._folder)
-        self._slots = threading.BoundedSemaphore(_MAX_REQUESTS)
         self._closed = False
         self._active, self._responded = 0, threading.Condition()
         threading.Thread(target=self._listen, name="holdfast-control", daemon=True).start()
@@ -102,7 +99,10 @@ class ControlServer:
                 if not self._closed:
                     self._training.recorder.step_back("listening on the control socket", error)
                 return
-            if self._slots.acquire(blocking=False):
+            with self._responded:
+                is_taken = self._active < _MAX_REQUESTS
+                self._active += is_taken
+            if is_taken:
                 threading.Thread(target=self._serve, args=(connection,), name="holdfast-control-request", daemon=True).start()
             else:
                 _refuse(connection, f"{_MAX_REQUESTS} requests are already running", "try again in a while")
@@ -117,7 +117,9 @@ class ControlServer:
         except Exception as error:  # noqa: BLE001 - a failed request must not end the training
             self._training.recorder.step_back("answering a request", error)
         finally:
-            self._slots.release()
+            with self._responded:
+                self._active -= 1
+                self._responded.notify_all()
 
     def _handle(self, connection: socket.socket) -> None:
         uid, pid = peer_of(connection)
@@ -131,16 +133,6 @@ class ControlServer:
             return
         request.setdefault("who", f"uid {uid} pid {pid}")
         connection.settimeout(None)
-        with self._responded:
-            self._active += 1
-        try:
-            self._respond(request, connection)
-        finally:
-            with self._responded:
-                self._active -= 1
-                self._responded.notify_all()
-
-    def _respond(self, request: Request, connection: socket.socket) -> None:
         try:
             response = self._requests.handle(request, connection)
         except Exception as error:  # noqa: BLE001 - goes back to the client

@@ -1,8 +1,8 @@
-"""Settings that the user changes in a live training: learning rate, weight decay, any number of a parameter group, clipping.
+"""Settings that are changed in a live training: learning rate, weight decay, any number of a parameter group, clipping.
 
-A change is applied around each update and reverted after it, so that schedulers and scripts that write the LR at every step
-neither undo it nor see it. `lr *= 0.1` is a factor on the script's value. `lr = 1e-4` becomes the factor that gives 1e-4 now:
-the schedule continues in proportion. Any other setting with `=` is held at its value.
+The user changes them, and repairs lower the learning rate. A change is applied around each update and reverted after it, so that
+schedulers and scripts that write the LR at every step neither undo it nor see it. `lr *= 0.1` is a factor on the script's value.
+`lr = 1e-4` becomes the factor that gives 1e-4 now: the schedule continues in proportion. Any other setting with `=` is held.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from __future__ import annotations
 import math
 import re
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
+from holdfast.inside.members import parameters_of
 from holdfast.signals.actions import Refused
-
-if TYPE_CHECKING:
-    from holdfast.inside.members import Members
 
 Optimizer = torch.optim.Optimizer
 _SYNTAX = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[\s*(\d+)\s*\])?\s*([*/]?=)\s*(\S.*?)\s*$")
+_RISES = 1.5  # times the limit: an LR up to this is rising and raises the limit; a higher one has jumped
+_LIFTED_AFTER = 50  # updates without a jump; a schedule that jumps on purpose later is left alone
 _OFF = ("off", "none", "no")
 _EXAMPLES = "lr=1e-4, 'lr*=0.1', 'lr[1]=1e-5', weight_decay=0.01, clip=1.0 or clip=off"
 
@@ -134,11 +135,102 @@ class AppliedChange:
     note: str | None = None
 
 
-class Settings:
-    """The user's changes to one training."""
+class LearningRateFactor:
+    """The LR factor of one training, its warm-up after a rollback, and the limit against LR jumps.
 
-    def __init__(self, training: Members) -> None:
-        self._training = training
+    A temporary factor rises back to one.
+    """
+
+    def __init__(self) -> None:
+        self._permanent, self._temporary = 1.0, 1.0
+        self._since, self._warmup_steps, self._regain_steps = 0, 0, 0
+        self._limits: weakref.WeakKeyDictionary[Optimizer, list[torch.Tensor | float]] = weakref.WeakKeyDictionary()
+        self._steps_without_jump = 0
+
+    def lower(self, factor: float, step: int, *, warmup_steps: int = 0, regain_steps: int = 0) -> None:
+        """Multiply the LR by a factor from this step on, after a linear warm-up.
+
+        With `regain_steps` the factor holds for that many steps, then rises back to one over as many.
+        """
+        self._permanent *= self._temporary_at(step) * (1.0 if regain_steps else factor)
+        self._temporary = factor if regain_steps else 1.0
+        self._since, self._warmup_steps, self._regain_steps = step, warmup_steps, regain_steps
+
+    def limit(self, optimizers: Iterable[Optimizer], max_lr: float) -> None:
+        """Keep all LRs from jumping: the first to `max_lr` or its current value, the others in proportion."""
+        ratio, self._steps_without_jump = None, 0
+        for optimizer in optimizers:
+            rates = [group["lr"] for group in optimizer.param_groups if group.get("lr") is not None]
+            if ratio is None:
+                first = float(rates[0]) if rates else 0.0
+                ratio = max(1.0, max_lr / first) if first > 0.0 else 1.0
+            self._limits[optimizer] = [lr * ratio for lr in rates]
+
+    @property
+    def factor(self) -> float:
+        """The full factor, without warm-up or regained part."""
+        return self._permanent * self._temporary
+
+    def at(self, step: int) -> float:
+        """The factor for the update of a step."""
+        factor, steps = self._permanent * self._temporary_at(step), step - self._since + 1
+        return factor if steps >= self._warmup_steps else factor * steps / self._warmup_steps
+
+    def _temporary_at(self, step: int) -> float:
+        """Rises geometrically, so that no update is much larger than the one before."""
+        if self._temporary == 1.0:
+            return 1.0
+        regained = (step - self._since - self._regain_steps) / self._regain_steps
+        return float(self._temporary ** (1.0 - min(1.0, max(0.0, regained))))
+
+    def lowered(self, optimizer: Optimizer, rates: list[Any], step: int) -> list[Any] | None:
+        """The LRs of an optimizer's groups for the update of a step; None where they stay."""
+        factor, limits = self.at(step), self._limits.get(optimizer) if self._limits else None
+        if factor == 1.0 and limits is None:
+            return None
+        limited = rates
+        if limits is not None:  # a group may be added later
+            limited = [_limited(limits, index, lr) if index < len(limits) else lr for index, lr in enumerate(rates)]
+        jumped = any(new is not lr for new, lr in zip(limited, rates, strict=True))
+        self._steps_without_jump = 0 if jumped else self._steps_without_jump + 1
+        if self._limits and self._steps_without_jump >= _LIFTED_AFTER:
+            self._limits.clear()
+        return [lr * factor for lr in limited]
+
+
+def _limited(limits: list[torch.Tensor | float], index: int, lr: Any) -> Any:
+    """The LR, or its limit if it jumped. An LR in a tensor stays on its device."""
+    limit = limits[index]
+    if isinstance(lr, torch.Tensor):
+        limit = limits[index] = torch.where(lr <= _RISES * limit, torch.maximum(lr, torch.as_tensor(limit).to(lr)), limit)
+        return torch.minimum(lr, limit)
+    if limit < lr <= _RISES * limit:
+        limits[index] = lr
+    return lr if lr <= limits[index] else limits[index]
+
+
+class ChangedTraining(Protocol):
+    """The training whose settings are changed."""
+
+    step: int
+    settings: Settings | None
+
+    def optimizers(self) -> list[Optimizer]:
+        """Its optimizers, the main one first."""
+
+
+def settings_of(training: ChangedTraining) -> Settings:
+    """The changes to a training; a step of one that nobody has changed costs nothing."""
+    if training.settings is None:
+        training.settings = Settings(training)
+    return training.settings
+
+
+class Settings:
+    """The changes to one training: the user's, and `lr`, the factor of repairs."""
+
+    def __init__(self, training: ChangedTraining) -> None:
+        self._training, self.lr = training, LearningRateFactor()
         self._changes: list[_GroupChange] = []
         self._names: tuple[str, ...] = ()
         self._clips: list[_ClipChange] = []
@@ -155,6 +247,10 @@ class Settings:
                 own = group.get(name)
                 if own is not None and any(change.is_for(name, optimizer, index) for change in self._changes):
                     self._overrides.apply(group, name, self._changed(own, name, optimizer, index))
+        groups = [group for group in optimizer.param_groups if group.get("lr") is not None]
+        lowered = self.lr.lowered(optimizer, [group["lr"] for group in groups], self._training.step)
+        for group, lr in zip(groups, lowered or (), strict=False):
+            self._overrides.apply(group, "lr", lr)
 
     def revert(self) -> None:
         """Restore the script's own values."""
@@ -170,7 +266,7 @@ class Settings:
         max_norm = self.max_norm
         if max_norm is None:
             return clipped_at
-        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        parameters = [p for p in parameters_of(optimizer) if p.grad is not None]
         scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer unscales gradients itself
         clip: Any = torch.nn.utils.clip_grad_norm_
         getattr(clip, "__wrapped__", clip)(parameters, max_norm if scale is None else max_norm * scale)
@@ -203,8 +299,12 @@ class Settings:
         return AppliedChange(name, _one(before), _one([self._value(name, *group) for group in groups]), change.group_changes)
 
     def _change_clip(self, setting: RequestedSetting) -> AppliedChange:
-        optimizers = [o for member in self._training.members.values() if (o := member.optimizer()) is not None]
-        if any(hasattr(p, "_fsdp_flattened") for o in optimizers for group in o.param_groups for p in group["params"]):
+        if any(
+            hasattr(p, "_fsdp_flattened")
+            for o in self._training.optimizers()
+            for group in o.param_groups
+            for p in group["params"]
+        ):
             raise Refused("with FullyShardedDataParallel only the script can clip: model.clip_grad_norm_(max_norm)")
         before, clip = self.max_norm, _ClipChange(setting.value)
         self._clips.append(clip)
@@ -212,8 +312,7 @@ class Settings:
 
     def _groups(self, setting: RequestedSetting) -> list[tuple[Optimizer, int]]:
         """The parameter groups to change, counted through all optimizers, the main one first."""
-        members = sorted(self._training.members.values(), key=lambda member: member is not self._training.main)
-        optimizers = [o for member in members if (o := member.optimizer()) is not None]
+        optimizers = self._training.optimizers()
         groups = [(optimizer, index) for optimizer in optimizers for index in range(len(optimizer.param_groups))]
         if setting.group is not None and setting.group >= len(groups):
             raise Refused(f"there is no group {setting.group}: there are {len(groups)}, counted from 0")

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
 from holdfast.inside.control.tensor_access import StoppableCode
@@ -24,27 +25,24 @@ if TYPE_CHECKING:
 
 Request = dict[str, Any]
 Response = dict[str, Any]
-_PENDING, _RUNNING, _DONE, CANCELLED = range(4)
 LATE = "the training is already past that step"
 ENDED = "the training has ended"
+_NO_STEP = "no step within {:g} s, so nothing ran; --now runs it at once; holdfast backtrace shows where the training is"
+_DOES_NOT_STOP = "it took longer than {:g} s; it was asked to stop, but is still inside a call that cannot be interrupted"
 
 
-class PendingRequest:
-    """Work for the training thread: before the update of step `at`, or at the next step boundary."""
+class PendingRequest(Future[Response]):
+    """Work for the training thread: before the update of step `at`, or at the next step boundary. Its result is the response."""
 
     def __init__(
         self, training: Training, work: Callable[[], Response], code: StoppableCode, *, at: int | None = None, number: Any = None
     ) -> None:
+        super().__init__()
         self.training, self.work, self.code, self.at, self.number = training, work, code, at, number
-        self.response: Response | None = None
-        self.done = threading.Event()
-        self.started = threading.Event()
-        self.state = _PENDING
 
-    def finish(self, response: Response) -> None:
-        """Set the response and wake the waiting thread."""
-        self.state, self.response = _DONE, response
-        self.done.set()
+    def is_due(self, training: Training) -> bool:
+        """Whether it is to run now, between two steps of this training."""
+        return self.training is training and (self.at is None or training.step >= self.at)
 
 
 class StepBoundary:
@@ -67,19 +65,10 @@ class StepBoundary:
             self._process.on_step_boundary = self.run_pending
             self._changed.notify_all()
 
-    def cancel(self, request: PendingRequest) -> bool:
-        """Cancel a request; False if it has already started."""
-        with self._changed:
-            if request.state != _PENDING:
-                return False
-            request.state = CANCELLED
-            self._pending.remove(request)
-            return True
-
     def pending(self, training: Training) -> list[PendingRequest]:
         """The requests that wait for a step of this training."""
         with self._changed:
-            return [request for request in self._pending if request.training is training]
+            return [request for request in self._pending if request.training is training and not request.done()]
 
     def close(self, training: Training) -> None:
         """Fail the pending requests of a training that has ended, and drop its pause."""
@@ -89,7 +78,8 @@ class StepBoundary:
             self._paused_until.pop(id(training), None)
             self._changed.notify_all()
         for request in failed:
-            request.finish({"ok": False, "error": ENDED})
+            if request.set_running_or_notify_cancel():
+                request.set_result({"ok": False, "error": ENDED})
 
     def pause(self, training: Training, seconds: float | None) -> bool:
         """Pause a training at its step boundary; False if it is already paused."""
@@ -141,17 +131,16 @@ class StepBoundary:
 
     def _next_due(self, training: Training) -> PendingRequest | None:
         with self._changed:
-            request = next((request for request in self._pending if _is_due(request, training)), None)
+            self._pending = [request for request in self._pending if not request.cancelled()]
+            request = next((request for request in self._pending if request.is_due(training)), None)
             if request is not None:
                 self._pending.remove(request)
-                request.state = _RUNNING
-            return request
+            return request if request is None or request.set_running_or_notify_cancel() else None
 
     def _run(self, request: PendingRequest, training: Training) -> None:
         if request.at is not None and training.step > request.at:
-            request.finish({"ok": False, "late": True, "error": LATE, "step": training.step})
+            request.set_result({"ok": False, "late": True, "error": LATE, "step": training.step})
             return
-        request.started.set()
         response: Response = {"ok": False, "error": "interrupted by Ctrl-C in the terminal of the training"}
         try:
             with _isolated(training):
@@ -161,7 +150,7 @@ class StepBoundary:
         except Exception as error:  # noqa: BLE001 - goes back to the client
             response = {"ok": False, "error": f"{type(error).__name__}: {error}"}
         finally:
-            request.finish({"step": training.step, **response})
+            request.set_result({"step": training.step, **response})
 
     def _wait(self, training: Training) -> None:
         """Block until the pause ends, and run requests meanwhile."""
@@ -172,7 +161,7 @@ class StepBoundary:
                 if seconds <= 0:
                     self._paused_until.pop(id(training), None)
                     return
-                if not any(_is_due(request, training) for request in self._pending):
+                if not any(request.is_due(training) for request in self._pending):
                     self._waiting.add(id(training))
                     try:
                         self._changed.wait(min(seconds, 3600.0))
@@ -180,24 +169,18 @@ class StepBoundary:
                         self._waiting.discard(id(training))
 
 
-def _is_due(request: PendingRequest, training: Training) -> bool:
-    return request.training is training and (request.at is None or training.step >= request.at)
-
-
 @contextlib.contextmanager
 def _isolated(training: Training) -> Any:
     """Keep evaluated code out of the next step's record, and show it the settings in force."""
-    noted = training.noted()
     if training.settings is not None:
-        for member in training.members.values():
-            if (optimizer := member.optimizer()) is not None:
-                training.settings.apply(optimizer, keep=True)
+        for optimizer in training.optimizers():
+            training.settings.apply(optimizer, keep=True)
     try:
         yield
     finally:
         if training.settings is not None:
             training.settings.revert()
-        training.put_back(noted)
+        training.forget_clipping()
 
 
 _TIMEOUT = 30.0  # seconds to wait for a step, and to run, unless the request says otherwise
@@ -220,12 +203,13 @@ def run_at_boundary(
     pending = PendingRequest(training, work, code, at=int(at) if isinstance(at, int) else None, number=number)
     boundary.submit(pending)
     deadline = time.monotonic() + timeout
-    while not pending.done.wait(min(_POLL_EVERY, max(0.001, deadline - time.monotonic()))) and pending.state != CANCELLED:
-        if pending.started.is_set():
+    while not wait([pending], min(_POLL_EVERY, max(0.001, deadline - time.monotonic()))).done:
+        if pending.running():
             return wait_for(pending, timeout, connection)
-        if (_hung_up(connection) or time.monotonic() >= deadline) and boundary.cancel(pending):
-            return {"ok": False, "ran": False, "error": _no_step(timeout)}
-    return pending.response or {"ok": False, "ran": False, "withdrawn": True, "error": "the request was withdrawn"}
+        if (_hung_up(connection) or time.monotonic() >= deadline) and pending.cancel():
+            return {"ok": False, "ran": False, "error": _NO_STEP.format(timeout)}
+    withdrawn = {"ok": False, "ran": False, "withdrawn": True, "error": "the request was withdrawn"}
+    return withdrawn if pending.cancelled() else pending.result()
 
 
 def wait_for(pending: PendingRequest, timeout: float, connection: socket.socket) -> Response:
@@ -234,29 +218,21 @@ def wait_for(pending: PendingRequest, timeout: float, connection: socket.socket)
     Holdfast's own work (a large save) is not stopped: it finishes and is written to the journal.
     """
     start = time.monotonic()
-    while not pending.done.wait(_POLL_EVERY if timeout > 1.0 else 0.02):
+    while not wait([pending], _POLL_EVERY if timeout > 1.0 else 0.02).done:
         elapsed = time.monotonic() - start
         if pending.code.is_running and (elapsed >= timeout or _hung_up(connection)):
             if pending.code.stop():
-                pending.done.wait(_STOP_GRACE)
+                wait([pending], _STOP_GRACE)
             break
         if elapsed >= timeout + _OWN_WORK_EXTRA:
             break
-    return pending.response or {"ok": False, "error": _does_not_stop(timeout)}
+    return pending.result() if pending.done() else {"ok": False, "error": _DOES_NOT_STOP.format(timeout)}
 
 
 def timeout_of(request: Request) -> float:
     """Seconds to wait for a step, and seconds that the work may take."""
     seconds = request.get("seconds")
     return min(max(float(seconds), 0.05), 86400.0) if isinstance(seconds, (int, float)) else _TIMEOUT
-
-
-def _no_step(seconds: float) -> str:
-    return f"no step within {seconds:g} s, so nothing ran; --now runs it at once; holdfast backtrace shows where the training is"
-
-
-def _does_not_stop(seconds: float) -> str:
-    return f"it took longer than {seconds:g} s; it was asked to stop, but is still inside a call that cannot be interrupted"
 
 
 def _hung_up(connection: socket.socket) -> bool:

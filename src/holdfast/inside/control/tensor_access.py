@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from holdfast.inside.observers.heartbeat import HEARTBEAT
+
 _HANG_SECONDS, _HANG_STEPS = 5.0, 5  # no batch, backward pass or update for the longer of the two: the training hangs
 _POLL_EVERY = 0.01
 _T = torch.Tensor
@@ -35,9 +37,9 @@ class TensorInUse(RuntimeError):
 class NoTensorAccess(TorchFunctionMode):
     """Wraps code of a side thread; checks again at every tensor use, since a hang or pause can end."""
 
-    def __init__(self, *, beats: Callable[[], int], is_paused: Callable[[], bool], step_seconds: float, timeout: float) -> None:
+    def __init__(self, *, is_paused: Callable[[], bool], step_seconds: float, timeout: float) -> None:
         super().__init__()
-        self._beats, self._is_paused, self._timeout = beats, is_paused, timeout
+        self._is_paused, self._timeout = is_paused, timeout
         self._hang_seconds = max(_HANG_SECONDS, _HANG_STEPS * step_seconds)
         self._hung_at = -1  # heartbeat count at which the training was seen to hang
 
@@ -52,14 +54,14 @@ class NoTensorAccess(TorchFunctionMode):
 
     def _hangs(self) -> bool:
         """Watch the heartbeat; True if it stands still for long enough."""
-        beats = self._beats()
+        beats = HEARTBEAT.beats
         if beats == self._hung_at:
             return True
         if self._hang_seconds >= self._timeout:  # the code would time out first
             return False
         deadline = time.monotonic() + self._hang_seconds
         while time.monotonic() < deadline:
-            if self._beats() != beats:
+            if HEARTBEAT.beats != beats:
                 return False
             time.sleep(_POLL_EVERY)
         self._hung_at = beats

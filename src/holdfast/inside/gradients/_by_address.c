@@ -1,5 +1,5 @@
 /* A loss and the sum of squares of gradients in host memory, read by address: one call instead of some thirty. And the addresses of
-   gradients on a GPU: one call instead of several for each tensor.
+   gradients on a GPU: one call instead of several for each tensor; and the start of the kernel that reads them.
 
    Optional: without it (no compiler, an older torch) the same number comes from torch calls. A gradient is looked at through
    DLPack's exchange table, which torch offers on its tensor class; whatever is not a plain, dense tensor of a known type is left
@@ -7,6 +7,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <math.h>
 #include <stdint.h>
 
 /* The parts of DLPack 1.x that are used here; its layout is fixed by that version. */
@@ -32,6 +33,9 @@ typedef struct Table {
 enum { HOST = 1, CUDA = 2, FLOAT = 2, BFLOAT = 4, LANES = 16, BLOCK = 4096 };
 
 static PyObject *name_of_grad;
+static PyObject *tensor_class; /* these three are set by `use` */
+static const Table *table;
+static int64_t most_values;
 
 /* Lanes that do not wait for each other, so that the compiler can use vectors; blocks, so that small values are not lost. */
 static double sum_of_squares(const float *values, int64_t count) {
@@ -60,7 +64,7 @@ static int64_t dense_size(const View *view) {
 }
 
 /* Looks at a plain tensor of single precision on the host; gives its number of values, or -1 for anything else. */
-static int64_t look(PyObject *tensor, PyObject *tensor_class, const Table *table, View *view) {
+static int64_t look(PyObject *tensor, View *view) {
     if ((PyObject *)Py_TYPE(tensor) != tensor_class) return -1;
     if (table->view_of_object(tensor, view) != 0) {
         PyErr_Clear();
@@ -93,53 +97,56 @@ static int kind_of(const View *view) {
 
 static const float *values_of(const View *view) { return (const float *)((const char *)view->data + view->byte_offset); }
 
-static const Table *table_in(PyObject *capsule) {
-    const Table *table = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-    return table && table->version.major == 1 ? table : NULL;
-}
-
-static PyObject *scalar(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+static PyObject *use(PyObject *module, PyObject *const *given, Py_ssize_t count) {
     (void)module;
     if (count != 3) {
-        PyErr_SetString(PyExc_TypeError, "scalar(tensor, tensor class, its exchange table)");
+        PyErr_SetString(PyExc_TypeError, "use(tensor class, its exchange table, most values)");
         return NULL;
     }
-    const Table *table = table_in(given[2]);
+    const Table *offered = PyCapsule_GetPointer(given[1], "dlpack_exchange_api");
+    most_values = PyLong_AsLongLong(given[2]);
     if (PyErr_Occurred()) return NULL;
+    if (offered->version.major != 1 || !offered->view_of_object) Py_RETURN_FALSE;
+    Py_INCREF(given[0]);
+    Py_XSETREF(tensor_class, given[0]);
+    table = offered;
+    Py_RETURN_TRUE;
+}
+
+static PyObject *scalar(PyObject *module, PyObject *tensor) {
+    (void)module;
     View view;
-    if (!table || !table->view_of_object || look(given[0], given[1], table, &view) != 1) Py_RETURN_NONE;
+    if (!table || look(tensor, &view) != 1) Py_RETURN_NONE;
     return PyFloat_FromDouble(*values_of(&view));
 }
 
-static PyObject *squares(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+static PyObject *norm(PyObject *module, PyObject *parameters) {
     (void)module;
-    if (count != 4 || !PyList_Check(given[0])) {
-        PyErr_SetString(PyExc_TypeError, "squares(parameters, tensor class, its exchange table, most values)");
+    if (!PyList_Check(parameters)) {
+        PyErr_SetString(PyExc_TypeError, "norm(list of parameters)");
         return NULL;
     }
-    const Table *table = table_in(given[2]);
-    int64_t left = PyLong_AsLongLong(given[3]);
-    if (PyErr_Occurred()) return NULL;
-    if (!table || !table->view_of_object) Py_RETURN_NONE;
+    if (!table) Py_RETURN_NONE;
+    int64_t left = most_values;
     double total = 0.0;
     Py_ssize_t seen = 0;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(given[0]); i++) {
-        PyObject *gradient = PyObject_GetAttr(PyList_GET_ITEM(given[0], i), name_of_grad);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parameters); i++) {
+        PyObject *gradient = PyObject_GetAttr(PyList_GET_ITEM(parameters, i), name_of_grad);
         if (!gradient) return NULL;
         int there = gradient != Py_None;
         View view;
-        int64_t size = there ? look(gradient, given[1], table, &view) : 0;
+        int64_t size = there ? look(gradient, &view) : 0;
         left -= size;
         if (there && size >= 0 && left >= 0) total += sum_of_squares(values_of(&view), size);
         Py_DECREF(gradient); /* the parameter still holds it */
         if (size < 0 || left < 0) Py_RETURN_NONE;
         seen += there;
     }
-    return PyFloat_FromDouble(seen ? total : -1.0);
+    return PyFloat_FromDouble(seen ? sqrt(total) : -1.0);
 }
 
 /* Whether a gradient is a dense tensor on this GPU, of this size and kind; its address then. */
-static int fits(PyObject *gradient, PyObject *tensor_class, const Table *table, long gpu, int64_t size, int32_t kind, int64_t *address) {
+static int fits(PyObject *gradient, long gpu, int64_t size, int32_t kind, int64_t *address) {
     View view;
     if ((PyObject *)Py_TYPE(gradient) != tensor_class) return 0;
     if (table->view_of_object(gradient, &view) != 0) {
@@ -154,21 +161,20 @@ static int fits(PyObject *gradient, PyObject *tensor_class, const Table *table, 
 
 static PyObject *addresses(PyObject *module, PyObject *const *given, Py_ssize_t count) {
     (void)module;
-    if (count != 7 || !PyList_Check(given[0])) {
-        PyErr_SetString(PyExc_TypeError, "addresses(parameters, tensor class, its exchange table, GPU, sizes, kinds, addresses)");
+    if (count != 5 || !PyList_Check(given[0])) {
+        PyErr_SetString(PyExc_TypeError, "addresses(parameters, GPU, sizes, kinds, addresses)");
         return NULL;
     }
-    const Table *table = table_in(given[2]);
-    long gpu = PyLong_AsLong(given[3]);
+    long gpu = PyLong_AsLong(given[1]);
     if (PyErr_Occurred()) return NULL;
-    if (!table || !table->view_of_object) Py_RETURN_FALSE;
+    if (!table) Py_RETURN_FALSE;
     Py_buffer sizes, kinds, out;
-    if (PyObject_GetBuffer(given[4], &sizes, PyBUF_SIMPLE) != 0) return NULL;
-    if (PyObject_GetBuffer(given[5], &kinds, PyBUF_SIMPLE) != 0) {
+    if (PyObject_GetBuffer(given[2], &sizes, PyBUF_SIMPLE) != 0) return NULL;
+    if (PyObject_GetBuffer(given[3], &kinds, PyBUF_SIMPLE) != 0) {
         PyBuffer_Release(&sizes);
         return NULL;
     }
-    if (PyObject_GetBuffer(given[6], &out, PyBUF_WRITABLE) != 0) {
+    if (PyObject_GetBuffer(given[4], &out, PyBUF_WRITABLE) != 0) {
         PyBuffer_Release(&sizes);
         PyBuffer_Release(&kinds);
         return NULL;
@@ -182,7 +188,7 @@ static PyObject *addresses(PyObject *module, PyObject *const *given, Py_ssize_t 
             break;
         }
         good = gradient != Py_None &&
-               fits(gradient, given[1], table, gpu, ((int64_t *)sizes.buf)[i], ((int32_t *)kinds.buf)[i], (int64_t *)out.buf + i);
+               fits(gradient, gpu, ((int64_t *)sizes.buf)[i], ((int32_t *)kinds.buf)[i], (int64_t *)out.buf + i);
         Py_DECREF(gradient);
     }
     PyBuffer_Release(&sizes);
@@ -192,12 +198,39 @@ static PyObject *addresses(PyObject *module, PyObject *const *given, Py_ssize_t 
     return PyBool_FromLong(good);
 }
 
+/* cuLaunchKernel of the CUDA driver, by its address: through ctypes the same call takes some microseconds more. */
+typedef int (*Launch)(void *function, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned shared,
+                      void *stream, void **arguments, void **extra);
+
+static PyObject *launch(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+    (void)module;
+    if (count != 6) {
+        PyErr_SetString(PyExc_TypeError, "launch(address of cuLaunchKernel, function, blocks, threads, stream, arguments)");
+        return NULL;
+    }
+    void *pointers[6];
+    unsigned long numbers[6];
+    for (int i = 0; i < 6; i++) {
+        if (i == 2 || i == 3) numbers[i] = PyLong_AsUnsignedLong(given[i]);
+        else pointers[i] = PyLong_AsVoidPtr(given[i]);
+    }
+    if (PyErr_Occurred()) return NULL;
+    int error;
+    Py_BEGIN_ALLOW_THREADS /* the driver waits where its queue is full */
+    error = ((Launch)(intptr_t)pointers[0])(pointers[1], (unsigned)numbers[2], 1, 1, (unsigned)numbers[3], 1, 1, 0, pointers[4],
+                                            (void **)pointers[5], NULL);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(error);
+}
+
 static PyMethodDef methods[] = {
+    {"launch", (PyCFunction)(void (*)(void))launch, METH_FASTCALL, "Start a kernel; gives the driver's error, 0 if there is none."},
     {"addresses", (PyCFunction)(void (*)(void))addresses, METH_FASTCALL,
      "Write down where the gradients on a GPU lie; False unless all are there, of the sizes and kinds that are given."},
-    {"scalar", (PyCFunction)(void (*)(void))scalar, METH_FASTCALL, "The one value of a tensor; None if it has to be read another way."},
-    {"squares", (PyCFunction)(void (*)(void))squares, METH_FASTCALL,
-     "Sum of squares of all gradients; -1.0 if there are none, None if they have to be read another way."},
+    {"norm", norm, METH_O, "Norm of all gradients; -1.0 if there are none, None if they have to be read another way."},
+    {"scalar", scalar, METH_O, "The one value of a tensor; None if it has to be read another way."},
+    {"use", (PyCFunction)(void (*)(void))use, METH_FASTCALL,
+     "Set the tensor class, its exchange table and how many values are read at most; False if the table is of another version."},
     {NULL, NULL, 0, NULL},
 };
 

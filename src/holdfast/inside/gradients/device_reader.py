@@ -28,37 +28,52 @@ _FIRST = 3  # before them: the number of the row, the sum of all squares, how ma
 PLACES = {name: _FIRST + at for at, name in enumerate(SCALARS)}
 _KINDS = {torch.float32: 1, torch.bfloat16: 2, torch.float16: 3, torch.float64: 4}
 _ROWS, _HEADER, _THREADS = 64, 16, 256
-_BUFFERS, _UNCOLLECTED = 32, 24
+_UNCOLLECTED = 24
 _ORDERED = platform.machine() in ("x86_64", "AMD64")  # whether what was written in order is read in order
 
 
-class Row:
-    """The numbers of one step, on their way: `header` holds the sums over all gradients and the scalars."""
+class Transfer:
+    """What is on its way for one step: a row, and what torch copies beside it. `arrived` gets it when all of it is here."""
 
-    def __init__(self, rows: Rows, number: int, place: int, tensors: int, holds: Any) -> None:
-        self.number, self.place, self.tensors = number, place, tensors
-        self._rows, self._holds = rows, holds  # what the kernel reads stays where it is until it has
-        self.header: list[float] | None = None  # when it has arrived
-        self.is_done = False  # whether its place may be taken by another
+    rows: Rows | None = None  # where the row lies; defaults on the class: an instance sets only what it has
+    number = place = tensors = 0
+    header: list[float] | None = None  # the sums over all gradients and the scalars, when they have arrived
+    copied: torch.Tensor | None = None  # by torch, and the event behind the copy
+    event: Any = None
+    rest: Numbers | None = None
+    is_done = False  # whether its place may be taken by another
+    arrived: Callable[[Transfer], None]
+
+    def __init__(self, holds: Any = None) -> None:
+        self._holds = holds  # what the kernel reads stays where it is until it has
 
     @property
     def flag(self) -> torch.Tensor:
         """A scalar on the device: 1 if the gradients, or the loss, are not finite, else 0."""
-        return self._rows.flags[self.place]
+        assert self.rows is not None
+        return self.rows.flags[self.place]
 
-    def has_arrived(self) -> bool:
-        """Whether its numbers are here; never waits."""
-        if self.header is None:
-            self.header = self._rows.header_of(self)
-        return self.header is not None
+    def is_here(self) -> bool:
+        """Whether all of it has arrived; never waits."""
+        if self.rows is not None and self.header is None:
+            self.header = self.rows.header_of(self)
+            if self.header is None:
+                return False
+        return self.event is None or bool(self.event.query())
 
     def each(self) -> Numbers:
-        """Sums of squares, maxima and non-finite counts of each gradient, until the row is done."""
-        return self._rows.each_of(self)
+        """Sums of squares, maxima and non-finite counts of each gradient, until it is done."""
+        assert self.rows is not None
+        return self.rows.each_of(self)
 
-    def done(self) -> None:
-        """Nobody reads it any more."""
-        self.is_done, self._holds = True, None
+    def hand_over(self) -> None:
+        """It has arrived."""
+        if self.copied is not None:
+            self.rest = self.copied.numpy().astype(np.float64)
+        try:
+            self.arrived(self)
+        finally:
+            self.is_done, self._holds = True, None
 
 
 class Rows:
@@ -71,47 +86,47 @@ class Rows:
         self._headers = headers.numpy()  # behind the last one: the number of the last row with something that is not finite
         self._each = each.numpy()[: _ROWS * 3 * tensors].reshape(_ROWS, -1)
         self._headers[:] = -1.0
-        self._numbers = cast(Any, memoryview(cast(Any, self._headers)).cast("B").cast("d"))  # the quickest way to one of them
+        self.numbers = cast(Any, memoryview(cast(Any, self._headers)).cast("B").cast("d"))  # the quickest way to one of them
         self._at, self._each_at = pointer_of_pinned(headers, device), pointer_of_pinned(each, device)
         self.flags = list(torch.zeros(_ROWS, device=device).unbind())
         self._flags_at = self.flags[0].data_ptr()
         self._trouble_at = self._at + _ROWS * _HEADER * 8
         self._sending = ctypes.create_string_buffer(SENDING.size)
         self._kernel = Kernel("send_row", device, _THREADS, self._sending)
-        self._sent: list[Row | None] = [None] * _ROWS
+        self._sent: list[Transfer | None] = [None] * _ROWS
         self._next = 0
         self.has_room = True  # whether the next place is free
         self._fence = threading.Lock()
 
-    def send(self, scalars: Mapping[str, torch.Tensor], gradients: GradientKernel | None, *, with_loss: bool) -> Row:
+    def send(self, scalars: Mapping[str, torch.Tensor], gradients: GradientKernel | None, *, with_loss: bool) -> Transfer:
         """Start to bring these numbers to the host."""
-        number, place = self._next, self._next % _ROWS
-        self._next += 1
+        transfer = Transfer((scalars, gradients))
+        transfer.rows, transfer.number, transfer.place = self, self._next, self._next % _ROWS
+        place, self._next = transfer.place, self._next + 1
         kinds, at = 0, [0] * 8
         for name, scalar in scalars.items():
-            at[PLACES[name] - _FIRST] = scalar.data_ptr()
-            kinds |= _KINDS[scalar.dtype] << (4 * (PLACES[name] - _FIRST))
-        out, tensors = (0, 0) if gradients is None else (gradients.out.data_ptr(), gradients.count)
-        now = gradients is not None and not gradients.is_read
+            position = PLACES[name] - _FIRST
+            at[position] = scalar.data_ptr()
+            kinds |= _KINDS[scalar.dtype] << (4 * position)
+        sending, out = self._sending, 0
+        if gradients is not None:
+            transfer.tensors, out = gradients.count, gradients.out_at
+            if not gradients.is_read:
+                sending = gradients.sending
         SENDING.pack_into(
-            gradients.sending if gradients is not None and now else self._sending, 0,
-            out, self._at + place * _HEADER * 8, self._each_at + place * 12 * self.tensors, *at, self._flags_at + 4 * place,
-            self._trouble_at, number, tensors, kinds, with_loss, 1,
+            sending, 0, out, self._at + place * _HEADER * 8, self._each_at + place * 12 * self.tensors, *at,
+            self._flags_at + 4 * place, self._trouble_at, transfer.number, transfer.tensors, kinds, with_loss, 1,
         )  # fmt: skip
-        if gradients is not None and now:
-            gradients.launch()
-        else:
+        if gradients is None or gradients.is_read:
             self._kernel.launch(1)
+        else:
+            gradients.launch()
         if gradients is not None:
             gradients.is_read = False
-        row = self._sent[place] = Row(self, number, place, tensors, (scalars, gradients))
-        self.has_room = self.is_free()
-        return row
-
-    def trouble(self) -> float:
-        """The number of the last row with something that is not finite; -1 before there is one."""
-        number: float = self._numbers[_ROWS * _HEADER]
-        return number
+        self._sent[place] = transfer
+        following = self._sent[self._next % _ROWS]
+        self.has_room = following is None or following.is_done
+        return transfer
 
     def is_free(self) -> bool:
         """Whether the next place is free by now."""
@@ -122,61 +137,35 @@ class Rows:
         """What had the next place is here, or was never handed over: that of a step that raised."""
         before = self._sent[self._next % _ROWS]
         if before is not None:
-            before.done()
+            before.is_done = True
         self.has_room = True
 
-    def header_of(self, row: Row) -> list[float] | None:
+    def header_of(self, row: Transfer) -> list[float] | None:
         """The sums and scalars of a row, if its kernel has written them."""
         begin = row.place * _HEADER
-        if self._numbers[begin] != row.number:
+        if self.numbers[begin] != row.number:
             return None
         if not _ORDERED:
             for _ in range(2):
                 with self._fence:
                     pass
-        header: list[float] = self._numbers[begin : begin + _HEADER].tolist()
+        header: list[float] = self.numbers[begin : begin + _HEADER].tolist()
         return header
 
-    def each_of(self, row: Row) -> Numbers:
+    def each_of(self, row: Transfer) -> Numbers:
         """What a row says of each gradient."""
         return self._each[row.place, : 3 * row.tensors].astype(np.float64).reshape(3, -1)
-
-
-class Transfer:
-    """What is on its way for one step; `arrived` is called with it when all of it is here."""
-
-    def __init__(self, row: Row | None, arrived: Callable[[Transfer], None]) -> None:
-        self.row, self._arrived = row, arrived
-        self.pinned: torch.Tensor | None = None  # what torch copied, and the event behind the copy
-        self.event: Any = None
-        self.rest: Numbers | None = None
-
-    def is_here(self) -> bool:
-        """Whether all of it has arrived."""
-        return (self.row is None or self.row.has_arrived()) and (self.event is None or bool(self.event.query()))
-
-    def hand_over(self) -> None:
-        """It has arrived."""
-        if self.pinned is not None:
-            self.rest = self.pinned.numpy().astype(np.float64)
-        try:
-            self._arrived(self)
-        finally:
-            if self.row is not None:
-                self.row.done()
 
 
 class DeviceReader:
     """Brings numbers from one device to the host, in order."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
+        self.device, self.index = device, device.index
         self.waits = 0  # how often the host was so far ahead that it had to wait
         self._rows: Rows | None = None
         self._replaced: list[Rows | None] = []  # a kernel may still write to them
         self._trouble = -1.0
-        self._free: list[torch.Tensor] = []
-        self._made = 0
         self._underway: deque[Transfer] = deque()
 
     # The kernel's way
@@ -185,7 +174,9 @@ class DeviceReader:
         """Whether the kernel can read this number."""
         return scalar.dtype in _KINDS and scalar.device == self.device and scalar.numel() == 1
 
-    def send_row(self, scalars: Mapping[str, torch.Tensor], gradients: GradientKernel | None, *, with_loss: bool) -> Row | None:
+    def send_row(
+        self, scalars: Mapping[str, torch.Tensor], gradients: GradientKernel | None, *, with_loss: bool
+    ) -> Transfer | None:
         """Start to bring the numbers of a step; None where there is no kernel for it."""
         tensors = 0 if gradients is None else gradients.count
         if self._rows is None or self._rows.tensors < tensors:
@@ -208,34 +199,35 @@ class DeviceReader:
 
     # Everything
 
-    def send(self, row: Row | None, rest: Sequence[torch.Tensor], arrived: Callable[[Transfer], None]) -> None:
+    def send(self, row: Transfer | None, rest: Sequence[torch.Tensor], arrived: Callable[[Transfer], None]) -> None:
         """A step is over: `arrived` gets its row, and vectors and scalars that are not in it, when they are here.
 
-        The rest is None if no buffer is free, or if a value is not this rank's alone to read.
+        The rest is None if a value is not this rank's alone to read.
         """
-        transfer = Transfer(row, arrived)
+        transfer = Transfer() if row is None else row
+        transfer.arrived = arrived
         self._underway.append(transfer)
+        if not rest:
+            return
         known = [own for value in rest if (own := own_values(value)) is not None]
-        size = sum(value.numel() for value in known)
-        buffer = self._buffer(size) if rest and len(known) == len(rest) else None
-        if buffer is not None:
+        if len(known) == len(rest):
             together = torch.cat([value.reshape(-1).to(self.device, torch.float32, non_blocking=True) for value in known])
-            transfer.pinned = buffer[:size]
-            transfer.pinned.copy_(together, non_blocking=True)
+            transfer.copied = together.to("cpu", non_blocking=True)  # to pinned memory
             transfer.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             transfer.event.record(torch.cuda.current_stream(self.device))
 
     def is_urgent(self) -> bool:
         """Whether what is under way should be collected now: there is much of it, or something in it is not finite."""
-        if self._rows is not None and (trouble := self._rows.trouble()) != self._trouble:
-            self._trouble = trouble
+        rows = self._rows
+        if rows is not None and rows.numbers[_ROWS * _HEADER] != self._trouble:  # of the last row that is not finite
+            self._trouble = rows.numbers[_ROWS * _HEADER]
             return True
         return len(self._underway) >= _UNCOLLECTED
 
     def collect(self) -> None:
         """Hand over what has arrived; never waits."""
         while self._underway and self._underway[0].is_here():
-            self._hand_over(self._underway.popleft())
+            self._underway.popleft().hand_over()
 
     def wait(self) -> None:
         """Wait for all that is under way; for the end of a training only."""
@@ -244,24 +236,7 @@ class DeviceReader:
         while self._underway:
             first = self._underway.popleft()
             first.is_here()
-            self._hand_over(first)
-
-    def _hand_over(self, transfer: Transfer) -> None:
-        transfer.hand_over()
-        if transfer.pinned is not None:
-            base = transfer.pinned._base
-            self._free.append(transfer.pinned if base is None else base)
-
-    def _buffer(self, size: int) -> torch.Tensor | None:
-        while self._free:
-            buffer = self._free.pop()
-            if buffer.numel() >= size:
-                return buffer
-            self._made -= 1
-        if self._made >= _BUFFERS:
-            return None
-        self._made += 1
-        return pinned_zeros(size, torch.float32)
+            first.hand_over()
 
 
 def own_values(value: torch.Tensor) -> torch.Tensor | None:

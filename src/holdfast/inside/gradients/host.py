@@ -7,6 +7,7 @@ those are looked at again in double precision before they are called non-finite.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,30 +130,17 @@ except ImportError:  # no compiler where Holdfast was installed, or not installe
 
 _VALUES_AT_MOST = 1 << 18  # beyond that, torch's threads are worth their calls
 _TABLE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # torch 2.10 and newer
-_Tensor = torch.Tensor
-AVAILABLE = _by_address is not None and _TABLE is not None
+AVAILABLE = _TABLE is not None and hasattr(_by_address, "use") and _by_address.use(torch.Tensor, _TABLE, _VALUES_AT_MOST)
 
 
-def _unknown(*_: Any) -> None:
+def _unknown(*_: Any) -> Any:
     return None
 
 
-_scalar = _by_address.scalar if AVAILABLE else _unknown
-_squares = _by_address.squares if AVAILABLE else _unknown
-_addresses = _by_address.addresses if AVAILABLE else _unknown
-
-
-def quick_value(tensor: Any) -> float | None:
-    """The value of a plain single-precision scalar in host memory."""
-    return _scalar(tensor, _Tensor, _TABLE)
-
-
-def quick_norm(parameters: list[Any]) -> float | None:
-    """Norm of all gradients of these parameters; negative if there are none."""
-    squares = _squares(parameters, _Tensor, _TABLE, _VALUES_AT_MOST)
-    return math.sqrt(squares) if squares is not None and squares >= 0.0 else squares
-
-
-def quick_addresses(parameters: list[Any], gpu: int, sizes: Any, kinds: Any, addresses: Any) -> bool:
-    """Write down where the gradients of all these parameters lie; False unless all are there, of these sizes and kinds."""
-    return bool(_addresses(parameters, _Tensor, _TABLE, gpu, sizes, kinds, addresses))
+# The value of a plain single-precision scalar in host memory; None for anything else
+quick_value: Callable[[Any], float | None] = _by_address.scalar if AVAILABLE else _unknown
+# The norm of all gradients of these parameters; negative if there are none, None if they are of another kind or too many
+quick_norm: Callable[[list[Any]], float | None] = _by_address.norm if AVAILABLE else _unknown
+# Write down where the gradients of all these parameters lie on a GPU; false unless all are there, of these sizes and kinds
+quick_addresses: Callable[..., bool] = _by_address.addresses if AVAILABLE else _unknown
+launch_by_address: Any = getattr(_by_address, "launch", None)  # of a kernel; needs no exchange table

@@ -1,24 +1,23 @@
 """The numbers of one optimizer step, wherever they lie, handed over when they are known.
 
-On the host they are known at once. On a GPU they are put on their way with the courier and come back a step or so later;
+On the host they are known at once. On a GPU the device reader sends them, and they come back a step or so later;
 the step that asked for them is long done by then.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 
 from holdfast.inside.gradients.cuda import GradientKernel, can_be_read_by_kernel, read_with_foreach
-from holdfast.inside.gradients.device_reader import PLACES, DeviceReader, Row, Transfer, own_values
+from holdfast.inside.gradients.device_reader import PLACES, DeviceReader, Transfer, own_values
 from holdfast.inside.gradients.host import GradientStats, PerParameter, values_of
 from holdfast.inside.observers.parameters import Change
-
-Names = Callable[[], list[int]]
 
 
 class StepMetrics:
@@ -27,8 +26,10 @@ class StepMetrics:
     _scalars: dict[str, torch.Tensor] | None = None  # defaults on the class: an instance sets only what it has
     _vectors: dict[str, torch.Tensor] | None = None
     _kernel: GradientKernel | None = None  # that has read the gradients on the device
-    _row: Row | None = None  # once the scalars and what was read are on their way
+    _row: Transfer | None = None  # once the scalars and what was read are on their way
     _in_row: tuple[str, ...] = ()
+    _rest: Mapping[str, torch.Tensor] = MappingProxyType({})
+    _known: Callable[[StepMetrics], None]
     _names: list[int]
     _each: bool
     stats: GradientStats | None = None
@@ -45,6 +46,22 @@ class StepMetrics:
 
     def __init__(self, reader: DeviceReader | None) -> None:
         self.reader = reader  # who brings the numbers that lie on a device, if there are some
+
+    @property
+    def gradient_norm(self) -> float | None:
+        """Norm of all gradients, as it was read or as the script computed it."""
+        return self.stats.norm if self.stats is not None else self.norm
+
+    @property
+    def has_bad_gradient(self) -> bool:
+        """Whether gradients are known not to be finite; having none is not bad."""
+        norm = self.gradient_norm
+        return (self.stats is not None and self.stats.non_finite > 0) or (norm is not None and not math.isfinite(norm))
+
+    @property
+    def has_bad_loss(self) -> bool:
+        """Whether the loss is known not to be finite."""
+        return self.loss is not None and not math.isfinite(self.loss)
 
     def add(self, name: str, value: Any) -> None:
         """Add one number, or a vector named `weights`, that may be a tensor anywhere; one that is not this rank's stays out."""
@@ -66,6 +83,13 @@ class StepMetrics:
             self._scalars[name] = own
         else:
             self._send_vector(name, own)
+
+    def add_loss(self, loss: float | torch.Tensor | None) -> None:
+        """Add the loss; one on the device is a detached scalar of single precision."""
+        if self.reader is not None and type(loss) is torch.Tensor and loss.get_device() == self.reader.index:
+            self._scalars = {**self._scalars, "loss": loss} if self._scalars else {"loss": loss}
+        else:
+            self.add("loss", loss)
 
     def use_kernel(self, kernel: GradientKernel, names: list[int], *, each: bool) -> None:
         """Read the gradients that the kernel has found, as soon as `start` is called."""
@@ -115,21 +139,21 @@ class StepMetrics:
         """Call `known` with the numbers: now, or when they have arrived."""
         if self._row is None:
             self.start()
-        row, rest = self._row, {**(self._scalars or {}), **(self._vectors or {})}
-        if self.reader is None or (row is None and not rest):
+        row, scalars, vectors = self._row, self._scalars, self._vectors
+        if scalars or vectors:
+            self._rest = {**(scalars or {}), **(vectors or {})}
+        if self.reader is None or (row is None and not self._rest):
             known(self)
             return
-        in_row = self._in_row
-        self._scalars = self._vectors = self._kernel = self._row = None
+        self._known, self._scalars, self._vectors, self._kernel, self._row = known, None, None, None, None
+        self.reader.send(row, list(self._rest.values()) if self._rest else (), self._arrived)
 
-        def arrived(transfer: Transfer) -> None:
-            if transfer.row is not None and transfer.row.header is not None:
-                self._take_row(transfer.row, in_row)
-            if transfer.rest is not None:
-                self._take_rest(rest, transfer.rest)
-            known(self)
-
-        self.reader.send(row, list(rest.values()), arrived)
+    def _arrived(self, transfer: Transfer) -> None:
+        if transfer.header is not None:
+            self._take_row(transfer, transfer.header)
+        if transfer.rest is not None:
+            self._take_rest(transfer.rest)
+        self._known(self)
 
     def _send_row(self, *, with_loss: bool) -> None:
         """Send the scalars that are known so far and what was read of the gradients; what is added later goes another way."""
@@ -143,10 +167,8 @@ class StepMetrics:
         self._vectors = self._vectors or {}
         self._vectors[name] = value
 
-    def _take_row(self, row: Row, names: tuple[str, ...]) -> None:
-        header = row.header
-        assert header is not None
-        for name in names:
+    def _take_row(self, row: Transfer, header: list[float]) -> None:
+        for name in self._in_row:
             setattr(self, name, header[PLACES[name]])
         if row.tensors:
             norm, bad = math.sqrt(header[1]), int(header[2])
@@ -156,9 +178,9 @@ class StepMetrics:
             else:
                 self.stats = GradientStats(norm)
 
-    def _take_rest(self, sent: dict[str, torch.Tensor], values: Any) -> None:
+    def _take_rest(self, values: Any) -> None:
         start = 0
-        for name, tensor in sent.items():
+        for name, tensor in self._rest.items():
             part = values[start : start + tensor.numel()]
             start += tensor.numel()
             if name == "stats":

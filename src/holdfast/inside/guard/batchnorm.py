@@ -25,7 +25,6 @@ class RunningStatistics:
         layers = [m for model in models for m in model.modules() if isinstance(m, _NormBase) and m.track_running_stats]
         self._layers = [weakref.ref(layer) for layer in layers]
         self._kept: list[torch.Tensor] | None = None
-        self._flat: torch.Tensor | None = None
         self._on_device: _DeviceCopy | None = None
 
     def __bool__(self) -> bool:
@@ -33,7 +32,7 @@ class RunningStatistics:
 
     def forget(self) -> None:
         """Drop what is kept: the script has loaded other statistics."""
-        self._kept = self._flat = self._on_device = None
+        self._kept = self._on_device = None
 
     def keep(self) -> None:
         """Keep the current statistics."""
@@ -55,23 +54,16 @@ class RunningStatistics:
                     layer.reset_running_stats()
 
     def keep_unless(self, flag: torch.Tensor) -> None:
-        """On a GPU: keep the statistics if the flag is 0, restore them if it is 1, without a synchronisation."""
+        """On a GPU: keep the statistics if the flag is 0, restore them if it is 1; without a kernel for that the host waits."""
         if self._on_device is not None and self._on_device.keep_unless(flag, self._buffers):
             return
         self._on_device, buffers = None, self._buffers()
-        buffers = [buffer for buffer in buffers if buffer.is_floating_point() or buffer.dtype is torch.int64]
-        if not buffers or any(buffer.device != flag.device for buffer in buffers):
-            return
-        if can_compile() and flag.is_cuda and all(_is_whole_words(buffer) for buffer in buffers):
+        if can_compile() and flag.is_cuda and all(_is_whole_words(buffer) and buffer.device == flag.device for buffer in buffers):
             self._on_device = _DeviceCopy(buffers, flag.device)
-            return
-        with torch.no_grad():
-            now = torch.cat([buffer.reshape(-1).double() for buffer in buffers])
-            if self._flat is not None and self._flat.shape == now.shape:
-                now = torch.where(flag.bool(), self._flat, now)
-                pieces = torch.split_with_sizes(now, [buffer.numel() for buffer in buffers])
-                _copy(buffers, [p.reshape(b.shape) for p, b in zip(pieces, buffers, strict=True)])
-            self._flat = now
+        elif flag.item():
+            self.put_back()
+        else:
+            self.keep()
 
     def _buffers(self) -> list[torch.Tensor]:
         return [buffer for layer in self._alive() for buffer in layer._buffers.values() if buffer is not None]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import FrameType
@@ -18,12 +18,11 @@ from torch import nn
 
 from holdfast.inside.control.frames import all_frames, users_frames
 from holdfast.inside.gradients.non_finite import is_state
-from holdfast.inside.guard.first_non_finite import first_bad
 from holdfast.inside.observers.batch_contents import leaves, non_finite_fields
 from holdfast.inside.observers.batches import Batches
 from holdfast.inside.observers.saved_batch import DrawnBatch, SavedBatches, describe, save_batches
 
-_MAX_IN_FLIGHT = 8  # steps
+_MAX_IN_FLIGHT, _MAX_SAVED = 8, 3  # steps
 _MAX_INDICES = 64  # in the journal; the file beside the batch has them all
 
 
@@ -39,6 +38,7 @@ class FailureContext:
         run_later: Callable[[Callable[[], None]], None],
     ) -> None:
         self._batches, self._folder, self.models, self._run_later = batches, folder, models, run_later
+        self._num_saved = 0
         self._in_flight: deque[tuple[int, list[DrawnBatch]]] = deque(maxlen=_MAX_IN_FLIGHT)
 
     def step_sent(self, step: int) -> None:
@@ -62,15 +62,16 @@ class FailureContext:
     def parameter_evidence(self, bad: list[str], *, loss_finite: bool) -> dict[str, Any]:
         """Where the bad gradients began, by the order in which the models register their parameters."""
         order = [name for model in self.models() for name, _ in model.named_parameters()]
-        origin = first_bad(order, dict.fromkeys(order, 0) | dict.fromkeys(bad, 1), loss_finite=loss_finite)
-        if origin is None:
-            return {}
-        return {name: getattr(origin, name) for name in ("parameter", "module", "began_in", "words")}
+        return first_bad(order, set(bad), loss_finite=loss_finite)
 
     def _save(self, step: int, batches: list[DrawnBatch]) -> SavedBatches:
+        self._num_saved += 1
+        if self._num_saved > _MAX_SAVED:
+            saved = describe(step, batches)
+            saved.not_saved.append(f"{_MAX_SAVED} batches of this run are saved already")
+            return saved
         state = {str(number): model.state_dict() for number, model in enumerate(self.models())}
-        rng_state = batches[0].rng_state
-        return save_batches(self._folder, step, batches, state=state, rng_state=rng_state, run_later=self._run_later)
+        return save_batches(self._folder, step, batches, state=state, run_later=self._run_later)
 
 
 def _summary(saved: SavedBatches) -> dict[str, Any]:
@@ -80,9 +81,49 @@ def _summary(saved: SavedBatches) -> dict[str, Any]:
         "dataset": saved.dataset,
         "bad_samples": saved.bad_samples[:_MAX_INDICES],
         "file": None if saved.file is None else Path(saved.file).name,
-        "left_out": saved.left_out,
+        "not_saved": saved.not_saved,
     }
     return {key: value for key, value in summary.items() if value}
+
+
+def first_bad(order: Sequence[str], bad: Collection[str], *, loss_finite: bool) -> dict[str, Any]:
+    """Find where non-finite gradients came from among the parameters in forward order; empty if none is bad.
+
+    The backward pass runs from the loss to the first layer and carries NaN along. So the last bad parameter is next to the
+    origin, and the first one is where it ended up.
+
+    `parameter` is the first bad one, `began_in` the module where it began (None: in the loss), `words` the sentence.
+    """
+    places = [place for place, name in enumerate(order) if name in bad]
+    if not places:
+        return {}
+    first, last = order[places[0]], order[places[-1]]
+    began_in = _module_of(last) if loss_finite else None
+    words = _describe(order, places) if loss_finite else _FROM_LOSS.format(first)
+    return {"parameter": first, "module": _module_of(first), "began_in": began_in, "words": words}
+
+
+_FROM_LOSS = "The loss is not finite: it began in the forward pass. First non-finite gradient: {}."
+
+
+def _module_of(parameter: str) -> str:
+    """The module that holds a parameter; empty for the model itself."""
+    return parameter.rpartition(".")[0]
+
+
+def _describe(names: Sequence[str], places: list[int]) -> str:
+    """Where gradients became bad although the loss was finite."""
+    last, count, of = names[places[-1]], len(places), len(names)
+    module = _module_of(last) or "the model itself"
+    if count == of:
+        return f"The loss is finite and no gradient is: it began in the backward pass of the loss or of {module}."
+    if count == 1:
+        return f"Only the gradient of {last} is not finite: it began in the backward pass of {module}."
+    if places[-1] + 1 == of:
+        return f"{count} of {of} gradients are not finite, down to the last layer: it began in {module} or in the loss."
+    which = f"all {count} gradients up to {last}" if places[-1] + 1 == count else f"{count} gradients, the last {last},"
+    rest = f"are not finite and from {names[places[-1] + 1]} on they are"
+    return f"In forward order {which} {rest}: it began in the backward pass of {module}."
 
 
 _OUTLIER_RATIO, _OUTLIER_SIZE = 1e4, 1e3  # a weight that many times its tensor's median, and at least so large

@@ -5,7 +5,6 @@ Such an update corrupts the weights, and afterwards nobody can tell the cause. T
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from torch import nn
@@ -29,15 +28,11 @@ class FirstFailure:
 
     def saw(self, step: int, metrics: StepMetrics, *, at_once: bool) -> None:
         """Check an update before it is applied, or when its metrics have arrived from a device."""
-        if self._is_reported:
-            return
-        loss, stats, norm = metrics.loss, metrics.stats, metrics.norm
-        bad_loss = loss is not None and not math.isfinite(loss)
-        bad_gradient = stats.non_finite > 0 if stats is not None else norm is not None and not math.isfinite(norm)
-        if not (bad_loss or (bad_gradient and metrics.scale is None)):  # that a scaler skips bad gradients is ordinary
-            return
-        self._is_reported = True
-        self._report(step, metrics, "non-finite-loss" if bad_loss else "non-finite-gradient", at_once=at_once)
+        bad_gradient = metrics.has_bad_gradient and metrics.scale is None  # that a scaler skips those is ordinary
+        if not self._is_reported and (metrics.has_bad_loss or bad_gradient):
+            self._is_reported = True
+            code = "non-finite-loss" if metrics.has_bad_loss else "non-finite-gradient"
+            self._report(step, metrics, code, at_once=at_once)
 
     def _report(self, step: int, metrics: StepMetrics, code: str, *, at_once: bool) -> None:
         from holdfast.inside.guard.failure_context import FailureContext

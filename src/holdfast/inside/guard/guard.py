@@ -59,7 +59,8 @@ class Guard:
         """Check an update: skip it, clip it, or let it pass. A gradient scaler skips by itself."""
         if is_main:
             self.averages.restore()
-        self._end()  # a step that raised may have left one
+        if self._skipped is not None or self._flag is not None:
+            self._end()  # a step that raised has left one
         self._bad = None
         if metrics.scale is not None:
             self.cannot_clip = "a gradient scaler is in use"
@@ -71,7 +72,10 @@ class Guard:
             self._before_on_device(optimizer, metrics, agreement)
             return
         self.cannot_clip = ""
-        norm, code = self._judge(metrics, agreement)
+        norm, code, loss = metrics.gradient_norm, None, metrics.loss
+        is_sound = norm is not None and norm - norm == 0.0 and (loss is None or loss - loss == 0.0)  # the common step
+        if not is_sound or metrics.stats is not None or agreement is not None:
+            norm, code = self._judge(metrics, agreement)
         if code is not None:
             if self.policy.guards(code):
                 self._skipped = self._skip(optimizer)
@@ -82,13 +86,12 @@ class Guard:
 
     def _judge(self, metrics: StepMetrics, agreement: RankAgreement | None) -> tuple[float | None, str | None]:
         """The gradient norm over the ranks that share the parameters, and the finding code of a bad update."""
-        norm, bad = _norm(metrics), _is_bad(metrics)
+        norm, bad = metrics.gradient_norm, metrics.has_bad_gradient
         if agreement is not None:
             square = math.nan if bad else 0.0 if norm is None else norm * norm
             norm = math.sqrt(total) if (total := agreement.sum(square)) >= 0.0 else math.nan
             bad = not math.isfinite(norm)
-        loss = metrics.loss
-        if loss is not None and not math.isfinite(loss) and (bad or not self._several):
+        if metrics.has_bad_loss and (bad or not self._several):
             return norm, "non-finite-loss"
         return norm, "non-finite-gradient" if bad else None
 
@@ -120,7 +123,7 @@ class Guard:
             return
         flag = metrics.flag(with_loss=not self._several)
         if agreement is not None:
-            flag = agreement.any(_is_bad(metrics) if flag is None else flag)
+            flag = agreement.any(metrics.has_bad_gradient if flag is None else flag)
         if flag is None:
             return
         if supports_skip_flag(optimizer) and not self.averages:
@@ -161,7 +164,7 @@ class Guard:
             self.num_skipped += 1
             self.averages.save()
         elif metrics is not None and metrics.reader is None:
-            self._past.append((metrics.loss, _norm(metrics)))
+            self._past.append((metrics.loss, metrics.gradient_norm))
         return was_skipped
 
     def learn_models(self, models: list[nn.Module]) -> None:
@@ -176,13 +179,12 @@ class Guard:
 
     def arrived(self, step: int, metrics: StepMetrics) -> None:
         """Report what the device decided; the metrics of the step have arrived."""
-        loss_is_bad = metrics.loss is not None and not math.isfinite(metrics.loss)
         if metrics.found_inf and metrics.scale is None:
-            code = "non-finite-loss" if loss_is_bad else "non-finite-gradient"
+            code = "non-finite-loss" if metrics.has_bad_loss else "non-finite-gradient"
             self.report.bad_update(step, code, metrics, list(self._past), was_skipped=True)
             self.num_skipped += 1
         else:
-            self._past.append((metrics.loss, _norm(metrics)))
+            self._past.append((metrics.loss, metrics.gradient_norm))
 
     def last_was_skipped(self) -> bool:
         """Whether the last update was skipped; waits for the device if only it knows."""
@@ -221,13 +223,3 @@ class Guard:
 def _trained_by(optimizer: Optimizer) -> tuple[int, int]:
     """The id of an optimizer and how many of its parameters have a gradient."""
     return id(optimizer), sum(parameter.grad is not None for parameter in parameters_of(optimizer))
-
-
-def _norm(metrics: StepMetrics) -> float | None:
-    return metrics.stats.norm if metrics.stats is not None else metrics.norm
-
-
-def _is_bad(metrics: StepMetrics) -> bool:
-    """Whether gradients on the host are not finite; having none is not bad."""
-    norm = _norm(metrics)
-    return (metrics.stats is not None and metrics.stats.non_finite > 0) or (norm is not None and not math.isfinite(norm))

@@ -73,8 +73,7 @@ class ProtectedCheckpoints:
         if not self._is_good(path):
             return None
         original, step = Path(path), self._log.step()
-        stem = original.name.removesuffix(original.suffix)
-        name = f"{stem}.non-finite{'' if step is None else f'-step-{step}'}"
+        name = f"{original.stem}.non-finite{'' if step is None else f'-step-{step}'}"
         chosen, number = original.with_name(f"{name}{original.suffix}"), 1
         while chosen.exists():
             number += 1

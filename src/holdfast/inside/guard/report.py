@@ -51,7 +51,7 @@ class Report:
             return
         evidence: dict[str, Any] = {
             "loss": _as_json(metrics.loss),
-            "norm": _as_json(metrics.stats.norm if metrics.stats is not None else metrics.norm),
+            "norm": _as_json(metrics.gradient_norm),
             "lr": _as_json(metrics.lr),
             "loss_before": [_as_json(loss) for loss, _ in past],
             "norm_before": [_as_json(norm) for _, norm in past],
@@ -94,7 +94,7 @@ class Report:
         elif at_once and not _is_bad_input(evidence):
             with contextlib.suppress(Exception):
                 variables = variable_evidence(context.models())
-                if metrics.loss is not None and math.isfinite(metrics.loss) and variables.get("input") != "finite":
+                if metrics.loss is not None and not metrics.has_bad_loss and variables.get("input") != "finite":
                     variables.pop("input", None)  # the loss is finite, so its inputs were: the bad variable came later
                 evidence.update(variables)
 
@@ -105,8 +105,7 @@ class Report:
         bad = [self._name_of(int(code)) for code in each.names[np.asarray(each.non_finite) != 0]]
         if not bad:
             return {}
-        loss_finite = metrics.loss is None or math.isfinite(metrics.loss)
-        origin = self.failure_context.parameter_evidence(bad, loss_finite=loss_finite)
+        origin = self.failure_context.parameter_evidence(bad, loss_finite=not metrics.has_bad_loss)
         return {"parameter": bad[0], "bad_parameters": len(bad), **origin}
 
     def _count(self, what: str) -> int:

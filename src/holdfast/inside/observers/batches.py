@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils.data import Subset
 from torch.utils.data.dataloader import _DatasetKind
 
 from holdfast.inside.observers.batch_contents import num_bytes
-from holdfast.inside.observers.saved_batch import DrawnBatch, SavedBatches, save_batches
+from holdfast.inside.observers.saved_batch import DrawnBatch
 from holdfast.inside.taps.registry import Taps
 
 _MAX_BYTES = 1 << 28
@@ -66,21 +65,13 @@ class _SampledIndices:
         return self.before_first_step == _LEARNED and not self.ahead
 
 
-class _Entry(NamedTuple):
-    """A drawn batch with its iterator and indices; both None where it came from no `DataLoader`."""
-
-    drawn: DrawnBatch
-    iterator: weakref.ref[Any] | None
-    sampled: _SampledIndices | None
-
-
 class Batches:
     """The batches of the step in progress."""
 
     def __init__(self, sampled: weakref.WeakKeyDictionary[Any, _SampledIndices] | None = None) -> None:
         self.sampled = weakref.WeakKeyDictionary[Any, _SampledIndices]() if sampled is None else sampled
-        self._since_step: list[_Entry] = []
-        self._carried: list[_Entry] = []  # drawn before the last step, for the one in progress
+        self._since_step: list[DrawnBatch] = []
+        self._carried: list[DrawnBatch] = []  # drawn before the last step, for the one in progress
         self._ahead = 0
         self._bytes = 0
         self._num_unsampled = 0  # batches that came from no DataLoader
@@ -105,7 +96,6 @@ class Batches:
         batch = batch.copy() if type(batch) in (dict, list) else batch  # scripts pop the labels
         if iterator is None:
             drawn = DrawnBatch(batch, None, None, self._num_unsampled, rng_state=_rng_state())
-            self._since_step.append(_Entry(drawn, None, None))
             self._num_unsampled += 1
         else:
             sampled = self._sampled_of(iterator)
@@ -113,8 +103,8 @@ class Batches:
             dataset, position = iterator._dataset, max(getattr(iterator, "_num_yielded", 1) - 1, 0)
             indices = sampled.of_batch(iterator)
             dataset_indices = _below_subsets(dataset, indices) if isinstance(dataset, Subset) else indices
-            drawn = DrawnBatch(batch, indices, dataset_indices, position, 0, type(dataset).__qualname__, _rng_state())
-            self._since_step.append(_Entry(drawn, weakref.ref(iterator), sampled))
+            drawn = DrawnBatch(batch, indices, dataset_indices, position, 0, type(dataset).__qualname__, _rng_state(), sampled)
+        self._since_step.append(drawn)
         if len(self._since_step) + len(self._carried) > 1:  # a single batch is kept whatever its size
             self._bytes += num_bytes(batch)
             if self._bytes > _MAX_BYTES:
@@ -127,9 +117,9 @@ class Batches:
         if ahead and self._since_step and len(entries) > ahead:  # at the end of a pass nothing is read ahead
             entries = entries[:-ahead]
         loaders: dict[int, int] = {}
-        for drawn, iterator, _ in entries:
-            drawn.loader = loaders.setdefault(id(iterator() if iterator is not None else None), len(loaders))
-        return [drawn for drawn, _, _ in entries]
+        for drawn in entries:
+            drawn.loader = loaders.setdefault(id(drawn.sampled), len(loaders))
+        return list(entries)
 
     def end_step(self) -> None:
         """Release the batches of the finished step, except those read ahead."""
@@ -141,18 +131,7 @@ class Batches:
         may_be_ahead = self._learn_ahead(len(since))
         self._carried = since[-1:] if ahead or may_be_ahead else []
         self._since_step = []
-        self._bytes = sum(num_bytes(entry.drawn.batch) for entry in self._carried)
-
-    def save(
-        self,
-        folder: Path,
-        step: int,
-        state: Mapping[str, Any],
-        rng_state: Mapping[str, Any],
-        run_later: Callable[[Callable[[], None]], None],
-    ) -> SavedBatches:
-        """Save the batches of this step and the model's state for a replay. Values are copied at once."""
-        return save_batches(folder, step, self.current(), state=state, rng_state=rng_state, run_later=run_later)
+        self._bytes = sum(num_bytes(drawn.batch) for drawn in self._carried)
 
     def _sampled_of(self, iterator: Any) -> _SampledIndices:
         sampled = self.sampled.get(iterator)
@@ -188,7 +167,7 @@ class Batches:
 
     def _drop_oldest(self) -> None:
         """Release the values of the oldest batches; the newest is always kept."""
-        batches = [entry.drawn for entry in (*self._carried, *self._since_step)]
+        batches = [*self._carried, *self._since_step]
         self._bytes = sum(num_bytes(drawn.batch) for drawn in batches)
         for drawn in batches[:-1]:
             if self._bytes > _MAX_BYTES:

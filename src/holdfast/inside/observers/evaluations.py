@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional
 
+from holdfast.inside.observers.metrics import Logged
 from holdfast.inside.shield import Shield
 from holdfast.inside.taps.loss_functions import Call, ObservedFunctions
 
@@ -31,41 +31,32 @@ _TRACING: Callable[[], Any] = getattr(torch._C, "_is_tracing", lambda: False)
 _DISPATCH_MODES: Callable[[], Any] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
 
-@dataclass(slots=True)
-class LossSum:
-    """Sum of a loss over the samples of a phase; on a GPU the sum stays there."""
-
-    total: Any
-    samples: int
-
-    def add(self, mean: torch.Tensor, samples: int) -> None:
-        """Add the mean loss of one batch."""
-        value = mean.detach()
-        self.total = self.total + (float(value) if value.device.type == "cpu" else value.float()) * samples
-        self.samples += samples
-
-
 class EvaluationPhase:
-    """One evaluation: open at `model.eval()`, closed when training continues."""
+    """One evaluation: since `model.eval()`, or the first batch that is drawn without gradients, until training continues."""
 
-    def __init__(self, of: Any, on_trouble: Callable[[str, BaseException], None]) -> None:
-        self.of = of  # the training whose model is evaluated
-        self.sums: dict[str, LossSum] = {}
+    def __init__(self, since: float, on_trouble: Callable[[str, BaseException], None]) -> None:
+        self.since = since
+        self.of: Any = None  # the training whose model is in evaluation mode
+        self._sums: dict[str, tuple[Any, int]] = {}  # of each loss, over how many samples; on a GPU the sum stays there
         self._thread = threading.get_ident()
         self._functions = ObservedFunctions()
         self._on_loss = Shield(on_trouble)(self._add_loss)
         self._depth = 0
 
-    def open(self) -> None:
-        """Start to observe the loss functions."""
-        for name in _LOSSES:
-            self._functions.observe(getattr(functional, name, None), partial(self._observed, name))
+    def observe(self, training: Any) -> None:
+        """Start to observe the loss functions: the model of this training is in evaluation mode."""
+        if self.of is None:
+            self.of = training
+            for name in _LOSSES:
+                self._functions.observe(getattr(functional, name, None), partial(self._observed, name))
 
-    def close(self) -> dict[str, LossSum]:
-        """Stop observing and return the sums: `loss` if only one function was called, else each by its name."""
+    def close(self) -> list[Logged]:
+        """Stop observing and return the means: `loss` if only one function was called, else each by its name."""
         self._functions.restore()
-        sums, self.sums = self.sums, {}
-        return {"loss": next(iter(sums.values()))} if len(sums) == 1 else sums
+        sums, self._sums = self._sums, {}
+        names = ["loss"] if len(sums) == 1 else list(sums)
+        means = zip(names, sums.values(), strict=True)
+        return [Logged(name, total / samples, "val", samples=samples) for name, (total, samples) in means if samples]
 
     def _observed(self, name: str, original: Callable[..., Any]) -> Call:
         def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -87,8 +78,9 @@ class EvaluationPhase:
             return
         target = args[1] if len(args) > 1 else kwargs.get("target", args[0] if args else None)
         samples = int(target.shape[0]) if isinstance(target, torch.Tensor) and target.dim() else 1
-        mean = result / max(samples, 1) if kwargs.get("reduction") == "sum" else result
-        self.sums.setdefault(name, LossSum(0.0, 0)).add(mean, samples)
+        value: Any = result.item() if result.is_cpu else result.detach().float()
+        total, count = self._sums.get(name, (0.0, 0))
+        self._sums[name] = total + (value if kwargs.get("reduction") == "sum" else value * samples), count + samples
 
 
 def _is_traced(result: torch.Tensor) -> bool:

@@ -51,10 +51,7 @@ class Heartbeat:
         self._memory = memory
         self.cells, self.seconds = memory.cast("B").cast("q"), memory.cast("B").cast("d")
         self.cells[CELL_MAGIC], self.cells[CELL_PID] = MAGIC, os.getpid()
-        self._beats, self._phase = (
-            self.cells[CELL_BEATS],
-            self.cells[CELL_PHASE],
-        )  # cached: reads cost more than writes
+        self._beats, self._phase = self.cells[CELL_BEATS], self.cells[CELL_PHASE]  # cached: reads cost more than writes
 
     @property
     def beats(self) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
+from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data.dataloader import _DatasetKind
@@ -15,19 +16,17 @@ from holdfast.inside.observers.memory import resident_of
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING_INT
 
+_MAX_DRAWS = 4096  # remembered, of one step
 
-class _Pass:
-    """What a pass over a loader has drawn since the last step."""
 
-    __slots__ = ("batches", "iterator", "samples", "waited")
+class _Draw(NamedTuple):
+    """A batch that was drawn since the last step, by the id of its dataset."""
 
-    def __init__(self, iterator: Any) -> None:
-        self.iterator = weakref.ref(iterator) if iterator is not None else None
-        self.batches, self.samples, self.waited = 0, 0, 0.0
-
-    def is_of(self, iterator: Any) -> bool:
-        """Whether this is a pass of this iterator."""
-        return self.iterator is None if iterator is None else self.iterator is not None and self.iterator() is iterator
+    key: int
+    dataset: weakref.ref[Any] | int
+    iterator: weakref.ref[Any] | None
+    samples: int
+    seconds: float
 
 
 class Loader:
@@ -48,33 +47,35 @@ class Loader:
         self._iterator: weakref.ref[Any] | None = None
         self._waited_since_row = 0.0
         self._joins_late = joins_late  # Holdfast may have been attached in the middle of a training
-        self._passes: dict[int, tuple[weakref.ref[Any] | int, _Pass]] = {}  # since the last step, by id of the dataset
+        self._drawn: deque[_Draw] = deque(maxlen=_MAX_DRAWS)  # since the last step, in passes that have not ended
 
     def begin(self) -> None:
         """Start a training. The pass in progress is its first epoch; passes that ended before do not count."""
         self._dataset, self._iterator = None, None
         self.epoch, self._next_epoch = self._script_epoch, self._script_epoch or 0
         self.waited, self.samples = 0.0, 0
-        for dataset, current in self._passes.values():
-            if not current.batches:
-                continue  # nothing since the last step
-            self._dataset, self._iterator, self.epoch = dataset, current.iterator, self._next_epoch
-            self._length = _num_batches(current.iterator() if current.iterator is not None else None)
-            self.waited, self.samples = current.waited, current.samples
-            break
+        if self._drawn:
+            first = self._drawn[0]
+            self._dataset, self._iterator, self.epoch = first.dataset, first.iterator, self._next_epoch
+            self._length = _num_batches(first.iterator() if first.iterator is not None else None)
+            own = [draw for draw in self._drawn if draw.key == first.key]
+            self.waited, self.samples = sum(draw.seconds for draw in own), sum(draw.samples for draw in own)
 
     @property
     def has_drawn(self) -> bool:
         """Whether a pass in progress has drawn a batch since the last step."""
-        return any(current.batches for _, current in list(self._passes.values()))
+        return bool(self._drawn)
 
     def note_batch(self, iterator: Any, batch: Any, seconds: float, *, evaluating: bool = False) -> None:
         """Count one batch that was drawn with gradients on."""
-        num_drawn = getattr(iterator, "_num_yielded", 0)
+        num_drawn, dataset = getattr(iterator, "_num_yielded", 0), getattr(iterator, "_dataset", None)
         samples, is_first = count_samples(batch), num_drawn == 1
+        reference = weakref.ref(iterator) if iterator is not None else None
         if self._joins_late and self._dataset is None and not evaluating:
-            self._dataset = weak_reference(getattr(iterator, "_dataset", None))
-        self._note_pass(iterator, samples, seconds, is_first)
+            self._dataset = weak_reference(dataset)
+        if is_first:
+            self._forget_pass(dataset)
+        self._drawn.append(_Draw(id(dataset), weak_reference(dataset), reference, samples, seconds))
         is_main = self.is_main(iterator)
         if is_main or not evaluating:
             self.waited += seconds
@@ -83,14 +84,14 @@ class Loader:
             self.samples += samples
             if is_first or self.epoch is None:
                 self.epoch = self._next_epoch
-                self._iterator = weakref.ref(iterator) if iterator is not None else None
+                self._iterator = reference
                 self._length = _num_batches(iterator)
             if num_drawn == self._length:  # a loop that counts batches never reaches StopIteration
                 self._next_epoch = self.epoch + 1
 
     def note_end(self, iterator: Any) -> None:
         """Note that a loader is exhausted."""
-        self._passes.pop(id(getattr(iterator, "_dataset", None)), None)
+        self._forget_pass(getattr(iterator, "_dataset", None))
         if self.is_main(iterator) and self.epoch is not None:
             self._next_epoch = self.epoch + 1
             if iterator is None:
@@ -116,11 +117,7 @@ class Loader:
         """Seconds waited and samples drawn since the last call."""
         taken = self.waited, self.samples
         self.waited, self.samples, self._script_epoch = 0.0, 0, None
-        if len(self._passes) == 1:  # the common case: it will be drawn from again
-            for _, current in self._passes.values():
-                current.batches, current.samples, current.waited = 0, 0, 0.0
-        else:
-            self._passes.clear()
+        self._drawn.clear()
         return taken
 
     def give_back(self, waited: float, samples: int) -> None:
@@ -155,18 +152,10 @@ class Loader:
     def _last_iterator(self) -> Any:
         return self._iterator() if self._iterator is not None else None
 
-    def _note_pass(self, iterator: Any, samples: int, seconds: float, is_first: bool) -> None:
-        dataset = getattr(iterator, "_dataset", None)
-        entry = None if is_first else self._passes.get(id(dataset))
-        if entry is None or not entry[1].is_of(iterator):
-            self._passes.pop(id(dataset), None)  # to become the last one
-            entry = self._passes[id(dataset)] = weak_reference(dataset), _Pass(iterator)
-        elif not entry[1].batches and len(self._passes) > 1:
-            self._passes[id(dataset)] = self._passes.pop(id(dataset))
-        current = entry[1]
-        current.batches += 1
-        current.samples += samples
-        current.waited += seconds
+    def _forget_pass(self, dataset: Any) -> None:
+        """A pass over this dataset has ended, or begins again."""
+        if any(draw.key == id(dataset) for draw in self._drawn):
+            self._drawn = deque((draw for draw in self._drawn if draw.key != id(dataset)), maxlen=_MAX_DRAWS)
 
 
 def weak_reference(value: Any) -> weakref.ref[Any] | int:

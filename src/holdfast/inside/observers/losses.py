@@ -14,6 +14,7 @@ import torch
 
 from holdfast.inside.gradients.host import quick_value
 
+_Tensor = torch.Tensor
 _MAX_KEPT = 256
 _MAX_INSPECTED = 8  # bad losses, for each thread
 
@@ -47,11 +48,16 @@ class Losses:
             self._on_device.clear()
         self.count += 1
         self.calls += 1
-        if self._scaled is None and not self._were_on_device and (value := quick_value(tensors)) is not None:  # the common case
-            self._on_host = value if self._on_host is None else value + self._on_host
-            if value - value != 0.0:  # 0.0, unless it is not finite
-                self._inspect(tensors)
-            return
+        if self._scaled is None:  # the common cases
+            if self._were_on_device:
+                if type(tensors) is _Tensor and not tensors.is_cpu and tensors.dtype is torch.float32 and not tensors.dim():
+                    self._keep(tensors.detach())
+                    return
+            elif (value := quick_value(tensors)) is not None:
+                self._on_host = value if self._on_host is None else value + self._on_host
+                if value - value != 0.0:  # 0.0, unless it is not finite
+                    self._inspect(tensors)
+                return
         for tensor in tensors if isinstance(tensors, (tuple, list)) else (tensors,):
             if isinstance(tensor, torch.Tensor) and tensor.numel() == 1:  # it may also be a GradientEdge
                 self._add(tensor if self._scaled is None else self._unscale(tensor), tensor)
@@ -97,7 +103,9 @@ class Losses:
             if value - value != 0.0:
                 self._inspect(given)
             return
+        self._keep(loss.detach().reshape(()).float())
+
+    def _keep(self, loss: torch.Tensor) -> None:
         if len(self._on_device) >= _MAX_KEPT:
             self._on_device = [torch.stack(self._on_device).sum()]
-        loss = loss.detach()
-        self._on_device.append(loss if loss.dtype is torch.float32 and not loss.dim() else loss.reshape(()).float())
+        self._on_device.append(loss)

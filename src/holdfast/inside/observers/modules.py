@@ -48,7 +48,7 @@ class ModuleSampler:
 
     def start(self, roots: list[nn.Module], device: torch.device) -> None:
         """Register hooks on every module of the models."""
-        if self._has_failed:
+        if self._has_failed or self.running:
             return
         start = time.perf_counter()
         self._device = device if device.type == "cuda" else None
@@ -101,9 +101,9 @@ class ModuleSampler:
             for backward in list(self._in_backward):
                 self.end_pass(backward, end)
 
-    def begin_pass(self, backward: _BackwardPass, now: Any) -> None:
+    def begin_pass(self, backward: _BackwardPass) -> None:
         """Start the backward pass of a module."""
-        backward.start = now
+        backward.start = self._now()
         self._in_backward[backward] = None
 
     def end_pass(self, backward: _BackwardPass, now: Any) -> None:
@@ -131,53 +131,30 @@ class ModuleSampler:
 
     def follow_backward(self, name: str, output: Any, input_: Any) -> None:
         """Time the backward pass of a module, from its output's node to its input's."""
-        backward = _BackwardPass(name)
-        self._timer_at(output).begins.append(backward)
+        backward = _BackwardPass(name, self, self._round)
+        output.register_prehook(backward.begins)
         if input_ is not None and input_ is not output:
-            self._timer_at(input_).ends.append(backward)
-
-    def _timer_at(self, node: Any) -> _NodeTimer:
-        """The timer of a node: one hook for all modules that begin or end there in this step.
-
-        It lives in the node's metadata and dies with the graph: a table here would keep every graph of the step alive.
-        """
-        timer: _NodeTimer | None = node.metadata.get(self)
-        if timer is None or timer.round != self._round:
-            timer = node.metadata[self] = _NodeTimer(self, self._round)
-            node.register_prehook(timer.reached)
-        return timer
+            input_.register_prehook(backward.ends)
 
 
 class _BackwardPass:
-    """One backward pass through one module."""
+    """One backward pass through one module; lives as long as the graph."""
 
-    __slots__ = ("name", "start")
+    __slots__ = ("_round", "_sampler", "name", "start")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, sampler: ModuleSampler, in_round: int) -> None:
+        self.name, self._sampler, self._round = name, sampler, in_round
         self.start: Any = None
 
+    def begins(self, _gradients: Any) -> None:
+        """The node of the module's output is about to run; not in a graph that outlives the sampled step."""
+        if self._sampler.running and self._sampler._round == self._round:
+            self._sampler.begin_pass(self)
 
-class _NodeTimer:
-    """An autograd node where the backward pass of modules begins or ends."""
-
-    __slots__ = ("_sampler", "begins", "ends", "round")
-
-    def __init__(self, sampler: ModuleSampler, in_round: int) -> None:
-        self._sampler, self.round = sampler, in_round
-        self.begins: list[_BackwardPass] = []
-        self.ends: list[_BackwardPass] = []
-
-    def reached(self, _gradients: Any) -> None:
-        """The node is about to run."""
-        sampler = self._sampler
-        if not sampler.running:  # a graph that outlives the sampled step
-            return
-        now = sampler._now()
-        for backward in self.ends:
-            sampler.end_pass(backward, now)
-        for backward in self.begins:
-            sampler.begin_pass(backward, now)
+    def ends(self, _gradients: Any) -> None:
+        """The node of the module's input is about to run."""
+        if self.start is not None:
+            self._sampler.end_pass(self, self._sampler._now())
 
 
 class _TimedModule:

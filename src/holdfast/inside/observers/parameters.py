@@ -6,8 +6,7 @@ double their memory.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -72,40 +71,8 @@ class Change(NamedTuple):
     of: int
 
 
-class Untrained:
-    """Remembers the status of each parameter, so that only changes are reported."""
-
-    def __init__(self) -> None:
-        self._reported: dict[int, str] = {}  # by id
-
-    def changes(
-        self,
-        parameters: Mapping[int, weakref.ref[torch.Tensor]],
-        names: Mapping[int, int],
-        *,
-        main: Iterable[torch.Tensor],
-        others: Iterable[torch.Tensor],
-    ) -> list[Change]:
-        """The parameters whose status changed: why they are not trained, or that they are now.
-
-        `parameters` has all of them by id, `names` the codes of their names in the order of the model. `main` are those of the
-        main optimizer, whose step comes next. Parameters that only `others` hold are skipped: they have no gradient between the
-        steps of their own optimizer.
-        """
-        in_main, in_others = {id(parameter) for parameter in main}, {id(parameter) for parameter in others}
-        changes = []
-        for position, (key, name) in enumerate(names.items()):
-            parameter = reference() if (reference := parameters.get(key)) is not None else None
-            if parameter is None or (key in in_others and key not in in_main):
-                continue
-            why = _status(parameter, in_main=key in in_main)
-            if self._reported.get(key, TRAINED) != why:
-                self._reported[key] = why
-                changes.append(Change(name, why, position, len(names)))
-        return changes
-
-
-def _status(parameter: torch.Tensor, *, in_main: bool) -> str:
+def status(parameter: torch.Tensor, *, in_main: bool) -> str:
+    """Whether the main optimizer trains a parameter, or why not."""
     if not parameter.requires_grad:
         return FROZEN
     if not in_main:

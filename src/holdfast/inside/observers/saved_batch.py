@@ -1,7 +1,7 @@
 """Save a bad step for `holdfast replay`: `step-000123.pt` with its batches and the model's state, described by a `.json`.
 
 Values are copied to the host when `save_batches` is called; the helper thread writes the file later and renames it when it is
-complete. At most three files per folder; what exceeds a size limit is omitted, and the description says so.
+complete. What exceeds a size limit is omitted, and the description says so.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 import copy
 import json
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from holdfast.inside.observers.batch_contents import (
@@ -28,12 +26,9 @@ from holdfast.inside.observers.batch_contents import (
 )
 
 FORMAT = 1
-MAX_FILES = 3
 BATCH_BYTES, STATE_BYTES = 256 << 20, 2 << 30
 _MAX_INDICES = 4096
 _MAX_DEPTH = 16
-_NAME = re.compile(r"step-(\d+)\.pt$")
-_pending: dict[str, set[int]] = {}  # steps whose file is not written yet, by folder
 
 
 @dataclass(slots=True)
@@ -47,11 +42,12 @@ class DrawnBatch:
     loader: int = 0  # which of the iterators that this step drew from
     dataset: str = ""
     rng_state: dict[str, Any] = field(default_factory=dict)  # when the batch was drawn
+    sampled: Any = None  # what its iterator drew from the sampler; None where it came from no `DataLoader`
 
 
 @dataclass(slots=True)
 class SavedBatches:
-    """The description of a saved step; `file` is None if nothing is saved, `left_out` says what is omitted and why."""
+    """The description of a saved step; `file` is None if nothing is saved, `not_saved` says what is omitted and why."""
 
     step: int
     file: str | None = None
@@ -62,7 +58,7 @@ class SavedBatches:
     bad_samples: list[Any] = field(default_factory=list)  # dataset indices, or positions in the batch where those are unknown
     fields: list[str] = field(default_factory=list)
     pickled: bool = False
-    left_out: list[str] = field(default_factory=list)
+    not_saved: list[str] = field(default_factory=list)
 
 
 def save_batches(
@@ -71,37 +67,22 @@ def save_batches(
     batches: Sequence[DrawnBatch],
     *,
     state: Mapping[str, Any],
-    rng_state: Mapping[str, Any],
     run_later: Callable[[Callable[[], None]], None],
 ) -> SavedBatches:
     """Copy batches and state to the host now, write them later."""
     saved = describe(step, batches)
     path = folder / f"step-{step:06d}.pt"
-    pending = _pending.setdefault(str(folder), set())
-    if len(saved_steps(folder) | pending) >= MAX_FILES:
-        saved.left_out.append(f"{MAX_FILES} batches of this run are saved already")
-        return saved
     content: dict[str, Any] = {
         "format": FORMAT,
         "step": step,
         "batches": _copy_batches(batches, saved),
         "state": _copy_state(state, saved),
-        "randomness": _as_tensors(rng_state),
+        "randomness": batches[0].rng_state,
     }
     saved.pickled = not loads_weights_only(content, _MAX_DEPTH)
     saved.file = str(path)
-    pending.add(step)
     run_later(lambda: _write(path, content, saved))
     return saved
-
-
-def saved_steps(folder: Path) -> set[int]:
-    """The steps that are saved in a folder."""
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 - only names are needed
-    except OSError:
-        return set()
-    return {int(match[1]) for name in names if (match := _NAME.match(name))}
 
 
 def describe(step: int, batches: Sequence[DrawnBatch]) -> SavedBatches:
@@ -128,32 +109,30 @@ def _copy_batches(batches: Sequence[DrawnBatch], saved: SavedBatches) -> list[di
     for number, drawn in enumerate(batches):
         total += num_bytes(drawn.batch)
         if drawn.batch is None or total > BATCH_BYTES:
-            saved.left_out.append(f"batch {number} of the step: the batches are larger than {BATCH_BYTES >> 20} MiB in total")
+            saved.not_saved.append(f"batch {number} of the step: the batches are larger than {BATCH_BYTES >> 20} MiB in total")
             continue
         copies.append(
             {
-                "batch": _copy_to_host(drawn.batch),
+                "batch": copy_to_host(drawn.batch),
                 "loader": drawn.loader,
                 "dataset": drawn.dataset,
                 "position": drawn.position,
-                "randomness": _as_tensors(drawn.rng_state),
+                "randomness": drawn.rng_state,
             }
         )
-    if not batches:
-        saved.left_out.append("the batch: it did not come from a loader that Holdfast can see")
     return copies
 
 
 def _copy_state(state: Mapping[str, Any], saved: SavedBatches) -> dict[str, Any]:
     if num_bytes(dict(state)) > STATE_BYTES:
-        saved.left_out.append(f"the model's state: larger than {STATE_BYTES >> 30} GiB")
+        saved.not_saved.append(f"the model's state: larger than {STATE_BYTES >> 30} GiB")
         return {}
-    copied: dict[str, Any] = _copy_to_host(_as_dicts(state))
+    copied: dict[str, Any] = copy_to_host(state)
     return copied
 
 
-def _copy_to_host(value: Any) -> Any:
-    """Copy all tensors to host memory; a tensor that occurs twice is copied once."""
+def copy_to_host(value: Any) -> Any:
+    """Copy all tensors to host memory, and mappings into dicts; a tensor that occurs twice is copied once."""
     copies: dict[int, torch.Tensor] = {}
 
     def copy_leaf(leaf: Any) -> Any:
@@ -166,23 +145,11 @@ def _copy_to_host(value: Any) -> Any:
         except Exception:  # noqa: BLE001 - an object of the user's that cannot be copied is kept as it is
             return leaf
 
-    return tree_map(copy_leaf, value, _MAX_DEPTH)
+    return tree_map(copy_leaf, _as_dicts(value), _MAX_DEPTH)
 
 
 def _as_dicts(state: Any) -> Any:
-    """Turn OrderedDicts and other mappings into dicts."""
     return {key: _as_dicts(value) for key, value in state.items()} if isinstance(state, Mapping) else state
-
-
-def _as_tensors(rng_state: Mapping[str, Any]) -> Any:
-    """Turn the arrays in generator states into tensors, so that `weights_only=True` can load them."""
-
-    def convert(value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return torch.from_numpy(value.astype(np.int64))
-        return value.item() if isinstance(value, np.generic) else value
-
-    return tree_map(convert, _as_dicts(rng_state))
 
 
 def _write(path: Path, content: dict[str, Any], saved: SavedBatches) -> None:
@@ -192,7 +159,7 @@ def _write(path: Path, content: dict[str, Any], saved: SavedBatches) -> None:
         try:
             torch.save(content, temporary)
         except Exception as error:  # noqa: BLE001 - the user's own classes may refuse to be pickled in any way
-            saved.left_out.append(f"the batch: it cannot be written ({type(error).__name__}: {error})")
+            saved.not_saved.append(f"the batch: it cannot be written ({type(error).__name__}: {error})")
             saved.pickled = False
             torch.save({**content, "batches": []}, temporary)
         temporary.replace(path)

@@ -11,7 +11,6 @@ import numpy as np
 from holdfast.inside.gradients.host import PerParameter
 from holdfast.inside.gradients.step_metrics import StepMetrics
 from holdfast.inside.observers import step_columns as at
-from holdfast.inside.observers.evaluations import LossSum
 from holdfast.inside.observers.modules import ModuleTime, seconds_between
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING, MISSING_INT
@@ -74,20 +73,12 @@ class StepTable:
         count = MISSING_INT if samples is None else samples
         self.recorder.table("evaluations").append((step, when, code(split), code(name), value, count, time.time()))
 
-    def losses(self, step: int, epoch: int | None, sums: dict[str, LossSum]) -> None:
-        """Write the validation losses of an evaluation."""
-        for name, loss in sums.items():
-            if loss.samples:
-                self.evaluation(step, epoch, name, "val", float(loss.total) / loss.samples, loss.samples)
-
     def _fill_gradients(self, row: list[float | int], metrics: StepMetrics) -> None:
         stats = metrics.stats
-        if stats is not None:
-            norm, bad = stats.norm, stats.non_finite
-        elif metrics.norm is not None:  # computed by the script: which gradient is bad is unknown
-            norm, bad = metrics.norm, 0 if math.isfinite(metrics.norm) else 1
-        else:
+        norm = metrics.norm if stats is None else stats.norm
+        if norm is None:
             return
+        bad = int(not math.isfinite(norm)) if stats is None else stats.non_finite  # without them it is unknown which
         row[at.GRAD_NORM] = norm / (metrics.grad_scale or 1.0)
         row[at.NON_FINITE] = bad + self._others_non_finite
         self._others_non_finite = 0

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and named arguments
 _GROW_AFTER, _MAX_GROW_AFTER = 200, 25_600  # good steps before fewer parts are tried; 4x after each failure
 _JUST_GROWN = 20  # steps; memory that runs out so soon means that growing was a mistake
-_CHECK_EVERY, _MAX_RETRIES = 8, 2  # steps between two checks of the allocator; its retries in that time
 _BATCH_NORM = (
     "Batch normalisation takes its statistics from each part, not from the whole batch: the gradient is that of smaller "
     "batches. Group or layer normalisation, or frozen statistics, do not depend on the split."
@@ -58,24 +57,30 @@ class Job:
     weight: Callable[..., Any] | None = None
     split: Callable[[Any, int], Any] | None = None  # (batch, parts) -> [(part, samples), ...]
 
-    def size(self, call: Call) -> int | None:
-        """The number of samples in a call's arguments; None if unknown."""
+    def cuts(self, call: Call, parts: int, smallest: int = 1) -> list[tuple[Call, int]]:
+        """The arguments of each part with its number of samples; none if the batch cannot be split."""
         args, kwargs = call
         if self.split is not None:
-            return int(sum(samples for _, samples in self.split(args[0], 1)))
-        return size_of(args[0] if len(args) == 1 and not kwargs else {**dict(enumerate(args)), **kwargs})
+            return [(((part, *args[1:]), kwargs), samples) for part, samples in self.split(args[0], parts)]
+        batch: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        size = size_of(args[0] if len(batch) == 1 and args else batch)
+        if size is None:
+            return []
+        pieces = cut(batch, size, min(parts, max(1, size // smallest)))
+        return [((tuple(map(piece.pop, range(len(args)))), piece), samples) for piece, samples in pieces]
+
+    def size(self, call: Call) -> int | None:
+        """The number of samples in a call's arguments; None if unknown."""
+        return sum(samples for _, samples in self.cuts(call, 1)) or None
 
     def more_parts(self, call: Call, parts: int, smallest: int) -> int | None:
         """The next number of parts to try; None if the parts cannot be smaller."""
-        if self.split is not None:
-            more = len(self.split(call[0][0], 2 * parts))
-            return more if more > len(self.split(call[0][0], parts)) else None
-        max_parts = (self.size(call) or 0) // smallest
-        return min(2 * parts, max_parts) if parts < max_parts else None
+        more = len(self.cuts(call, 2 * parts, smallest))
+        return more if more > len(self.cuts(call, parts, smallest)) else None
 
     def pieces(self, call: Call, parts: int, smallest: int) -> list[tuple[Call, float | None]]:
         """The arguments of each part, and the weight of its loss; None for an unweighted sum."""
-        cuts = self._cuts(call, parts, smallest) if parts > 1 else []
+        cuts = self.cuts(call, parts, smallest) if parts > 1 else []
         if len(cuts) < 2:
             return [(call, None)]
         if self.reduction == "sum":
@@ -85,20 +90,6 @@ class Job:
         if not total > 0.0:
             return [(piece, 1.0 / len(cuts)) for piece, _ in cuts]
         return [(piece, weight / total) for (piece, _), weight in zip(cuts, weights, strict=True) if weight]
-
-    def _cuts(self, call: Call, parts: int, smallest: int) -> list[tuple[Call, int]]:
-        args, kwargs = call
-        if self.split is not None:
-            return [(((part, *args[1:]), kwargs), samples) for part, samples in self.split(args[0], parts)]
-        size = self.size(call)
-        if size is None:
-            return []
-        named = [
-            (list(cuts.values()), samples)
-            for cuts, samples in cut({**dict(enumerate(args)), **kwargs}, size, min(parts, size // smallest))
-        ]
-        count = len(args)
-        return [((tuple(values[:count]), dict(zip(kwargs, values[count:], strict=True))), samples) for values, samples in named]
 
 
 class StateBefore:
@@ -169,7 +160,7 @@ class MicroBatches:
         self._heals = any(scope.policy.heals_from(f"{where}-out-of-memory") for where in ("gpu", "host"))
         self.parts = 1
         self._good, self._grow_after, self._grown = 0, _GROW_AFTER, False
-        self._calls, self._retries, self._warned_batch_norm = 0, -1, False
+        self._calls, self._warned_batch_norm = 0, False
         self._parameters: list[weakref.ref[torch.Tensor]] = []
         self._batch_norms: list[weakref.ref[nn.Module]] = []
         self._statistics = RunningStatistics(())
@@ -249,7 +240,7 @@ class MicroBatches:
 
     def _attempt(self, job: Job, call: Call) -> torch.Tensor:
         """Forward and backward of every part; under DDP only the last one reduces gradients."""
-        *first, last = job.pieces(call, self.parts, self._smallest) if self.parts > 1 else [(call, None)]
+        *first, last = job.pieces(call, self.parts, self._smallest)
         with contextlib.ExitStack() as unsynced:
             for model in [model for reference in self._ddp if first and (model := reference()) is not None]:
                 unsynced.enter_context(model.no_sync())
@@ -259,12 +250,11 @@ class MicroBatches:
 
     # Between calls
 
-    def _shrink_to(self, parts: int, because: str, detail: str = "") -> None:
+    def _shrink_to(self, parts: int, because: str) -> None:
         if self._grown and self._good < _JUST_GROWN:
             self._grow_after = min(4 * self._grow_after, _MAX_GROW_AFTER)
         self.parts, self._good, self._grown = parts, 0, False
-        more = {"detail": detail} if detail else {}
-        self._write("action", action="shrink-micro-batch", because=because, settings={"parts": parts}, state="done", **more)
+        self._write("action", action="shrink-micro-batch", because=because, settings={"parts": parts}, state="done")
         layers = self._batch_norm_layers()
         if layers and not self._warned_batch_norm:
             self._warned_batch_norm = True
@@ -284,16 +274,6 @@ class MicroBatches:
         self._good += 1
         if self.parts > 1 and self._good >= self._grow_after:
             self.parts, self._good, self._grown = self.parts // 2, 0, True
-        if self._calls % _CHECK_EVERY == 0 and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            self._check_allocator()
-
-    def _check_allocator(self) -> None:
-        """Shrink the parts when the allocator had to free its cache to allocate: next time that may fail."""
-        retries = int(torch.cuda.memory_stats_as_nested_dict().get("num_alloc_retries", 0))
-        new_retries, self._retries = retries - self._retries if self._retries >= 0 else 0, retries
-        if new_retries >= _MAX_RETRIES:
-            detail = f"the allocator had to retry {new_retries} times in {_CHECK_EVERY} steps"
-            self._shrink_to(2 * self.parts, "gpu-out-of-memory", detail)
 
     def _find_parameters(self) -> None:
         """Find the models and parameters of the run: those passed to `watch`, else the live ones."""
@@ -310,8 +290,8 @@ class MicroBatches:
             modules = [module for model in models for module in model.modules()]
             self._batch_norms = [weakref.ref(module) for module in modules if isinstance(module, _BatchNorm)]
             self._statistics = RunningStatistics(models)
-            wrappers = [module for module in find_live_objects().modules if isinstance(module, DistributedDataParallel)]
-            wrappers = [w for w in wrappers if any(id(parameter) in parameters for parameter in w.parameters())]
+            ddp = [module for module in find_live_objects().modules if isinstance(module, DistributedDataParallel)]
+            wrappers = [module for module in ddp if any(id(parameter) in parameters for parameter in module.parameters())]
             self._ddp, self._unsupported = [weakref.ref(wrapper) for wrapper in wrappers], ""
             if world_size() > 1 and (wrappers or any(map(is_sharded, parameters.values())) or _syncs_statistics(modules)):
                 self._unsupported = "the other ranks wait for this one in the middle of the step"

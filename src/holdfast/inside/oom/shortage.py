@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import torch
 
+from holdfast import units
 from holdfast.memory_errors import GPU_LIBRARY_TEXTS, NO_ENGINE_TEXTS, place_of_memory_error
 from holdfast.state.host_copy import available_memory
 
@@ -43,7 +44,7 @@ class Shortage:
         return {name: value for name, value in asdict(self).items() if value is not None and name != "where"}
 
     def __str__(self) -> str:
-        sizes = (f"{name.replace('_', ' ')} {_format_bytes(size)}" for name, size in self.evidence().items())
+        sizes = (f"{name.replace('_', ' ')} {units.size(size)}" for name, size in self.evidence().items())
         return ", ".join(sizes) or "sizes unknown"
 
 
@@ -56,14 +57,6 @@ def shortage_of(error: BaseException) -> Shortage | None:
         shortage = _on_gpu(error)
         return shortage if shortage.free is not None and _is_real(shortage) else None
     return None
-
-
-def _format_bytes(size: float) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024 or unit == "GiB":
-            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    return ""
 
 
 def _is_real(shortage: Shortage) -> bool:

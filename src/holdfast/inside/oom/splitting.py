@@ -12,28 +12,20 @@ import copy
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
 
-class _Lengths(NamedTuple):
-    """How often each length occurs: of tensors, of lists of dicts or strings, of tensors inside lists."""
-
-    direct: Counter[int]
-    listed: Counter[int]
-    inner: Counter[int]
-
-
 def size_of(batch: Any) -> int | None:
     """The number of samples in a batch, or None if it is unknown or cannot be split."""
     try:
-        lengths = _lengths_in(batch, outermost=True)
+        counts = Counter(_lengths(batch, outermost=True))
     except _CannotSplit:
         return None
-    return next((counts.most_common(1)[0][0] for counts in lengths if counts), None)
+    return min(counts, key=lambda found: (found[0], -counts[found]))[1] if counts else None
 
 
 def cut(batch: Any, size: int, parts: int) -> Iterator[tuple[Any, int]]:
@@ -74,25 +66,20 @@ def _fields(value: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def _lengths_in(value: Any, *, outermost: bool = False) -> _Lengths:
-    lengths = _Lengths(Counter(), Counter(), Counter())
-    _measure(value, lengths, outermost=outermost, inside=False)
-    return lengths
-
-
-def _measure(value: Any, lengths: _Lengths, *, outermost: bool, inside: bool) -> None:
+def _lengths(value: Any, *, outermost: bool = False, inside: bool = False) -> Iterator[tuple[int, int]]:
+    """The lengths in a batch, each with its rank: 0 of a tensor, 1 of a list of dicts or strings, 2 of a tensor inside a list."""
     length = _length(value)
     if length is not None:
-        (lengths.inner if inside else lengths.direct)[length] += 1
+        yield 2 if inside else 0, length
     elif (fields := _fields(value)) is not None:
         for _, field in fields:
-            _measure(field, lengths, outermost=False, inside=inside)
+            yield from _lengths(field, inside=inside)
     elif isinstance(value, (list, tuple)) and value:
         if _are_samples(value):
-            lengths.listed[len(value)] += 1
+            yield 1, len(value)
             return
         for item in value:
-            _measure(item, lengths, outermost=False, inside=inside or not outermost)
+            yield from _lengths(item, inside=inside or not outermost)
 
 
 def _narrow(value: Any, size: int, start: int, stop: int) -> Any:
@@ -103,9 +90,8 @@ def _narrow(value: Any, size: int, start: int, stop: int) -> Any:
     if fields is not None:
         return _with_fields(value, {name: _narrow(field, size, start, stop) for name, field in fields})
     if isinstance(value, (list, tuple)):
-        if len(value) == size and (
-            _are_samples(value) or not any(size in counts for item in value for counts in _lengths_in(item))
-        ):
+        fields_inside = any(length == size for item in value for _, length in _lengths(item))
+        if len(value) == size and (_are_samples(value) or not fields_inside):
             return value[start:stop]
         return type(value)(_narrow(item, size, start, stop) for item in value)
     return value

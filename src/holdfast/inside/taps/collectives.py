@@ -19,47 +19,55 @@ from holdfast.signals.pulse import COLLECTIVE
 
 _MAX_ROWS_PER_STEP = 100
 BACKWARD = "backward"  # recorded too: under DDP and FSDP the ranks wait for each other there
-Record = Callable[[str, Iterable[Any], float], None]
 
 
-def watch_collectives(taps: Taps, process: Process, shield: Shield, on_multi_rank: Callable[[Record], None]) -> None:
-    """Wrap the collectives as soon as there are several ranks; `on_multi_rank` then gets the function that records a wait."""
-    if not torch.distributed.is_available():
-        return
-    wrapped = False
-
-    def wrap_all() -> None:
-        nonlocal wrapped
-        if not wrapped:
-            wrapped = True
-            record: Any = shield(_CollectiveLog(process).record)
-            for name in COLLECTIVES:
-                taps.wrap(f"torch.distributed.{name}", partial(_timed, name, record))
-            on_multi_rank(record)
-
-    wrap_if_several = shield(lambda: wrap_all() if torch.distributed.get_world_size() > 1 else None)
-
-    def wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
-        def init_process_group(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            wrap_if_several()
-            return result
-
-        return init_process_group
-
-    taps.wrap("torch.distributed.init_process_group", wrap_init)
-    if os.environ.get("WORLD_SIZE", "1") != "1":  # before the script imports them by name
-        wrap_all()
-
-
-class _CollectiveLog:
-    """Writes the rows of the `collectives` table, at most 100 per step."""
+class Collectives:
+    """Wraps the collectives as soon as there are several ranks, and writes their rows, at most 100 per step."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._step, self._rows = -1, 0
+        self.record: Any = None  # once they are wrapped
 
-    def record(self, operation: str, values: Iterable[Any], seconds: float) -> None:
+    def install(self, taps: Taps, shield: Shield) -> None:
+        """Wrap them now or when the process group is made."""
+        if not torch.distributed.is_available():
+            return
+        self.record = None
+        wrap_if_several = shield(lambda: self._wrap_all(taps, shield) if torch.distributed.get_world_size() > 1 else None)
+
+        def wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
+            def init_process_group(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                wrap_if_several()
+                return result
+
+            return init_process_group
+
+        taps.wrap("torch.distributed.init_process_group", wrap_init)
+        if os.environ.get("WORLD_SIZE", "1") != "1":  # before the script imports them by name
+            self._wrap_all(taps, shield)
+
+    def _wrap_all(self, taps: Taps, shield: Shield) -> None:
+        if self.record is None:
+            self.record = shield(self._record)
+            for name in COLLECTIVES:
+                taps.wrap(f"torch.distributed.{name}", partial(self._timed, name))
+
+    def _timed(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def collective(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or threading.current_thread().name.startswith("holdfast-"):  # our own saves
+                return original(*args, **kwargs)
+            start, outer_phase = time.perf_counter(), HEARTBEAT.enter(COLLECTIVE)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                HEARTBEAT.leave(outer_phase)
+                self.record(name, (*args, *kwargs.values()), time.perf_counter() - start)
+
+        return collective
+
+    def _record(self, operation: str, values: Iterable[Any], seconds: float) -> None:
         trainings = self._process.trainings
         if not trainings:
             return
@@ -71,20 +79,6 @@ class _CollectiveLog:
             recorder = training.recorder
             row = (training.step, recorder.strings.code(operation), _num_bytes(values), seconds, time.time())
             recorder.table("collectives").append(row)
-
-
-def _timed(name: str, record: Record, original: Callable[..., Any]) -> Callable[..., Any]:
-    def collective(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or threading.current_thread().name.startswith("holdfast-"):  # our own saves
-            return original(*args, **kwargs)
-        start, outer_phase = time.perf_counter(), HEARTBEAT.enter(COLLECTIVE)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            HEARTBEAT.leave(outer_phase)
-            record(name, (*args, *kwargs.values()), time.perf_counter() - start)
-
-    return collective
 
 
 def _num_bytes(values: Iterable[Any]) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.observers.modules import without_hooks
 from holdfast.inside.runtime import Runtime
 from holdfast.inside.shield import Shield
-from holdfast.inside.taps.collectives import BACKWARD, watch_collectives
+from holdfast.inside.taps.collectives import BACKWARD, Collectives
 from holdfast.inside.taps.registry import Taps
 from holdfast.signals.pulse import LOADING
 
@@ -38,7 +37,7 @@ class Hooks:
         self._handles: list[Any] = []
         self._thread = runtime.thread
         self.guards = False  # whether the wrappers that only a guard needs are installed
-        self._record_wait: Callable[..., Any] | None = None  # with several ranks: records how long a backward pass took
+        self._collectives = Collectives(runtime)
         shield = Shield(runtime.trouble)
         self._before = shield(runtime.before_update)
         self._after = shield(runtime.after_update)
@@ -53,7 +52,7 @@ class Hooks:
         self._handles.append(register_module_module_registration_hook(registry.note_module))
         wrap("torch.optim.Optimizer.__init__", registry.noting)
         wrap("torch.autograd.backward", self._backward)
-        wrap("torch.autograd.grad", self._grad)
+        wrap("torch.autograd.grad", self._before_call(self.runtime.gradients_computed))
         wrap("torch.amp.GradScaler.scale", self._scale)
         wrap("torch.amp.GradScaler.step", self._scaler_step)
         wrap("torch.nn.utils.clip_grad_norm_", self._clip)
@@ -68,10 +67,9 @@ class Hooks:
         if self.guards:
             self.runtime.feeds.keep_batches().install(self._taps)
             wrap("torch.optim.swa_utils.AveragedModel.update_parameters", self._update_average)
-        wrap("torch.jit._recursive.create_script_module", self._script)
-        wrap("torch.utils.swap_tensors", self._swap)
-        wrap("os._exit", self._exit)
-        watch_collectives(self._taps, self.runtime, self._shield, self._time_backward)
+        wrap("torch.jit._recursive.create_script_module", self._before_call(self.runtime.stop_sampling_modules))
+        wrap("os._exit", self._before_call(self.runtime.write_rows))
+        self._collectives.install(self._taps, self._shield)
         restart = restarted()
         if restart is not None and restart.workers is not None:
             cap_workers(self._taps, restart.workers)
@@ -82,18 +80,6 @@ class Hooks:
             handle.remove()
         self._handles.clear()
         self._taps.restore()
-
-    def _time_backward(self, record: Callable[..., Any]) -> None:
-        self._record_wait = record
-
-    @contextlib.contextmanager
-    def unseen(self) -> Iterator[None]:
-        """Ignore the optimizer steps made in this context: they are not the training's."""
-        self._thread.steps_under_way += 1
-        try:
-            yield
-        finally:
-            self._thread.steps_under_way = max(0, self._thread.steps_under_way - 1)
 
     # The optimizer. These and `backward` run in every step, so they do their own error handling: one wrapper less saves
     # several microseconds when caches are cold.
@@ -108,7 +94,7 @@ class Hooks:
         if thread.steps_under_way > 1:
             return None
         thread.reached_update = True
-        closure = closure_of(args, kwargs)
+        closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
         if closure is None:
             try:
                 self.runtime.before_update(optimizer, thread.scaler)
@@ -195,7 +181,7 @@ class Hooks:
             if runtime.fast_forwarding is not None and runtime.fast_forwarding.skips_backward():
                 return None
             thread.in_backward = True
-            record_wait = self._record_wait
+            record_wait = self._collectives.record  # with several ranks: how long a backward pass took
             start = time.perf_counter() if record_wait is not None else 0.0
             try:
                 result = original(tensors, *args, **kwargs)
@@ -210,14 +196,19 @@ class Hooks:
 
         return backward
 
-    def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        runtime = self.runtime
+    def _before_call(self, event: Callable[[], None]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """A wrapper that only calls `event` before each call."""
+        shielded = self._shield(event)
 
-        def grad(*args: Any, **kwargs: Any) -> Any:
-            runtime.gradient_calls += 1
-            return original(*args, **kwargs)
+        def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                if not _compiling():
+                    shielded()
+                return original(*args, **kwargs)
 
-        return grad
+            return wrapper
+
+        return wrap
 
     def _clip(self, original: Callable[..., Any]) -> Callable[..., Any]:
         begin, end = self._shield(self.runtime.clipping_begins), self._shield(self.runtime.clipping_ended)
@@ -226,6 +217,8 @@ class Hooks:
             if _compiling() or isinstance(parameters, torch.Tensor):
                 return original(parameters, max_norm, norm_type, *args, **kwargs)
             parameters = list(parameters)
+            if not parameters:
+                return original(parameters, max_norm, norm_type, *args, **kwargs)
             begin(parameters, float(norm_type))
             norm = original(parameters, max_norm, norm_type, *args, **kwargs)
             end(parameters, norm, max_norm, float(norm_type))
@@ -268,27 +261,6 @@ class Hooks:
 
         return train
 
-    def _script(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stop = self._shield(self.runtime.stop_sampling_modules)
-
-        def create_script_module(*args: Any, **kwargs: Any) -> Any:
-            stop()  # module hooks would be compiled in
-            return original(*args, **kwargs)
-
-        return create_script_module
-
-    def _swap(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        drop_refs, restore_refs = self._shield(self.runtime.let_go_of), self._shield(self.runtime.hold_again)
-
-        def swap_tensors(t1: torch.Tensor, t2: torch.Tensor) -> Any:
-            dropped = drop_refs(t1, t2)  # torch swaps no tensor with weak references; model.cpu() swaps sharded parameters
-            try:
-                return original(t1, t2)
-            finally:
-                restore_refs(dropped)
-
-        return swap_tensors
-
     def _load_state_dict(self, original: Callable[..., Any]) -> Callable[..., Any]:
         before, after = self._shield(self.runtime.state_loaded), self._shield(self.runtime.loads.module_loaded)
 
@@ -300,15 +272,6 @@ class Hooks:
             return result
 
         return load_state_dict
-
-    def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        flush = self._shield(self.runtime.write_rows)
-
-        def _exit(status: int) -> Any:
-            flush()  # `atexit` does not run
-            return original(status)
-
-        return _exit
 
     def _update_average(self, original: Callable[..., Any]) -> Callable[..., Any]:
         was_skipped = self._shield(self.runtime.was_skipped)

@@ -50,7 +50,6 @@ TAPS = (
     Tap("torch.nn.Module.load_state_dict", "weights loaded from a checkpoint, and missing keys"),
     Tap("torch.nn.Module.__getstate__", "nothing: keeps Holdfast's module hooks out of pickled models"),
     Tap("torch.jit._recursive.create_script_module", "nothing: keeps Holdfast's module hooks out of TorchScript"),
-    Tap("torch.utils.swap_tensors", "nothing: torch refuses to swap tensors that have weak references"),
     Tap("torch.save", "checkpoints: path, size, NaN or Inf"),
     Tap("torch.serialization.save", "checkpoints: path, size, NaN or Inf"),
     Tap("torch.load", "checkpoints that the script loads"),

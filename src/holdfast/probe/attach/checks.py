@@ -26,14 +26,14 @@ def check(pid: int) -> psutil.Process:
     except psutil.NoSuchProcess:
         raise CannotAttach(f"there is no process {pid}.", fix=_FIX_PYTHON) from None
     if ended or pid == os.getpid():
-        raise CannotAttach(f"process {pid} has ended." if ended else "this is the process that asks.", fix=_FIX_PYTHON)
+        raise CannotAttach(f"process {pid} has ended." if ended else "that is this command itself.", fix=_FIX_PYTHON)
     if process.status() == psutil.STATUS_STOPPED:
         raise CannotAttach(f"process {pid} is stopped.", fix=f"continue it first: kill -CONT {pid}")
     facts = facts_about(pid)
     if facts.owner is not None:
         raise CannotAttach(f"process {pid} belongs to {facts.owner}.", fix=f"run this as {facts.owner}, or as root")
     if (tracer := _lasting_tracer(pid)) is not None:
-        raise CannotAttach(f"process {pid} is held by a debugger, process {tracer}.", fix="end the debugger first")
+        raise CannotAttach(f"process {pid} is traced by a debugger, process {tracer}.", fix="end the debugger first")
     if not is_python(process):
         raise CannotAttach(f"process {pid} ({_command(process)}) is not Python.", fix=_FIX_PYTHON)
     if _other_files(pid):
@@ -66,7 +66,7 @@ def is_python(process: psutil.Process) -> bool:
 def refused(pid: int) -> CannotAttach:
     """The system does not let it be traced: what is missing."""
     words = why_not("operation not permitted", facts_about(pid))
-    return CannotAttach(f"process {pid} may not be traced: {words}.", fix="what is named there; the process runs on as it was")
+    return CannotAttach(f"process {pid} may not be traced: {words}.", fix="as named above; the process continues unchanged")
 
 
 def _maps(pid: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Have a running Python execute a little code of ours: through `sys.remote_exec` where it has that (3.14), else by loading a
+"""Have a running Python execute a little of our code: through `sys.remote_exec` where it has that (3.14), else by loading a
 library into it with ptrace (pyinjector).
 
 A Python that is asked gets to it when its own code moves on. One that waits in a system call does not: there the library is
@@ -78,7 +78,7 @@ def enter(process: psutil.Process, folder: Path, *, policy: str, budget: float) 
             _CODE.format(package=package, folder=str(folder), policy=policy, budget=budget, answer=str(answer)), encoding="utf-8"
         )
         _give_to(process, place, script)
-        found, may_come_again = _executed(process, place, script, answer)
+        reply, may_come_again = _executed(process, place, script, answer)
     except _NotYet:
         script.write_text(_NOTHING, encoding="utf-8")
         raise
@@ -89,18 +89,18 @@ def enter(process: psutil.Process, folder: Path, *, policy: str, budget: float) 
         script.write_text(_NOTHING, encoding="utf-8")
     else:
         shutil.rmtree(place, ignore_errors=True)
-    return found
+    return reply
 
 
 def _executed(process: psutil.Process, place: Path, script: Path, answer: Path) -> tuple[dict[str, Any], bool]:
     """Have it execute the script, in the gentlest way that it takes; what it answered, and whether it may open it once more."""
-    asked = _has_remote_exec(process)
-    if asked:
+    supported = _has_remote_exec(process)
+    if supported:
         _through_python(process, script)
         with contextlib.suppress(*([_NotYet] if _has_library() else [])):
             return _wait(process, answer, _ASKED if _has_library() else _SECONDS), False
     _through_library(process, place)
-    return _wait(process, answer), asked
+    return _wait(process, answer), supported
 
 
 def _has_library() -> bool:
@@ -118,8 +118,10 @@ def _give_to(process: psutil.Process, *paths: Path) -> None:
 def _has_remote_exec(process: psutil.Process) -> bool:
     """Whether the interpreter of the process can be asked; its own executable says so."""
     with contextlib.suppress(OSError, psutil.Error, subprocess.SubprocessError):
-        asked = subprocess.run([process.exe(), "-I", "-c", _ASK_VERSION], capture_output=True, text=True, timeout=20, check=False)
-        return asked.stdout.strip() == "True"
+        completed = subprocess.run(
+            [process.exe(), "-I", "-c", _ASK_VERSION], capture_output=True, text=True, timeout=20, check=False
+        )
+        return completed.stdout.strip() == "True"
     return False
 
 
@@ -132,9 +134,7 @@ def _through_python(process: psutil.Process, script: Path) -> None:
     last = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
     if "PermissionError" in last or "not permitted" in last:
         raise refused(process.pid)
-    raise CannotAttach(
-        f"process {process.pid} did not take it: {last}.", fix="it may have been started with PYTHON_DISABLE_REMOTE_DEBUG set"
-    )
+    raise CannotAttach(f"process {process.pid} refused the code:  {last}.", fix="PYTHON_DISABLE_REMOTE_DEBUG may be set in it")
 
 
 def _through_library(process: psutil.Process, place: Path) -> None:
@@ -142,8 +142,8 @@ def _through_library(process: psutil.Process, place: Path) -> None:
     built = importlib.util.find_spec("holdfast.probe.attach._enter")
     if built is None or built.origin is None:
         raise CannotAttach(
-            "the compiled part of Holdfast that gets into a process is not there.",
-            fix="install a C compiler and Holdfast anew; a process with Python 3.14 or newer needs neither",
+            "Holdfast's compiled part for attaching is missing.",
+            fix="install a C compiler and reinstall Holdfast; processes with Python 3.14 or newer need neither",
         )
     try:
         import pyinjector
@@ -162,7 +162,7 @@ def _through_library(process: psutil.Process, place: Path) -> None:
             raise refused(process.pid) from error
         raise CannotAttach(
             f"process {process.pid} could not be entered: {' '.join(str(error).split())}.",
-            fix="it runs on as it was; try again, or start it with: holdfast run -- …",
+            fix="the process continues unchanged; try again, or start it with: holdfast run -- …",
         ) from error
 
 
@@ -175,8 +175,8 @@ def _load(process: psutil.Process, library: str) -> None:
                 return
         time.sleep(random.uniform(0.001, 0.01))
     raise CannotAttach(
-        f"process {process.pid} was never at a point where a library can be loaded into it without harm.",
-        fix="try again; it runs on as it was",
+        f"process {process.pid} was never at a point where a library can be loaded safely.",
+        fix="try again; the process continues unchanged",
     )
 
 
@@ -214,8 +214,8 @@ def _wait(process: psutil.Process, answer: Path, seconds: float = _SECONDS) -> d
         raise CannotAttach(f"process {process.pid} has ended.", fix="start it with: holdfast run -- …")
     more = "" if _has_library() else "; pip install 'holdfast[attach]' gets into one that waits in a system call, too"
     raise _NotYet(
-        f"process {process.pid} has not got to our code in {seconds:.0f} s: it hangs, or holds the interpreter lock.",
-        fix=f"see where it is: py-spy dump --pid {process.pid}; it runs on as it was{more}",
+        f"process {process.pid} did not run Holdfast's code within {seconds:.0f} s: it hangs, or holds the interpreter lock.",
+        fix=f"see where it is: py-spy dump --pid {process.pid}; the process continues unchanged{more}",
     )
 
 
@@ -241,8 +241,8 @@ class Place(NamedTuple):
 
 def threads(pid: int) -> list[tuple[int, Place]]:
     """The threads of a process and where they are: those first that sleep; helpers that wait for work before those that run."""
-    found = [(thread, where(pid, thread)) for thread in (int(task.name) for task in Path(f"/proc/{pid}/task").glob("*"))]
-    return sorted(found, key=lambda one: (not one[1].waits, one[1].call in _FUTEX, one[0]))
+    located = [(thread, where(pid, thread)) for thread in (int(task.name) for task in Path(f"/proc/{pid}/task").glob("*"))]
+    return sorted(located, key=lambda one: (not one[1].waits, one[1].call in _FUTEX, one[0]))
 
 
 def is_good(pid: int, thread: int, before: Place) -> bool:

@@ -67,10 +67,10 @@ def serve(run: RunFolder, settings: Settings, stop: threading.Event, parent: int
             path.unlink()
 
 
-def _step_back(run: RunFolder, what: str, error: Exception) -> None:
+def _step_back(run: RunFolder, part: str, error: Exception) -> None:
     words = f"{error} (fix: {error.fix})" if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
     with contextlib.suppress(OSError):
-        run.journal.write("finding", code="holdfast-degraded", severity="warning", evidence={"what": what, "error": words})
+        run.journal.write("finding", code="holdfast-degraded", severity="warning", evidence={"what": part, "error": words})
 
 
 if __name__ == "__main__":

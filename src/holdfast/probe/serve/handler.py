@@ -63,7 +63,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             reply = self._no(http.client.BAD_REQUEST, error)
         except (OSError, http.client.HTTPException):
             raise
-        except Exception as error:  # noqa: BLE001 - the server goes on; the client is told
+        except Exception as error:  # noqa: BLE001 - the server continues; the client gets the error
             own = HoldfastError(f"the server failed: {type(error).__name__}: {error}", fix="please report it")
             reply = self._no(http.client.INTERNAL_SERVER_ERROR, own)
         self.server.keep_until(self.request, self.server.limits.answer_seconds)
@@ -81,14 +81,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not route.open_to_all:
             request.who = self._who(address)
             if route.changes and (self.server.read_only or request.who.read_only):
-                what = "this server only answers" if self.server.read_only else f"the token of {request.who.name} may only read"
-                raise Denied(403, f"{what}: nothing in the training can be run or changed with it.", fix="use a token that may")
+                reason = "this server is read-only" if self.server.read_only else f"the token of {request.who.name} may only read"
+                raise Denied(403, f"{reason}: eval and changes are refused.", fix="use a token that may")
             request.address = address
         self.server.keep_until(self.request, limits.answer_seconds)
         try:
             return route.answer(request)
         except OSError as error:
-            raise Denied(500, f"the run cannot be read there: {error}.", fix="see whether its folder is still there") from error
+            raise Denied(500, f"the run cannot be read there: {error}.", fix="check whether its folder still exists") from error
 
     def _who(self, address: str) -> Any:
         kind, _, text = self.headers.get("Authorization", "").partition(" ")
@@ -97,8 +97,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.server.say_of_stranger(address)
             time.sleep(self.server.limits.wrong_token_seconds)
             self.close_connection = True
-            what = "the token is not one of this server's." if text else "this server wants a token."
-            raise Denied(401, what, fix=_TO_TELL_AGAIN)
+            problem = "the server does not know this token." if text else "this server needs a token."
+            raise Denied(401, problem, fix=_TO_TELL_AGAIN)
         return token
 
     def _body(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         except ValueError:
             content = None
         if not isinstance(content, dict):
-            raise UsageError("the body is no JSON object.", fix="see docs/cluster.md")
+            raise UsageError("the body is not a JSON object.", fix="see docs/live.md")
         return content
 
     def _no(self, status: int, error: HoldfastError) -> Json:
@@ -157,9 +157,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What the standard library refuses by itself, in our form."""
         self.close_connection = True
-        self._send(
-            Json({"error": f"{message or explain or 'refused'}.", "fix": "see docs/cluster.md", "kind": "http"}, int(code))
-        )
+        self._send(Json({"error": f"{message or explain or 'refused'}.", "fix": "see docs/live.md", "kind": "http"}, int(code)))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are not logged."""

@@ -30,37 +30,37 @@ def stacks(request: Request) -> Json:
     host = socket.gethostname()
     with request.server.stacks_turn:
         taken = [(run, take_stacks(run, native=native, locals_=with_locals)) for run in request.runs]
-    for run, found in taken if request.body.get("keep") else ():
+    for run, of_run in taken if request.body.get("keep") else ():
         with contextlib.suppress(OSError):
-            keep_stacks(run, found, when=time.time())
-    return Json([{"host": host, "run": run.name, "stacks": as_rows(found)} for run, found in taken])
+            keep_stacks(run, of_run, when=time.time())
+    return Json([{"host": host, "run": run.name, "stacks": as_rows(of_run)} for run, of_run in taken])
 
 
 def ask_ranks(request: Request) -> Json:
     """Hand one request to every rank of this machine, or to those that are named, and bring back their answers."""
-    asked = request.body.get("request")
-    if not isinstance(asked, dict) or asked.get("do") not in _KNOWN:
-        raise UsageError("that is nothing a training can be asked.", fix=f"ask for one of: {', '.join(_KNOWN)}")
+    action = request.body.get("request")
+    if not isinstance(action, dict) or action.get("do") not in _KNOWN:
+        raise UsageError("unknown request.", fix=f"ask for one of: {', '.join(_KNOWN)}")
     assert request.who is not None
     who = f"{request.who.name} from {request.address}"
     seconds = min(float(request.body.get("seconds") or 30.0), request.server.limits.ask_seconds)
-    if asked["do"] not in _SILENT:
-        request.server.say(f"{who}: {asked['do']} {asked.get('code') or asked.get('text') or ''}".rstrip())
+    if action["do"] not in _SILENT:
+        request.server.say(f"{who}: {action['do']} {action.get('code') or action.get('text') or ''}".rstrip())
     ranks = request.body.get("ranks")
-    found = [(run, one) for run in request.runs for one in _listening(run) if ranks is None or one.rank in ranks]
-    with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(found)))) as pool:  # all of them: ranks wait for each other
-        answers = list(pool.map(lambda pair: _ask(pair[0], pair[1], {**asked, "who": who}, seconds), found))
+    listening_ranks = [(run, one) for run in request.runs for one in _listening(run) if ranks is None or one.rank in ranks]
+    with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(listening_ranks)))) as pool:  # all of them: ranks wait for each other
+        answers = list(pool.map(lambda pair: _ask(pair[0], pair[1], {**action, "who": who}, seconds), listening_ranks))
     return Json(answers)
 
 
 def ranks(request: Request) -> Json:
     """The ranks of each run that can be asked on this machine, all that it ever had, and how many there should be."""
-    found = []
+    rows = []
     for run in request.runs:
-        size, known = run.info().get("world_size"), {one.rank for one in run.recordings()}
+        size, recorded = run.info().get("world_size"), {one.rank for one in run.recordings()}
         here = [one.rank for one in _listening(run)]
-        found.append({"run": run.name, "ranks": here, "known": sorted(known), "world": size if isinstance(size, int) else None})
-    return Json(found)
+        rows.append({"run": run.name, "ranks": here, "known": sorted(recorded), "world": size if isinstance(size, int) else None})
+    return Json(rows)
 
 
 def number(request: Request) -> Json:
@@ -69,7 +69,7 @@ def number(request: Request) -> Json:
 
     at_least = request.body.get("at_least") or 0
     if not isinstance(at_least, int) or at_least > _HIGHEST or len(request.runs) != 1:
-        raise UsageError("that is no number of a change to one run.", fix="install the same version on both machines")
+        raise UsageError("invalid number of a change.", fix="install the same version on both machines")
     return Json(next_from(request.runs[0].path, at_least))
 
 

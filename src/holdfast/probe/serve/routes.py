@@ -29,11 +29,11 @@ _PAGE = Template("""<!doctype html>
   @media (prefers-color-scheme: dark) { body { color: #ddd; background: #181818 } pre { background: #262626 } }
 </style>
 <h1>Holdfast $version</h1>
-<p>This server answers for the training runs of its machine. Ask it from a terminal:</p>
+<p>This server gives access to the training runs of its machine. From a terminal:</p>
 <pre>holdfast ps -t $address
 holdfast tail -t $address
 holdfast query -t $address 'select step, loss from steps order by step desc limit 5'</pre>
-<p>Its own user needs no token on the same machine. From elsewhere:
+<p>On this machine its user needs no token. From other machines:
 <code>HOLDFAST_TOKEN_FILE=FILE holdfast ps -t $address</code>.</p>
 <p>As JSON: <code>/v1/runs</code>, <code>/v1/states</code>, <code>/v1/journal</code>, <code>/v1/tables</code>, with the token
 in the header <code>Authorization: Bearer …</code>.</p>
@@ -64,14 +64,14 @@ class Route:
 
 
 def hello(_: Request) -> Json:
-    """That this is a server of ours; a client asks it before it shows its token."""
+    """That this is a Holdfast server; a client asks it before it shows its token."""
     return Json({"holdfast": __version__, "protocol": PROTOCOL})
 
 
 def runs(request: Request) -> Json:
     """The runs by name. Servers of a shared folder give the same `id` for a run, two names of one server the same `server`."""
-    found = [{"name": run.name, "id": mark_of(run.info())} for run in request.runs]
-    return Json({"host": socket.gethostname(), "server": request.server.mark, "runs": found})
+    rows = [{"name": run.name, "id": mark_of(run.info())} for run in request.runs]
+    return Json({"host": socket.gethostname(), "server": request.server.mark, "runs": rows})
 
 
 def states(request: Request) -> Json:
@@ -87,12 +87,12 @@ def run_facts(request: Request) -> Json:
 def journal(request: Request) -> Json:
     """What every run's journal holds, without the rows that `after` counts."""
     host, after = socket.gethostname(), _whole(request, "after", 0)
-    found = []
+    journals = []
     for run in request.runs:
         info, ranks = run.info(), {one.rank for one in run.recordings()}
         one = {"run": run.name, "host": info.get("host") or host, "started": info.get("started")}
-        found.append({**one, "ranks": len(ranks), "rows": list(run.journal)[after:]})
-    return Json(found)
+        journals.append({**one, "ranks": len(ranks), "rows": list(run.journal)[after:]})
+    return Json(journals)
 
 
 def glance(request: Request) -> Json:
@@ -102,8 +102,8 @@ def glance(request: Request) -> Json:
 
 
 def _whole(request: Request, option: str, usual: int) -> int:
-    said = request.options.get(option, [""])[0]
-    return int(said) if said.isdecimal() else usual
+    text = request.options.get(option, [""])[0]
+    return int(text) if text.isdecimal() else usual
 
 
 ROUTES = (
@@ -131,5 +131,5 @@ def find_route(method: str, path: str) -> Route:
         if route.method == method and (match := re.fullmatch(route.path, path)):
             return Route(route.method, route.path, route.answer, route.changes, route.open_to_all, match.groups())
     raise Denied(
-        404, f"there is nothing at {method} {path[:80]}.", fix="see docs/cluster.md; client and server may differ in version"
+        404, f"there is nothing at {method} {path[:80]}.", fix="see docs/live.md; client and server may differ in version"
     )

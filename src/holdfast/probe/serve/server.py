@@ -28,7 +28,7 @@ _SECONDS = 60.0
 
 
 class Opened:
-    """The tables that were opened last, each under a mark. The oldest goes when there are too many: it is opened anew then."""
+    """The tables that were opened last, each under a mark. The oldest goes when there are too many: it is then opened again."""
 
     def __init__(self) -> None:
         self._tables: OrderedDict[str, tuple[float, TableFiles]] = OrderedDict()

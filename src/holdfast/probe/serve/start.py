@@ -83,28 +83,28 @@ def tls_of(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         words = getattr(error, "reason", None) or error.strerror or str(error)
         raise UsageError(
-            f"{cert} and {key or 'its key'} cannot be used: {words}.", fix="give PEM files that belong together"
+            f"{cert} and {key or 'its key'} cannot be used: {words}.", fix="give a certificate and its own key, as PEM files"
         ) from None
     return context
 
 
 def _no_password(key: Path) -> str:
-    raise UsageError(f"{key} is locked with a password.", fix="give a key without one, in a file that only you can read")
+    raise UsageError(f"{key} is encrypted with a password.", fix="give an unencrypted key, in a file that only you can read")
 
 
 def _check_open_to_all(settings: Settings, *, has_tokens: bool, has_tls: bool, say: Callable[[str], None]) -> None:
     if not has_tokens:
         raise UsageError(
-            f"{settings.listen} can be reached from other machines: not without a token.",
+            f"{settings.listen} is reachable from other machines: a token is required.",
             fix="holdfast serve --new-token FILE, then --token-file FILE; or --listen 127.0.0.1:8080",
         )
     if not has_tls:
-        say("without TLS: who listens on the network between sees the token and can use it. Give --cert and --key.")
+        say("without TLS, others on the network can read the token. Add --cert and --key.")
 
 
 def _fix(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return "somebody listens there already; take another port, or 0 for a free one"
+        return "the port is in use; choose another one, or 0 for a free one"
     if error.errno == errno.EACCES:
-        return "ports below 1024 are root's; take a higher one"
+        return "ports below 1024 need root; choose a higher one"
     return "name an address of this machine, such as 127.0.0.1:8080"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast import units
 from holdfast.errors import QueryError, UnknownName
 from holdfast.probe.serve.reply import Denied, Json, Request, Stream
 from holdfast.probe.sources import LocalRun, all_tables, open_all
@@ -36,11 +37,11 @@ def rows(request: Request) -> Stream:
     """The rows of one table, of the columns that `?column=` names or of all."""
     mark = request.options.get("opened", [""])[0]
     table = request.server.opened.find(mark, request.words[0]) or _table(request)
-    asked = request.options.get("column")
-    columns = [name for name in table.columns if asked is None or name in asked]
+    wanted = request.options.get("column")
+    columns = [name for name in table.columns if wanted is None or name in wanted]
     size, limit = table.rows * max(1, len(columns)) * 8, request.server.limits.table_bytes
     if size > limit:
-        words = f"{table.name} has {table.rows:,} rows here: about {size >> 20:,} MB for {len(columns)} columns, over the limit."
+        words = f"{table.name} has {table.rows:,} rows here: about {units.size(size)} for {len(columns)} columns, over the limit."
         raise Denied(413, words, fix="ask this server alone: then the SQL runs there, and only its answer is sent")
     return Stream(lambda out: _write(table, columns, out))
 
@@ -80,7 +81,7 @@ def _sources(request: Request) -> list[LocalRun]:
 def _table(request: Request) -> TableFiles:
     name, sources = request.words[0], _sources(request)
     if name not in TABLES and name not in all_tables(sources):
-        raise UnknownName(f"there is no table {name!r} here.", fix="`holdfast tables` lists what can be asked")
+        raise UnknownName(f"there is no table {name!r} here.", fix="`holdfast tables` lists the tables")
     return open_all(sources, name)
 
 

@@ -44,14 +44,14 @@ def make(text: str, name: str = "") -> Token:
     return Token(known_as, text, text.startswith(READ_ONLY))
 
 
-def find(given: str, tokens: Sequence[Token]) -> Token | None:
+def find(text: str, tokens: Sequence[Token]) -> Token | None:
     """The token that was given. All are compared, each in constant time: how long it takes tells nothing."""
-    found = None
-    digest = hashlib.sha256(given.encode(errors="replace")).digest()
+    match = None
+    digest = hashlib.sha256(text.encode(errors="replace")).digest()
     for token in tokens:
         if hmac.compare_digest(digest, hashlib.sha256(token.text.encode()).digest()):
-            found = token
-    return found
+            match = token
+    return match
 
 
 def read_file(path: Path) -> list[Token]:
@@ -83,7 +83,7 @@ def given_tokens(file: Path | None = None) -> list[Token]:
 def add_to_file(path: Path, *, name: str = "", read_only: bool = False) -> Token:
     """Make a token and write it into the file, which only its owner can read; those that are in it stay."""
     if name and (len(name.split()) != 1 or name.startswith("#")):
-        raise UsageError(f"{name!r} cannot be the name of a token.", fix="take one word: --token-name alice")
+        raise UsageError(f"{name!r} cannot be the name of a token.", fix="use one word: --token-name alice")
     token = make((READ_ONLY if read_only else _FULL) + secrets.token_urlsafe(32), name)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -99,7 +99,7 @@ def _check_private(path: Path, status: os.stat_result) -> None:
     if status.st_uid not in (os.getuid(), 0) or not stat.S_ISREG(status.st_mode):
         raise UsageError(f"{path} belongs to another user, or is not a file.", fix=_NEW)
     if status.st_mode & 0o077:
-        raise UsageError(f"other users can read {path}, and with it every run it opens.", fix=f"chmod 600 {path}")
+        raise UsageError(f"other users can read {path} and use its tokens.", fix=f"chmod 600 {path}")
 
 
 def local_file(port: int) -> Path:

@@ -33,10 +33,10 @@ _NEVER_MOVES = 3.0  # times a usual step, after which a step that has not come i
 
 def alone_verdict(look: Look) -> Verdict:
     """The first thing that holds up a process; that it runs or waits, if nothing is wrong with that."""
-    found = [verdict for one in look.trainers for verdict in (_of_process(look, one),) if verdict is not None]
-    wrong = [one for one in found if one.is_wrong]
-    if wrong or found:
-        return (wrong or found)[0]
+    verdicts = [verdict for one in look.trainers for verdict in (_of_process(look, one),) if verdict is not None]
+    wrong = [one for one in verdicts if one.is_wrong]
+    if wrong or verdicts:
+        return (wrong or verdicts)[0]
     unread = next((one for one in look.trainers if one.problem), None)
     if unread is not None:
         return Verdict("unseen", f"{unread.role} could not be read: {unread.problem}.", unread.pid, unread.rank)
@@ -57,8 +57,8 @@ def whereabouts(one: ProcessStacks) -> str:
     if one.state in ("stopped", "held by a debugger"):
         return f"is {one.state} (process {one.pid})"
     frame = user_frame(one.main)
-    what = doing(one.main) or ("runs" if one.main.active else "waits")
-    return f"{what} in {place(frame)}" if frame is not None else what
+    activity = doing(one.main) or ("runs" if one.main.active else "waits")
+    return f"{activity} in {place(frame)}" if frame is not None else activity
 
 
 def busy_with(thread: Thread) -> str | None:
@@ -78,16 +78,16 @@ def _of_process(look: Look, one: ProcessStacks) -> Verdict | None:
 
 
 def _locked(look: Look, one: ProcessStacks) -> Verdict | None:
-    found = waits(one, look.earlier(one))
-    round_ = circle(found)
+    lock_waits = waits(one, look.earlier(one))
+    round_ = circle(lock_waits)
     if len(round_) > 1:
         parts = [f"{_name(w.thread)} waits for {_lock(w)} in {place(w.frame)}, {_since(w, now=False)}" for w in round_]
         say = f"{_whose(one)}deadlock: {'; '.join(parts)}. Neither can continue.{look.silent(one)}"
         lines = [{"thread": w.thread.name, "lock": w.lock, "file": w.frame.file, "line": w.frame.line} for w in round_]
         return _verdict("hang", say, one, round_[0].thread, round_[0].frame, {"kind": "deadlock", "waits": lines})
-    if (held_up := _held_up(look, one, found)) is not None:
+    if (held_up := _held_up(look, one, lock_waits)) is not None:
         return held_up
-    mine = next((wait for wait in found if wait.thread is one.main), None)
+    mine = next((wait for wait in lock_waits if wait.thread is one.main), None)
     if mine is None or not _stood(look, one, mine.thread):
         return None
     evidence = {"kind": "lock", "lock": mine.lock, "holder": mine.holder.name if mine.holder else None}
@@ -95,10 +95,10 @@ def _locked(look: Look, one: ProcessStacks) -> Verdict | None:
     return _verdict("hang", say, one, mine.thread, mine.frame, evidence)
 
 
-def _held_up(look: Look, one: ProcessStacks, found: list[Wait]) -> Verdict | None:
+def _held_up(look: Look, one: ProcessStacks, lock_waits: list[Wait]) -> Verdict | None:
     """The main thread waits for another thread, and holds the lock that another thread waits for."""
     main = one.main
-    wait = next((wait for wait in found if wait.holder is main and wait.thread is not main), None)
+    wait = next((wait for wait in lock_waits if wait.holder is main and wait.thread is not main), None)
     if main is None or wait is None or main.active or not _stood(look, one, main):
         return None
     frame, inner = user_frame(main), main.python[0].file.replace("\\", "/")
@@ -106,7 +106,7 @@ def _held_up(look: Look, one: ProcessStacks, found: list[Wait]) -> Verdict | Non
         return None
     say = (
         f"{_whose(one)}deadlock: {_name(wait.thread)} waits for {_lock(wait)} in {place(wait.frame)}, {_since(wait, now=False)}, "
-        f"which waits for a thread in {place(frame)}. Neither can go on.{look.silent(one)}"
+        f"which waits for a thread in {place(frame)}. Neither can continue.{look.silent(one)}"
     )
     lines = [{"thread": wait.thread.name, "lock": wait.lock, "file": wait.frame.file, "line": wait.frame.line}]
     return _verdict("hang", say, one, main, frame, {"kind": "deadlock", "waits": lines})
@@ -118,10 +118,10 @@ def _lock(wait: Wait) -> str:
 
 def _since(wait: Wait, *, now: bool = True) -> str:
     if wait.holder is None:
-        return "which no thread is seen to hold: it was taken and never given back"
+        return "which no visible thread holds: it was acquired and never released"
     at = place(wait.held_at) if wait.held_at is not None else "?"
     if wait.holder is wait.thread:
-        return f"which it holds itself since {at}: a Lock cannot be taken twice"
+        return f"which it holds itself since {at}: a Lock cannot be acquired twice"
     frame = user_frame(wait.holder)
     inside = now and frame is not None and (wait.held_at is None or frame.func != wait.held_at.func)
     return f"held by {_name(wait.holder)} since {at}" + (f", now in {place(frame)}" if inside and frame is not None else "")
@@ -153,12 +153,12 @@ def _holds_gil(look: Look, one: ProcessStacks) -> Verdict | None:
 def _busy(look: Look, one: ProcessStacks) -> Verdict | None:
     main, progress = one.main, look.progress(one.rank)
     announced = progress.doing if progress is not None and progress.doing in _ANNOUNCED else None
-    if main is None or (what := busy_with(main) or announced) is None:
+    if main is None or (activity := busy_with(main) or announced) is None:
         return None
     frame = user_frame(main)
     where = f", in {place(frame)}" if frame is not None and not is_library(frame) else ""
-    say = f"{one.role} is {what}{look.since(one, what)}{where}.{look.silent(one)}"
-    return _verdict("busy", say, one, main, frame, {"kind": what})
+    say = f"{one.role} is {activity}{look.since(one, activity)}{where}.{look.silent(one)}"
+    return _verdict("busy", say, one, main, frame, {"kind": activity})
 
 
 def _loops(look: Look, one: ProcessStacks) -> Verdict | None:
@@ -172,7 +172,7 @@ def _loops(look: Look, one: ProcessStacks) -> Verdict | None:
         return None
     late = overdue(look, one)
     looks = " in both looks" if before is not None else ""
-    why = ": an endless loop, or one very long computation" if late else "; whether it gets on, its stack does not say"
+    why = ": an endless loop, or one very long computation" if late else "; the stack does not show whether it progresses"
     text = source_line(frame)
     say = f"{one.role} runs in {place(frame)}{looks}{why}.{f' The line: `{text}`.' if text else ''}{look.silent(one)}"
     return _verdict("hang" if late else "running", say, one, main, frame, {"kind": "loop"})
@@ -188,9 +188,9 @@ def _common(main: Thread, before: Thread | None) -> Frame | None:
     """The innermost function of the user's that is on both stacks."""
     if before is None:
         return user_frame(main)
-    known = {(f.func, f.file) for f in before.python}
+    earlier = {(f.func, f.file) for f in before.python}
     own = [f for f in main.python if not is_library(f)] or list(main.python)
-    return next((f for f in own if (f.func, f.file) in known), own[0] if own else None)
+    return next((f for f in own if (f.func, f.file) in earlier), own[0] if own else None)
 
 
 def _waits(look: Look, one: ProcessStacks) -> Verdict | None:

@@ -1,4 +1,4 @@
-"""A look at the stacks of several runs or machines at once: a job whose ranks are on many machines is told as one."""
+"""A look at the stacks of several runs or machines at once: a job whose ranks are on many machines is reported as one."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def reports_on(cluster: Cluster, *, native: bool = True, locals_: bool = False) 
 
 def _look(cluster: Cluster, *, native: bool, locals_: bool, keep: bool = False) -> Places:
     own = socket.gethostname()
-    found = {}
+    looks = {}
     for run in cluster.here:
         stacks = _at(own, take_stacks(run, native=native, locals_=locals_))
-        found[str(run.path), run.name] = Place(own, run.name, stacks, read_state(run))
+        looks[str(run.path), run.name] = Place(own, run.name, stacks, read_state(run))
 
     def there(one: There) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         body = {"native": native, "locals": locals_, "keep": keep}
         return one.remote.post("/v1/stacks", body), one.remote.get("/v1/states")
 
     for one, (taken, states) in cluster.ask(there):
-        known = {str(state["name"]): RunState.from_dict(state) for state in states}
+        by_name = {str(state["name"]): RunState.from_dict(state) for state in states}
         for answer in taken:
             host, name = str(answer["host"]), str(answer["run"])
-            found[str(one), name] = Place(host, name, _at(host, from_rows(answer["stacks"])), known.get(name))
-    return found
+            looks[str(one), name] = Place(host, name, _at(host, from_rows(answer["stacks"])), by_name.get(name))
+    return looks
 
 
 def _at(host: str, stacks: Sequence[ProcessStacks]) -> list[ProcessStacks]:

@@ -114,13 +114,13 @@ def as_rows(stacks: Iterable[ProcessStacks]) -> list[dict[str, Any]]:
 
 
 def from_rows(rows: Sequence[Mapping[str, Any]]) -> list[ProcessStacks]:
-    """The stacks again, from what `as_rows` made of them; fields that this version does not know are left out."""
+    """The stacks again, from what `as_rows` made of them; fields that this version does not know are skipped."""
     return [_process(row) for row in rows]
 
 
 def _process(row: Mapping[str, Any]) -> ProcessStacks:
-    known = _known(ProcessStacks, row)
-    return ProcessStacks(**{**known, "threads": tuple(_thread(one) for one in row.get("threads") or ())})
+    fields_of_row = _known(ProcessStacks, row)
+    return ProcessStacks(**{**fields_of_row, "threads": tuple(_thread(one) for one in row.get("threads") or ())})
 
 
 def _thread(row: Mapping[str, Any]) -> Thread:

@@ -43,10 +43,10 @@ class Group:
 
 def group(stacks: Iterable[ProcessStacks], *, all_threads: bool = False) -> list[Group]:
     """Groups in the order of their first process."""
-    found: dict[object, list[ProcessStacks]] = {}
+    groups: dict[object, list[ProcessStacks]] = {}
     for one in stacks:
-        found.setdefault(_key(one, all_threads), []).append(one)
-    return [_group(tuple(members), all_threads) for members in found.values()]
+        groups.setdefault(_key(one, all_threads), []).append(one)
+    return [_group(tuple(members), all_threads) for members in groups.values()]
 
 
 def is_idle(thread: Thread) -> bool:

@@ -66,7 +66,7 @@ def _in_line(thread: Thread) -> str | None:
 def _in_the_process(look: Look, one: ProcessStacks, thread: Thread, sample: str) -> Verdict:
     frame = user_frame(thread)
     assert frame is not None
-    say = f"{one.role} loads data itself (num_workers=0){_at(sample)[:-1]} and {_what(thread, frame)}.{look.silent(one)}"
+    say = f"{one.role} loads data itself (num_workers=0){_at(sample)[:-1]} and {_activity(thread, frame)}.{look.silent(one)}"
     evidence = {"kind": "loading", "sample": sample, "waits_for": _kind(one, thread), **_where(frame)}
     return Verdict("loader-stall", say, one.pid, one.rank, thread.name, frame, dict(evidence))
 
@@ -77,44 +77,44 @@ def _of_workers(look: Look, one: ProcessStacks) -> Verdict:
         if worker.state == STOPPED:
             say = f"{one.role} waits for its loader: worker {worker.worker} (process {worker.pid}) is stopped (SIGSTOP)."
             again = f" kill -CONT {worker.pid} continues it."
-            return _blame(one, worker, say + again, {"kind": "stopped", "worker": worker.worker})
+            return _verdict(one, worker, say + again, {"kind": "stopped", "worker": worker.worker})
     dead = [worker for worker in workers if worker.state == "gone"]
     if dead:
-        say = f"{one.role} waits for its loader, but worker {_numbers(dead)} has ended: what it was to load never comes."
-        return _blame(one, dead[0], say, {"kind": "worker-died", "worker": dead[0].worker})
+        say = f"{one.role} waits for its loader, but worker {_numbers(dead)} has ended: its batch never arrives."
+        return _verdict(one, dead[0], say, {"kind": "worker-died", "worker": dead[0].worker})
     busy = [worker for worker in workers if worker.main is not None and not idle_worker(worker)]
     if busy:
         return _stuck(look, one, busy, len(workers))
     if not workers:
-        say = f"{one.role} waits for its loader, and no worker of it is left: they have ended.{look.silent(one)}"
-        return _blame(one, None, say, {"kind": "no-workers"})
+        say = f"{one.role} waits for its loader, but all its workers have ended.{look.silent(one)}"
+        return _verdict(one, None, say, {"kind": "no-workers"})
     unread = next((worker for worker in workers if worker.main is None), None)
     if unread is not None:
         say = f"{one.role} waits for its loader; worker {unread.worker} could not be read: {unread.problem}.{look.silent(one)}"
-        return _blame(one, unread, say, {"kind": "unread", "worker": unread.worker})
+        return _verdict(one, unread, say, {"kind": "unread", "worker": unread.worker})
     say = (
-        f"{one.role} waits for its loader, and all {len(workers)} workers wait for work: a batch was lost between them "
+        f"{one.role} waits for its loader, and all {len(workers)} workers wait for work: a batch was lost "
         f"(a full /dev/shm, or a lock that a killed worker left behind).{look.silent(one)}"
     )
-    return _blame(one, None, say, {"kind": "lost-batch"})
+    return _verdict(one, None, say, {"kind": "lost-batch"})
 
 
 def _stuck(look: Look, one: ProcessStacks, busy: Sequence[ProcessStacks], count: int) -> Verdict:
     """Name the worker that has not moved since the look before, and where it is."""
-    culprit = next((worker for worker in busy if _stands(look, worker)), busy[0])
-    thread = culprit.main
+    slow_worker = next((worker for worker in busy if _stands(look, worker)), busy[0])
+    thread = slow_worker.main
     assert thread is not None
     frame = user_frame(thread)
     if frame is None:
-        return _blame(one, culprit, f"{one.role} waits for loader worker {culprit.worker}.", {"kind": "worker"})
+        return _verdict(one, slow_worker, f"{one.role} waits for loader worker {slow_worker.worker}.", {"kind": "worker"})
     sample = sample_of(thread)
     others = f" {len(busy) - 1} more of {count} workers are busy." if len(busy) > 1 else ""
-    who = f"worker {culprit.worker} (process {culprit.pid}){_at(sample)}"
-    disk = f"waits for a disk in {place(frame)}" if culprit.state == ON_DISK else ""
-    say = f"{one.role} waits for its loader: {who} {disk or _what(thread, frame)}."
-    line = {"kind": "worker", "worker": culprit.worker, "sample": sample, "doing": doing(thread), **_where(frame)}
-    line["waits_for"] = _kind(culprit, thread)
-    return _blame(one, culprit, say + others + look.silent(one), line)
+    who = f"worker {slow_worker.worker} (process {slow_worker.pid}){_at(sample)}"
+    disk = f"waits for a disk in {place(frame)}" if slow_worker.state == ON_DISK else ""
+    say = f"{one.role} waits for its loader: {who} {disk or _activity(thread, frame)}."
+    line = {"kind": "worker", "worker": slow_worker.worker, "sample": sample, "doing": doing(thread), **_where(frame)}
+    line["waits_for"] = _kind(slow_worker, thread)
+    return _verdict(one, slow_worker, say + others + look.silent(one), line)
 
 
 def _kind(one: ProcessStacks, thread: Thread) -> str | None:
@@ -126,7 +126,7 @@ def _stands(look: Look, worker: ProcessStacks) -> bool:
     return before is None or before.main is None or (main is not None and user_frame(before.main) == user_frame(main))
 
 
-def _what(thread: Thread, frame: Frame) -> str:
+def _activity(thread: Thread, frame: Frame) -> str:
     text = source_line(frame)
     line = f": `{text}`" if text and not is_library(frame) else ""
     return f"{doing(thread) or 'is'} in {place(frame)}{line}"
@@ -144,10 +144,10 @@ def _numbers(workers: Sequence[ProcessStacks]) -> str:
     return " and ".join(str(worker.worker) for worker in workers)
 
 
-def _blame(one: ProcessStacks, culprit: ProcessStacks | None, say: str, evidence: Mapping[str, object]) -> Verdict:
-    main = culprit.main if culprit is not None else None
+def _verdict(one: ProcessStacks, slow_worker: ProcessStacks | None, say: str, evidence: Mapping[str, object]) -> Verdict:
+    main = slow_worker.main if slow_worker is not None else None
     frame = user_frame(main) if main is not None else None
-    pid = culprit.pid if culprit is not None else one.pid
+    pid = slow_worker.pid if slow_worker is not None else one.pid
     return Verdict("loader-stall", say, pid, one.rank, main.name if main else None, frame, dict(evidence))
 
 
@@ -184,10 +184,10 @@ def _by_line(thread: Thread) -> str | None:
     """Where the system does not tell the call: by its C functions, or by the text of the line."""
     if thread.active:
         return COMPUTE
-    frame, said = user_frame(thread), doing(thread)
+    frame, activity = user_frame(thread), doing(thread)
     text = source_line(frame) if frame is not None else ""
-    if said == "sleeps" or "sleep(" in text:
+    if activity == "sleeps" or "sleep(" in text:
         return SLEEP
-    if said in ("is in open()", "is in read()"):
+    if activity in ("is in open()", "is in read()"):
         return FILE
     return LOCK if _TAKES.search(text) else None

@@ -50,25 +50,25 @@ def waits(process: ProcessStacks, earlier: ProcessStacks | None = None) -> list[
     `earlier` is a look at it a moment before: being read wakes a thread up for an instant, so that one look may miss its wait.
     """
     before = {thread.thread: thread for thread in earlier.threads} if earlier is not None else {}
-    found = []
+    lock_waits = []
     for thread in process.threads:
         was = before.get(thread.thread)
         stood = was if was is not None and _lines(was) == _lines(thread) else None
         if (wanted := waiting_for(thread) or (waiting_for(stood) if stood is not None else None)) is not None:
             lock, frame = wanted
             holder, since = _holder(lock, thread, process.threads)
-            found.append(Wait(thread, frame, lock, holder, since))
-    return found
+            lock_waits.append(Wait(thread, frame, lock, holder, since))
+    return lock_waits
 
 
 def _lines(thread: Thread) -> list[tuple[str, str, int]]:
     return [(frame.func, frame.file, frame.line) for frame in thread.python]
 
 
-def circle(found: Sequence[Wait]) -> list[Wait]:
+def circle(lock_waits: Sequence[Wait]) -> list[Wait]:
     """Waits that wait for each other in a circle: a deadlock; empty if there is none."""
-    by_thread = {one.thread.thread: one for one in found}
-    for start in found:
+    by_thread = {one.thread.thread: one for one in lock_waits}
+    for start in lock_waits:
         path: list[Wait] = []
         one: Wait | None = start
         while one is not None and one not in path:

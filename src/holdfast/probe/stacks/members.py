@@ -92,11 +92,11 @@ def _workers(run: RunFolder) -> dict[int, int]:
     """Loader workers that the tables know: number by process id. Read when a rank has a child, for it loads numpy."""
     from holdfast.probe.rows import last_rows
 
-    found: dict[int, int] = {}
+    by_pid: dict[int, int] = {}
     for recording in _recordings(run):
         rows = last_rows(recording.path, "loader", ("worker", "pid"), _LOADER_ROWS)
-        found |= {int(pid): int(worker) for worker, pid in zip(rows["worker"], rows["pid"], strict=True) if worker >= 0 < pid}
-    return found
+        by_pid |= {int(pid): int(worker) for worker, pid in zip(rows["worker"], rows["pid"], strict=True) if worker >= 0 < pid}
+    return by_pid
 
 
 def _tree(root: int, ranks: dict[int, int], workers: Callable[[], dict[int, int]]) -> Iterable[Member]:

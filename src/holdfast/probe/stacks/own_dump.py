@@ -25,8 +25,8 @@ _FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<
 def ask_itself(run: RunFolder, member: Member) -> tuple[Thread, ...]:
     """The stacks that the process writes when asked; none if it cannot be asked."""
     runs = member.state == "running"
-    if told := _over_control(run, member, _SHORTLY, runs=runs):
-        return told
+    if dump := _over_control(run, member, _SHORTLY, runs=runs):
+        return dump
     parents = () if member.parent is None else (member.parent,)
     text = own_stacks(run, member.pid, parents, seconds=_SHORTLY if member.state in _DEAF else _IN_TURN)
     return parse(text, member.pid, runs=runs) if text else ()
@@ -43,9 +43,9 @@ def parse(text: str, pid: int, *, runs: bool = False) -> tuple[Thread, ...]:
         if head := _HEAD.match(line):
             heads.append((head["ident"], head["name"] or ""))
             frames.append([])
-        elif frames and (found := _FRAME.match(line)):
-            number = found["line"]
-            frames[-1].append(Frame(found["func"], found["file"], int(number) if number.isdigit() else 0))
+        elif frames and (match := _FRAME.match(line)):
+            number = match["line"]
+            frames[-1].append(Frame(match["func"], match["file"], int(number) if number.isdigit() else 0))
     threads = []
     for index, ((ident, name), stack) in enumerate(zip(heads, frames, strict=True)):
         oldest = index == len(heads) - 1
@@ -61,12 +61,12 @@ def _over_control(run: RunFolder, member: Member, seconds: float, *, runs: bool)
                 answer = ask(recording, {"do": "stacks"}, seconds=seconds)
             except (HoldfastError, OSError):
                 return ()
-            threads = [_told(one, member.pid, runs) for one in answer.get("threads") or ()]
+            threads = [_thread(one, member.pid, runs) for one in answer.get("threads") or ()]
             return tuple(sorted(threads, key=lambda one: not one.is_main))
     return ()
 
 
-def _told(one: dict[str, Any], pid: int, runs: bool) -> Thread:
+def _thread(one: dict[str, Any], pid: int, runs: bool) -> Thread:
     frames = tuple(Frame(str(func), str(file), int(line)) for func, file, line in one.get("frames") or ())
     name = str(one.get("name") or "")
     return Thread(pid, int(one.get("native_id") or one.get("ident") or 0), name, False, name == MAIN and runs, frames)

@@ -49,7 +49,7 @@ def why_not(text: str, facts: Facts) -> str:
 
 def _missing(facts: Facts) -> str:
     if facts.tracer is not None:
-        return f"a debugger (process {facts.tracer}) holds it, and only one may trace a process"
+        return f"a debugger (process {facts.tracer}) traces it already"
     if facts.owner is not None:
         return f"it belongs to user {facts.owner}: run this as {facts.owner} or as root (capability CAP_SYS_PTRACE)"
     if not facts.linux:
@@ -57,15 +57,15 @@ def _missing(facts: Facts) -> str:
     if facts.container and not facts.may_trace and facts.yama in (None, 0):
         return _CONTAINER
     if facts.yama == 3:
-        return "kernel.yama.ptrace_scope is 3: no process may be traced until this machine is started anew with a lower value"
+        return "kernel.yama.ptrace_scope is 3: no process may be traced until this machine is rebooted with a lower value"
     if facts.yama in (1, 2) and not facts.may_trace:
         who = "only a parent may trace a process" if facts.yama == 1 else "only root may trace a process"
         inside = f"; in a container also: {_CAPABILITY}" if facts.container else ""
         fix = f"sudo sysctl kernel.yama.ptrace_scope=0{inside}, or run this as root"
         return f"kernel.yama.ptrace_scope is {facts.yama}: {who}. {fix}"
     if not facts.may_trace:
-        return "capability CAP_SYS_PTRACE is missing here, and the process may do more than this user: run this as root"
-    return "the system refuses to let it be traced (a security module or seccomp filter may forbid ptrace)"
+        return "capability CAP_SYS_PTRACE is missing here, and the process has more privileges than this user: run this as root"
+    return "the system does not allow tracing it (a security module or seccomp filter may forbid ptrace)"
 
 
 _CAPABILITY = "docker run --cap-add SYS_PTRACE, or in Kubernetes securityContext.capabilities.add: [SYS_PTRACE]"
@@ -88,16 +88,16 @@ def facts_about(pid: int) -> Facts:
 def may_trace() -> bool:
     """Whether this process has the capability to trace any other."""
     with contextlib.suppress(OSError, ValueError):
-        found = re.search(r"^CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
-        return found is not None and bool(int(found[1], 16) >> _CAP_SYS_PTRACE & 1)
+        match = re.search(r"^CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+        return match is not None and bool(int(match[1], 16) >> _CAP_SYS_PTRACE & 1)
     return os.geteuid() == 0
 
 
 def tracer_of(pid: int) -> int | None:
     """The debugger that holds a process, if one does."""
     with contextlib.suppress(OSError, ValueError):
-        found = re.search(r"^TracerPid:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-        return int(found[1]) or None if found else None
+        match = re.search(r"^TracerPid:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        return int(match[1]) or None if match else None
     return None
 
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from holdfast.probe.rows import last_rows, measured
+from holdfast.probe.rows import last_rows
 from holdfast.probe.stacks.frames import RankProgress
 from holdfast.signals.pulse import read_pulse
 from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.signals.view import measured
 
 _ROWS = 50
 
@@ -20,8 +21,8 @@ def read_progress(run: RunFolder, before: Sequence[RankProgress] = (), *, apart:
     """The step of each rank now; with `before`, an earlier look, also whether it has moved since."""
     earlier = {one.rank: one.step for one in before}
     newest = {recording.rank: recording for recording in run.recordings()}  # by order: the last training of a rank
-    found = [_of(rank, one) for rank, one in newest.items()]
-    return [replace(one, before=earlier.get(one.rank), apart=apart) for one in found]
+    ranks = [_of(rank, one) for rank, one in newest.items()]
+    return [replace(one, before=earlier.get(one.rank), apart=apart) for one in ranks]
 
 
 def _of(rank: int, recording: Recording) -> RankProgress:

@@ -81,13 +81,13 @@ def report_on_process(pid: int, *, native: bool = True, locals_: bool = False) -
 def compare(before: Sequence[ProcessStacks], now: Sequence[ProcessStacks]) -> list[Change]:
     """What became of the processes that are in both."""
     earlier = {one.pid: one.main for one in before}
-    found = []
+    changes = []
     for one in now:
         was, at = earlier.get(one.pid), one.main
         if was is not None and at is not None:
             frame = user_frame(was)
-            found.append(Change(one.pid, one.role, _lines(was) != _lines(at), place(frame) if frame is not None else ""))
-    return found
+            changes.append(Change(one.pid, one.role, _lines(was) != _lines(at), place(frame) if frame is not None else ""))
+    return changes
 
 
 def _again(begun: float, take: Callable[[], list[ProcessStacks]]) -> list[ProcessStacks]:
@@ -118,7 +118,7 @@ def _of_the_past(run: RunFolder) -> Report:
     if last is None:
         raise NoSuchRun(
             f"no process of run {run.name} is alive on this machine, and no stacks of it were kept.",
-            fix=f"holdfast diagnose {run.path} says how it ended; `holdfast ps` lists the live runs",
+            fix=f"holdfast diagnose {run.path} reports how it ended; `holdfast ps` lists the live runs",
         )
     when, stacks = last
     return Report(name=run.name, when=when, stacks=stacks, verdict=explain(stacks), over=True)

@@ -53,12 +53,12 @@ def _stopped(look: Look) -> Verdict | None:
     for one in look.trainers:
         if one.state in (STOPPED, HELD):
             frame = user_frame(one.main) if one.main is not None else None
-            at = f" It stands in {place(frame)}." if frame is not None else ""
+            at = f" It is in {place(frame)}." if frame is not None else ""
             if one.state == HELD:
                 return Verdict(
-                    "paused", f"{one.role} (process {one.pid}) is held by a debugger.{at}", one.pid, one.rank, frame=frame
+                    "paused", f"{one.role} (process {one.pid}) is stopped by a debugger.{at}", one.pid, one.rank, frame=frame
                 )
-            say = f"{one.role} is stopped (SIGSTOP): it does nothing until it is continued with kill -CONT {one.pid}.{at}"
+            say = f"{one.role} is stopped (SIGSTOP); resume it with kill -CONT {one.pid}.{at}"
             return Verdict("stopped", say, one.pid, one.rank, frame=frame, evidence={"kind": "stopped"})
     return None
 
@@ -78,22 +78,22 @@ def _paused(look: Look) -> Verdict | None:
             return Verdict("paused", f"{one.role} waits in a debugger{where}.", one.pid, one.rank, main.name, frame)
         if (main.call or "").startswith(("read /dev/pts/", "read /dev/tty")):
             where = f" in {place(frame)}" if frame is not None else ""
-            say = f"{one.role} waits for somebody to type at the terminal{where}."
+            say = f"{one.role} waits for input from the terminal{where}."
             return Verdict("paused", say, one.pid, one.rank, main.name, frame)
     return None
 
 
 def _moving(look: Look) -> Verdict | None:
     """Steps go by, or the next one is not yet due."""
-    known = [one for one in look.state if one.step is not None]
-    if not known or any(one.rank is not None and look.progress(one.rank) is None for one in look.trainers):
+    stepping = [one for one in look.state if one.step is not None]
+    if not stepping or any(one.rank is not None and look.progress(one.rank) is None for one in look.trainers):
         return None
-    newest = max(known, key=lambda one: one.step or 0)
-    if all(one.moved for one in known):
+    newest = max(stepping, key=lambda one: one.step or 0)
+    if all(one.moved for one in stepping):
         apart = f"{newest.before} to {newest.step} within {newest.apart:.1f} s" if newest.apart else f"step {newest.step}"
         return Verdict("moving", f"it is moving, not hung: step {apart}.", evidence={"kind": "steps", "step": newest.step})
-    if all(one.moved or _not_due(one) for one in known):
-        slowest = max(known, key=lambda one: one.seconds or 0.0)
+    if all(one.moved or _not_due(one) for one in stepping):
+        slowest = max(stepping, key=lambda one: one.seconds or 0.0)
         usual = f"a step usually takes {slowest.usual:.2g} s"
         say = f"it is moving, not hung: step {slowest.step} ended {slowest.seconds:.1f} s ago, {usual}."
         return Verdict("moving", say, evidence={"kind": "not-due", "step": slowest.step})

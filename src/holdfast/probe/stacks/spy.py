@@ -85,6 +85,6 @@ def _short(text: str | None) -> str:
 
 def _problem(text: str) -> str:
     """The lines of an error that say something: what failed, and its causes."""
-    said = [line.strip() for line in text.partition("Stack backtrace:")[0].splitlines()]
-    lines = [line.removeprefix("Error: ") for line in said if line and line != "Caused by:"]
+    message = [line.strip() for line in text.partition("Stack backtrace:")[0].splitlines()]
+    lines = [line.removeprefix("Error: ") for line in message if line and line != "Caused by:"]
     return "; ".join(lines) or "py-spy gave no answer"

@@ -101,7 +101,7 @@ def _one(member: Member, run: RunFolder | None, until: float) -> ProcessStacks:
     if member.gone:
         return replace(empty, problem="the process has ended", state="gone")
     if state == psutil.STATUS_ZOMBIE:
-        return replace(empty, problem="the process has ended, and nobody has asked for its exit code", state="gone")
+        return replace(empty, problem="the process has ended (zombie)", state="gone")
     read = read_with_spy(member.pid, native=False, locals_=True, stop=state not in _STANDING, seconds=until - time.monotonic())
     if isinstance(read, Refused) and not denied(read.text):
         read = _once_more(member, read, until)

@@ -33,11 +33,11 @@ def collective_verdict(look: Look, world: int | None = None) -> Verdict | None:
         return _different(look, inside)
     name, first = inside[0][1], waiting[0]
     if name.startswith("init_process_group"):
-        why = "the others have not come: wrong WORLD_SIZE or MASTER_ADDR, or a rank died at its start"
+        why = "the others are missing: wrong WORLD_SIZE or MASTER_ADDR, or a rank died at its start"
     elif world is not None and world <= len(ranks):
-        why = "the data between them does not come through (network, or calls that do not match in size)"
+        why = "data does not get through (network, or mismatched sizes)"
     else:
-        why = "the rank that they wait for is not among them: it is on another machine, or has ended"
+        why = "the rank they wait for is on another machine, or has ended"
     all_of = f"{_who(waiting)} {'wait' if len(waiting) > 1 else 'waits'} in {name}{_line(first)}{look.since(first, 'collective')}"
     evidence = {"kind": "all-wait", "collective": name, "ranks": [one.rank for one in waiting]}
     return _verdict(first, f"{all_of}: {why}.{look.silent(first)}", evidence)
@@ -70,9 +70,9 @@ def collective_of(thread: Thread) -> str | None:
 
 def _in_backward(look: Look, ranks: Sequence[ProcessStacks]) -> list[ProcessStacks]:
     """Ranks that stand still in a backward pass while another is somewhere else: without native frames nothing says more."""
-    found = [one for one in ranks if one.main is not None and _waits_in_backward(one.main, look.earlier_thread(one, one.main))]
-    late = any(overdue(look, one) for one in found)
-    return found if len(found) < len(ranks) and late else []
+    waiting = [one for one in ranks if one.main is not None and _waits_in_backward(one.main, look.earlier_thread(one, one.main))]
+    late = any(overdue(look, one) for one in waiting)
+    return waiting if len(waiting) < len(ranks) and late else []
 
 
 def _waits_in_backward(main: Thread, before: Thread | None) -> bool:
@@ -93,28 +93,28 @@ def odd_one(look: Look) -> tuple[ProcessStacks, str] | None:
 
 def rank_words(ranks: Sequence[int]) -> str:
     """`rank 7`, `ranks 0 and 1`, `63 ranks (0-6, 8-63)`."""
-    numbers = sorted(ranks)
-    if len(numbers) <= 2:
-        return ("rank " if len(numbers) == 1 else "ranks ") + " and ".join(map(str, numbers))
+    ordered = sorted(ranks)
+    if len(ordered) <= 2:
+        return ("rank " if len(ordered) == 1 else "ranks ") + " and ".join(map(str, ordered))
     parts: list[list[int]] = []
-    for number in numbers:
+    for number in ordered:
         if parts and number == parts[-1][-1] + 1:
             parts[-1].append(number)
         else:
             parts.append([number])
     spans = ", ".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
-    return f"{len(numbers)} ranks ({spans})"
+    return f"{len(ordered)} ranks ({spans})"
 
 
 def _missing(look: Look, inside: Sequence[tuple[ProcessStacks, str]], missing: Sequence[ProcessStacks]) -> Verdict:
     first, name = inside[0]
     waiting = [one for one, _ in inside]
     wait = f"{_who(waiting)} {'wait' if len(waiting) > 1 else 'waits'} in {name}{_line(first)}{look.since(first, 'collective')}"
-    culprit = missing[0]
-    alone = locked(look, culprit) if culprit.main is not None else None
+    missing_rank = missing[0]
+    alone = locked(look, missing_rank) if missing_rank.main is not None else None
     elsewhere = "; ".join(f"{_role(one)} {whereabouts(one)}" for one in missing[:3])
     more = f"; and {len(missing) - 3} more" if len(missing) > 3 else ""
-    after = " The others wait until it comes." if len(missing) == 1 else " The others wait until they come."
+    after = " The others wait for it." if len(missing) == 1 else " The others wait for them."
     evidence: dict[str, object] = {
         "kind": "missing",
         "collective": name,
@@ -122,9 +122,9 @@ def _missing(look: Look, inside: Sequence[tuple[ProcessStacks, str]], missing: S
         "missing": [one.rank for one in missing],
     }
     if alone is None:
-        return _verdict(culprit, f"{wait}, {elsewhere}{more}.{after}{look.silent(first)}", evidence)
+        return _verdict(missing_rank, f"{wait}, {elsewhere}{more}.{after}{look.silent(first)}", evidence)
     evidence |= {"missing_kind": alone.evidence.get("kind"), "missing_waits": alone.evidence.get("waits")}
-    return _verdict(culprit, f"{wait}, {elsewhere}{more}.{after} {alone.say[:1].upper()}{alone.say[1:]}", evidence)
+    return _verdict(missing_rank, f"{wait}, {elsewhere}{more}.{after} {alone.say[:1].upper()}{alone.say[1:]}", evidence)
 
 
 def _different(look: Look, inside: Sequence[tuple[ProcessStacks, str]]) -> Verdict:
@@ -133,15 +133,17 @@ def _different(look: Look, inside: Sequence[tuple[ProcessStacks, str]]) -> Verdi
         by_name.setdefault(name, []).append(one)
     parts = [f"{_who(those)} in {name}{_line(those[0])}" for name, those in by_name.items()]
     rare = min(by_name.values(), key=len)[0]
-    say = f"the ranks are in different collectives: {', '.join(parts)}. None of them can end.{look.silent(rare)}"
+    say = f"the ranks are in different collectives: {', '.join(parts)}. None of them can finish.{look.silent(rare)}"
     named = {name: [one.rank for one in those] for name, those in by_name.items()}
     return _verdict(rare, say, {"kind": "mismatch", "collectives": named})
 
 
-def _verdict(culprit: ProcessStacks, say: str, evidence: Mapping[str, object]) -> Verdict:
-    main = culprit.main
+def _verdict(missing_rank: ProcessStacks, say: str, evidence: Mapping[str, object]) -> Verdict:
+    main = missing_rank.main
     frame = user_frame(main) if main is not None else None
-    return Verdict("collective-stall", say, culprit.pid, culprit.rank, main.name if main else None, frame, dict(evidence))
+    return Verdict(
+        "collective-stall", say, missing_rank.pid, missing_rank.rank, main.name if main else None, frame, dict(evidence)
+    )
 
 
 def _who(those: Sequence[ProcessStacks]) -> str:

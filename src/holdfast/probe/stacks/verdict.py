@@ -19,7 +19,7 @@ class Verdict:
     `code` is a finding's ("hang", "loader-stall", "collective-stall"), or one of: "moving" (steps go by), "stopped"
     (SIGSTOP), "paused" (a debugger or a question at the terminal), "busy" (importing, compiling, saving), "running" (it
     computes; whether it gets on cannot be told), "waiting" (it waits, which may be all right), "unseen" (no stack could be
-    read). The culprit is the process, thread and frame that the others wait for.
+    read). `pid`, `rank` and `frame` name the process, thread and frame that the others wait for.
     """
 
     code: str

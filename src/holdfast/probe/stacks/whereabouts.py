@@ -62,16 +62,16 @@ def package_of(frame: Frame) -> str:
     if frame.native:
         name = PurePath(frame.module or frame.file).name
         return "python" if _INTERPRETER.search(frame.module or frame.file) else name.partition(".")[0]
-    found = re.search(r"(?:site|dist)-packages[/\\]([^/\\]+)", frame.file)
-    return found[1].removesuffix(".py") if found else "python"
+    match = re.search(r"(?:site|dist)-packages[/\\]([^/\\]+)", frame.file)
+    return match[1].removesuffix(".py") if match else "python"
 
 
 def short_file(file: str) -> str:
     """A file as short as it is still clear: from here, from its package, else its last two parts."""
-    if found := re.search(r"(?:site|dist)-packages[/\\](.*)$", file):
-        return found[1]
-    if found := re.search(r"[/\\]lib[/\\]python3[.\d]*t?[/\\](.*)$", file):
-        return found[1]
+    if match := re.search(r"(?:site|dist)-packages[/\\](.*)$", file):
+        return match[1]
+    if match := re.search(r"[/\\]lib[/\\]python3[.\d]*t?[/\\](.*)$", file):
+        return match[1]
     if is_ours(Frame("", file, 0)):
         return "holdfast/" + file.rpartition("/holdfast/")[2]
     path = PurePath(file)
@@ -94,14 +94,14 @@ def source_line(frame: Frame) -> str:
 
 
 def native_part(thread: Thread) -> list[Frame]:
-    """C code below the innermost Python function, innermost first; the interpreter's own functions are left out."""
-    found: list[Frame] = []
+    """C code below the innermost Python function, innermost first; the interpreter's own functions are skipped."""
+    frames: list[Frame] = []
     for frame in thread.frames:
         if not frame.native:
-            return found
+            return frames
         if not _INTERPRETER.search(frame.module or frame.file) and package_of(frame) != PurePath(sys.executable).name:
-            found.append(frame)
-    return found
+            frames.append(frame)
+    return frames
 
 
 def native_name(thread: Thread) -> str | None:
@@ -123,7 +123,7 @@ def doing(thread: Thread) -> str | None:
         return f"is in {call}()" + (f" of {file}" if file else "")
     if call in ("read", "pread", "readv", "recv", "recvmsg", "write"):
         verb = {"pread": "read", "readv": "read", "recvmsg": "recv"}.get(call, call)
-        return f"is in {verb}()" + (f" of {_thing(file)}" if file else "")
+        return f"is in {verb}()" + (f" of {_described(file)}" if file else "")
     return _CALLS.get(call) or _by_native(thread)
 
 
@@ -136,6 +136,6 @@ def _by_native(thread: Thread) -> str | None:
     return "sleeps" if any(_SLEEPS.search(name) for name in names) else None
 
 
-def _thing(file: str) -> str:
+def _described(file: str) -> str:
     """A pipe and a socket have no name that would help."""
     return {"pipe": "a pipe", "socket": "a socket", "anon_inode": "an event"}.get(file.partition(":")[0], file)

@@ -182,9 +182,9 @@ def gather(looked_at: Iterable[tuple[Contents, Verdict]], noted: Mapping[Path, i
 
     What several ranks wrote each for itself is one checkpoint.
     """
-    found = [_candidate(contents, verdict, noted or {}) for contents, verdict in looked_at]
-    best = _marked_best([one.path for one in found])
-    return _joined([replace(one, marked_best=one.path.resolve() in best) for one in found])
+    candidates = [_candidate(contents, verdict, noted or {}) for contents, verdict in looked_at]
+    best = _marked_best([one.path for one in candidates])
+    return _joined([replace(one, marked_best=one.path.resolve() in best) for one in candidates])
 
 
 def _candidate(contents: Contents, verdict: Verdict, noted: Mapping[Path, int]) -> Candidate:
@@ -225,24 +225,24 @@ def _manifest_of(contents: Contents) -> dict[str, Any]:
 
 def _marked_best(paths: Sequence[Path]) -> set[Path]:
     """The ones that whoever wrote them calls the best: Holdfast in best.json, a Trainer in its trainer_state.json."""
-    found = set()
+    best = set()
     for folder in dict.fromkeys(path.parent for path in paths):
         name = _read(folder / "best.json").get("checkpoint")
-        found |= {(folder / name).resolve()} if isinstance(name, str) else set()
+        best |= {(folder / name).resolve()} if isinstance(name, str) else set()
     states = [(state, path) for path in paths if (state := _read(path / "trainer_state.json"))]
     for state, path in sorted(states, key=lambda one: _whole(one[0].get("global_step")))[-1:]:
         name = state.get("best_model_checkpoint")
-        found |= {(path.parent / Path(name).name).resolve()} if isinstance(name, str) and name else set()
-    return found
+        best |= {(path.parent / Path(name).name).resolve()} if isinstance(name, str) and name else set()
+    return best
 
 
-def _joined(found: Sequence[Candidate]) -> list[Candidate]:
+def _joined(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Ranks with sharded weights write each their part: `step-9` of rank 0, `rank-1/step-9` of the next. One is the whole."""
     others: dict[Path, dict[str, Candidate]] = {}
-    for one in found:
+    for one in candidates:
         if _RANK.match(one.path.parent.name):
             others.setdefault(one.path.parent.parent / one.path.name, {})[one.path.parent.name] = one
-    first = {one.path: one for one in found if not _RANK.match(one.path.parent.name)}
+    first = {one.path: one for one in candidates if not _RANK.match(one.path.parent.name)}
     ranks = {(whole.parent, rank) for whole, parts in others.items() for rank in parts}
     joined = []
     for path, one in first.items():

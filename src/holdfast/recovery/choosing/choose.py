@@ -25,8 +25,8 @@ from holdfast.recovery.choosing.logs_beside import CHECKPOINT_FOLDERS
 from holdfast.recovery.choosing.options import Choice, Kind, Option, Rejected, Settings, fresh, gentler, multiply, warm_up
 from holdfast.recovery.choosing.setbacks import Setback, setbacks, short, suspect
 
-WEIGHTS_ONLY = "it holds weights only: optimizer, schedule and counters start anew, so warm up and set the {unit} by hand"
-_OVERFITTING = "the training loss kept falling meanwhile: it looks like overfitting, which a lower learning rate does not cure"
+WEIGHTS_ONLY = "it holds weights only: optimizer, schedule and counters start fresh: warm up, and set the {unit} by hand"
+_OVERFITTING = "the training loss kept falling meanwhile: this looks like overfitting, which a lower learning rate does not fix"
 _NO_LOG = "no log was found, so it is unknown whether the run was healthy before it ended"
 _STOPPERS = {
     "gpu-out-of-memory": "it ran out of GPU memory",
@@ -48,15 +48,15 @@ def clean_words(taken: Placed, history: History, *, is_best: bool) -> str:
 
 
 def end_words(taken: Placed, passed: Sequence[Setback], history: History) -> list[str]:
-    """How the run came to an end, what it had overcome before, how much is lost, and what may end it again."""
+    """How the run ended, what it recovered from, how much is lost, and what may end it again."""
     has_log = history.metrics or history.losses or history.findings or history.judged
-    healthy = "the training was healthy when it ended" if passed else "nothing was found wrong with the training"
+    healthy = "the training was healthy when it ended" if passed else "no findings"
     words = [healthy if has_log else _NO_LOG, *(one.words for one in passed)]
     if history.end:
         words[0] += f"; it {history.end}"
     if taken.position is not None and history.last is not None and history.last > taken.position:
         lost = history.last - taken.position
-        words.append(f"{lost:,} {history.unit}{'s' if lost != 1 else ''} after it {'are' if lost != 1 else 'is'} lost")
+        words.append(f"{lost:,} later {history.unit}{'s are' if lost != 1 else ' is'} lost")
     stopped = next((noted for noted in reversed(history.findings) if noted.code in _STOPPERS), None)
     if stopped is not None:
         words.append(f"{_STOPPERS[stopped.code]} at {history.unit} {stopped.step:,}: that may happen again")
@@ -67,7 +67,7 @@ def change_words(change: Change, history: History) -> list[str]:
     """What was changed shortly before the trouble."""
     why = f"; {change.why}" if change.why else ""
     return [
-        f"at {history.unit} {change.step:,} a setting was changed: {change.what}{why}",
+        f"at {history.unit} {change.step:,} a setting was changed: {change.setting}{why}",
         "without that change the learning rate may stay unchanged",
     ]
 
@@ -95,7 +95,7 @@ def none_words(within: Sequence[Placed], not_clean: Sequence[Placed], troubles: 
     """Why there is nothing to resume from."""
     if within:
         since = min((one.begin for one in troubles), default=0)
-        return f"every clean checkpoint is from after {history.unit} {since:,}, where the trouble began"
+        return f"all clean checkpoints are from after {history.unit} {since:,}, where the problem began"
     states = Counter(one.candidate.verdict.state for one in not_clean)
     return f"no checkpoint is clean: {', '.join(f'{count} {state}' for state, count in states.items())}"
 
@@ -131,12 +131,12 @@ class Field:
         clean, copies = without_copies([one for one in placed if one.candidate.clean])
         left = _left_behind(clean)
         clean = [one for one in clean if all(one is not other for other, _ in left)]
-        found = sorted([*setbacks(history), *_of_weights(clean, dirty, history)], key=lambda one: one.begin)
-        lasting = [one for one in found if one.lasts]
+        setbacks_found = sorted([*setbacks(history), *_of_weights(clean, dirty, history)], key=lambda one: one.begin)
+        lasting = [one for one in setbacks_found if one.lasts]
         change = next((one for trouble in lasting if (one := suspect(history, trouble)) is not None), None)
-        within = [one for one in clean if _trouble_of(one, found) or (lasting and one.position is None)]
+        within = [one for one in clean if _trouble_of(one, setbacks_found) or (lasting and one.position is None)]
         usable = [one for one in clean if all(one is not other for other in within)]
-        return cls(history, found, change, usable, within, copies, left, dirty)
+        return cls(history, setbacks_found, change, usable, within, copies, left, dirty)
 
     @property
     def trouble(self) -> list[Setback]:
@@ -214,19 +214,19 @@ class Field:
     def rejected(self, taken: Option) -> list[Rejected]:
         """Everything but the one that was taken, the newest first."""
         unit = self.history.unit
-        found = [(one, unclean_words(one)) for one in self.not_clean]
-        found += [(one, f"the same {unit} as {other.candidate.path.name}") for one, other in self.copies]
-        found += [(one, f"the run went back to {unit} {other.position or 0:,} after it") for one, other in self.left]
-        found += [(one, self._within_words(one)) for one in self.within]
-        found += [(one, self._not_taken(one, taken)) for one in self.usable if one.candidate is not taken.candidate]
-        ordered = sorted(found, key=lambda pair: pair[0].age, reverse=True)
+        reasons = [(one, unclean_words(one)) for one in self.not_clean]
+        reasons += [(one, f"the same {unit} as {other.candidate.path.name}") for one, other in self.copies]
+        reasons += [(one, f"the run went back to {unit} {other.position or 0:,} after it") for one, other in self.left]
+        reasons += [(one, self._within_words(one)) for one in self.within]
+        reasons += [(one, self._not_taken(one, taken)) for one in self.usable if one.candidate is not taken.candidate]
+        ordered = sorted(reasons, key=lambda pair: pair[0].age, reverse=True)
         return [Rejected(one.candidate, one.position, words) for one, words in ordered]
 
     def _within_words(self, one: Placed) -> str:
         trouble = _trouble_of(one, self.setbacks)
         if trouble is None:
-            return f"it does not say its {self.history.unit}: it may be from within the trouble"
-        return f"saved after {self.history.unit} {trouble.begin:,}, within the trouble"
+            return f"it does not say its {self.history.unit}: it may be from after the problem began"
+        return f"saved after {self.history.unit} {trouble.begin:,}, after the problem began"
 
     def _not_taken(self, one: Placed, taken: Option) -> str:
         if one.position is None and taken.position is not None:
@@ -252,19 +252,19 @@ def _of_weights(clean: Sequence[Placed], dirty: Sequence[Placed], history: Histo
     return [Setback(code="non-finite-weights", begin=begin, seen=min(dead), words=words)]
 
 
-def _trouble_of(one: Placed, found: Sequence[Setback]) -> Setback | None:
-    return next((trouble for trouble in found if one.position is not None and trouble.holds(one.position)), None)
+def _trouble_of(one: Placed, candidates: Sequence[Setback]) -> Setback | None:
+    return next((trouble for trouble in candidates if one.position is not None and trouble.holds(one.position)), None)
 
 
 def _left_behind(clean: Sequence[Placed]) -> list[tuple[Placed, Placed]]:
     """Checkpoints of a course that was given up, each with an earlier step that was written after it."""
     numbered = [one for one in clean if one.candidate.number is not None and one.position is not None]
-    found = []
+    left = []
     for one in numbered:
         later = next((other for other in numbered if _gave_up(one, other)), None)
         if later is not None:
-            found.append((one, later))
-    return found
+            left.append((one, later))
+    return left
 
 
 def _gave_up(one: Placed, later: Placed) -> bool:
@@ -321,13 +321,13 @@ def _recommended(options: Sequence[Option]) -> Option:
 def _why_not(option: Option, taken: Option, field: Field) -> str:
     """Why an option is not the recommended one."""
     if option.kind == "fresh":
-        return "a clean checkpoint from before the trouble exists" if field.trouble else "a clean checkpoint exists"
+        return "a clean checkpoint from before the problem exists" if field.trouble else "a clean checkpoint exists"
     if option.candidate is taken.candidate:
         return "it is the same checkpoint"
     if not field.trouble:
         return "nothing is wrong with the newer one"
     if option.kind == "earlier":
-        return "for when the best one goes wrong again"
+        return "in case the best one fails again"
     change = field.change
     after = change is not None and option.position is not None and option.position > change.step
     return "it was saved after the change" if after else "it is older, and the other is from before the change too"

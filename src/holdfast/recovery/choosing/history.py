@@ -24,7 +24,7 @@ class Change(NamedTuple):
     """A setting that was changed on purpose; `factor` is the learning rate that goes with it, if that is known."""
 
     step: int
-    what: str
+    setting: str
     factor: float | None = None
     why: str = ""
 
@@ -96,14 +96,14 @@ class History:
 
     def metric(self, name: str | None = None) -> Series | None:
         """The metric of that name; without one the monitored metric, or the one that says most about held-out data."""
-        known = [series for series in self.metrics if series.lower_is_better is not None and series.points]
+        usable = [series for series in self.metrics if series.lower_is_better is not None and series.points]
         wanted = name or self.monitored
         if wanted:
             found = find_name(wanted, [series.name for series in self.metrics])
             chosen = next((series for series in self.metrics if series.name == found), None)
-            if chosen is not None and (name or chosen in known):
+            if chosen is not None and (name or chosen in usable):
                 return chosen
-        return min(known, key=_rank, default=None) if not name else None
+        return min(usable, key=_rank, default=None) if not name else None
 
     def rate_at(self, position: int) -> float | None:
         """The learning rate at a step."""
@@ -111,7 +111,7 @@ class History:
         return before[-1] if before else None
 
     def later(self, steps: int) -> History:
-        """The same run, counted from so many steps before its own first one: it went on from a checkpoint of that step."""
+        """The same run, counted from so many steps before its own first one: it resumed from a checkpoint of that step."""
         if not steps:
             return self
         return replace(
@@ -131,8 +131,8 @@ class History:
         chosen = self.metric(name)
         if chosen is None:
             return self
-        told = chosen if lower_is_better is None else replace(chosen, lower_is_better=lower_is_better)
-        return replace(self, metrics=tuple(told if one is chosen else one for one in self.metrics), monitored=chosen.name)
+        directed = chosen if lower_is_better is None else replace(chosen, lower_is_better=lower_is_better)
+        return replace(self, metrics=tuple(directed if one is chosen else one for one in self.metrics), monitored=chosen.name)
 
 
 def is_held_out(name: str) -> bool:
@@ -147,9 +147,9 @@ def find_name(wanted: str, names: Iterable[str]) -> str | None:
         return wanted
     short = {name: _letters(name) for name in names}
     for fits in (str.__eq__, str.endswith):
-        found = [name for name in names if fits(short[name], _letters(wanted))]
-        if len(found) == 1:
-            return found[0]
+        matches = [name for name in names if fits(short[name], _letters(wanted))]
+        if len(matches) == 1:
+            return matches[0]
     return None
 
 

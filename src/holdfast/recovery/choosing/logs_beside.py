@@ -16,7 +16,7 @@ import numpy as np
 
 from holdfast.detectors.curves.order import look_at
 from holdfast.detectors.finding import Finding
-from holdfast.diagnosis.said import sentence
+from holdfast.diagnosis.curve_sentences import sentence
 from holdfast.errors import HoldfastError
 from holdfast.logs.folders import kind_of
 from holdfast.logs.open import SUFFIXES, open_log
@@ -64,8 +64,8 @@ def read_history(folder: Path, checkpoints: Sequence[Path], *, newest: Mapping[U
     Of several the one with evaluations, then the longest. `newest` is the highest step and epoch of a checkpoint, as far as they
     tell them: a log that counts otherwise, or ends long before, places none of them.
     """
-    found = [history for log in _logs(folder, checkpoints) if (history := _read(log)) is not None]
-    return max((one for one in found if _places(one, newest)), key=_worth, default=None)
+    histories = [history for log in _logs(folder, checkpoints) if (history := _read(log)) is not None]
+    return max((one for one in histories if _places(one, newest)), key=_worth, default=None)
 
 
 def _places(history: History, newest: Mapping[Unit, int]) -> bool:

@@ -155,7 +155,7 @@ def multiply(factor: float, rate: float | None) -> dict[str, Any]:
 
 
 def _rate_of(candidate: Candidate, history: History, position: int | None) -> float | None:
-    """The learning rate with which a checkpoint goes on."""
+    """The learning rate with which a checkpoint continues."""
     if candidate.rate is not None:
         return candidate.rate
     return history.rate_at(position) if position is not None else None

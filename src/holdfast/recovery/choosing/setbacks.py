@@ -1,4 +1,4 @@
-"""Where a run went wrong and did not come back: from the findings of the detectors, and from the metric that counts.
+"""Where a run went wrong and did not recover: from the findings of the detectors, and from the metric that counts.
 
 Positions are those of `History`. A state up to and with `begin` is from before the setback.
 """
@@ -53,16 +53,16 @@ def short(value: float) -> str:
 
 def setbacks(history: History) -> list[Setback]:
     """Everything that went wrong and was not overcome, and what a roll-back undid; the earliest first."""
-    found = [one for noted in history.findings if (one := _of_finding(noted, history)) is not None]
+    every = [one for noted in history.findings if (one := _of_finding(noted, history)) is not None]
     metric = history.metric()
     own = of_metric(metric, history.unit) if metric is not None else None
     if own is not None:  # the values themselves say it better than the finding
-        found = [one for one in found if not (one.lasts and one.code in OF_METRICS)] + [own]
+        every = [one for one in every if not (one.lasts and one.code in OF_METRICS)] + [own]
     elif metric is not None:
-        found += dips(metric, history.unit)
-    if not any(one.lasts and one.code in _BAD_NUMBERS for one in found):
-        found += _dead(history)
-    return sorted(found, key=lambda one: (one.begin, one.seen))
+        every += dips(metric, history.unit)
+    if not any(one.lasts and one.code in _BAD_NUMBERS for one in every):
+        every += _dead(history)
+    return sorted(every, key=lambda one: (one.begin, one.seen))
 
 
 def of_metric(series: Series, unit: str = "step") -> Setback | None:
@@ -74,7 +74,7 @@ def of_metric(series: Series, unit: str = "step") -> Setback | None:
     begin = points[fall.good][0]
     path = " -> ".join(short(value) for _, value in points[fall.good :][:5]) + (" …" if len(points) - fall.good > 5 else "")
     if fall.code == "metric-decline":
-        words = f"{series.name} got worse after {unit} {begin:,} ({path}) and did not come back"
+        words = f"{series.name} got worse after {unit} {begin:,} ({path}) and did not recover"
     elif fall.bad - fall.good > 1:
         words = f"{series.name} got worse after {unit} {begin:,} ({path}) and collapsed at {unit} {points[fall.bad][0]:,}"
     else:
@@ -87,18 +87,18 @@ def dips(series: Series, unit: str = "step") -> list[Setback]:
     if series.better is None:
         return []
     points, values = series.points, [value for _, value in series.points]
-    found = []
+    every = []
     for bad, back in passing_collapses(values, series.better):
-        words = f"{series.name} collapsed at {unit} {points[bad][0]:,} and came back by {unit} {points[back][0]:,}"
-        found.append(
+        words = f"{series.name} collapsed at {unit} {points[bad][0]:,} and recovered by {unit} {points[back][0]:,}"
+        every.append(
             Setback(code="metric-collapse", begin=points[bad - 1][0], seen=points[bad][0], end=points[back][0], words=words)
         )
     fell = halved_at_the_end(values, series.better)
     if fell is not None:
         seen, value = points[fell]
-        words = f"{series.name} fell to {short(value)} at {unit} {seen:,}, just before the end: that may be chance"
-        found.append(Setback(code="metric-decline", begin=points[fell - 1][0], seen=seen, end=NEVER, words=words))
-    return found
+        words = f"{series.name} fell to {short(value)} at {unit} {seen:,}, just before the end: possibly noise"
+        every.append(Setback(code="metric-decline", begin=points[fell - 1][0], seen=seen, end=NEVER, words=words))
+    return every
 
 
 def _dead(history: History) -> list[Setback]:

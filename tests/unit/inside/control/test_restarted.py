@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from every_case import every_case
 from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.inside.control import restarted
-from holdfast.inside.control.restarted import Restarted, cap_workers, limit_workers, read
+from holdfast.inside.control.restarted import Restarted, cap_workers, read
 from holdfast.inside.taps.registry import Taps
 
 DATA = TensorDataset(torch.zeros(8, 1))
@@ -28,17 +27,15 @@ def test_what_cannot_be_read_is_as_if_it_were_not_there() -> None:
     assert told == Restarted(attempt=2)
 
 
-@every_case(
-    ("args", "kwargs", "wanted"),
-    [
-        ((), {"num_workers": 8}, ((), {"num_workers": 2})),
-        ((), {"num_workers": 1, "prefetch_factor": 4}, ((), {"num_workers": 1, "prefetch_factor": 4})),
-        ((4, True, None, None, 8), {}, ((4, True, None, None, 2), {})),
-        ((), {}, ((), {})),
-    ],
-)
-def test_a_loader_gets_so_many_workers_at_most(args: Any, kwargs: Any, wanted: Any) -> None:
-    assert limit_workers(args, kwargs, 2) == wanted
+def test_a_loader_gets_so_many_workers_at_most() -> None:
+    taps = Taps()
+    cap_workers(taps, 2)
+    try:
+        loaders = [DataLoader(DATA, num_workers=8), DataLoader(DATA, 4, True, None, None, 8), DataLoader(DATA)]
+        assert [loader.num_workers for loader in loaders] == [2, 2, 0] and loaders[1].batch_size == 4
+        assert DataLoader(DATA, num_workers=1, prefetch_factor=4).prefetch_factor == 4
+    finally:
+        taps.restore()
 
 
 def test_a_loader_without_workers_is_made_without_the_options_that_need_some() -> None:

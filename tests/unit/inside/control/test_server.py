@@ -108,7 +108,7 @@ def test_under_heal_both_factors_on_the_rate_hold_together(tmp_path: Path) -> No
             value(run, "1")
         (row,) = [row for row in run.journal if row["kind"] == "change"]
         assert (row["from"], row["to"]) == (0.01, 0.005)
-        assert value(run, 'optimizer.param_groups[0]["lr"]') == "0.005"
+        assert value(run, 'optimizer.param_groups[0]["lr"]') == "0.0005"
 
     train(tmp_path, lower, policy="heal")
     from holdfast.probe.rows import last_rows

@@ -8,14 +8,11 @@ import torch
 from every_case import every_case
 
 from holdfast.inside.control.settings import Settings, read_setting
-from holdfast.inside.members import Member
 from holdfast.signals.actions import Refused
 
 
 def settings_of(*optimizers: torch.optim.Optimizer) -> Settings:
-    members = {id(one): Member(one) for one in optimizers}
-    training: Any = SimpleNamespace(members=members, main=members[id(optimizers[0])])
-    return Settings(training)
+    return Settings(SimpleNamespace(step=0, optimizers=lambda: list(optimizers)))  # type: ignore[arg-type]
 
 
 def sgd(lr: Any = 0.1, groups: int = 1) -> torch.optim.SGD:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+from typing import Any
 
 import pytest
 import torch
 from every_case import every_case
 from torch import nn
 
-from holdfast.inside.gradients.host import AVAILABLE, quick_norm, quick_value
+from holdfast.inside.gradients.host import AVAILABLE, launch_by_address, quick_norm, quick_value
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="the compiled part was not built, or torch is older than 2.10")
 
@@ -71,3 +73,19 @@ def test_a_loss_is_read_with_its_graph_attached() -> None:
     assert quick_value(torch.tensor(1)) is None
     assert quick_value(nn.Parameter(torch.tensor(1.0))) is None
     assert quick_value("loss") is None
+
+
+def test_a_kernel_is_started_with_the_grid_stream_and_arguments_that_are_given() -> None:
+    word, address = ctypes.c_uint, ctypes.c_void_p
+    started: list[tuple[object, ...]] = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, address, *[word] * 7, address, ctypes.POINTER(address), address)
+    def driver(*given: Any) -> int:
+        started.append((*given[:9], ctypes.cast(given[9][0], ctypes.POINTER(ctypes.c_int)).contents.value, given[10]))
+        return 7
+
+    argument = ctypes.c_int(42)
+    pointers = (address * 1)(ctypes.addressof(argument))
+    call = ctypes.cast(driver, address).value
+    assert launch_by_address(call, 2**63 + 5, 3, 256, 2**40, ctypes.addressof(pointers)) == 7
+    assert started == [(2**63 + 5, 3, 1, 1, 256, 1, 1, 0, 2**40, 42, None)]

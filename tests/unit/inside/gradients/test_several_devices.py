@@ -16,10 +16,8 @@ from every_case import every_case
 from torch import nn
 from watched_process import Watching, sgd, small, train
 
-from holdfast.inside import members as member
 from holdfast.inside import training
 from holdfast.inside.arm import arm_from_environment, armed
-from holdfast.inside.gradients import device_reader as device
 from holdfast.inside.gradients.device_reader import DeviceReader
 from holdfast.inside.gradients.step_metrics import StepMetrics
 from holdfast.inside.observers.parameters import WeightSample, weight_norms
@@ -59,7 +57,7 @@ def test_weights_on_one_device_are_sampled_as_ever() -> None:
     assert WeightSample(before).compare(after).item() == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("where", "what"), [(training, "WeightSample"), (member, "weight_norms"), (training, "plain_weights")])
+@pytest.mark.parametrize(("where", "what"), [(training, "WeightSample"), (training, "weight_norms"), (training, "plain_weights")])
 def test_what_cannot_be_sampled_does_not_cost_the_guard(
     where: Any, what: str, run: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +107,6 @@ def test_the_courier_carries_a_distributed_number(
         def query(self) -> bool:
             return True
 
-    monkeypatch.setattr(device, "pinned_zeros", lambda count, dtype: torch.zeros(count, dtype=dtype))
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: None)
     reader, came = DeviceReader(torch.device("cpu")), list[Any]()

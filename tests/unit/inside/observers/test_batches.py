@@ -16,6 +16,7 @@ import torch
 from every_case import every_case
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
+from holdfast.inside.guard.failure_context import FailureContext
 from holdfast.inside.observers import batches as batches_module
 from holdfast.inside.observers import saved_batch as batch_file
 from holdfast.inside.observers.batch_contents import input_status
@@ -216,15 +217,16 @@ def at_once(job: Callable[[], None]) -> None:
 def kept(folder: Path, batch: Any, *, step: int = 7, state: Any = None) -> Any:
     batches = Batches()
     batches.note(None, batch)
-    return batches.save(folder, step, {"weight": torch.ones(2)} if state is None else state, {}, at_once)
+    state = {"weight": torch.ones(2)} if state is None else state
+    return batch_file.save_batches(folder, step, batches.current(), state=state, run_later=at_once)
 
 
 def test_a_plain_batch_is_read_back_without_running_anything(drawn: Batches, tmp_path: Path) -> None:
     data = TensorDataset(torch.arange(4.0), torch.tensor([0.0, NAN, 0.0, 0.0]))
     next(iter(DataLoader(Subset(data, [3, 1]), batch_size=2)))
-    random = {"numpy": np.random.get_state(), "torch": torch.get_rng_state()}
-    saved = drawn.save(tmp_path, 12, {"net": {"weight": torch.ones(2)}}, random, at_once)
-    assert (saved.file, saved.left_out, saved.pickled) == (str(tmp_path / "step-000012.pt"), [], False)
+    state = {"net": {"weight": torch.ones(2)}}
+    saved = batch_file.save_batches(tmp_path, 12, drawn.current(), state=state, run_later=at_once)
+    assert (saved.file, saved.not_saved, saved.pickled) == (str(tmp_path / "step-000012.pt"), [], False)
     assert (saved.input, saved.bad_samples) == ("field 1: 1 of 2 values is NaN, in sample 1", [1])
     content = torch.load(tmp_path / "step-000012.pt", weights_only=True)
     assert content["batches"][0]["batch"][0].tolist() == [3.0, 1.0]
@@ -237,7 +239,7 @@ def test_values_are_copied_when_save_is_called_and_written_later(tmp_path: Path)
     batches, jobs, weight = Batches(), [], torch.ones(2)
     batch = [torch.ones(2)]
     batches.note(None, batch)
-    batches.save(tmp_path, 1, {"weight": weight}, {}, jobs.append)
+    batch_file.save_batches(tmp_path, 1, batches.current(), state={"weight": weight}, run_later=jobs.append)
     assert list(tmp_path.iterdir()) == []
     weight.zero_()
     batch[0].zero_()
@@ -255,7 +257,7 @@ def test_a_batch_of_the_users_own_class_is_pickled_and_that_is_said(tmp_path: Pa
 def test_a_batch_of_the_users_own_class_is_copied_too(tmp_path: Path) -> None:
     batches, jobs, sample = Batches(), [], Sample(torch.ones(2))
     batches.note(None, [sample])
-    saved = batches.save(tmp_path, 1, {}, {}, jobs.append)
+    saved = batch_file.save_batches(tmp_path, 1, batches.current(), state={}, run_later=jobs.append)
     sample.image.zero_()
     jobs[0]()
     assert torch.load(saved.file, weights_only=False)["batches"][0]["batch"][0].image.tolist() == [1.0, 1.0]
@@ -263,14 +265,17 @@ def test_a_batch_of_the_users_own_class_is_copied_too(tmp_path: Path) -> None:
 
 def test_a_batch_that_cannot_be_written_leaves_the_state(tmp_path: Path) -> None:
     saved = kept(tmp_path, [torch.ones(2), lambda: None])
-    assert "cannot be written" in saved.left_out[0]
+    assert "cannot be written" in saved.not_saved[0]
     assert torch.load(saved.file, weights_only=True)["batches"] == []
 
 
 def test_at_most_three_steps_are_kept(tmp_path: Path) -> None:
-    files = [kept(tmp_path, torch.ones(2), step=step).file for step in range(5)]
-    assert [file is not None for file in files] == [True, True, True, False, False]
-    assert kept(tmp_path, torch.ones(2), step=9).left_out == ["3 batches of this run are saved already"]
+    batches = Batches()
+    batches.note(None, torch.ones(2))
+    context = FailureContext(batches, folder=tmp_path, models=list, run_later=at_once)
+    saved = [context.batch_evidence(step, save=True)["batch"] for step in range(5)]
+    assert ["file" in one for one in saved] == [True, True, True, False, False]
+    assert saved[4]["not_saved"] == ["3 batches of this run are saved already"]
     assert len(list(tmp_path.glob("*.pt"))) == 3
 
 
@@ -278,7 +283,7 @@ def test_what_is_too_large_is_left_out_in_words(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(batch_file, "BATCH_BYTES", 100)
     monkeypatch.setattr(batch_file, "STATE_BYTES", 100)
     saved = kept(tmp_path, torch.ones(99), state={"weight": torch.ones(99)})
-    assert len(saved.left_out) == 2 and "larger than" in saved.left_out[0] and "the model's state" in saved.left_out[1]
+    assert len(saved.not_saved) == 2 and "larger than" in saved.not_saved[0] and "the model's state" in saved.not_saved[1]
     content = torch.load(saved.file, weights_only=True)
     assert content["batches"] == [] and content["state"] == {}
 

@@ -19,7 +19,7 @@ from torch.nn.functional import huber_loss
 from watched_process import Watching, sgd, small, train
 
 import holdfast
-from holdfast.inside.observers.evaluations import EvaluationPhase, LossSum
+from holdfast.inside.observers.evaluations import EvaluationPhase
 
 CROSS_ENTROPY, CODE = F.cross_entropy, F.cross_entropy.__code__
 
@@ -158,11 +158,11 @@ def test_a_mistake_in_listening_is_told_and_the_script_gets_its_loss(watching: W
     def broken(*_: Any) -> None:
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(LossSum, "add", broken)
+    monkeypatch.setattr(EvaluationPhase, "_add_loss", broken)
     monkeypatch.setenv("HOLDFAST_DEBUG", "")
     told: list[str] = []
-    phase = EvaluationPhase(None, lambda what, error: told.append(str(error)))
-    phase.open()
+    phase = EvaluationPhase(0.0, lambda what, error: told.append(str(error)))
+    phase.observe(object())
     try:
         assert float(F.mse_loss(torch.zeros(3), torch.ones(3))) == 1.0
     finally:

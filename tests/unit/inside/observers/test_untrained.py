@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import weakref
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import nn
 
-from holdfast.inside.observers.parameters import Untrained
+from holdfast.inside.models import Models
 
 
-def _said(
-    untrained: Untrained, model: nn.Module, main: list[nn.Parameter], others: list[nn.Parameter] | None = None
-) -> dict[int, str]:
-    known = {id(one): weakref.ref(one) for one in model.parameters()}
-    names = {id(one): number for number, one in enumerate(model.parameters())}
-    changes = untrained.changes(known, names, main=main, others=others or [])
-    assert all(change.position == change.name and change.of == len(names) for change in changes)
+def _models(model: nn.Module) -> Models:
+    recorder: Any = SimpleNamespace(strings=SimpleNamespace(codes=lambda names: list(range(len(names)))))
+    models = Models(recorder)
+    models.learn([model])
+    return models
+
+
+def _said(models: Models, main: list[nn.Parameter], others: list[nn.Parameter] | None = None) -> dict[int, str]:
+    changes = models.newly_untrained(main, others or [])
+    assert all(change.position == change.name and change.of == 3 for change in changes)
     return {change.name: change.why for change in changes}
 
 
@@ -27,22 +31,23 @@ def _model() -> nn.Sequential:
 
 
 def test_each_reason_is_told_apart_and_only_changes_are_said() -> None:
-    model, untrained = _model(), Untrained()
+    model = _model()
+    models = _models(model)
     model[0].weight.requires_grad_(False)
     model[1].weight.grad = None
     held = [model[0].weight, model[1].weight]
-    assert _said(untrained, model, held) == {0: "frozen", 1: "no-gradient", 2: "no-optimizer"}
-    assert _said(untrained, model, held) == {}
+    assert _said(models, held) == {0: "frozen", 1: "no-gradient", 2: "no-optimizer"}
+    assert _said(models, held) == {}
     model[1].weight.grad = torch.ones(2, 2)
-    assert _said(untrained, model, held) == {1: "trained"}
+    assert _said(models, held) == {1: "trained"}
 
 
 def test_all_trained_says_nothing() -> None:
     model = _model()
-    assert _said(Untrained(), model, list(model.parameters())) == {}
+    assert _said(_models(model), list(model.parameters())) == {}
 
 
 def test_what_another_optimizer_holds_is_its_own() -> None:
     model = _model()
     model[2].weight.grad = None
-    assert _said(Untrained(), model, [model[0].weight, model[1].weight], [model[2].weight]) == {}
+    assert _said(_models(model), [model[0].weight, model[1].weight], [model[2].weight]) == {}

@@ -236,20 +236,6 @@ def test_an_action_from_outside_sets_the_split() -> None:
     assert_close(training.gradients, whole.gradients)
 
 
-def test_rising_retries_of_the_allocator_shrink_the_parts_before_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    retries = 3
-    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda: {"num_alloc_retries": retries})
-    training = Trained(fits=99)
-    batches = training.run._scope.micro_batches
-    batches._check_allocator()
-    batches._check_allocator()
-    assert batches.parts == 1  # what happened before is no sign
-    retries = 5
-    batches._check_allocator()
-    assert batches.parts == 2
-    assert "retry 2 times" in training.journal("action")[0]["detail"]
-
-
 def test_the_first_part_sees_the_random_stream_that_the_whole_would_have_seen() -> None:
     training = Trained(fits=4, backward=True)
     drawn: list[float] = []

@@ -24,7 +24,7 @@ DENIED = "Permission Denied: Try running again with elevated permissions by goin
         (Facts(yama=0, container=True), "this container has no capability CAP_SYS_PTRACE: docker run --cap-add SYS_PTRACE"),
         (Facts(yama=1, container=True), "in a container also: docker run --cap-add SYS_PTRACE"),
         (Facts(owner="anna"), "it belongs to user anna: run this as anna or as root"),
-        (Facts(tracer=77, may_trace=True), "a debugger (process 77) holds it"),
+        (Facts(tracer=77, may_trace=True), "a debugger (process 77) traces it already"),
         (Facts(linux=False), "macOS lets only root"),
         (Facts(yama=0), "capability CAP_SYS_PTRACE is missing"),
         (Facts(yama=0, may_trace=True), "seccomp"),

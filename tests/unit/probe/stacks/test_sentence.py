@@ -38,7 +38,7 @@ def test_ranks_in_different_collectives_are_told_apart() -> None:
     assert "ranks 0 and 2 in all_reduce" in verdict.say and "rank 1 in barrier" in verdict.say
 
 
-@every_case(("world", "words"), [(2, "does not come through"), (8, "on another machine")])
+@every_case(("world", "words"), [(2, "does not get through"), (8, "on another machine")])
 def test_when_all_ranks_here_wait_the_missing_one_is_looked_for_elsewhere(world: int, words: str) -> None:
     verdict = explain([in_all_reduce(0), in_all_reduce(1)], world=world)
     assert verdict.code == "collective-stall" and words in verdict.say
@@ -46,7 +46,7 @@ def test_when_all_ranks_here_wait_the_missing_one_is_looked_for_elsewhere(world:
 
 def test_ranks_that_have_not_met_yet_are_said_to_wait_for_each_other() -> None:
     joining = rank(0, Frame("init_process_group", C10D, 1700), Frame("<module>", "/job/train.py", 3))
-    assert "the others have not come" in explain([joining]).say
+    assert "the others are missing" in explain([joining]).say
 
 
 def in_backward(number: int, **more: object) -> ProcessStacks:
@@ -100,7 +100,7 @@ def test_without_the_sample_the_batch_is_named() -> None:
 @every_case(
     ("workers", "words"),
     [
-        ([], "no worker of it is left"),
+        ([], "all its workers have ended"),
         ([worker(0), worker(1)], "all 2 workers wait for work"),
         ([worker(0), replace(worker(1), state="stopped")], "worker 1 (process 2001) is stopped (SIGSTOP)"),
         (

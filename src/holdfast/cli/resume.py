@@ -1,0 +1,97 @@
+"""`holdfast resume`: continue a training of `holdfast train` where it stopped, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.errors import NoSuchRun, UsageError
+
+if TYPE_CHECKING:
+    from holdfast.train.arguments import Arguments
+
+_CANDIDATES = 3
+_SETTINGS = "settings.yaml"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb. Further options are settings to change, as `holdfast train` takes them."""
+    app.command("resume", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(resume)
+
+
+def resume(
+    context: typer.Context,
+    run: Annotated[str | None, typer.Argument(help="Name or folder of the run; default: the newest.", show_default=False)] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="This checkpoint instead of the run's newest clean one.", show_default=False)
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
+) -> None:
+    """Continue a training of `holdfast train`: holdfast resume my-run, or holdfast resume my-run --epochs 200.
+
+    It continues in a new folder; the old run stays as it is. Weights, optimizer, schedule, random numbers and the position in the
+    data are restored, in the middle of an epoch too, also on another number of devices.
+    """
+    from holdfast.cli.train import start
+
+    source = _existing(checkpoint, folder) if checkpoint is not None else run_folder(run, folder)
+    raise typer.Exit(start(_arguments(source, context.args)))
+
+
+def run_folder(name: str | None, parent: Path) -> Path:
+    """The folder of a run of the trainer."""
+    runs = sorted((path.parent for path in parent.glob(f"*/{_SETTINGS}") if not path.parent.is_symlink()), key=_changed)
+    names = ", ".join(path.name for path in reversed(runs[-_CANDIDATES:]))
+    if name is None:
+        if not runs:
+            raise NoSuchRun(f"{parent} holds no run of `holdfast train`.", fix="holdfast train detect --data data.yaml")
+        return runs[-1]
+    there = [path for path in (parent / name, Path(name)) if path.is_dir()]
+    if not there:
+        raise NoSuchRun(f"there is no run {name}.", fix=f"holdfast resume with one of: {names}" if names else "holdfast ps")
+    found = next((path for path in there if (path / _SETTINGS).exists()), None)
+    if found is None:
+        fix = f"holdfast checkpoints choose {name} shows how to resume it"
+        raise UsageError(f"{name} is not a run of `holdfast train`.", fix=fix)
+    return found
+
+
+def _existing(checkpoint: Path, parent: Path) -> Path:
+    """A checkpoint that `holdfast train` can resume from; anything else is an error that names what can."""
+    if checkpoint.is_file() and checkpoint.parent.joinpath("manifest.json").exists():
+        checkpoint = checkpoint.parent
+    if (checkpoint / "manifest.json").exists() or (checkpoint / _SETTINGS).exists():
+        return checkpoint
+    if checkpoint.exists():
+        problem = f"{checkpoint} has no optimizer state, schedule or position in the data."
+        raise UsageError(problem, fix=f"train from its weights: holdfast train detect --weights {checkpoint} --data data.yaml")
+    kept = (path for path in parent.glob("*/checkpoints/step-*") if not path.parents[1].is_symlink())
+    near = sorted(kept, key=_changed)[-_CANDIDATES:]
+    fix = " or ".join(f"--checkpoint {path}" for path in reversed(near)) or "holdfast checkpoints list ."
+    raise UsageError(f"{checkpoint} does not exist.", fix=fix)
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _arguments(source: Path, changes: list[str]) -> Arguments:
+    """The settings of the run or checkpoint, with the changes of the command line."""
+    from holdfast.train.arguments import Arguments, parse_changes
+    from holdfast.train.settings import DetectSettings, read_settings
+
+    if (source / _SETTINGS).exists():
+        settings = read_settings(DetectSettings, source / _SETTINGS, parse_changes(changes))
+    else:
+        kept: dict[str, Any] = json.loads((source / "manifest.json").read_text(encoding="utf-8")).get("settings") or {}
+        if not kept.get("data"):
+            problem = f"{source} was not saved by `holdfast train`."
+            raise UsageError(problem, fix=f"train from its weights: holdfast train detect --weights {source} --data data.yaml")
+        settings = read_settings(DetectSettings, None, kept | parse_changes(changes))
+    return Arguments(task="detect", settings=settings, validate=False, resume=source.absolute())

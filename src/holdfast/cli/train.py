@@ -1,0 +1,106 @@
+"""`holdfast train`: train with every safety on; the data and the machine are checked first."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.train.arguments import Arguments
+
+_NEEDED = ("transformers", "scipy", "faster_coco_eval")
+_SHOWN = 8  # critical problems of the data that are listed
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb. Its options are the settings of the task, read by the trainer itself."""
+    context = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+    app.command("train", add_help_option=False, context_settings=context)(train)
+
+
+def train(context: typer.Context) -> None:
+    """Train a model with one command: holdfast train detect --data data.yaml."""
+    from holdfast.train.arguments import parse
+
+    arguments = parse(context.args)
+    name = arguments.settings.name
+    if name and (Path(arguments.settings.project) / name / "run.json").exists():
+        folder = Path(arguments.settings.project) / name
+        raise UsageError(f"there is already a run {name} in {folder}.", fix=f"holdfast resume {folder}, or --name {name}-2")
+    raise typer.Exit(start(arguments))
+
+
+def start(arguments: Arguments) -> int:
+    """Check what can be checked, then train under the supervisor; the exit code."""
+    from holdfast.supervisor.command import find_command
+    from holdfast.supervisor.launch import Settings
+    from holdfast.supervisor.watching import run_command
+    from holdfast.train.detect import ultralytics
+    from holdfast.train.devices import devices
+
+    settings = arguments.settings
+    ranks = devices(settings.device)
+    if ultralytics.is_yolo(settings.architecture):
+        ultralytics.check(settings)
+        ranks = ranks[:1]  # it starts the others itself
+    for package in () if ultralytics.is_yolo(settings.architecture) else _NEEDED:
+        if importlib.util.find_spec(package) is None:
+            name = package.replace("_", "-")
+            raise UsageError(f"holdfast train detect needs {name}, which is not installed.", fix="pip install 'holdfast[detect]'")
+    _check_machine(settings.project, settings.workers)
+    if arguments.validate:
+        _check_data(settings.data)
+    command = find_command(_command(arguments, len(ranks)))
+    return run_command(command, Settings(name=settings.name or None, folder=Path(settings.project), policy=settings.policy))
+
+
+def _command(arguments: Arguments, ranks: int) -> list[str]:
+    """The training process, or torchrun with one per device."""
+    from holdfast.train.arguments import words_of
+
+    if ranks == 1:
+        return [sys.executable, "-m", "holdfast.train", *words_of(arguments)]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return [sys.executable, *torchrun, "-m", "holdfast.train", *words_of(arguments)]
+
+
+def _check_machine(project: str, workers: int) -> None:
+    """Say what is wrong with this machine; nothing of it stops the training."""
+    from holdfast.environment.check import PROBLEM
+    from holdfast.environment.checks import CHECKS
+    from holdfast.environment.examine import examine
+    from holdfast.environment.machine import Machine, Plans
+
+    Path(project).mkdir(parents=True, exist_ok=True)
+    machine = Machine(Plans(folder=Path(project), workers=workers, batch=None))
+    for answer in examine(machine, [check for check in CHECKS if not (check.long or check.heavy or check.waits)]):
+        if answer.verdict.level == PROBLEM:
+            _say(f"{answer.check.name}: {answer.verdict.message} (holdfast doctor)")
+
+
+def _check_data(path: str) -> None:
+    """Validate the data; a critical problem is an error with the list."""
+    from holdfast.data.formats.detect import Settings
+    from holdfast.data.validate import validate
+
+    report = validate(path, Settings())
+    critical = [problem for problem in report.problems if problem.severity == "critical"]
+    warnings = report.count("warning")
+    if critical:
+        lines = "\n".join(f"    {problem.words}" for problem in critical[:_SHOWN])
+        raise UsageError(
+            f"the data has {len(critical)} critical problems:\n{lines}",
+            fix=f"holdfast validate {path} shows all of them; --no-validate trains anyway",
+        )
+    if warnings:
+        _say(f"data: {warnings} warnings (holdfast validate {path})")
+
+
+def _say(text: str) -> None:
+    print(f"holdfast: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,202 @@
+"""One sentence for each finding in the tables of a run, with its numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from holdfast.detectors.finding import Finding
+from holdfast.units import count, size
+
+_WHY = {
+    "no-gradient": "{names} gets no gradient, though an optimizer holds it",
+    "no-optimizer": "no optimizer holds {names}",
+    "frozen": "{names} is frozen",
+}
+
+
+def _untrained(finding: Finding) -> str:
+    evidence = finding.evidence
+    names = ", ".join(map(str, evidence["parameters"]))
+    more = (
+        f" and {evidence['count'] - len(evidence['parameters'])} more" if evidence["count"] > len(evidence["parameters"]) else ""
+    )
+    return f"{_WHY[evidence['why']].format(names=names + more)} ({evidence['count']} of {evidence['of']} parameters)"
+
+
+def _dead(finding: Finding) -> str:
+    evidence = finding.evidence
+    since = "from the first step" if not evidence["onset"] else f"since step {evidence['onset']:,}"
+    layers = f"the first {evidence['layers']} of {evidence['of']} layers, up to {evidence['last_dead']}"
+    return f"the gradients of {layers}, are exactly 0 {since}"
+
+
+def _vanishing(finding: Finding) -> str:
+    evidence = finding.evidence
+    return (
+        f"gradient norm {evidence['first']:.1e} in the first of {evidence['layers']} layers, {evidence['last']:.1e} in the last"
+    )
+
+
+def _constant(finding: Finding) -> str:
+    if "field" in finding.evidence:
+        return f"every sample of every batch is the same (field {finding.evidence['field']})"
+    return f"layer {finding.evidence['layer']} sees the same input at every step (norm {finding.evidence['input_norm']:.3g})"
+
+
+def _unshuffled(finding: Finding) -> str:
+    evidence = finding.evidence
+    if "repeats" in evidence:
+        sort = ", and sorted by label" if evidence["sorted"] else ""
+        return f"{evidence['repeats']} epochs started with the same batch: the data is not shuffled{sort}"
+    order = "sorted, perhaps by label" if evidence["sorted"] else "in the same order each time"
+    alike = f"correlation {evidence['same_each_pass']:.2f}"
+    return f"the loss curve repeats in every epoch of {evidence['batches']} batches ({alike}): the data is {order}"
+
+
+def _plateau(finding: Finding) -> str:
+    evidence = finding.evidence
+    if "lr_before" in evidence:
+        fell = f"the learning rate fell from {evidence['lr_before']:.3g} to {evidence['lr']:.3g} at step {evidence['onset']:,}"
+        return f"{fell}, and the loss stopped falling ({evidence['loss']:.3g})"
+    falling = f"while the loss was still falling ({evidence['loss']:.3g})"
+    return f"the learning rate is {evidence['lr']:.3g} since step {evidence['onset']:,}, {falling}"
+
+
+def _mismatch(finding: Finding) -> str:
+    evidence = finding.evidence
+    here = f"mean {evidence['mean']:.3g}, deviation {evidence['deviation']:.3g}"
+    there = f"mean {evidence['held_out_mean']:.3g}, deviation {evidence['held_out_deviation']:.3g}"
+    return f"training inputs have {here}; held-out inputs {there} (field {evidence['field']})"
+
+
+def _leak(finding: Finding) -> str:
+    evidence = finding.evidence
+    seen = f"{evidence['known']} of {evidence['samples']} sampled held-out samples are in training batches too"
+    return f"{seen}; an estimated {100 * evidence['share']:.0f} % of the held-out data is in the training data"
+
+
+def _growth(finding: Finding) -> str:
+    evidence = finding.evidence
+    each = f"{size(evidence['bytes_per_step'])} more per step"
+    return f"{each}: {size(evidence['grown'])} so far, {size(evidence['now'])} in total"
+
+
+def _loading(finding: Finding) -> str:
+    evidence = finding.evidence
+    slow = (
+        f"; {100 * evidence['its_share']:.0f} % of it for worker {evidence['slow_worker']}" if "slow_worker" in evidence else ""
+    )
+    share = f"{100 * evidence['share']:.0f} % of each step is spent waiting for data"
+    return f"{share}, {1000 * evidence['wait_seconds']:.0f} ms a step{slow}"
+
+
+def _too_good(finding: Finding) -> str:
+    evidence = finding.evidence
+    train, held_out = f"{evidence['train']:.2g}", f"{evidence['held_out']:.2g}"
+    return f"the training loss is almost zero ({train}), and {finding.series} is no higher ({held_out})"
+
+
+def _slower(finding: Finding) -> str:
+    evidence = finding.evidence
+    return f"a step takes {_seconds(evidence['now'])}, up from {_seconds(evidence['before'])} in the second quarter of the run"
+
+
+def _on_cpu(finding: Finding) -> str:
+    evidence = finding.evidence
+    cards = "a GPU" if evidence["gpus"] == 1 else f"{evidence['gpus']} GPUs"
+    return f"the machine has {cards} that the training does not use; a step takes {_seconds(evidence['step_seconds'])}"
+
+
+def _idle_gpu(finding: Finding) -> str:
+    return f"the GPU was busy for less than {100 * finding.evidence['utilisation']:.0f} % of the time in half of the samples"
+
+
+def _ranks(finding: Finding) -> str:
+    evidence = finding.evidence
+    norms = ", ".join(f"rank {name[5:]} {value:.6g}" for name, value in evidence.items() if name.startswith("rank_"))
+    beside = "though their gradients agree" if evidence["gradients_shared"] else "and so do their gradients"
+    return f"the weights of the ranks differ (norms at step {finding.step:,}: {norms}), {beside}"
+
+
+def _late(finding: Finding) -> str:
+    evidence = finding.evidence
+    share = f"{_seconds(evidence['wait_seconds'])} of a step of {_seconds(evidence['step_seconds'])}"
+    waits = f"the other ranks wait {share} for rank {evidence['rank']}"
+    return f"{waits}, which waits that much longer for its data" if evidence["by_data"] else waits
+
+
+def _server(finding: Finding) -> str:
+    evidence = finding.evidence
+    if "server" not in evidence:
+        return ended(finding)
+    return f"{evidence['server']} stopped answering: {evidence['error']}"
+
+
+def _torn(finding: Finding) -> str:
+    return f"{_shown(finding.evidence['path'])} is incomplete: {finding.evidence['why']}"
+
+
+def _non_finite_file(finding: Finding) -> str:
+    evidence = finding.evidence
+    return f"{_shown(evidence['path'])} (step {finding.step:,}) has NaN or Inf in {count(evidence['bad_tensors'], 'tensor')}"
+
+
+def _shown(path: str) -> str:
+    """The path from here, if that is shorter."""
+    return min(path, os.path.relpath(path), key=len)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2g} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+def _weights(finding: Finding) -> str:
+    evidence = finding.evidence
+    if "parameter" in evidence:
+        went = f"went from {evidence['weight_norm_before']:.3g} to {evidence['weight_norm']:.3g}"
+        between = f"between steps {evidence['onset'] - 1:,} and {evidence['seen_at']:,}"
+        return f"the norm of {evidence['parameter']} {went} {between}; the loss does not show it"
+    return f"since step {evidence['onset']:,} no step was finite ({evidence['steps_in_a_row']} in a row), whatever the batch"
+
+
+def _hung(finding: Finding) -> str:
+    return str(finding.evidence["say"])
+
+
+def ended(finding: Finding) -> str:
+    """How a command died."""
+    evidence = finding.evidence
+    error = f": {evidence['error']}" if evidence.get("error") else ""
+    grown = ""
+    if evidence.get("memory_last", 0) > 1.2 * evidence.get("memory_first", 0) > 0:
+        grown = f"; its memory grew from {size(evidence['memory_first'])} to {size(evidence['memory_last'])}"
+    return f"{evidence['ended']} after step {finding.step:,} (exit {evidence['exit_code']}){error}{grown}"
+
+
+SENTENCES: dict[str, Callable[[Finding], str]] = {
+    "parameters-not-trained": _untrained,
+    "dead-units": _dead,
+    "gradient-vanishing": _vanishing,
+    "constant-predictions": _constant,
+    "unshuffled-data": _unshuffled,
+    "loss-plateau": _plateau,
+    "preprocessing-mismatch": _mismatch,
+    "split-leak": _leak,
+    "host-memory-growth": _growth,
+    "gpu-memory-growth": _growth,
+    "slow-loading": _loading,
+    "too-good": _too_good,
+    "non-finite-weights": _weights,
+    "slow-step": _slower,
+    "computing-on-cpu": _on_cpu,
+    "low-gpu-utilisation": _idle_gpu,
+    "rank-divergence": _ranks,
+    "straggler": _late,
+    "tracker-unreachable": _server,
+    "checkpoint-torn": _torn,
+    "checkpoint-non-finite": _non_finite_file,
+    "hang": _hung,
+    "loader-stall": _hung,
+    "collective-stall": _hung,
+}

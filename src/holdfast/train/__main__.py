@@ -1,0 +1,56 @@
+"""`python -m holdfast.train TASK …`: the process that trains. `holdfast train` starts it under a supervisor, one per device."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.errors import HoldfastError
+from holdfast.train.arguments import Arguments, parse
+from holdfast.train.detect import ultralytics
+from holdfast.train.detect.ultralytics import is_yolo
+
+
+def main(words: Sequence[str]) -> int:
+    """Train as the words say; the exit code."""
+    try:
+        arguments = parse(words)
+        return train(arguments)
+    except HoldfastError as error:
+        print(f"error: {error.problem}\n  fix: {error.fix}", file=sys.stderr, flush=True)
+        return error.exit_code
+
+
+def train(arguments: Arguments) -> int:
+    """One training in this process."""
+    if is_yolo(arguments.settings.architecture):
+        return _become_ultralytics(arguments)
+    from holdfast.train.batch_size import decided
+    from holdfast.train.detect.task import DetectTask
+    from holdfast.train.devices import place
+    from holdfast.train.loop import Training
+
+    with place(arguments.settings.device) as here:
+        task = DetectTask(arguments.settings, here)
+        settings = decided(task, arguments.settings, here)
+        Training(task, settings, here).fit(resume_from=arguments.resume)
+    return 0
+
+
+def _become_ultralytics(arguments: Arguments) -> int:
+    """Ultralytics takes the place of this process; it resumes where there is a `last.pt` of this run or of the resumed one."""
+    settings = arguments.settings
+    run = Path(os.environ.get("HOLDFAST_RUN") or Path(settings.project, settings.name or "detect"))
+    run.mkdir(parents=True, exist_ok=True)
+    settings.write(run / "settings.yaml")
+    last = (arguments.resume or run) / "ultralytics" / "weights" / "last.pt"
+    words = ultralytics.command(settings, run / "ultralytics", resume=last if last.is_file() else None)
+    for line in ultralytics.remarks(settings):
+        print(f"holdfast: {line}", flush=True)
+    os.execv(words[0], words)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,249 @@
+"""RT-DETRv2 and D-FINE in the sizes that were published, built with `transformers`; and what our loop asks of them.
+
+A size is a row of facts: channels, depths, number of decoder layers. The models themselves come from `transformers`, which is
+imported when a model is built. Nothing here needs torchvision.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from holdfast.errors import UsageError
+from holdfast.train.detect.weights import fill, is_class_head
+from holdfast.train.extras import required
+
+_QUERIES = 300  # of every published size; also the number of predictions per image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """One size of one family: `settings` and `backbone` are arguments of the configs in `transformers`."""
+
+    family: str  # the prefix of the classes in transformers
+    hub: str  # published weights
+    lr: float  # learning rate at a batch of 16
+    backbone_kind: str
+    backbone: dict[str, Any] = field(repr=False)
+    settings: dict[str, Any] = field(repr=False)
+
+
+def _dfine(hub: str, backbone: dict[str, Any], *, lr: float = 2e-4, levels: int = 3, **settings: Any) -> Architecture:
+    channels, strides, points = backbone["stage_out_channels"][-levels:], [8, 16, 32], {2: [6, 6], 3: [3, 6, 3]}[levels]
+    hidden = settings.get("encoder_hidden_dim", 256)
+    return Architecture(
+        family="DFine",
+        hub=f"ustc-community/dfine-{hub}-coco",
+        lr=lr,
+        backbone_kind="HGNetV2Config",
+        backbone={**backbone, "hidden_sizes": backbone["stage_out_channels"], "out_indices": [2, 3, 4][-levels:]},
+        settings={
+            "encoder_in_channels": channels,
+            "decoder_in_channels": [hidden] * levels,
+            "encode_proj_layers": [levels - 1],
+            "feat_strides": strides[-levels:],
+            "num_feature_levels": levels,
+            "decoder_n_points": points,
+            **settings,
+        },
+    )
+
+
+def _hgnet(stem: list[int], middle: list[int], out: list[int], blocks: list[int], layers: int, *, affine: bool) -> dict[str, Any]:
+    """HGNetV2: `affine` is the learnable scale after each activation, which the small ones have."""
+    return {
+        "stem_channels": [3, *stem],
+        "stage_in_channels": [stem[-1], *out[:-1]],
+        "stage_mid_channels": middle,
+        "stage_out_channels": out,
+        "stage_num_blocks": blocks,
+        "stage_numb_of_layers": [layers] * 4,
+        "use_learnable_affine_block": affine,
+    }
+
+
+def _rtdetr(depth: int, depths: list[int], *, bottleneck: bool, **settings: Any) -> Architecture:
+    channels = [256, 512, 1024, 2048] if bottleneck else [64, 128, 256, 512]
+    hidden = settings.get("encoder_hidden_dim", 256)
+    return Architecture(
+        family="RTDetrV2",
+        hub=f"PekingU/rtdetr_v2_r{depth}vd",
+        lr=1e-4,
+        backbone_kind="RTDetrResNetConfig",
+        backbone={
+            "hidden_sizes": channels,
+            "depths": depths,
+            "layer_type": "bottleneck" if bottleneck else "basic",
+            "out_indices": [2, 3, 4],
+        },
+        settings={"encoder_in_channels": channels[1:], "decoder_in_channels": [hidden] * 3, **settings},
+    )
+
+
+_B0 = _hgnet([16, 16], [16, 32, 64, 128], [64, 256, 512, 1024], [1, 1, 2, 1], 3, affine=True)
+_B2 = _hgnet([24, 32], [32, 64, 128, 256], [96, 384, 768, 1536], [1, 1, 3, 1], 4, affine=True)
+_B4 = _hgnet([32, 48], [48, 96, 192, 384], [128, 512, 1024, 2048], [1, 1, 3, 1], 6, affine=False)
+_B5 = _hgnet([32, 64], [64, 128, 256, 512], [128, 512, 1024, 2048], [1, 2, 5, 2], 6, affine=False)
+
+_NANO = {"d_model": 128, "encoder_hidden_dim": 128, "encoder_ffn_dim": 512, "decoder_ffn_dim": 512}
+_WIDE = {"encoder_hidden_dim": 384, "encoder_ffn_dim": 2048}
+
+ARCHITECTURES = {
+    "dfine-n": _dfine("nano", _B0, lr=4e-4, levels=2, decoder_layers=3, hidden_expansion=0.34, depth_mult=0.5, **_NANO),
+    "dfine-s": _dfine("small", _B0, decoder_layers=3, hidden_expansion=0.5, depth_mult=0.34),
+    "dfine-m": _dfine("medium", _B2, decoder_layers=4, depth_mult=0.67),
+    "dfine-l": _dfine("large", _B4, decoder_layers=6),
+    "dfine-x": _dfine("xlarge", _B5, decoder_layers=6, reg_scale=8.0, **_WIDE),
+    "rtdetr-r18": _rtdetr(18, [2, 2, 2, 2], bottleneck=False, hidden_expansion=0.5, decoder_layers=3),
+    "rtdetr-r34": _rtdetr(34, [3, 4, 6, 3], bottleneck=False, hidden_expansion=0.5, decoder_layers=4),
+    "rtdetr-r50": _rtdetr(50, [3, 4, 6, 3], bottleneck=True),
+    "rtdetr-r101": _rtdetr(101, [3, 4, 23, 3], bottleneck=True, **_WIDE),
+}
+
+
+class Built(NamedTuple):
+    """A model, and in one line where its weights come from."""
+
+    model: nn.Module
+    weights: str
+
+
+def find(name: str) -> Architecture:
+    """The architecture of that name; an unknown one is an error that names the nearest."""
+    if name not in ARCHITECTURES:
+        near = difflib.get_close_matches(name.lower(), ARCHITECTURES, n=1, cutoff=0.4)
+        fix = f"--architecture {near[0]}" if near else f"--architecture with one of {', '.join(ARCHITECTURES)}"
+        raise UsageError(f"there is no architecture {name!r}.", fix=fix)
+    return ARCHITECTURES[name]
+
+
+def build(architecture: str, *, classes: Sequence[str], imgsz: int, weights: str, dropout: float) -> Built:
+    """The model for these classes, on the CPU, in float32 and in training mode.
+
+    `weights` is none (from scratch), auto (published ones), a path, or a name on the hub. Class heads of another number of
+    classes are initialised anew.
+    """
+    chosen = find(architecture)
+    config = _config(chosen, classes=classes, imgsz=imgsz, dropout=dropout, frozen=weights != "none")
+    kind = getattr(transformers(), f"{chosen.family}ForObjectDetection")
+    if weights == "none":
+        model, source = kind(config), "none: every layer is initialised at random"
+        _initialise(model)
+    else:
+        model, source = fill(kind, config, architecture, chosen.hub if weights == "auto" else weights)
+    model.loss_function = _FullPrecision(model.loss_function)
+    return Built(model.train(), source)
+
+
+def transformers() -> Any:
+    """The package `transformers`. Raises UsageError if it or scipy is missing, or a broken torchvision is in the way."""
+    required("scipy.optimize", extra="detect")
+    package = required("transformers", extra="detect")
+    try:
+        for name in ("DFineForObjectDetection", "RTDetrV2ForObjectDetection"):
+            getattr(package, name)
+    except AttributeError:
+        raise UsageError("the installed transformers has no D-FINE.", fix="pip install --upgrade transformers") from None
+    except (ImportError, RuntimeError) as error:
+        reasons = list(_reasons(error))
+        if not any("torchvision" in reason for reason in reasons):
+            raise UsageError(f"transformers cannot be used: {reasons[-1]}.", fix="pip install --upgrade transformers") from error
+        raise UsageError(
+            f"the installed torchvision does not work with torch {torch.__version__}: {reasons[-1]}.",
+            fix="pip install --upgrade torchvision, or pip uninstall torchvision: this training does not need it",
+        ) from error
+    return package
+
+
+def _reasons(error: BaseException | None) -> Iterator[str]:
+    """The messages of an error and of what caused it, the first cause last."""
+    while error is not None:
+        yield str(error).partition("\n")[0].rstrip(".")
+        error = error.__cause__ or error.__context__
+
+
+def _config(chosen: Architecture, *, classes: Sequence[str], imgsz: int, dropout: float, frozen: bool) -> Any:
+    """The config of a model for images of `imgsz` pixels, which has one anchor per cell and at most one query per anchor."""
+    package = transformers()
+    strides = chosen.settings.get("feat_strides", [8, 16, 32])
+    anchors = sum((-(-imgsz // stride)) ** 2 for stride in strides)
+    return getattr(package, f"{chosen.family}Config")(
+        backbone_config=getattr(package, chosen.backbone_kind)(**chosen.backbone),
+        freeze_backbone_batch_norms=frozen,
+        num_queries=min(_QUERIES, anchors),
+        id2label=dict(enumerate(classes)),
+        label2id={name: number for number, name in enumerate(classes)},
+        initializer_bias_prior_prob=0.01,  # most queries find nothing
+        dropout=dropout,
+        **chosen.settings,
+    )
+
+
+def _initialise(model: nn.Module) -> None:
+    """Initialise for training from scratch, as the authors do.
+
+    `transformers` draws all weights so small (normalisation layers of RT-DETRv2 included) that they suit loaded weights only.
+    What it sets on purpose stays: the class heads with their prior, and all layers that begin at zero.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.BatchNorm2d | nn.Conv2d) or (
+            isinstance(module, nn.Linear) and not is_class_head(name) and bool(module.weight.any())
+        ):
+            module.reset_parameters()
+    last: nn.Linear = model.get_submodule("model.enc_bbox_head").layers[-1]  # type: ignore[assignment,index]
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+
+
+class _FullPrecision:
+    """The loss of a model in float32, matching included, whatever the model was run in."""
+
+    def __init__(self, loss: Any) -> None:
+        self._loss = loss
+
+    def __call__(self, logits: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(logits.device.type, enabled=False):
+            return self._loss(_float(logits), *map(_float, args), **{name: _float(value) for name, value in kwargs.items()})
+
+
+def _float(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def forward_loss(
+    model: nn.Module, images: torch.Tensor, boxes: Sequence[torch.Tensor], classes: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """The loss of a batch, per box.
+
+    Images are uint8, B×3×S×S; boxes are centre, width and height as fractions of the image, one tensor per image.
+    """
+    labels = [{"boxes": one.float(), "class_labels": kind.long()} for one, kind in zip(boxes, classes, strict=True)]
+    loss: torch.Tensor = model(pixel_values=images.float() / 255, labels=labels).loss
+    if not any(len(one) for one in boxes):  # nothing to denoise; but ranks exchange the gradients of all parameters
+        loss = loss + sum(weight.sum() * 0 for weight in model.parameters() if weight.requires_grad)
+    return loss
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module, images: torch.Tensor, sizes: Sequence[tuple[int, int]] | torch.Tensor
+) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """For each image its boxes (xyxy, in pixels of the original), scores and classes, the best 300 first.
+
+    `sizes` are heights and widths of the originals, which were stretched to the images' size.
+    """
+    outputs = model(pixel_values=images.float() / 255)
+    scores, centres = outputs.logits.float().sigmoid(), outputs.pred_boxes.float()
+    count = scores.shape[-1]
+    best, places = scores.flatten(1).topk(min(_QUERIES, scores[0].numel()))
+    middle, extent = centres.split(2, dim=-1)
+    corners = torch.cat([middle - extent / 2, middle + extent / 2], dim=-1)
+    heights, widths = torch.as_tensor(sizes, dtype=torch.float32, device=corners.device).unbind(-1)
+    corners = corners * torch.stack([widths, heights, widths, heights], dim=-1)[:, None]
+    picked = corners.gather(1, (places // count)[..., None].expand(-1, -1, 4))
+    return list(zip(picked, best, places % count, strict=True))

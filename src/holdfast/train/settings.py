@@ -1,0 +1,193 @@
+"""The settings of a training: one list with default and help, read from flags, a YAML file, or both."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import yaml
+
+from holdfast.errors import UsageError
+
+_SettingsT = TypeVar("_SettingsT", bound="TrainSettings")
+
+
+def _setting(
+    default: Any, help: str, *, choices: Sequence[str] = (), least: float | None = None, most: float | None = None
+) -> Any:
+    """One setting. `least` and `most` are its limits."""
+    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "least": least, "most": most})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSettings:
+    """What every task has: data, length, optimisation, machine, and where the run is written."""
+
+    data: str = _setting("", "data set: a data.yaml, COCO file or folder")
+    weights: str = _setting("auto", "initial weights: auto (pre-trained, where the hub is reachable), none, a path or a hub name")
+    epochs: int = _setting(100, "passes over the training data", least=1)
+    batch_size: int | str = _setting(16, "samples per update over all devices, before accumulation; auto: what fits", least=1)
+    accumulate: int = _setting(1, "batches per update: effective batch = batch size × accumulate", least=1)
+    lr0: float | None = _setting(None, "peak learning rate; default: what suits the architecture", least=1e-12)
+    lrf: float = _setting(0.01, "final learning rate, as a fraction of lr0", least=0.0, most=1.0)
+    scheduler: str = _setting("cosine", "learning rate schedule", choices=("cosine", "linear", "step", "constant"))
+    optimizer: str = _setting("adamw", "optimizer", choices=("adamw", "sgd"))
+    momentum: float = _setting(0.9, "momentum of SGD, first beta of AdamW", least=0.0, most=0.9999)
+    weight_decay: float = _setting(0.0005, "weight decay; biases and normalisation layers have none", least=0.0)
+    warmup_epochs: float = _setting(5.0, "epochs over which learning rate and momentum warm up", least=0.0)
+    warmup_momentum: float = _setting(0.8, "momentum at the start of the warm-up", least=0.0, most=0.9999)
+    max_grad_norm: float = _setting(10.0, "clip the gradient norm; 0 switches clipping off", least=0.0)
+    patience: int = _setting(20, "stop after so many epochs without a better metric; 0: never", least=0)
+    ema: float = _setting(0.9998, "decay of the averaged weights that are evaluated; 0: none", least=0.0, most=0.999999)
+    half: str = _setting("none", "mixed precision", choices=("none", "bf16", "fp16"))
+    compile: str = _setting("none", "torch.compile mode", choices=("none", "default", "reduce-overhead", "max-autotune"))
+    device: str = _setting("auto", "cpu, 0, 0,1 or auto; two or more start torchrun (cpu,cpu: two CPU ranks)")
+    fsdp: bool = _setting(False, "shard weights and optimizer over the devices (FSDP2) instead of DDP")
+    workers: int = _setting(4, "loader workers per device", least=0)
+    cache: str = _setting("false", "keep resized images in memory or on disk", choices=("ram", "disk", "false"))
+    seed: int = _setting(0, "seed of initialisation, order and augmentation", least=0)
+    save_period: int = _setting(5, "keep the checkpoint of every so many epochs; 0: only best and last", least=0)
+    save_minutes: float = _setting(10.0, "minutes between two checkpoints within an epoch; 0: only at its end", least=0.0)
+    project: str = _setting("runs", "folder that holds the runs")
+    name: str = _setting("", "name of the run; default: task and time")
+    policy: str = _setting("heal", "what Holdfast may do", choices=("observe", "guard", "heal"))
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            value = _converted(field.name, getattr(self, field.name), hints[field.name])
+            _check(field, value)
+            object.__setattr__(self, field.name, value)
+
+    @property
+    def batch(self) -> int:
+        """The batch size as a number, once `auto` has been decided."""
+        if isinstance(self.batch_size, str):
+            raise UsageError("the batch size is not decided yet.", fix="--batch-size 16")
+        return self.batch_size
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every setting by name."""
+        return dataclasses.asdict(self)
+
+    def with_changes(self: _SettingsT, **changes: Any) -> _SettingsT:
+        """The same settings with some of them changed."""
+        return dataclasses.replace(self, **changes)
+
+    def write(self, path: Path) -> None:
+        """Write all of them as YAML."""
+        path.write_text(yaml.safe_dump(self.as_dict(), sort_keys=False), encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectSettings(TrainSettings):
+    """Object detection. The augmentation's names and values are those that YOLO users know."""
+
+    architecture: str = _setting("dfine-n", "dfine-n|s|m|l|x, rtdetr-r18|r34|r50|r101; yolov8n … where Ultralytics is installed")
+    imgsz: int = _setting(640, "image size in pixels, a multiple of 32", least=32)
+    dropout: float = _setting(0.1, "dropout in the transformer", least=0.0, most=0.9)
+    augment: bool = _setting(True, "augment the training images")
+    hsv_h: float = _setting(0.015, "change of hue, as a fraction", least=0.0, most=1.0)
+    hsv_s: float = _setting(0.7, "change of saturation, as a fraction", least=0.0, most=1.0)
+    hsv_v: float = _setting(0.4, "change of brightness, as a fraction", least=0.0, most=1.0)
+    degrees: float = _setting(10.0, "rotation, in degrees", least=0.0, most=180.0)
+    translate: float = _setting(0.1, "shift, as a fraction of the image", least=0.0, most=1.0)
+    scale: float = _setting(0.5, "change of size, as a fraction", least=0.0, most=0.95)
+    fliplr: float = _setting(0.5, "probability of a mirror image", least=0.0, most=1.0)
+    mosaic: float = _setting(1.0, "probability of four images in one", least=0.0, most=1.0)
+    close_mosaic: int = _setting(10, "last epochs without mosaic", least=0)
+
+    def __post_init__(self) -> None:
+        TrainSettings.__post_init__(self)
+        if self.imgsz % 32:
+            near = max(32, round(self.imgsz / 32) * 32)
+            raise UsageError(f"image size {self.imgsz} is not a multiple of 32.", fix=f"--imgsz {near}")
+
+
+def add_flags(parser: argparse.ArgumentParser, kind: type[TrainSettings]) -> None:
+    """Add a flag for every setting. None means that the flag was not used."""
+    hints = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        flag, shown = "--" + field.name.replace("_", "-"), field.default
+        help = field.metadata["help"] + (f": {', '.join(field.metadata['choices'])}" if field.metadata["choices"] else "")
+        help = help.replace("%", "%%") + (f" [default: {shown}]" if shown not in (None, "") else "")
+        if hints[field.name] is bool:
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=help)
+        elif field.name == "half":  # `--half` alone means bf16
+            parser.add_argument(flag, nargs="?", const="bf16", default=None, help=help)
+        else:
+            parser.add_argument(flag, default=None, help=help, metavar=field.name.upper())
+
+
+def read_settings(kind: type[_SettingsT], file: Path | None, flags: Mapping[str, Any]) -> _SettingsT:
+    """Settings from a YAML file and flags; a flag wins. A key that does not exist names the nearest one."""
+    values = _from_yaml(file) if file is not None else {}
+    values |= {name: value for name, value in flags.items() if value is not None}
+    names = [field.name for field in dataclasses.fields(kind)]
+    for name in values:
+        if name not in names:
+            near = difflib.get_close_matches(str(name), names, n=1)
+            where = f" in {file}" if file is not None else ""
+            raise UsageError(f"there is no setting {name!r}{where}.", fix=f"did you mean {near[0]}?" if near else _list(names))
+    return kind(**values)
+
+
+def _list(names: Sequence[str]) -> str:
+    return f"use one of: {', '.join(names)}"
+
+
+def _from_yaml(file: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.", fix="name a YAML file") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{file} is not YAML: {' '.join(str(error).split())}.", fix="write one `key: value` per line") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise UsageError(f"{file} holds no settings.", fix="write one `key: value` per line")
+    return {str(name).replace("-", "_"): value for name, value in values.items()}
+
+
+def _converted(name: str, value: Any, hint: Any) -> Any:
+    """A value as its setting's type: flags are text, and YAML has numbers, booleans and text."""
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    if value is None:
+        if type(None) in get_args(hint):
+            return None
+        raise UsageError(f"{name} has no value.", fix=f"--{name.replace('_', '-')} VALUE")
+    if isinstance(value, bool):
+        return value if bool in kinds else str(value).lower()  # `cache: false`
+    if kinds == [str]:
+        return str(value)
+    if value == "auto" and str in kinds:
+        return value
+    number = next(kind for kind in kinds if kind is not str)
+    try:
+        converted = number(value)
+        if number is bool or converted != converted or (number is int and float(value) != converted):
+            raise ValueError
+    except (TypeError, ValueError):
+        what = {int: "a whole number", float: "a number", bool: "true or false"}[number]
+        raise UsageError(f"{name} = {value!r} is not {what}.", fix=f"--{name.replace('_', '-')} with {what}") from None
+    return converted
+
+
+def _check(field: dataclasses.Field[Any], value: Any) -> None:
+    flag, meta = "--" + field.name.replace("_", "-"), field.metadata
+    if meta["choices"] and value not in meta["choices"]:
+        near = difflib.get_close_matches(str(value), meta["choices"], n=1)
+        raise UsageError(
+            f"{field.name} = {value!r} does not exist.", fix=f"{flag} {near[0] if near else ', '.join(meta['choices'])}"
+        )
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if meta["least"] is not None and value < meta["least"]:
+            raise UsageError(f"{field.name} = {value:g} is too small.", fix=f"{flag} {meta['least']:g} or more")
+        if meta["most"] is not None and value > meta["most"]:
+            raise UsageError(f"{field.name} = {value:g} is too large.", fix=f"{flag} {meta['most']:g} or less")

@@ -1,0 +1,95 @@
+"""The trainer's loop keeps what it has done: killed in the middle of an epoch, on other ranks, with batches in parts."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from holdfast_run import run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "trainings"))
+from loop_digits import DigitsTask
+
+from holdfast.errors import UsageError
+from holdfast.train.devices import Place
+from holdfast.train.loop import Training
+from holdfast.train.settings import TrainSettings
+
+LOOP = Path(__file__).parents[1] / "trainings" / "loop_digits.py"
+RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+OFTEN = "save_minutes=0.0001"  # after every update
+
+
+class PlainDigits(DigitsTask):
+    """Without dropout, batch norm and noise: the same gradient however a batch is divided."""
+
+    def model(self) -> torch.nn.Module:
+        return torch.nn.Linear(64, 10)
+
+    def train_data(self) -> Any:
+        data = super().train_data()
+        data.noise = 0.0
+        return data
+
+
+def training(folder: Path, task: DigitsTask | None = None, **settings: Any) -> Training:
+    chosen = {"epochs": 2, "batch_size": 50, "workers": 0, "project": str(folder), "name": "run", "policy": "observe"}
+    return Training(task or PlainDigits(), TrainSettings(**{**chosen, **settings}), Place(torch.device("cpu")))
+
+
+def test_killed_in_the_middle_of_an_epoch_it_ends_with_the_same_weights(tmp_path: Path) -> None:
+    common = (sys.executable, str(LOOP), "epochs=3", OFTEN)
+    whole = run(tmp_path, "--name", "whole", "--policy", "heal", "--", *common, "final=whole.pt")
+    killed = run(tmp_path, "--name", "killed", "--policy", "heal", "--", *common, "final=killed.pt", "die=33")
+    assert (whole.returncode, killed.returncode) == (0, 0), whole.stderr + killed.stderr
+    assert "resumed from step 3" in killed.stdout
+    one, other = (torch.load(tmp_path / name, weights_only=True) for name in ("whole.pt", "killed.pt"))
+    assert one["step"] == other["step"] == 60
+    assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])
+    rows = [list(csv.DictReader((tmp_path / f"runs/{name}/metrics.csv").open())) for name in ("whole", "killed")]
+    assert [row["accuracy"] for row in rows[0]] == [row["accuracy"] for row in rows[1]]
+
+
+def test_resumed_on_another_number_of_ranks_every_sample_is_seen_once(tmp_path: Path) -> None:
+    first = run(tmp_path, "--name", "one", "--", sys.executable, str(LOOP), "epochs=1", OFTEN, "seen=one", "die=8")
+    assert first.returncode == 137
+    words = ("epochs=1", "device=cpu,cpu", "seen=two", "resume=runs/one")
+    second = run(tmp_path, "--name", "two", "--", sys.executable, *RANKS, str(LOOP), *words)
+    assert second.returncode == 0, second.stderr
+    step = int(second.stdout.partition("resumed from step ")[2].partition(" ")[0])
+    assert step > 3
+    before = [int(word) for line in (tmp_path / "one-0").read_text().splitlines()[:step] for word in line.split()]
+    after = [int(word) for rank in "01" for word in (tmp_path / f"two-{rank}").read_text().split()]
+    assert sorted(before + after) == list(range(1000))
+
+
+def test_accumulated_batches_give_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:
+    whole, parts = (
+        training(tmp_path, name=name, optimizer="sgd", seed=3, **sizes)
+        for name, sizes in (("whole", {"batch_size": 100}), ("parts", {"batch_size": 25, "accumulate": 4}))
+    )
+    whole.fit()
+    parts.fit()
+    assert whole.schedule.last_epoch == parts.schedule.last_epoch == 20
+    for one, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_training_stops_early_and_reports_the_best_weights(tmp_path: Path) -> None:
+    stopped = training(tmp_path, epochs=40, patience=2, lr0=0.1, ema=0)
+    metrics = stopped.fit()
+    rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
+    best = max(float(row["accuracy"]) for row in rows)
+    assert len(rows) < 40
+    assert int(rows[-1]["epoch"]) - next(int(row["epoch"]) for row in rows if float(row["accuracy"]) == best) == 2
+    assert metrics["accuracy"] == pytest.approx(best)
+
+
+def test_a_batch_larger_than_the_data_is_an_error_with_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        training(tmp_path, batch_size=2000)
+    assert caught.value.fix == "--batch-size 1000"
