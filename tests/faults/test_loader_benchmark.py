@@ -45,9 +45,14 @@ def waiting() -> dict[str, Any]:
     return row
 
 
-def test_workers_are_recommended_to_a_loader_that_waits_and_that_is_faster(waiting: dict[str, Any]) -> None:
+def test_every_setting_that_was_tried_is_listed_with_the_users_own_first(waiting: dict[str, Any]) -> None:
     own = next(row for row in waiting["settings"] if row["own"])
-    assert own["workers"] == 0 and waiting["failed"] is None
+    assert own == waiting["settings"][0] and own["workers"] == 0 and waiting["failed"] is None
+    assert {row["workers"] for row in waiting["settings"]} >= {0, 1, 2}
+
+
+@pytest.mark.slow
+def test_workers_are_recommended_to_a_loader_that_waits_and_that_is_faster(waiting: dict[str, Any]) -> None:
     assert waiting["recommended"]["workers"] >= 2
     assert waiting["gain"] > 1.3
     assert "persistent_workers=True" in waiting["recommended"]["line"]

@@ -283,6 +283,8 @@ class _Measuring:
         begun = time.monotonic()
         self._tell(f"measuring {setting.words} …")
         trial = self._trial(found, setting)
+        if trial.how == LATE and any(other.rate for other in found.trials if other.setting == setting):
+            return  # it was measured before, and only the time ran out for the second look
         found.trials.append(trial)
         self._times[setting] = time.monotonic() - begun
         if len(found.trials) == 1 and trial.failed and trial.how not in (OUTGREW, LATE):
