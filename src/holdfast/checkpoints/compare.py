@@ -161,10 +161,10 @@ def _parts(matched: Matched, other: Side, labels: Labels) -> Iterator[Difference
     """What the weights that do not find their place mean; another depth first, as shapes may follow from it."""
     names = matched.rename.names
     lone = presence.Lone(matched.missing, [names[name] for name in matched.unexpected], list(names.values()), list(other.weights))
-    told = presence.meanings(lone, labels)
-    yield from (difference for difference in told if difference.kind == "depth")
+    differences = presence.meanings(lone, labels)
+    yield from (difference for difference in differences if difference.kind == "depth")
     yield from shapes.meanings(matched.shapes, other.weights, len(matched.pairs), labels)
-    yield from (difference for difference in told if difference.kind != "depth")
+    yield from (difference for difference in differences if difference.kind != "depth")
 
 
 def _no_weights(side: Side, which: Which, label: str) -> Difference:
@@ -188,7 +188,7 @@ def _notes(matched: Matched, one: Side, other: Side, labels: Labels) -> Iterator
     if not other.is_model:
         yield from _progress(one, other, labels)
     elif "optimizer" not in one.holds:
-        yield f"{labels.one} holds weights only: a training begins anew with them, with a fresh optimizer and schedule"
+        yield f"{labels.one} holds weights only: a training starts from them with a fresh optimizer and schedule"
     yield from _versions(one, other, labels)
 
 
@@ -196,13 +196,13 @@ def _progress(one: Side, other: Side, labels: Labels) -> Iterator[str]:
     for what, here, there in (("step", one.step, other.step), ("epoch", one.epoch, other.epoch)):
         if here is not None and there is not None and here != there:
             yield f"{what} {labels.both(f'{here:,}', f'{there:,}')}"
-    said = [
+    metrics = [
         f"{name} {labels.both(f'{value:.4g}', f'{other.metrics[name]:.4g}')}"
         for name, value in one.metrics.items()
         if name in other.metrics and value != other.metrics[name]
     ]
-    if said:
-        yield few(said)
+    if metrics:
+        yield few(metrics)
 
 
 def _versions(one: Side, other: Side, labels: Labels) -> Iterator[str]:

@@ -179,8 +179,8 @@ def _from_name(path: Path, facts: Facts) -> None:
     for name in _names(path):
         pairs = {key.strip("_-./").lower(): value for key, value in _IN_NAME.findall(name)}
         if facts.step is None:
-            known = _first(pairs, ("step", "global_step", "iter", "iteration"))
-            facts.step = known if known is not None else _last(_STEP_IN_NAME, name)
+            step = _first(pairs, ("step", "global_step", "iter", "iteration"))
+            facts.step = step if step is not None else _last(_STEP_IN_NAME, name)
         if facts.epoch is None:
             facts.epoch = _first(pairs, ("epoch",)) if "epoch" in pairs else _last(_EPOCH_IN_NAME, name)
         metrics = {key: value for key, value in pairs.items() if "." in value and not _NO_METRIC.search(key)}

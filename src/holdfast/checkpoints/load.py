@@ -106,7 +106,7 @@ def load(
             undo()
             raise
     extra = [name for name in model.state_dict() if is_extra(name)]
-    return _told(comparison, training, plan, which, extra)
+    return _loaded(comparison, training, plan, which, extra)
 
 
 def _listed(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -165,10 +165,10 @@ def _verify(contents: Contents, used: list[TensorInfo], *, allow_non_finite: boo
     names = {info.name for whole in used for info in pieces_of(whole)}
     bad = [one for one in verdict.bad if one.name in names]
     if bad and not allow_non_finite:
-        said = few([f"{one.name} ({one.nan:,} NaN, {one.inf:,} Inf of {one.count:,})" for one in bad])
+        tensors = few([f"{one.name} ({one.nan:,} NaN, {one.inf:,} Inf of {one.count:,})" for one in bad])
         raise BadCheckpoint(
-            f"{contents.path} is not finite: {said}.",
-            fix="load an older one (holdfast checkpoints verify tells which are clean), or pass allow_non_finite=True",
+            f"{contents.path} is not finite: {tensors}.",
+            fix="load an older one (holdfast checkpoints verify shows which are clean), or pass allow_non_finite=True",
         )
 
 
@@ -179,16 +179,16 @@ def _refuse_changed(contents: Contents) -> None:
             raise BadCheckpoint(f"{file.path} was changed while it was loaded.", fix="load it again when the save is done")
 
 
-def _told(comparison: Comparison, training: Training, plan: Plan, which: Which, extra: list[str]) -> Loaded:
+def _loaded(comparison: Comparison, training: Training, plan: Plan, which: Which, extra: list[str]) -> Loaded:
     matched, one = comparison.matched, comparison.one
-    told = [difference.words for difference in comparison.differences if difference.stops != "resume"]
+    differences = [difference.words for difference in comparison.differences if difference.stops != "resume"]
     for difference in comparison.differences:
         if difference.stops == "use":
             warnings.warn(f"{one.name} was loaded, but {difference.words}", stacklevel=3)
     if extra:
         words = f"extra state is left as it was, for the model's own load_state_dict() to load: {few(extra)}"
         warnings.warn(f"{one.name} was loaded, but {words}", stacklevel=3)
-        told.append(words)
+        differences.append(words)
     filled = set(matched.pairs.values())
     return Loaded(
         path=Path(one.name),
@@ -202,7 +202,7 @@ def _told(comparison: Comparison, training: Training, plan: Plan, which: Which, 
         absent=tuple(training.absent),
         untouched=tuple(name for name in comparison.other.weights if name not in filled),
         unused=tuple(name for name in matched.rename.names if name not in matched.pairs),
-        notes=(*matched.notes, *told),
+        notes=(*matched.notes, *differences),
     )
 
 
@@ -253,7 +253,7 @@ class Plan:
                 continue
             if not all(_fits(piece, target.dtype) for piece in tensors.pieces(info)):
                 raise DoesNotMatch(
-                    f"{name} holds numbers that are too large for {kind}.", fix=f"build the model in {info.dtype} or bfloat16"
+                    f"{name} holds values too large for {kind}.", fix=f"build the model in {info.dtype} or bfloat16"
                 )
 
     def carry_out(self, tensors: Tensors) -> None:
@@ -264,7 +264,7 @@ class Plan:
                     tensors.copy(info, target)
                 except StorageError as error:
                     raise BadCheckpoint(
-                        f"{error.problem} The model has {number} of {len(self)} weights of it, up to {name}: do not use it so.",
+                        f"{error.problem} The model has {number} of its {len(self)} weights, up to {name}: do not use it.",
                         fix="load this one again, or another, into it",
                     ) from error
 
@@ -283,7 +283,7 @@ def _refuse_foreign(model: nn.Module, targets: Mapping[str, torch.Tensor]) -> No
     for name, tensor in targets.items():
         if tensor.is_meta:
             raise UsageError(
-                f"{name} is on the meta device: there is no room for its numbers.",
+                f"{name} is on the meta device: it has no memory.",
                 fix='give the model memory first: model.to_empty(device="cpu"), or build it without torch.device("meta")',
             )
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
@@ -311,14 +311,14 @@ class Training:
         self.problems: list[Difference] = []
         self.absent: list[str] = []
         for kind, holders in asked.items():
-            given = [] if holders is None else list(holders) if isinstance(holders, Sequence) else [holders]
-            states = _FINDERS[kind](tree) if given else []
-            if given and not states:
+            objects = [] if holders is None else list(holders) if isinstance(holders, Sequence) else [holders]
+            states = _FINDERS[kind](tree) if objects else []
+            if objects and not states:
                 self.absent.append(kind)
-            elif len(given) != len(states):
-                self.problems.append(_other_number(kind, len(states), len(given)))
+            elif len(objects) != len(states):
+                self.problems.append(_other_number(kind, len(states), len(objects)))
             else:
-                self._tasks += [(kind, holder, state) for holder, state in zip(given, states, strict=True)]
+                self._tasks += [(kind, holder, state) for holder, state in zip(objects, states, strict=True)]
         for kind, holder, state in self._tasks:
             if kind == "optimizer":
                 self.problems += _optimizer_problems(holder, state)
@@ -352,8 +352,8 @@ class Training:
         return undo_all
 
 
-def _other_number(kind: str, saved: int, given: int) -> Difference:
-    words = f"the checkpoint holds {saved} {kind}s, and {given} {'is' if given == 1 else 'are'} to be restored"
+def _other_number(kind: str, saved: int, wanted: int) -> Difference:
+    words = f"the checkpoint holds {saved} {kind}s, and {wanted} {'is' if wanted == 1 else 'are'} to be restored"
     return Difference(kind=kind, words=words, stops="resume", fix=f"give all of them, in the order of saving: {kind}=[…]")
 
 
@@ -375,7 +375,7 @@ def _shape_problems(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) 
         for key, value in state["state"].get(number, {}).items():
             if key in SAME_SHAPE and hasattr(value, "shape") and tuple(value.shape) != tuple(parameter.shape):
                 words = (
-                    f"the optimizer's state belongs to other parameters: {key} of number {number} is {list(value.shape)} in the "
+                    f"the optimizer's state is of different parameters: {key} of number {number} is {list(value.shape)} in the "
                     f"checkpoint, the parameter {list(parameter.shape)}"
                 )
                 fix = "give it the parameters in the order in which they were saved, or load the weights only"

@@ -106,10 +106,10 @@ def judge(module: str, name: str, use: Use = "named") -> Judgement:
 
 
 def _of_torch(module: str, name: str) -> Judgement:
-    known = any(module == package or module.startswith(f"{package}.") for package in TORCH_CLASSES)
+    is_torch = any(module == package or module.startswith(f"{package}.") for package in TORCH_CLASSES)
     parts = name.split(".")
     odd = STARTS_SOMETHING.intersection(_WORDS.findall(name)) or HANDED_ON.intersection(parts)
-    return "needs code" if known and all(map(_is_class, parts)) and not odd else "refused"
+    return "needs code" if is_torch and all(map(_is_class, parts)) and not odd else "refused"
 
 
 def _of_another_package(name: str) -> Judgement:

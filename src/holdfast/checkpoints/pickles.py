@@ -125,8 +125,8 @@ class Listing:
         return Opaque(node.name, self._arguments(node), self._state(node))
 
     def _arguments(self, node: Thing) -> tuple[Any, ...]:
-        given = node.arguments if isinstance(node.arguments, tuple) else (node.arguments,)
-        return tuple(self._row(given)) if given else ()
+        arguments = node.arguments if isinstance(node.arguments, tuple) else (node.arguments,)
+        return tuple(self._row(arguments)) if arguments else ()
 
     def _state(self, node: Thing) -> Any:
         """The attributes of an object; of a kind of dict or list also what it holds."""
@@ -184,8 +184,8 @@ def _sorted(row: list[Any]) -> list[Any]:
 
 def _as_words(plain: Any) -> str:
     if isinstance(plain, Opaque):
-        given = [str(part)[:100] for part in plain.arguments[:3] if isinstance(part, _SCALAR)]
-        return f"{plain.name}({', '.join(given)})"
+        arguments = [str(part)[:100] for part in plain.arguments[:3] if isinstance(part, _SCALAR)]
+        return f"{plain.name}({', '.join(arguments)})"
     return f"{plain:#x}" if isinstance(plain, int) else f"a {type(plain).__name__}"
 
 
@@ -201,7 +201,7 @@ class Unpickled:
     storages: list[StorageUse] = field(default_factory=list)  # `TensorInfo.storage` is a place in here
     refused: list[str] = field(default_factory=list)
     needs_code: list[str] = field(default_factory=list)
-    problem: str | None = None  # after "the pickle cannot be followed: "
+    problem: str | None = None  # after "the pickle cannot be parsed: "
     cut: bool = False  # the stream ends before its end
     end: int = 0  # offset behind it
 
@@ -253,5 +253,5 @@ def list_tree(value: Any, findings: Findings) -> Unpickled:
 
 
 def _without(names: Iterable[str], others: Iterable[str]) -> list[str]:
-    known = set(others)
-    return [name for name in names if name not in known]
+    excluded = set(others)
+    return [name for name in names if name not in excluded]

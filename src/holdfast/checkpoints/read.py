@@ -90,7 +90,7 @@ def _manifest_of(folder: Path) -> dict[str, Any]:
     manifest = read_manifest(folder)
     if manifest is None:
         raise StorageError(
-            f"{folder} is not a whole checkpoint: its manifest is missing or a file is shorter than it says.",
+            f"{folder} is not a complete checkpoint: its manifest is missing or a file is shorter than it says.",
             fix="use an older one; each that is whole has a manifest.json",
         )
     return manifest

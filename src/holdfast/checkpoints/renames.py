@@ -193,19 +193,19 @@ def _inner(level: int, names: Iterable[str]) -> list[str]:
 
 
 def _words(rule: _Rule, source: Shapes, target: Shapes) -> str:
-    said = []
-    taken, given = _inner(rule.level, source), _inner(rule.level, target)
+    changes = []
+    taken, inserted = _inner(rule.level, source), _inner(rule.level, target)
     if taken:
-        said.append(f"taking {' and '.join(taken)} out of the names")
+        changes.append(f"taking {' and '.join(taken)} out of the names")
     if rule.removed:
-        said.append(f"removing the prefix {rule.removed}")
+        changes.append(f"removing the prefix {rule.removed}")
     if rule.added:
-        said.append(f"adding the prefix {rule.added}")
-    if given:
-        said.append(f"putting {' and '.join(given)} into the names as the model has them")
+        changes.append(f"adding the prefix {rule.added}")
+    if inserted:
+        changes.append(f"putting {' and '.join(inserted)} into the names as the model has them")
     if any(_new_names(name) != name for name in (*source, *target)) and _LEVELS[rule.level]("a.gamma") == "a.weight":
-        said.append("reading old names of torch's own layers as the new ones")
-    return " and ".join(said)
+        changes.append("reading old names of torch's own layers as the new ones")
+    return " and ".join(changes)
 
 
 def _python(rule: _Rule, source: Shapes, target: Shapes) -> str | None:

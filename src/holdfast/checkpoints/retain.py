@@ -44,5 +44,5 @@ def to_keep(kept: Sequence[Kept], *, keep_last: int, every_epochs: int | None) -
 def best_of(kept: Sequence[Kept], metric: str, *, lower_is_better: bool) -> Kept | None:
     """The one with the best value of a metric; of two with the same, the older. NaN is never the best."""
     sign = 1.0 if lower_is_better else -1.0
-    known = [(sign * value, one.age, one) for one in kept if math.isfinite(value := one.metrics.get(metric, math.nan))]
-    return min(known, key=lambda entry: entry[:2])[2] if known else None
+    scored = [(sign * value, one.age, one) for one in kept if math.isfinite(value := one.metrics.get(metric, math.nan))]
+    return min(scored, key=lambda entry: entry[:2])[2] if scored else None

@@ -2,7 +2,7 @@
 
 A few threads read a megabyte at a time into a buffer of their own, and while it is in the processor's cache, take its checksum
 and see whether its numbers are finite. Large storages are cut into pieces, so that all threads have work. Files are read and not
-mapped: one that is cut short while it is mapped would end the process.
+mapped: one that is truncated while it is mapped would end the process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read tensors of an opened checkpoint from its files, a piece at a time.
 
-Files are read and not mapped: one that is cut short while it is mapped would end the process.
+Files are read and not mapped: one that is truncated while it is mapped would end the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.errors import StorageError
 
 _PIECE = 32 << 20  # bytes that are read at once
 _SPREAD = 1 << 28  # numbers that a tensor may be spread out to, where the file holds fewer
-_OTHER = "load another checkpoint, or copy this one again: holdfast checkpoints verify tells what is wrong with it"
+_OTHER = "load another checkpoint, or copy this one again: holdfast checkpoints verify shows what is wrong with it"
 
 
 class Tensors:
@@ -93,8 +93,8 @@ class Tensors:
         dtype, storage, stride = _dtype(info), self._storages[info.storage], info.stride or ()
         span = 1 + sum((length - 1) * step for length, step in zip(info.shape, stride, strict=True))
         self._expect(storage, info, span)
-        numbers = self._read(storage, info.offset * dtype.itemsize, span, dtype, room=bytearray(span * dtype.itemsize))
-        return numbers.as_strided(info.shape, stride)
+        flat = self._read(storage, info.offset * dtype.itemsize, span, dtype, room=bytearray(span * dtype.itemsize))
+        return flat.as_strided(info.shape, stride)
 
     def made(self, tree: Any) -> Any:
         """A tree of plain values with its tensors in it. Raises StorageError for an object that only code could make."""
@@ -105,7 +105,7 @@ class Tensors:
         if isinstance(tree, (list, tuple)):
             return type(tree)(self.made(value) for value in tree)
         if isinstance(tree, Opaque):
-            raise StorageError(f"{self._path} holds an object of {tree.name}, which only its code can make.", fix=_OTHER)
+            raise StorageError(f"{self._path} holds an object of {tree.name}, which only its own code can create.", fix=_OTHER)
         return tree
 
     def _expect(self, storage: Storage, info: TensorInfo, count: int) -> None:
@@ -122,7 +122,7 @@ class Tensors:
             if piece.count and piece.stride is None:
                 self._expect(self._storages[piece.storage], piece, piece.count)
         if sum(piece.count for piece in pieces_of(info)) != info.count:
-            raise StorageError(f"{info.name} in {self._path} has pieces that do not make up the whole.", fix=_OTHER)
+            raise StorageError(f"{info.name} in {self._path} has pieces that do not cover the whole tensor.", fix=_OTHER)
 
     def _read(self, storage: Storage, offset: int, count: int, dtype: torch.dtype, room: bytearray | None = None) -> torch.Tensor:
         size = count * dtype.itemsize
@@ -156,5 +156,5 @@ def pieces_of(info: TensorInfo) -> tuple[TensorInfo, ...]:
 def _dtype(info: TensorInfo) -> torch.dtype:
     dtype = getattr(torch, info.dtype, None)
     if not isinstance(dtype, torch.dtype):
-        raise StorageError(f"{info.name} is of a kind that this torch does not know: {info.dtype}.", fix="update torch")
+        raise StorageError(f"{info.name} has a dtype that this torch does not support: {info.dtype}.", fix="update torch")
     return dtype

@@ -106,7 +106,7 @@ _UNSET = re.compile(r"(^|[._])(min_val|max_val)$")  # an observer for quantisati
 _MASK = re.compile(r"mask|causal|tril|triu", re.IGNORECASE)
 _MASKED = 0.05  # share of -Inf that a mask has at least
 _AGAIN = "verify it again when nothing writes to it any more"
-_COPY = "copy it again from where it came from; if this is where it was saved, use an older one and look after the disk"
+_COPY = "copy it again from where it came from; if this is where it was saved, use an older one and check the disk"
 _BESIDE = "kept beside the weights, and nothing is computed from it"
 _NO_TENSOR = "name the file or the folder that holds the weights"
 _OLDER = "use an older one: holdfast checkpoints choose FOLDER"
@@ -269,17 +269,17 @@ def amounts(nan: int, inf: int) -> str:
 
 def _read_troubles(contents: Contents, scanned: list[Scanned]) -> Iterator[Trouble]:
     """Files that could not be read to their end, or changed meanwhile; each once."""
-    told: dict[Path, str] = {}
+    errors: dict[Path, str] = {}
     for storage, one in zip(contents.storages, scanned, strict=True):
         if one.error:
-            told.setdefault(storage.file, one.error)
-    for file, error in told.items():
+            errors.setdefault(storage.file, one.error)
+    for file, error in errors.items():
         changed = "while it was read" in error
         words = f"{file.name}: {error}." if len(contents.files) > 1 else f"{error[:1].upper()}{error[1:]}."
         yield Trouble("torn", words, _AGAIN if changed else _COPY, file.name)
     for info in contents.files:
-        if info.path not in told and has_changed(info):
-            words = f"{info.path.name} changed while it was read: something writes to it."
+        if info.path not in errors and has_changed(info):
+            words = f"{info.path.name} changed while it was read: another process is writing to it."
             yield Trouble("torn", words, _AGAIN, info.path.name)
 
 
@@ -303,10 +303,10 @@ def _sum_troubles(contents: Contents, scanned: list[Scanned]) -> Iterator[Troubl
     names: dict[int, list[str]] = defaultdict(list)
     for tensor in contents.tensors if wrong else ():
         names[tensor.storage].append(tensor.name)
-    for file, numbers in wrong.items():
-        hit = [name for number in numbers for name in (names.get(number) or [contents.storages[number].name])]
+    for file, storages in wrong.items():
+        hit = [name for number in storages for name in (names.get(number) or [contents.storages[number].name])]
         where = f" in {file.name}" if len(contents.files) > 1 else ""
-        sums = "checksums" if len(numbers) > 1 else "checksum"
+        sums = "checksums" if len(storages) > 1 else "checksum"
         words = f"The bytes of {few(hit)}{where} do not match their {sums}: they were damaged after they were saved."
         yield Trouble("torn", words, _COPY, hit[0])
 
@@ -317,7 +317,7 @@ def _non_finite(bad: list[BadTensor], contents: Contents, roles: dict[str, Role]
     floating = sum(tensor.dtype in LAYOUTS for tensor in contents.tensors) + arrays
     nan, inf = sum(one.nan for one in bad), sum(one.inf for one in bad)
     hold = "tensors holds" if len(bad) == 1 else "tensors hold"
-    words = f"{len(bad):,} of {floating:,} {hold} numbers that are not finite: {amounts(nan, inf)}."
+    words = f"{len(bad):,} of {floating:,} {hold} non-finite values: {amounts(nan, inf)}."
     if "weights" in kinds:
         own = [one.name for one in contents.tensors if one.dtype in LAYOUTS and roles.get(one.name) == "weights"]
         whole = sum(roles.get(one.name) == "weights" for one in bad) >= 0.9 * len(own)
@@ -325,7 +325,7 @@ def _non_finite(bad: list[BadTensor], contents: Contents, roles: dict[str, Role]
         if "ema" not in kinds and "ema" in set(roles.values()):
             fix += "; its averaged weights are finite"
     elif "optimizer" in kinds:
-        fix = "the weights are finite: load these alone and begin the optimizer anew, or " + _OLDER
+        fix = "the weights are finite: load these alone with a fresh optimizer, or " + _OLDER
     else:
         fix = "the weights are finite: load these, not the averaged ones, or " + _OLDER
     return Trouble("non-finite", words, fix, bad[0].name)

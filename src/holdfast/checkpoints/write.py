@@ -178,8 +178,16 @@ def _write_part(path: Path, content: Any, moved: Moved) -> dict[str, Any]:
 def _manifest(parent: Path, step: int, facts: Mapping[str, Any], files: Mapping[str, Any]) -> str:
     """The text of the manifest."""
     versions = {"torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version(), "holdfast": __version__}
-    known = {"epoch": None, "time": time.time(), "metrics": {}, "settings": {}, "versions": versions, "rank": 0, "world_size": 1}
-    first = {"format": FORMAT, "number": next_number(parent), "step": step, **known, "run": None, **facts}
+    defaults = {
+        "epoch": None,
+        "time": time.time(),
+        "metrics": {},
+        "settings": {},
+        "versions": versions,
+        "rank": 0,
+        "world_size": 1,
+    }
+    first = {"format": FORMAT, "number": next_number(parent), "step": step, **defaults, "run": None, **facts}
     return json.dumps({**first, "files": files}, indent=1, default=str) + "\n"
 
 

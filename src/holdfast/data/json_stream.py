@@ -29,7 +29,7 @@ class JsonRow(NamedTuple):
 
 
 def json_rows(path: Path) -> Iterator[JsonRow]:
-    """The rows of a file. ValueError where it is not JSON, is cut short, or one value is larger than 16 MB."""
+    """The rows of a file. ValueError where it is not JSON, is truncated, or one value is larger than 16 MB."""
     with path.open("rb") as file:
         window = _Window(file)
         window.take("{")

@@ -149,7 +149,7 @@ class Segment:
         self.torn_tail = not self.sealed and begun > self.rows
         self.columns = _read_description(path, mapped, int(header[5]))
         if size < HEADER_BYTES + len(self.columns) * self.capacity * 8 or self.rows > self.capacity:
-            raise _damaged(path, "it is cut short")
+            raise _damaged(path, "it is truncated")
         self._map = mapped
 
     def column(self, name: str) -> npt.NDArray[Any]:

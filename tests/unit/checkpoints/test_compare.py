@@ -109,18 +109,18 @@ DIFFERENT = [
     (Net(), Net(3), ["head"], "the head fc has 80 classes in the checkpoint and 3 in the model", ("fc",)),
     (bert(), bert(num_labels=5), ["head"], "the head classifier has 2 classes", ("classifier",)),
     (nn.DataParallel(Net()), Net(3), ["head"], "the head fc has 80 classes", ("fc",)),
-    (bert(), bert(vocab_size=50), ["vocabulary"], "another vocabulary: 40 tokens in the checkpoint and 50 in the model", None),
-    (gpt2(), gpt2(vocab_size=44), ["vocabulary"], "another vocabulary: 40 tokens", ("transformer.wte", "lm_head")),
-    (gpt2(), gpt2(n_positions=24), ["positions"], "another number of positions: 12 in the", ("transformer.wpe",)),
+    (bert(), bert(vocab_size=50), ["vocabulary"], "different vocabulary: 40 tokens in the checkpoint and 50 in the model", None),
+    (gpt2(), gpt2(vocab_size=44), ["vocabulary"], "different vocabulary: 40 tokens", ("transformer.wte", "lm_head")),
+    (gpt2(), gpt2(n_positions=24), ["positions"], "different number of positions: 12 in the", ("transformer.wpe",)),
     (vit(), vit(image_size=64), ["positions"], "positions for 4x4 patches in the checkpoint and 8x8 in the model", None),
     (vit(), vit(image_size=64, patch_size=16), ["shape"], "projection.weight [16, 3, 8, 8] and [16, 3, 16, 16]", None),
-    (bert(max_position_embeddings=64), bert(max_position_embeddings=256), ["positions"], "another number of positions: 64", None),
-    (Net(), Net(channels=1), ["input"], "other input channels: conv1.weight takes 3 in the checkpoint and 1", None),
-    (Net(), Net(depth=6), ["depth"], "another number of layers: blocks.0 … has 3 in the checkpoint and 6 in the model", None),
-    (bert(), bert(num_hidden_layers=4), ["depth"], "another number of layers: bert.encoder.layer.0 … has 2", None),
-    (Net(), Net(width=16), ["width"], "another architecture: layers of 8 in the checkpoint and 16 in the model", None),
-    (bert(), bert(hidden_size=32), ["width"], "another architecture: layers of 16", None),
-    (bert(), gpt2(), ["architecture"], "another architecture: 0 of the 29 weights of the model", None),
+    (bert(max_position_embeddings=64), bert(max_position_embeddings=256), ["positions"], "number of positions: 64", None),
+    (Net(), Net(channels=1), ["input"], "different input channels: conv1.weight takes 3 in the checkpoint and 1", None),
+    (Net(), Net(depth=6), ["depth"], "different number of layers: blocks.0 … has 3 in the checkpoint and 6 in the model", None),
+    (bert(), bert(num_hidden_layers=4), ["depth"], "different number of layers: bert.encoder.layer.0 … has 2", None),
+    (Net(), Net(width=16), ["width"], "different architecture: layers of 8 in the checkpoint and 16 in the model", None),
+    (bert(), bert(hidden_size=32), ["width"], "different architecture: layers of 16", None),
+    (bert(), gpt2(), ["architecture"], "different architecture: 0 of the 29 weights of the model", None),
     (Net(masks=True), Net(), ["unexpected-parts"], "mask_head (4 weights) only in the checkpoint", ("mask_head",)),
     (Net(), Net(masks=True), ["missing-parts"], "mask_head (4 weights) only in the model", ("mask_head",)),
     (bert().bert, bert(), ["missing-parts"], "classifier (2 weights) only in the model", ("classifier",)),
@@ -171,7 +171,7 @@ def test_images_of_another_size_show_in_the_layer_after_flattening() -> None:
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Linear(144, 10)),
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Linear(400, 10)),
     )
-    assert kinds(different) == ["input"] and "images or sequences of another size" in different.verdict
+    assert kinds(different) == ["input"] and "images or sequences of a different size" in different.verdict
 
 
 def test_adapters_and_quantised_weights_are_known_by_their_names() -> None:
@@ -287,8 +287,8 @@ def test_weights_only_where_a_full_one_is_needed_stops_the_resume_and_not_the_we
 @every_case(
     ("state", "words"),
     [
-        (trained(Net(), torch.optim.SGD, momentum=0.9), "another kind of optimizer: Adam-like in a.pt and SGD in b.pt"),
-        (trained(nn.Sequential(Net().conv1)), "other parameters are optimised: groups of [13] in a.pt and [2] in b.pt"),
+        (trained(Net(), torch.optim.SGD, momentum=0.9), "different optimizer: Adam-like in a.pt and SGD in b.pt"),
+        (trained(nn.Sequential(Net().conv1)), "different parameters are optimised: groups of [13] in a.pt and [2] in b.pt"),
     ],
 )
 def test_another_optimizer_or_other_parameters_stop_the_resume(state: dict[str, Any], words: str) -> None:
@@ -299,7 +299,7 @@ def test_another_optimizer_or_other_parameters_stop_the_resume(state: dict[str, 
 def test_another_learning_rate_is_told_and_stops_nothing() -> None:
     same = found(full("a.pt", Net(), trained(Net())), full("b.pt", Net(), trained(Net(), lr=1e-4)))
     assert same.fits
-    told = "the optimizer is set otherwise: lr 0.001 in a.pt and 0.0001 in b.pt; what is loaded wins"
+    told = "optimizer settings differ: lr 0.001 in a.pt and 0.0001 in b.pt; the loaded values are used"
     assert [one.words for one in same.differences] == [told]
 
 
@@ -348,7 +348,7 @@ def test_a_newer_torch_is_a_note() -> None:
 
 
 def test_a_torn_file_does_not_fit_whatever_its_names_say() -> None:
-    trouble = Trouble("torn", "It is cut short.", "use an older one")
+    trouble = Trouble("torn", "It is truncated.", "use an older one")
     different = found(saved(Net(), troubles=(trouble,)), Net())
     assert not different.fits and different.fix == "use an older one" and not different.calls
 

@@ -141,10 +141,10 @@ def test_a_file_cut_anywhere_is_torn_and_says_what_is_not_whole(copy: Path) -> N
     for length in range(0, len(data), 997):
         (copy / "__0_0.distcp").write_bytes(data[:length])
         contents = open_distributed(copy)
-        assert contents.state == "torn" and "__0_0.distcp is cut short" in contents.troubles[0].words, length
+        assert contents.state == "torn" and "__0_0.distcp is truncated" in contents.troubles[0].words, length
     (copy / "__0_0.distcp").write_bytes(data[:-1])
     words = open_distributed(copy).troubles[0].words
-    assert "at least 1 bytes are missing; 1 tensors and values are not whole: optim.state.5.exp_avg_sq" in words
+    assert "at least 1 bytes are missing; 1 tensors and values are incomplete: optim.state.5.exp_avg_sq" in words
 
 
 def test_a_safetensors_block_that_is_cut_is_torn(folders: Path, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_an_index_cut_anywhere_is_never_clean(copy: Path) -> None:
     for length in range(0, len(index), 151):
         (copy / ".metadata").write_bytes(index[:length])
         contents = open_distributed(copy)
-        assert contents.state == "torn" and "is cut short" in contents.troubles[0].words, length
+        assert contents.state == "torn" and "is truncated" in contents.troubles[0].words, length
 
 
 def test_files_of_another_save_are_told(folders: Path, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_each_tensor_has_the_checksum_of_the_manifest(folder: Path) -> None:
 def test_another_format_of_the_manifest_is_told_with_what_to_do(folder: Path) -> None:
     change(folder, format=1)
     contents = open_checkpoint(folder)
-    assert contents.state == "unreadable" and "another version of Holdfast" in words(contents)
+    assert contents.state == "unreadable" and "different version of Holdfast" in words(contents)
     assert list_checkpoints(folder.parent) == [], "no training resumes from what it cannot read"
 
 
@@ -134,7 +134,7 @@ def test_the_manifest_of_a_newer_holdfast_is_not_guessed_at(folder: Path) -> Non
     for number in (3, "2", 2.5, -1):
         change(folder, format=number)
         contents = open_checkpoint(folder)
-        assert contents.state == "unreadable" and "another version of Holdfast" in words(contents)
+        assert contents.state == "unreadable" and "different version of Holdfast" in words(contents)
 
 
 def test_a_manifest_never_leads_out_of_its_folder(folder: Path, tmp_path: Path) -> None:
@@ -142,13 +142,13 @@ def test_a_manifest_never_leads_out_of_its_folder(folder: Path, tmp_path: Path) 
     for name in ("/etc/passwd.pt", "../../secret.pt", "a/../../../secret.pt"):
         change(folder, files={name: {"size": 1, "crc32": "00000000", "tensors": {}}})
         contents = open_checkpoint(folder)
-        assert "outside of its folder" in words(contents) and {info.path.name for info in contents.files} == {"manifest.json"}
+        assert "outside its folder" in words(contents) and {info.path.name for info in contents.files} == {"manifest.json"}
 
 
 def test_the_manifest_tells_what_was_not_finite(tmp_path: Path) -> None:
     bad = torch.tensor([1.0, float("nan")])
     folder = write_checkpoint(tmp_path, 1, {"weights": Tensors({"a": bad}), "training": {}})
-    assert any("not finite: a" in note for note in open_checkpoint(folder).notes)
+    assert any("non-finite values: a" in note for note in open_checkpoint(folder).notes)
 
 
 def test_sharded_states_stand_under_the_names_of_the_model(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_sharded_states_stand_under_the_names_of_the_model(tmp_path: Path) -> No
     ]
     (folder / "shards/__0_0.distcp").write_bytes((folder / "shards/__0_0.distcp").read_bytes()[:-5])
     contents = open_checkpoint(folder)
-    assert contents.state == "torn" and "shards: __0_0.distcp is cut short" in words(contents)
+    assert contents.state == "torn" and "shards: __0_0.distcp is truncated" in words(contents)
 
 
 def test_a_manifest_cut_at_any_byte_is_torn(folder: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_settings_file_that_is_cut_anywhere_is_never_clean(copied: Callable[[s
     for length in range(0, whole, 83):
         (folder / name).write_bytes(data[:length])
         contents = open_checkpoint(folder)
-        assert contents.state == "torn" and f"{name} is cut short or damaged" in words(contents), length
+        assert contents.state == "torn" and f"{name} is truncated or damaged" in words(contents), length
 
 
 def test_a_save_that_ended_before_its_last_file_is_interrupted(copied: Callable[[str], Path]) -> None:
@@ -145,9 +145,9 @@ def test_a_missing_part_that_others_imply_is_a_note(copied: Callable[[str], Path
     (folder / "optimizer.pt").unlink()
     contents = open_checkpoint(folder)
     assert contents.state == "clean"  # `save_only_model` leaves it out on purpose
-    assert contents.notes == ["trainer_state.json says step 4, but optimizer state is not there: a resume would begin it anew"]
+    assert contents.notes == ["trainer_state.json says step 4, but optimizer state is missing: a resume would start it fresh"]
     (folder / "rng_state.pth").rename(folder / "rng_state_2.pth")
-    assert any("random state of rank 0, rank 1 is not there" in note for note in open_checkpoint(folder).notes)
+    assert any("random state of rank 0, rank 1 is missing" in note for note in open_checkpoint(folder).notes)
 
 
 def test_a_folder_without_weights_is_torn(copied: Callable[[str], Path]) -> None:

@@ -114,7 +114,7 @@ def test_parts_that_do_not_fit_each_other_are_told(tmp_path: Path) -> None:
     assert open_legacy(path).state == "clean"
     for change, told in (
         ({"version": 1002}, "the version of its form is not known"),
-        ({"keys": ["7"]}, "Its content and its storages do not fit: another one is listed"),
+        ({"keys": ["7"]}, "Its content and its storages do not match: another one is listed"),
         ({"keys": []}, "A tensor is not there in full: w"),
         ({"keys": {}}, "A tensor is not there in full: w"),
         ({"count": 2}, "a storage says 2 numbers where the content says 3"),
@@ -188,7 +188,7 @@ def test_a_tensor_that_was_written_as_text_is_described(tmp_path: Path) -> None:
 def test_what_is_no_pickle_is_unreadable_in_words(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.pt").write_bytes(data)
     contents = open_legacy(tmp_path / "a.pt")
-    assert contents.state == "unreadable" and "cannot be followed" in words(contents)
+    assert contents.state == "unreadable" and "cannot be parsed" in words(contents)
 
 
 def test_random_damage_is_never_an_exception(tmp_path: Path) -> None:

@@ -259,5 +259,5 @@ def test_a_large_model_is_loaded_without_a_second_copy_in_memory(tmp_path: Path)
 def test_settings_that_change_what_the_model_computes_are_warned_of(tmp_path: Path) -> None:
     tiny = {"vocab_size": 20, "n_positions": 8, "n_embd": 8, "n_layer": 1, "bos_token_id": 1, "eos_token_id": 1}
     GPT2LMHeadModel(GPT2Config(**tiny, n_head=2)).save_pretrained(tmp_path / "hf")
-    with pytest.warns(UserWarning, match=r"another architecture \(n_head 2 in the checkpoint and 4 in the model\)"):
+    with pytest.warns(UserWarning, match=r"different architecture \(n_head 2 in the checkpoint and 4 in the model\)"):
         load(GPT2LMHeadModel(GPT2Config(**tiny, n_head=4)), tmp_path / "hf")

@@ -67,9 +67,9 @@ REFUSED = [
     (cut, BadCheckpoint, "torn"),
     (flipped, BadCheckpoint, "checksum"),
     (not_finite, BadCheckpoint, "fc.weight.*1 NaN"),
-    (other_optimizer, DoesNotMatch, "another kind of optimizer: SGD in the checkpoint and Adam-like"),
-    (fewer_parameters, DoesNotMatch, "other parameters are optimised"),
-    (moments_of_others, DoesNotMatch, "the optimizer's state belongs to other parameters"),
+    (other_optimizer, DoesNotMatch, "different optimizer: SGD in the checkpoint and Adam-like"),
+    (fewer_parameters, DoesNotMatch, "different parameters are optimised"),
+    (moments_of_others, DoesNotMatch, "the optimizer's state is of different parameters"),
     (weights_only, DoesNotMatch, "it holds no optimizer state; it holds weights"),
     (lambda folder: pickled_payload(folder, trained()), BadCheckpoint, "unsafe.*system"),
 ]  # fmt: skip
@@ -143,7 +143,7 @@ def test_a_disk_that_fails_between_the_two_readings_is_told_as_what_it_left(
         return real(*words)
 
     monkeypatch.setattr(module.os, "preadv", failing)
-    with pytest.raises(BadCheckpoint, match=r"(?s)Input/output error.*\. The model has \d of 10 weights of it"):
+    with pytest.raises(BadCheckpoint, match=r"(?s)Input/output error.*\. The model has \d of its 10 weights"):
         load(fresh(), path)
 
 
@@ -172,7 +172,7 @@ def test_numbers_too_large_for_half_precision_are_refused_before_they_become_inf
         source.fc.bias[1] = 1e6
     model = fresh().half()
     before = bits(model)
-    with pytest.raises(DoesNotMatch, match=r"fc.bias holds numbers that are too large for float16"):
+    with pytest.raises(DoesNotMatch, match=r"fc.bias holds values too large for float16"):
         load(model, as_state_dict(source, tmp_path))
     assert bits(model) == before
 

@@ -73,7 +73,7 @@ def test_what_is_not_whole_is_none(tmp_path: Path, damage: str) -> None:
         manifest.write_text("[1, 2]")
     assert read_manifest(path) is None and list_checkpoints(tmp_path) == []
     assert torn_in(tmp_path) == [(5, path)]
-    with pytest.raises(StorageError, match="not a whole checkpoint"):
+    with pytest.raises(StorageError, match="not a complete checkpoint"):
         read_checkpoint(path)
 
 

@@ -106,12 +106,12 @@ def test_with_nothing_nearby_the_fix_says_what_was_looked_for(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     with pytest.raises(NoCheckpoint) as caught:
         open_checkpoint(Path("best.pt"))
-    assert "none was found nearby" in caught.value.fix and "nothing of that name" in caught.value.problem
+    assert "none was found nearby" in caught.value.fix and "no such file or folder" in caught.value.problem
 
 
 @every_case(
     ("name", "words"),
-    [("x" * 5000, "nothing of that name"), ("a\0b", "nothing of that name"), ("a.pt/b.pt", "a.pt is not a folder")],
+    [("x" * 5000, "no such file or folder"), ("a\0b", "no such file or folder"), ("a.pt/b.pt", "a.pt is not a folder")],
     ids=["too long", "no name", "a file for a folder"],
 )
 def test_a_path_that_cannot_be_is_an_answer_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, words: str) -> None:

@@ -78,7 +78,7 @@ NOT_CHECKPOINTS = {
     "npz": (numpy_bytes(several=True), "a numpy archive"),
     "keras": (zip_bytes("metadata.json"), "a Keras file"),
     "gguf": (b"GGUF\x03\0\0\0" + bytes(100), "a GGUF file"),
-    "noise": (random.Random(1).randbytes(5000), "first bytes are those of no checkpoint"),
+    "noise": (random.Random(1).randbytes(5000), "first bytes match no checkpoint format"),
     "another zip": (zip_bytes("word/document.xml"), "zip archive"),
 }
 
@@ -205,7 +205,7 @@ def test_a_folder_that_is_none_by_itself_names_those_in_it(tmp_path: Path) -> No
     assert "a folder without a checkpoint" in open_checkpoint(tmp_path).troubles[0].words
     (tmp_path / "runs/a.pt").write_bytes(b"x")
     contents = open_checkpoint(tmp_path)
-    assert "with 1 checkpoints in it" in contents.troubles[0].words and "runs/a.pt" in contents.troubles[0].fix
+    assert "with 1 checkpoints" in contents.troubles[0].words and "runs/a.pt" in contents.troubles[0].fix
     (tmp_path / "step-000003").mkdir()
     assert open_checkpoint(tmp_path / "step-000003").state == "torn"
 

@@ -125,7 +125,7 @@ def test_numbers_beyond_sense_are_no_harm(stream: bytes) -> None:
 
 def test_the_memo_takes_any_place() -> None:
     assert read(b"]r\xff\xff\xff\xffN0j\xff\xff\xff\xffa.").problem is None
-    assert read(b"]j\xff\xff\xff\xffa.").problem == "it takes something that it never put there"
+    assert read(b"]j\xff\xff\xff\xffa.").problem == "it uses something that it never stored"
 
 
 def test_long_bytes_and_texts_are_described_and_not_kept() -> None:

@@ -287,7 +287,7 @@ def test_two_records_of_one_name_are_both_judged_and_told(first: bool, tmp_path:
             archive.writestr("a/data.pkl", data)
     contents = open_zip(path)
     judge(contents, "os.system", tmp_path / "ran")
-    assert any("two records of one name" in trouble.words for trouble in contents.troubles)
+    assert any("two records with the same name" in trouble.words for trouble in contents.troubles)
 
 
 def test_a_pickle_in_capital_letters_is_the_one_that_torch_loads(tmp_path: Path) -> None:

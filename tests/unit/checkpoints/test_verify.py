@@ -84,7 +84,7 @@ def test_the_tensor_and_how_many_of_its_numbers_are_bad_is_told(tmp_path: Path, 
     assert verdict.state == "non-finite"
     assert verdict.bad == [BadTensor("bad.weight", nan=2, inf=2, count=1001)]
     (trouble,) = verdict.troubles
-    assert "1 of 3 tensors holds numbers that are not finite: 2 NaN and 2 Inf" in trouble.words
+    assert "1 of 3 tensors holds non-finite values: 2 NaN and 2 Inf" in trouble.words
 
 
 def test_safetensors_are_looked_at_as_well(tmp_path: Path) -> None:

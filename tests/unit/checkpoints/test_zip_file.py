@@ -119,7 +119,7 @@ def test_a_file_without_checksums_is_not_called_torn(tmp_path: Path) -> None:
         torch.serialization.set_crc32_options(True)
     contents = open_zip(tmp_path / "a.pt")
     assert contents.state == "clean" and {storage.crc32 for storage in contents.storages} == {None}
-    assert contents.notes == ["it was saved without checksums: damaged bytes cannot be told from good ones"]
+    assert contents.notes == ["it was saved without checksums: damage cannot be detected"]
 
 
 def test_tensors_that_were_left_out_of_a_save_are_noted(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_an_archive_that_was_packed_again_is_read_as_far_as_it_can(path: Path, m
     if method == zipfile.ZIP_STORED:
         assert contents.state == "clean" and [info.name for info in contents.tensors] == NAMES
         return
-    assert contents.state == "unreadable" and "is packed" in words(contents)
+    assert contents.state == "unreadable" and "is compressed" in words(contents)
     if method == zipfile.ZIP_DEFLATED:
         assert contents.tree["epoch"] == 3 and [info.name for info in contents.tensors] == NAMES
         assert "save it again" in contents.troubles[-1].fix or "save it again" in contents.troubles[0].fix
@@ -180,7 +180,7 @@ def test_a_storage_that_is_missing_or_too_short_names_its_tensors(path: Path) ->
         (42, struct.pack("<I", 5), "is not where the index says"),
         (42, struct.pack("<I", 0xFFFFFFF0), "is not where the index says"),
         (8, struct.pack("<H", 1), "is encrypted"),
-        (10, struct.pack("<H", 99), "is packed in a way that torch cannot read"),
+        (10, struct.pack("<H", 99), "is compressed in a way that torch cannot read"),
         (46, b"z", "has another name in the index"),
     ],
 )
@@ -209,14 +209,14 @@ def test_records_that_lie_on_each_other_are_told(path: Path) -> None:
     data[begin + 20 : begin + 28] = struct.pack("<II", 200, 200)
     path.write_bytes(bytes(data))
     contents = open_zip(path)
-    assert contents.state == "unreadable" and "Two records lie on each other (a/data/0, a/data/1)" in words(contents)
+    assert contents.state == "unreadable" and "Two records overlap (a/data/0, a/data/1)" in words(contents)
 
 
 def test_names_that_lead_out_of_a_folder_are_noted(path: Path) -> None:
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("../../evil", b"x")
     contents = open_zip(path)
-    assert "lead out of a folder" in contents.notes[0] and [info.name for info in contents.tensors] == NAMES
+    assert "point outside the folder" in contents.notes[0] and [info.name for info in contents.tensors] == NAMES
 
 
 def test_an_archive_of_something_else_is_no_checkpoint(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_a_packed_pickle_of_another_size_than_it_says_is_given_up(said: int, tmp
     end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, len(index), len(head), 0)
     (tmp_path / "a.pt").write_bytes(head + index + end)
     contents = open_zip(tmp_path / "a.pt")
-    assert contents.state == "unreadable" and "cannot be unpacked" in words(contents)
+    assert contents.state == "unreadable" and "cannot be decompressed" in words(contents)
 
 
 def test_random_damage_is_never_an_exception(tmp_path: Path) -> None:

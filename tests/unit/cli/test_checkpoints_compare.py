@@ -134,8 +134,8 @@ def test_a_yaml_file_names_the_model_its_arguments_and_the_settings(holdfast: An
     (here / "ours.yaml").write_text("model: my_model:Net\narguments:\n  classes: 80\nmean: [0.485, 0.456, 0.406]\nlr: 1e-4\n")
     done = holdfast("checkpoints", "compare", "last.pt", "--with", "ours.yaml")
     assert done.code == 1  # every shape fits, and the answers would be wrong
-    assert done.out.startswith("the weights fit after removing the prefix module., but inputs are normalised otherwise (mean")
-    assert "set mean to [0.5, 0.5, 0.5], as it was trained" in done.out and "another learning rate" in done.out
+    assert done.out.startswith("the weights fit after removing the prefix module., but inputs are normalised differently (mean")
+    assert "set mean to [0.5, 0.5, 0.5], as it was trained" in done.out and "different learning rate" in done.out
 
 
 @every_case(

@@ -33,7 +33,7 @@ def test_each_state_is_told_apart_in_words_with_what_to_do(holdfast: Holdfast, h
     for state, name in (("clean", "ckpt_100"), ("non-finite", "ckpt_200"), ("torn", "last"), ("unreadable", "page")):
         assert f"{state} kept/{name}.pt" in said
     assert "unsafe kept/evil.pt" in said and "system" in said and not (here / "kept" / "ran").exists()
-    assert "2 of 104 tensors hold numbers that are not finite: 5 NaN and 1 Inf." in said
+    assert "2 of 104 tensors hold non-finite values: 5 NaN and 1 Inf." in said
     assert re.search(r"model\.blocks\.3\.up\.weight +5 NaN of 128", done.out)
     assert re.search(r"model\.head\.bias +1 Inf of 3", done.out)
     assert done.out.count("fix: ") >= 4

@@ -45,7 +45,7 @@ def test_a_damaged_one_is_passed_over_for_the_newest_earlier_clean_one(loop: Loo
 
 def test_one_without_its_manifest_is_named_among_the_skipped(loop: Loop, saved: CheckpointStore) -> None:
     (saved.folder / "step-000005" / "manifest.json").unlink()
-    with pytest.warns(UserWarning, match="is not a whole checkpoint"):
+    with pytest.warns(UserWarning, match="is not a complete checkpoint"):
         restored = saved.restore(**loop.parts)
     assert restored is not None and restored.step == 4
 

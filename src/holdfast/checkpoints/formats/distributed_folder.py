@@ -85,9 +85,9 @@ class _Reading:
         if index.version:
             contents.versions["torch.distributed.checkpoint"] = index.version
         if index.cut:
-            contents.trouble("torn", f"The index ({name}) is cut short: the save was interrupted.", _OLDER, name)
+            contents.trouble("torn", f"The index ({name}) is truncated: the save was interrupted.", _OLDER, name)
         elif index.problem:
-            contents.trouble("unreadable", f"The index ({name}) cannot be followed: {index.problem}.", _OLDER, name)
+            contents.trouble("unreadable", f"The index ({name}) cannot be parsed: {index.problem}.", _OLDER, name)
         return index.entries
 
     def _refuse(self, names: Iterable[str]) -> None:
@@ -103,7 +103,7 @@ class _Reading:
         pieces = [(piece, info) for piece in entry.pieces if (info := self._piece(entry, piece))]
         covered = sum(math.prod(piece.shape) for piece in entry.pieces)
         if covered != math.prod(entry.shape):
-            self.bad[INDEX].append((entry.name, BadItem("its pieces do not make up the whole tensor")))
+            self.bad[INDEX].append((entry.name, BadItem("its pieces do not cover the whole tensor")))
         infos = tuple(info for _, info in pieces)
         self.contents.tensors += infos
         if len(infos) == 1 and infos[0].shape == entry.shape:
@@ -119,7 +119,7 @@ class _Reading:
         name = entry.name if whole else f"{entry.name}[{spans}]"
         if piece.place is None:
             if math.prod(piece.shape):
-                self.bad[INDEX].append((name, BadItem("the index does not say where it lies")))
+                self.bad[INDEX].append((name, BadItem("the index does not say where it is")))
             return None
         try:
             file = self._file(piece.place, name)
@@ -138,7 +138,7 @@ class _Reading:
         self._take(item.unpickled)
         info = item.unpickled.tree
         if not isinstance(info, TensorInfo) or info.shape != piece.shape or info.dtype != entry.dtype:
-            raise BadItem("something else lies there than the index says: the files are of two different saves")
+            raise BadItem("the content differs from the index: the files are from two different saves")
         storages += [replace(storage, dtype=storage.dtype or info.dtype) for storage in item.storages]
         return replace(info, name=name, storage=info.storage + len(storages) - len(item.storages))
 
@@ -146,7 +146,7 @@ class _Reading:
         """What was saved as an object, with the tensors in it."""
         place = entry.pieces[0].place
         if place is None:
-            self.bad[INDEX].append((entry.name, BadItem("the index does not say where it lies")))
+            self.bad[INDEX].append((entry.name, BadItem("the index does not say where it is")))
             return None
         try:
             file = self._file(place, entry.name)
@@ -166,7 +166,7 @@ class _Reading:
         self._refuse(unpickled.refused)
         add_new(self.contents.needs_code, unpickled.needs_code)
         if unpickled.problem:
-            raise BadItem(f"the pickle there cannot be followed: {unpickled.problem}", "torn" if unpickled.cut else "unreadable")
+            raise BadItem(f"the pickle there cannot be parsed: {unpickled.problem}", "torn" if unpickled.cut else "unreadable")
 
     def _file(self, place: Place, name: str) -> DataFile | None:
         """The file that a place is in, if it is there and long enough."""
@@ -177,7 +177,7 @@ class _Reading:
             self.cut[place.file].append((name, place.offset + place.length))
             return None
         if place.changed:
-            self.contents.notes.append(f"{shown(name)} was compressed or encrypted by an extension: it is not looked into")
+            self.contents.notes.append(f"{shown(name)} was compressed or encrypted by an extension and cannot be checked")
             return None
         if place.file not in self.files:
             try:
@@ -195,8 +195,8 @@ class _Reading:
         for file, short in self.cut.items():
             missing = max(end for _, end in short) - self.sizes[file]
             names = [name for name, _ in short]
-            lost = f"{len(names)} tensors and values are not whole: {few(names)}"
-            words = f"{file} is cut short: at least {missing:,} bytes are missing; {lost}."
+            lost = f"{len(names)} tensors and values are incomplete: {few(names)}"
+            words = f"{file} is truncated: at least {missing:,} bytes are missing; {lost}."
             self.contents.trouble("torn", words, _OLDER, file)
         for file, wrong in self.bad.items():
             name, error = wrong[0]
@@ -209,13 +209,13 @@ def _together(entries: Iterable[Entry]) -> list[Entry]:
     """Entries of the same name as one, with the pieces of all ranks."""
     by_name: dict[str, Entry] = {}
     for entry in entries:
-        known = by_name.get(entry.name)
-        if known is None:
+        earlier = by_name.get(entry.name)
+        if earlier is None:
             by_name[entry.name] = entry
         elif entry.dtype is not None:
-            begins = {piece.begin for piece in known.pieces}
+            begins = {piece.begin for piece in earlier.pieces}
             more = tuple(piece for piece in entry.pieces if piece.begin not in begins)
-            by_name[entry.name] = replace(known, pieces=known.pieces + more)
+            by_name[entry.name] = replace(earlier, pieces=earlier.pieces + more)
     return list(by_name.values())
 
 
@@ -231,7 +231,7 @@ def _tell_strangers(contents: Contents, names: list[str], indexes: list[str], us
     newer = [name for name, modified in times.items() if modified > index + 60]
     if newer:
         contents.notes.append(
-            f"{few(newer)} changed after the index was written: a later save into this folder may not have ended"
+            f"{few(newer)} changed after the index was written: a later save into this folder may not have finished"
         )
 
 

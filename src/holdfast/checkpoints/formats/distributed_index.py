@@ -157,7 +157,7 @@ def _is_count(value: Any) -> bool:
 
 
 _LONGEST = 64 << 20  # bytes of a pickle that is kept, to know it again
-_NOT_WHOLE = "what lies there is not a whole archive of torch"
+_NOT_WHOLE = "the content there is not a complete torch archive"
 
 
 class BadItem(Exception):
@@ -228,14 +228,14 @@ class DataFile:
             except OSError as error:
                 raise BadItem(f"it cannot be read ({error.strerror or error})", "unreadable") from None
             if header is None:
-                raise BadItem("what lies there is neither an archive of torch nor a safetensors block")
+                raise BadItem("the content there is neither a torch archive nor a safetensors block")
             self._blocks[offset] = header.data, {entry.name: entry for entry in header.entries}
         data, entries = self._blocks[offset]
         entry = entries.get(name)
         if entry is None or entry.end - entry.begin != size:
             raise BadItem("the safetensors block there does not hold it in the size that the index says")
         if data + entry.end > self._size:
-            raise BadItem(f"the file is cut short: {data + entry.end - self._size:,} bytes of it are missing")
+            raise BadItem(f"the file is truncated: {data + entry.end - self._size:,} bytes of it are missing")
         return Storage(self.path, data + entry.begin, size, dtype, name=name)
 
     def _unpickled(self, offset: int, record: Record, *, checked: bool) -> Unpickled:

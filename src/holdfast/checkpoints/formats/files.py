@@ -36,11 +36,11 @@ def no_access(error: OSError, where: str = "") -> Trouble:
     if isinstance(error, PermissionError):
         return Trouble("unreadable", "It may not be read by this user.", "ask its owner, or: chmod u+r", where)
     if isinstance(error, FileNotFoundError):
-        return Trouble("unreadable", "It went away while it was looked at.", "look again: something removes or renames it", where)
+        return Trouble("unreadable", "It disappeared while it was read.", "look again: something removes or renames it", where)
     return Trouble(
         "unreadable",
         f"It cannot be read: {error.strerror or error}.",
-        "see whether the disk or the network share is all right",
+        "check the disk or the network share",
         where,
     )
 
@@ -92,7 +92,7 @@ def parse_json(data: bytes, *, most: int = _VALUES) -> Any:
     except UnicodeDecodeError as error:
         raise BadJson(f"byte {error.start} is not text") from None
     except UnicodeEncodeError:
-        raise BadJson("it holds half a character") from None
+        raise BadJson("it holds an invalid character") from None
     except json.JSONDecodeError as error:
         raise BadJson(f"{error.msg[:1].lower()}{error.msg[1:]} at character {error.pos}") from None
     except (RecursionError, MemoryError):
@@ -112,7 +112,7 @@ def read_json(path: Path) -> Any:
     if not data:
         raise BadJson("it is empty")
     if not data.strip(b"\0"):
-        raise BadJson("it holds only zeros, which a crash of the machine leaves behind")
+        raise BadJson("it holds only zeros, as a machine crash leaves behind")
     return parse_json(data)
 
 

@@ -64,7 +64,7 @@ def _read_manifest(contents: Contents) -> dict[str, Any] | None:
         return None
     add_file(contents, path)
     if manifest["format"] != FORMAT:
-        words = f"It was written by another version of Holdfast: its manifest has format {manifest['format']!r}."
+        words = f"It was written by a different version of Holdfast: its manifest has format {manifest['format']!r}."
         contents.trouble("unreadable", words, "update Holdfast", MANIFEST)
     return manifest
 
@@ -80,7 +80,7 @@ def _names(contents: Contents, manifest: dict[str, Any] | None) -> list[str]:
     names = []
     for name in manifest["files"]:
         if not is_inside(name):
-            words = f"Its manifest names a file outside of its folder: {shown(name)}."
+            words = f"Its manifest names a file outside its folder: {shown(name)}."
             contents.trouble("unreadable", words, "do not load it", MANIFEST)
         elif not name.startswith(f"{_SHARDS}/") and name.endswith((".safetensors", ".pt")):
             names.append(name)
@@ -119,7 +119,7 @@ def _take_checksums(contents: Contents, part: Contents, name: str, facts: dict[s
     part.storages[:] = [replace(storage, crc32=sums.get(storage.name)) for storage in part.storages]
     bad = [key for key, value in table.items() if isinstance(value, dict) and value.get("non_finite")]
     if bad:
-        contents.notes.append(f"{name}: when it was saved, {len(bad)} tensors held numbers that are not finite: {few(bad)}")
+        contents.notes.append(f"{name}: when it was saved, {len(bad)} tensors held non-finite values: {few(bad)}")
 
 
 def _number(text: Any) -> int | None:
@@ -142,9 +142,9 @@ def _add_shards(contents: Contents) -> None:
 
 def _compare_sizes(contents: Contents, manifest: dict[str, Any] | None) -> None:
     """Told for files about which nothing more exact is known."""
-    told = {one.where for one in contents.troubles}
+    in_trouble = {one.where for one in contents.troubles}
     for name, facts in (manifest["files"] if manifest else {}).items():
-        if name in told or not is_inside(name):
+        if name in in_trouble or not is_inside(name):
             continue
         info = add_file(contents, contents.path / name)
         wanted = facts.get("size") if isinstance(facts, dict) else None

@@ -86,9 +86,9 @@ def _add_weights(contents: Contents, folder: Path, names: list[str]) -> None:
 
 def _add_part(contents: Contents, path: Path, key: str) -> None:
     tree = add_part(contents, path, key, _open_part)
-    known = contents.tree.get(key)
+    earlier = contents.tree.get(key)
     if tree is not None:
-        contents.tree[key] = {**known, **tree} if isinstance(known, dict) and isinstance(tree, dict) else tree
+        contents.tree[key] = {**earlier, **tree} if isinstance(earlier, dict) and isinstance(tree, dict) else tree
 
 
 def _open_part(path: Path) -> Contents:
@@ -103,13 +103,13 @@ def _add_settings(contents: Contents, path: Path) -> None:
     try:
         value = read_json(path)
         if not isinstance(value, dict):
-            raise BadJson("it is not a table of names")
+            raise BadJson("it is not a JSON object")
     except OSError as error:
         denied(contents, error, path.name)
         return
     except BadJson as error:
         add_file(contents, path)
-        contents.trouble("torn", f"{path.name} is cut short or damaged: {error}.", _OLDER, path.name)
+        contents.trouble("torn", f"{path.name} is truncated or damaged: {error}.", _OLDER, path.name)
         return
     add_file(contents, path)
     contents.tree[key] = value
@@ -123,7 +123,7 @@ def _tell_what_is_missing(contents: Contents, name: str, names: list[str]) -> No
     """What other files of the folder imply. Weights must be there; what else is not there may have been left out on purpose."""
     tree: dict[str, Any] = contents.tree
     if "model" not in tree and not any(
-        told.where.startswith(("model", "pytorch_model", "adapter")) for told in contents.troubles
+        trouble.where.startswith(("model", "pytorch_model", "adapter")) for trouble in contents.troubles
     ):
         contents.trouble("torn", "The folder has no weights: the file was removed or never written.", _OLDER)
     if TRAINER.match(name) and "training_args.bin" in names and "trainer_state.json" not in names:
@@ -136,10 +136,10 @@ def _tell_what_is_missing(contents: Contents, name: str, names: list[str]) -> No
         if contents.producer == "accelerate":
             lacking = [part for part in lacking if part == "optimizer"]
         if lacking and not contents.troubles:
-            contents.notes.append(f"{since}{' and '.join(lacking)} state is not there: a resume would begin it anew")
+            contents.notes.append(f"{since}{' and '.join(lacking)} state is missing: a resume would start it fresh")
     missing = missing_ranks(r"^(?:rng_state|random_states)_(\d+)\.", names)
     if missing:
-        contents.notes.append(f"the random state of {', '.join(missing)} is not there, that of a higher rank is")
+        contents.notes.append(f"the random state of {', '.join(missing)} is missing, but that of a higher rank is there")
 
 
 # --- weights in several files, with an index beside them
@@ -189,9 +189,7 @@ def _shards(index: Any) -> dict[str, list[str]] | None:
 
 def _add_shard(contents: Contents, folder: Path, name: str, wanted: list[str]) -> None:
     if not is_inside(name) or Path(name).name != name:
-        contents.trouble(
-            "unreadable", f"The index names a file outside of its folder: {shown(name)}.", "do not load it", name[:60]
-        )
+        contents.trouble("unreadable", f"The index names a file outside its folder: {shown(name)}.", "do not load it", name[:60])
         return
     if not (folder / name).exists():
         contents.trouble("torn", f"{shown(name)} is missing, and with it {len(wanted)} tensors: {few(wanted)}.", _FETCH, name)
@@ -211,7 +209,7 @@ def _compare_names(contents: Contents, name: str, wanted: list[str], there: list
     more = sorted(set(there) - set(wanted))
     if missing:
         words = f"{name} does not hold {len(missing)} tensors that the index says are in it: {few(missing)}."
-        contents.trouble("torn", words, "the files are of two different saves: copy them all again", name)
+        contents.trouble("torn", words, "the files are from two different saves: copy them all again", name)
     if more:
         words = f"{name} holds {len(more)} tensors that the index does not name: {few(more)}"
         contents.notes.append(words)

@@ -36,8 +36,8 @@ def join(whole: Contents, part: Contents, *, file: str, key: str = "") -> Any:
     whole.storages += part.storages
     prefix = f"{key}." if key else ""
     whole.tensors += [moved(tensor, prefix, first) for tensor in part.tensors]
-    known = {info.path for info in whole.files}
-    whole.files += [info for info in part.files if info.path not in known]
+    listed = {info.path for info in whole.files}
+    whole.files += [info for info in part.files if info.path not in listed]
     whole.troubles += [replace(trouble, words=about(file, trouble.words), where=file) for trouble in part.troubles]
     whole.notes += [about(file, note) for note in part.notes]
     add_new(whole.needs_code, part.needs_code)
@@ -48,7 +48,7 @@ def join(whole: Contents, part: Contents, *, file: str, key: str = "") -> Any:
 
 
 def about(file: str, words: str) -> str:
-    """Words about a file of a folder: "optimizer.pt: it is cut short"."""
+    """Words about a file of a folder: "optimizer.pt: it is truncated"."""
     return f"{file}: {words[:1].lower()}{words[1:]}"
 
 
@@ -69,8 +69,8 @@ def add_part(whole: Contents, path: Path, key: str, opener: Callable[[Path], Con
 
 def denied(whole: Contents, error: OSError, file: str) -> None:
     """Tell that the system does not let us read a file of the whole."""
-    told = no_access(error, file)
-    whole.troubles.append(replace(told, words=about(file, told.words)))
+    trouble = no_access(error, file)
+    whole.troubles.append(replace(trouble, words=about(file, trouble.words)))
 
 
 def add_file(whole: Contents, path: Path) -> FileInfo | None:
@@ -79,14 +79,14 @@ def add_file(whole: Contents, path: Path) -> FileInfo | None:
         info = file_info(path)
     except OSError:
         return None
-    if all(path != known.path for known in whole.files):
+    if all(path != file.path for file in whole.files):
         whole.files.append(info)
     return info
 
 
-def add_new(known: list[str], new: Iterable[str]) -> None:
+def add_new(names: list[str], new: Iterable[str]) -> None:
     """Add names that are not there yet."""
-    known += [name for name in dict.fromkeys(new) if name not in known]
+    names += [name for name in dict.fromkeys(new) if name not in names]
 
 
 def _moved_tree(old: Any, prefix: str, first: int) -> Any:

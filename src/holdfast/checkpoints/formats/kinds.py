@@ -101,15 +101,15 @@ def _by_text(path: Path, head: bytes, last: bytes, size: int) -> Recognised | No
         return _other("unreadable", "It is a git-annex pointer, not the file.", f"git annex get {path.name}")
     begin = " ".join(text.split())[:60]
     if low.startswith(("<!doctype html", "<html", "<head")):
-        words = f'It is a web page ("{begin}"), not a checkpoint: the download was answered with an error or a login page.'
-        return _other("unreadable", words, "download it again, and look at what comes")
+        words = f'It is a web page ("{begin}"), not a checkpoint: the server sent an error or login page instead.'
+        return _other("unreadable", words, "download it again, and check what arrives")
     if low.startswith(("<?xml", "<error")):
         words = f'It is an XML text ("{begin}"), as storage services answer with when a download is refused.'
-        return _other("unreadable", words, "see whether you may read it there, then download it again")
+        return _other("unreadable", words, "check your access there, then download it again")
     what = "a JSON text" if low.startswith(("{", "[")) else "a text"
     words = f'It is {what}, not a checkpoint. It begins with "{begin}".'
-    told = _other("unreadable", words, "name another file, or copy or download this one again")
-    return Recognised("pickle", told.trouble) if last == b"." and text[0] in "(c}])lpdIFNSVi" else told
+    unreadable = _other("unreadable", words, "name another file, or copy or download this one again")
+    return Recognised("pickle", unreadable.trouble) if last == b"." and text[0] in "(c}])lpdIFNSVi" else unreadable
 
 
 def _lfs_pointer(text: str, size: int) -> Recognised:
@@ -125,8 +125,8 @@ def _by_name(path: Path, head: bytes) -> Recognised:
     if suffix in _NAMES:
         return _unknown(_NAMES[suffix], _CONVERT)
     if suffix in PICKLES:
-        words = f"Its first bytes are those of no checkpoint: {head[:8].hex(' ')}."
-        return _other("unreadable", words, "it was overwritten or is of another kind: copy it again, or use an older one")
+        words = f"Its first bytes match no checkpoint format: {head[:8].hex(' ')}."
+        return _other("unreadable", words, "it was overwritten or is not a checkpoint: copy it again, or use an older one")
     return _unknown("a file of an unknown kind", _CONVERT)
 
 

@@ -71,7 +71,7 @@ def _tell(contents: Contents, unpickled: Unpickled, legacy: Legacy) -> None:
     if unpickled.cut:
         contents.troubles.append(cut_short(info, expected=legacy.expected, rest=f"; it ends in {legacy.part}"))
     elif unpickled.problem is not None and legacy.part.endswith("its storages"):
-        contents.trouble("torn", f"Its content and its storages do not fit: {unpickled.problem}.", OLDER)
+        contents.trouble("torn", f"Its content and its storages do not match: {unpickled.problem}.", OLDER)
     elif unpickled.problem is not None:
         contents.troubles.append(not_followed(unpickled.problem, where=legacy.part))
     if legacy.bare and unpickled.end < info.size:

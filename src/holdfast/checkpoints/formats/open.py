@@ -87,7 +87,7 @@ def _just_a_folder(path: Path, inside: set[str]) -> Trouble:
         )
     more = f" and {len(found.paths) - 5} more" if len(found.paths) > 5 else ""
     names = ", ".join(str(one) for one in found.paths[-5:])
-    words = f"It is a folder with {len(found.paths)} checkpoints in it, and none by itself."
+    words = f"It is a folder with {len(found.paths)} checkpoints, not a checkpoint itself."
     return Trouble("unreadable", words, f"name one of them: {names}{more}")
 
 
@@ -109,14 +109,14 @@ def _absent(path: Path, error: OSError | ValueError) -> Contents:
         return _unknown(path, no_access(error))
     if holds(path.is_symlink):
         words = f"It is a link to {path.readlink()}, which is not there."
-        return _unknown(path, Trouble("unreadable", words, "bring back what it leads to, or name another checkpoint"))
+        return _unknown(path, Trouble("unreadable", words, "restore its target, or name another checkpoint"))
     raise NoCheckpoint(f"There is no checkpoint at {path}: {_what_is_missing(path)}.", fix=_candidates(path)) from None
 
 
 def _what_is_missing(path: Path) -> str:
     parent = next((parent for parent in path.parents if holds(parent.is_dir)), None)
     if parent is None or parent == path.parent:
-        return "nothing of that name is there"
+        return "there is no such file or folder"
     first = parent / path.relative_to(parent).parts[0]
     return f"{first} is not a folder" if holds(first.exists) else f"there is no {first.name} in {parent.resolve()}"
 

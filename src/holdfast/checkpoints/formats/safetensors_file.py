@@ -95,7 +95,7 @@ def fill(contents: Contents, path: Path, header: Header, size: int) -> None:
     )
     contents.troubles += _layout_troubles(header, size)
     if packed:
-        contents.notes.append(f"numbers of less than 8 bits are not looked at, only counted: {few(packed)}")
+        contents.notes.append(f"values of less than 8 bits are not checked, only counted: {few(packed)}")
 
 
 def read_header(path: Path, size: int) -> Header:
@@ -105,7 +105,7 @@ def read_header(path: Path, size: int) -> Header:
         if len(first) < 8:
             raise _bad(
                 "torn",
-                f"It is cut short: it has {size} bytes, and a safetensors file begins with 8 that say how long its header is.",
+                f"It is truncated: it has {size} bytes, and a safetensors file begins with 8 that say how long its header is.",
                 AGAIN,
             )
         (length,) = struct.unpack("<Q", first)
@@ -113,7 +113,7 @@ def read_header(path: Path, size: int) -> Header:
             words = f"It begins with a header length of {length:,} bytes; {LONGEST_HEADER:,} are enough for 250,000 tensors."
             raise _bad("unreadable", words, f"if it is a model, save it in shards; otherwise it was overwritten: {AGAIN}")
         if length + 8 > size:
-            words = f"It is cut short within its header: {length + 8 - size:,} bytes of the header and all tensors are missing."
+            words = f"It is truncated within its header: {length + 8 - size:,} bytes of the header and all tensors are missing."
             raise _bad("torn", words, AGAIN)
         text = file.read(length)
     if len(text) < length:
@@ -144,10 +144,10 @@ def parse_header(text: bytes) -> Header:
     except BadJson as error:
         raise _bad("unreadable", f"Its header is damaged: {error}.", AGAIN) from None
     if not isinstance(raw, dict):
-        raise _bad("unreadable", "Its header is not a table of names.", AGAIN)
+        raise _bad("unreadable", "Its header is not a JSON object.", AGAIN)
     metadata = raw.pop("__metadata__", None) or {}
     if not (isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())):
-        raise _bad("unreadable", "The notes in its header (`__metadata__`) are not plain words.", AGAIN)
+        raise _bad("unreadable", "The notes in its header (`__metadata__`) are not text.", AGAIN)
     return Header(8 + len(text), [_entry(name, facts) for name, facts in raw.items()], metadata)
 
 
@@ -158,7 +158,7 @@ def _entry(name: str, facts: Any) -> Entry:
     except (KeyError, TypeError, ValueError):
         whole = False
     if not whole or len(facts) != 3:
-        words = f"Its header describes the tensor {shown(name)} in a way that cannot be understood."
+        words = f"Its header describes the tensor {shown(name)} in an invalid way."
         raise _bad("unreadable", words, AGAIN, where=name)
     return Entry(name, dtype, tuple(shape), begin, end)
 
@@ -189,14 +189,14 @@ def _end_troubles(header: Header, size: int, wanted: int) -> list[Trouble]:
         return []
     short = [entry.name for entry in header.entries if header.data + entry.end > size]
     missing = f"{wanted - size:,} of {wanted:,} bytes are missing"
-    words = f"It is cut short: {missing}; {len(short)} of {len(header.entries)} tensors are not whole: {few(short)}."
+    words = f"It is truncated: {missing}; {len(short)} of {len(header.entries)} tensors are incomplete: {few(short)}."
     return [Trouble("torn", words, AGAIN, short[0])]
 
 
 def _size_trouble(entry: Entry) -> Trouble | None:
     bits = 8 * ITEM_SIZES[DTYPES[entry.dtype]] if entry.dtype in DTYPES else PACKED.get(entry.dtype)
     if bits is None:
-        words = f"The tensor {shown(entry.name)} holds numbers of a kind that is not known: {shown(entry.dtype)}."
+        words = f"The tensor {shown(entry.name)} has an unknown dtype: {shown(entry.dtype)}."
         return Trouble("unreadable", words, "a newer safetensors may read it; otherwise " + AGAIN, entry.name)
     size, stored = math.prod(entry.shape) * bits, (entry.end - entry.begin) * 8
     if size == stored and size >> 3 < 1 << 62:

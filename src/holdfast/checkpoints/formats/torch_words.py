@@ -17,8 +17,8 @@ _JUST_NOW = 10.0  # seconds in which a save may still go on
 
 def cut_short(info: FileInfo, *, expected: int | None = None, without: str = "its end", rest: str = "") -> Trouble:
     """A file that ends too early. One that was written a moment ago may still be growing."""
-    known = expected is not None and expected > info.size
-    ends = f"The file ends after {size(info.size, expected if known else None)}" + ("" if known else f", without {without}")
+    is_short = expected is not None and expected > info.size
+    ends = f"The file ends after {size(info.size, expected if is_short else None)}" + ("" if is_short else f", without {without}")
     age = time.time() - info.modified
     if 0 <= age < _JUST_NOW:
         words = f"{ends}, and was written to {age:.0f} s ago: it is still being saved, or the save was just interrupted{rest}."
@@ -35,8 +35,8 @@ def unsafe(names: Sequence[str], *, damaged: bool = False) -> Trouble:
 
 def not_followed(problem: str, *, where: str = "") -> Trouble:
     """A pickle that makes no sense to us."""
-    words = f"Its pickle cannot be followed: {problem}."
-    return Trouble("unreadable", words, "it was overwritten or is of another kind: copy it again, or use an older one", where)
+    words = f"Its pickle cannot be parsed: {problem}."
+    return Trouble("unreadable", words, "it was overwritten or is not a checkpoint: copy it again, or use an older one", where)
 
 
 def name_kinds(storages: list[Storage], tensors: Sequence[TensorInfo]) -> list[Storage]:

@@ -47,7 +47,7 @@ _PICKLE = 256 << 20  # bytes of a packed pickle that is unpacked in memory
 _OVERHEAD = 130  # bytes of headers and padding for each record, about
 _AGAIN = "load it and save it again with torch.save"
 _SCRIPT = "it is a TorchScript archive, which holds code: torch.jit.load runs it; the weights can be read without"
-_NO_CHECKSUMS = "it was saved without checksums: damaged bytes cannot be told from good ones"
+_NO_CHECKSUMS = "it was saved without checksums: damage cannot be detected"
 _LEFT_OUT = "its tensors have no checksums: they were left out of the save (skip_data), and may never have been filled in"
 _NOT_OURS = "this is not a checkpoint that torch.save wrote; name the one that the training saved"
 
@@ -112,7 +112,7 @@ class _Archive:
             return read_pickle(self._file, start=pickle.offset, end=min(pickle.end, self._info.size), findings=findings)
         data = unpack(self._file, pickle, self._may_unpack)
         if data is None:
-            return Unpickled(problem="it is packed, and cannot be unpacked")
+            return Unpickled(problem="it is compressed, and cannot be decompressed")
         self._may_unpack -= len(data)
         return read_pickle(io.BytesIO(data), located=False, findings=findings)
 
@@ -157,22 +157,22 @@ class _Archive:
     def _flaws(self) -> None:
         by_problem: dict[str, list[str]] = {}
         for record in self._records:
-            packed = "is packed, so that its numbers cannot be checked where they lie"
+            packed = "is compressed, so its values cannot be checked in place"
             problem = record.problem or (packed if record.method != STORED and self._is_storage(record) else "")
             if problem:
                 by_problem.setdefault(problem, []).append(record.name)
         for problem, names in by_problem.items():
-            packed_or_locked = problem.startswith(("is packed", "is encrypted"))
+            compressed_or_locked = problem.startswith(("is compressed", "is encrypted"))
             words = f"A record {problem}: {few(names)}." if len(names) == 1 else f"Each of these records {problem}: {few(names)}."
             self._contents.trouble(
-                "unreadable" if packed_or_locked else "torn", words, _AGAIN if packed_or_locked else OLDER, names[0]
+                "unreadable" if compressed_or_locked else "torn", words, _AGAIN if compressed_or_locked else OLDER, names[0]
             )
         self._twice()
 
     def _overlapping(self) -> bool:
         both = overlapping(self._records)
         if both:
-            words = f"Two records lie on each other ({', '.join(both)}): torch.save never writes that."
+            words = f"Two records overlap ({', '.join(both)}): torch.save never writes that."
             self._contents.trouble("unreadable", words, "get it again from where it came from", both[0])
         return both is not None
 
@@ -180,10 +180,10 @@ class _Archive:
         seen = Counter(record.name.lower() for record in self._records)
         twice = [name for name, times in seen.items() if times > 1]
         if twice:
-            words = f"It holds two records of one name ({few(twice)}): which of them is loaded depends on the reader."
+            words = f"It holds two records with the same name ({few(twice)}): which of them is loaded depends on the reader."
             self._contents.trouble("unreadable", words, "get it again from where it came from", twice[0])
         if any(".." in record.name.split("/") or record.name.startswith(("/", "\\")) for record in self._records):
-            self._contents.notes.append("its records have names that lead out of a folder: do not unpack it by hand")
+            self._contents.notes.append("the names of its records point outside the folder: do not unpack it by hand")
 
     def _named(self, name: str) -> Record | None:
         return self._by_name.get((self._top + name).lower())

@@ -62,7 +62,7 @@ def read_index(file: IO[bytes], size: int, start: int = 0) -> list[Record] | Non
             raise BrokenIndex("the end of the index is not where it should be")
         count, length, first = struct.unpack("<QQQ", larger[32:56])
     if first + length > before or length > _LARGEST_INDEX or 46 * count > length:
-        raise BrokenIndex("the index does not lie where it should")
+        raise BrokenIndex("the index is not where it should be")
     return list(_entries(file, _read(file, start + first, length), count, first, start))
 
 
@@ -92,15 +92,15 @@ def _larger(extra: bytes, *values: int) -> list[int]:
             wide = extra[4 : 4 + length]
             break
         extra = extra[4 + length :]
-    numbers = iter(struct.unpack(f"<{len(wide) // 8}Q", wide[: len(wide) // 8 * 8]))
-    return [next(numbers, value) if value == _FULL else value for value in values]
+    sizes = iter(struct.unpack(f"<{len(wide) // 8}Q", wide[: len(wide) // 8 * 8]))
+    return [next(sizes, value) if value == _FULL else value for value in values]
 
 
 def _flaw(flags: int, record: Record) -> str:
     if flags & 1:
         return "is encrypted"
     if record.method not in (STORED, DEFLATED):
-        return "is packed in a way that torch cannot read"
+        return "is compressed in a way that torch cannot read"
     if record.method == STORED and record.size != record.packed:
         return "has two different sizes in the index"
     return ""

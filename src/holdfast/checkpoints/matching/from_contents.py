@@ -114,8 +114,8 @@ def own_weights(contents: Contents, part: str = "") -> dict[str, TensorInfo]:
     if chosen is None or chosen.role != "weights":
         return {}
     own = _named(chosen.value)
-    known = bool(chosen.path) and str(chosen.path[0]) in MODEL_KEYS
-    if any(covers(part, name) for name in own) if part else known or not chosen.path:
+    is_model = bool(chosen.path) and str(chosen.path[0]) in MODEL_KEYS
+    if any(covers(part, name) for name in own) if part else is_model or not chosen.path:
         return own
     models = [one for top in parts_of(contents.tree) if top.role == "weights" for one in state_dicts(top)]
     if len(models) < 2:

@@ -41,7 +41,7 @@ def _depth(lone: Lone, labels: Labels) -> Iterator[Difference]:
     if not lone.missing and not lone.unexpected:
         return
     here, there = _numbered(lone.here), _numbered(lone.there)
-    told: dict[tuple[str, int, int], tuple[str, list[str]]] = {}
+    depths: dict[tuple[str, int, int], tuple[str, list[str]]] = {}
     for stem in sorted(here.keys() & there.keys(), key=lambda stem: (len(stem), stem)):
         one, other = here[stem], there[stem]
         if len(one) == len(other):
@@ -51,10 +51,10 @@ def _depth(lone: Lone, labels: Labels) -> Iterator[Difference]:
         alike = all(frozenset(one.get(index) or other[index]) in usual for index in one.keys() ^ other.keys())
         if alike and any(name.startswith(lonely) for name in (*lone.missing, *lone.unexpected)):
             missing, unexpected = lone.take(lambda name, lonely=lonely: name.startswith(lonely))  # type: ignore[misc]
-            told.setdefault((_NUMBER.sub("N", stem), len(one), len(other)), (stem, []))[1].extend(missing + unexpected)
-    for (_, one_has, other_has), (stem, names) in told.items():
-        words = f"another number of layers: {stem}0 … has {labels.both(one_has, other_has)}"
-        fix = f"build the model with {one_has} of them; layers that were never trained cannot stand beside those that were"
+            depths.setdefault((_NUMBER.sub("N", stem), len(one), len(other)), (stem, []))[1].extend(missing + unexpected)
+    for (_, one_has, other_has), (stem, names) in depths.items():
+        words = f"different number of layers: {stem}0 … has {labels.both(one_has, other_has)}"
+        fix = f"build the model with {one_has} of them; untrained layers cannot be mixed with trained ones"
         yield unfit("depth", words, fix, names)
 
 
@@ -67,7 +67,7 @@ def _numbered(names: Collection[str]) -> dict[str, dict[int, set[str]]]:
             if part.isdecimal():
                 stem, rest = "".join(f"{one}." for one in parts[:place]), ".".join(parts[place + 1 :])
                 found.setdefault(stem, {}).setdefault(int(part), set()).add(rest)
-    return {stem: numbers for stem, numbers in found.items() if len(numbers) > 1}
+    return {stem: indices for stem, indices in found.items() if len(indices) > 1}
 
 
 def _flat(lone: Lone) -> Iterator[Difference]:
@@ -139,16 +139,16 @@ def _modules(lone: Lone, labels: Labels) -> Iterator[Difference]:
 def _parts(groups: list[Group], has: str, kind: str) -> Difference:
     names = tuple(name for group in groups for name in group.names)
     if len(groups) <= 3 and all(_HEAD.search(group.label) for group in groups):
-        words = f"another head or task: {few(groups)} only in {has}"
+        words = f"different head or task: {few(groups)} only in {has}"
     else:
-        words = f"other parts or tasks: {few(groups)} only in {has}"
+        words = f"different parts or tasks: {few(groups)} only in {has}"
     return unfit(f"{kind}-parts", words, _leave_out(groups, kind), names)
 
 
 def _leave_out(groups: list[Group], kind: str) -> str:
     listed = as_tuple([group.label for group in groups])
     if kind == "missing":
-        return f"load the rest, and train them anew: leave_out={listed}"
+        return f"load the rest, and train them from scratch: leave_out={listed}"
     return f"switch them on in the model, or load the rest: leave_out={listed}"
 
 
@@ -156,7 +156,7 @@ def coverage(pairs: Mapping[str, str], here: int, there: int, labels: Labels) ->
     """Another architecture, where less than half of the names of either side are known to the other."""
     if 2 * len(pairs) >= min(here, there):
         return None
-    known = f"{len(pairs):,} of the {there:,} weights of {labels.other}"
-    words = f"another architecture: {known} are among the {here:,} of {labels.one}"
+    shared = f"{len(pairs):,} of the {there:,} weights of {labels.other}"
+    words = f"different architecture: {shared} are among the {here:,} of {labels.one}"
     fix = "build the model that was saved (holdfast checkpoints inspect shows its layers), or choose a checkpoint of this one"
     return unfit("architecture", words, fix)

@@ -37,41 +37,39 @@ def _means(keys: str, words: str, kind: str, stops: Stops = "") -> Meaning:
 
 
 MEANINGS = (  # the first that knows a key says it
-    _means(r"drop(?!_last)", "another dropout: it trains otherwise, and evaluates the same", "dropout"),
-    _means(r"(^|_)(lr|learning_?rate)\d?f?$", "another learning rate", "lr"),
-    _means(
-        r"weight_decay|momentum|betas?\d?$|nesterov|^optim|clip|max_grad", "the optimizer is set otherwise", "optimizer-setting"
-    ),
+    _means(r"drop(?!_last)", "different dropout: training differs, evaluation does not", "dropout"),
+    _means(r"(^|_)(lr|learning_?rate)\d?f?$", "different learning rate", "lr"),
+    _means(r"weight_decay|momentum|betas?\d?$|nesterov|^optim|clip|max_grad", "optimizer settings differ", "optimizer-setting"),
     _means(
         r"^(image_|pixel_|norm_|rgb_)?(mean|means|std|stds)$|normali[sz](?!e_before)|rescale_factor",
-        "inputs are normalised otherwise: the weights give wrong answers, with no error",
+        "inputs are normalised differently: predictions are wrong, without an error",
         "normalisation",
         "use",
     ),
     _means(
-        r"^(nc|n(um)?_?classes|num_labels|n_labels|classes_num)$", "another number of classes: another head", "classes", "use"
+        r"^(nc|n(um)?_?classes|num_labels|n_labels|classes_num)$", "different number of classes: different head", "classes", "use"
     ),
     _means(
         r"^(names|class_names|classes|labels|label_names|id2label|label2id|categories)$",
-        "other classes, or the same in another order: answers get wrong names",
+        "different classes, or a different order: predictions get wrong names",
         "classes",
         "use",
     ),
     _means(
         r"vocab|^tokenizer|(pad|bos|eos|unk|mask)_token",
-        "another vocabulary or tokenizer: numbers stand for other tokens",
+        "different vocabulary or tokenizer: ids mean different tokens",
         "vocabulary",
         "use",
     ),
     _means(
         r"^(tasks?|heads|losses|with_(mask|box|seg|key|depth)\w*|use_\w+_head|problem_type)$",
-        "other tasks are enabled",
+        "different tasks are enabled",
         "tasks",
         "use",
     ),
     _means(
         r"activation(?!_(check|off))|hidden_act|layer_norm_eps|rms_norm_eps|rope|norm_type|pre_norm|normalize_before|tie_word",
-        "every shape fits, and the model computes something else",
+        "every shape fits, but the model computes something different",
         "architecture",
         "use",
     ),
@@ -79,33 +77,33 @@ MEANINGS = (  # the first that knows a key says it
         r"^(hidden|embed|d_model|n_embd|dim$|width|depth|channels|in_ch|input_dim|n_layers?$|num_(hidden_)?layers|layers$|n_inner"
         r"|intermediate|ffn|mlp|n_heads?$|num_(attention_|key_value_)?heads|patch_size|arch|model_type|model_name|backbone$"
         r"|(en|de)coder$|max_position|n_positions|block_size|head_dim|kernel|groups?$|stride)",
-        "another architecture",
+        "different architecture",
         "architecture",
         "use",
     ),
     _means(
         r"^(imgsz|(image|img|input|crop)_?(size|shape)|resolution|max_(seq_)?len(gth)?|sequence_length|seq_len|sample_rate|num_frames)$",
-        "inputs of another size than those it learnt from",
+        "inputs of a different size than in training",
         "input-size",
     ),
     _means(
         r"batch|accumulat|^accum",
-        "other batches: as many steps are another number of epochs, and the learning rate may not suit",
+        "different batches: the same steps make a different number of epochs, and the learning rate may not fit",
         "batch",
     ),
     _means(
         r"epochs|max_steps|num_(train_)?steps|total_steps|max_iters|warmup|schedul|milestones|cos_lr|lr_decay",
-        "another schedule: the learning rate takes another course from here on",
+        "different schedule: the learning rate will differ from here on",
         "schedule",
     ),
     _means(
         r"aug|mosaic|mixup|cutmix|flip|hsv|jitter|crop|scale$|translate|degrees|shear|erasing|perspective|copy_paste|transform",
-        "other augmentation: losses of the two trainings do not compare",
+        "different augmentation: the losses of the two trainings are not comparable",
         "augmentation",
     ),
-    _means(r"seed", "other random numbers: another order of the data", "seed"),
+    _means(r"seed", "different seed: the data comes in a different order", "seed"),
     _means(r"precision|fp16|bf16|(^|_)amp(_|$)|dtype|half|tf32|quanti", "another precision", "precision"),
-    _means(r"(^|_)(ema|swa)(_|$)|averag", "other averaging of the weights", "averaging"),
+    _means(r"(^|_)(ema|swa)(_|$)|averag", "different averaging (EMA) of the weights", "averaging"),
     _means(r"^(data|dataset\w*|train_data|splits?|fold|fraction)$", "other data", "data"),
     _means(r"smooth|loss|gain|alpha|gamma|temperature|weights?$|box$|cls$|dfl$", "another loss", "loss"),
 )
@@ -122,17 +120,17 @@ def setting_differences(
         if any(value is _ABSENT or value is None for value in (here, there)):
             lone.append(path)
             continue
-        said = f"{path} {labels.both(show(here), show(there))}"
+        values = f"{path} {labels.both(show(here), show(there))}"
         meaning = meaning_of(path)
         if meaning is None:
-            unknown.append((path, said))
+            unknown.append((path, values))
             continue
         what, _, then = meaning.words.partition(": ")
-        words = f"{what} ({said})" + (f": {then}" if then else "")
+        words = f"{what} ({values})" + (f": {then}" if then else "")
         fix = f"set {path} to {show(here)}, as it was trained" if meaning.stops else ""
         differences.append(Difference(kind=meaning.kind, words=words, stops=meaning.stops, fix=fix, names=(path,)))
     differences.sort(key=lambda difference: (difference.stops != "use", difference.kind))
-    differences += [Difference(kind="setting", words=said, names=(path,)) for path, said in unknown]
+    differences += [Difference(kind="setting", words=values, names=(path,)) for path, values in unknown]
     if tell_lone and lone and len(lone) <= len(_flat(one)) // 2:
         differences.append(
             Difference(kind="setting", words=f"{count(len(lone), 'setting')} only on one side: {few(lone)}", names=tuple(lone))
@@ -229,8 +227,8 @@ def training_differences(one: Side, other: Side, labels: Labels) -> Iterator[Dif
     yield from _holdings(one, other, labels)
     if one.optimizers and other.optimizers:
         if len(one.optimizers) != len(other.optimizers):
-            said = labels.both(len(one.optimizers), len(other.optimizers))
-            yield _stopping(f"another number of optimizers: {said}", "create the optimizers that were saved")
+            counts = labels.both(len(one.optimizers), len(other.optimizers))
+            yield _stopping(f"different number of optimizers: {counts}", "create the optimizers that were saved")
         for here, there in zip(one.optimizers, other.optimizers, strict=False):
             yield from optimizer_differences(here, there, labels)
     elif one.optimizers and other.is_model:
@@ -240,30 +238,28 @@ def training_differences(one: Side, other: Side, labels: Labels) -> Iterator[Dif
 def _holdings(one: Side, other: Side, labels: Labels) -> Iterator[Difference]:
     lacking = [part for part in _FULL if part in other.holds and part not in one.holds]
     if "optimizer" in lacking:
-        words = f"{labels.one} holds no {', '.join(lacking)}: no training can resume from it as it was"
+        words = f"{labels.one} holds no {', '.join(lacking)}: a training cannot be resumed exactly from it"
         fix = "choose a full checkpoint, or start a new training from its weights, with warm-up"
         yield Difference(kind="weights-only", words=words, stops="resume", fix=fix)
     elif lacking:
-        words = f"{labels.one} holds no {', '.join(lacking)}, and {labels.other} does: a resumed training goes on otherwise there"
+        words = f"{labels.one} holds no {', '.join(lacking)}, and {labels.other} does: a resumed training will differ there"
         yield Difference(kind="less-state", words=words)
 
 
 def optimizer_differences(here: OptimizerState, there: OptimizerState, labels: Labels) -> Iterator[Difference]:
     """What differs between two optimizers; whatever stops a resume comes alone."""
     if here.family != there.family or (here.kind != there.kind and here.filled and there.filled):
-        said = labels.both(here.kind, there.kind)
-        yield _stopping(
-            f"another kind of optimizer: {said}", f"create the one that was saved ({here.kind}), or leave its state out"
-        )
+        values = labels.both(here.kind, there.kind)
+        yield _stopping(f"different optimizer: {values}", f"create the one that was saved ({here.kind}), or leave its state out")
     elif len(here.groups) != len(there.groups):
-        said = labels.both(count(len(here.groups), "group"), len(there.groups))
+        values = labels.both(count(len(here.groups), "group"), len(there.groups))
         yield _stopping(
-            f"other parameter groups: {said}", "create the optimizer with the groups that were saved, or leave its state out"
+            f"parameter groups differ: {values}", "create the optimizer with the groups that were saved, or leave its state out"
         )
     elif here.groups != there.groups:
-        said = labels.both(list(here.groups), list(there.groups))
+        values = labels.both(list(here.groups), list(there.groups))
         yield _stopping(
-            f"other parameters are optimised: groups of {said}",
+            f"different parameters are optimised: groups of {values}",
             "freeze and group the parameters as they were, or leave the state out",
         )
     else:
@@ -272,14 +268,14 @@ def optimizer_differences(here: OptimizerState, there: OptimizerState, labels: L
 
 def _group_settings(here: OptimizerState, there: OptimizerState, labels: Labels) -> Iterator[Difference]:
     """What is set otherwise; of several groups the first that differs is told."""
-    said: dict[str, str] = {}
+    changed: dict[str, str] = {}
     for key in _TOLD:
         for one, other in zip(here.settings, there.settings, strict=True):
             if key in one and key in other and not same(one[key], other[key]):
-                said.setdefault(key, f"{key} {labels.both(show(one[key]), show(other[key]))}")
-    if said:
-        words = f"the optimizer is set otherwise: {', '.join(said.values())}; what is loaded wins"
-        yield Difference(kind="optimizer-setting", words=words, names=tuple(said))
+                changed.setdefault(key, f"{key} {labels.both(show(one[key]), show(other[key]))}")
+    if changed:
+        words = f"optimizer settings differ: {', '.join(changed.values())}; the loaded values are used"
+        yield Difference(kind="optimizer-setting", words=words, names=tuple(changed))
 
 
 def _against_model(one: Side, other: Side) -> Iterator[Difference]:
@@ -291,7 +287,7 @@ def _against_model(one: Side, other: Side) -> Iterator[Difference]:
     for state in one.optimizers:
         strange = [list(shape) for shape in Counter(state.shapes) - parameters]
         if strange:
-            words = f"the optimizer's state belongs to other parameters, such as {few(strange)}: load the weights without it"
+            words = f"the optimizer's state belongs to different parameters, such as {few(strange)}: load the weights without it"
             yield Difference(kind="optimizer", words=words)
         elif state.parameters < total:
             words = f"the optimizer trained {state.parameters:,} of the model's {total:,} parameters: the rest was frozen"

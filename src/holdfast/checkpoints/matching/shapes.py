@@ -75,11 +75,11 @@ def _positions(left: Mismatches, labels: Labels) -> list[Difference]:
         flat = any(len(taken[name][0]) == 2 for name in names)
         grids = _grid(one, flat=flat), _grid(other, flat=flat)
         if None not in grids:
-            words = f"another image or patch size: positions for {labels.both(f'{grids[0]} patches', grids[1])}"
+            words = f"different image or patch size: positions for {labels.both(f'{grids[0]} patches', grids[1])}"
             fix = "build the model for the image and patch size of the file, or interpolate the positions to the new grid"
         else:
-            words = f"another number of positions: {labels.both(f'{one:,}', f'{other:,}')}"
-            fix = "build the model with that number of positions, or leave the position embedding out and train it anew"
+            words = f"different number of positions: {labels.both(f'{one:,}', f'{other:,}')}"
+            fix = "build the model with that number of positions, or leave the position embedding out and train it from scratch"
         differences.append(unfit("positions", words, fix, names))
     return differences
 
@@ -103,7 +103,7 @@ def _vocabulary(left: Mismatches, labels: Labels) -> list[Difference]:
     differences = []
     for pair in sorted(rows):
         taken = _take(left, lambda _, shapes, pair=pair: _only(0, shapes) == pair)  # type: ignore[misc]
-        words = f"another vocabulary: {labels.both(f'{pair[0]:,} tokens', f'{pair[1]:,}')}"
+        words = f"different vocabulary: {labels.both(f'{pair[0]:,} tokens', f'{pair[1]:,}')}"
         fix = (
             "see first that both use the same tokenizer; then build the model with the tokens of the file, load, and make it "
             f"larger or smaller: model.resize_token_embeddings({pair[1]}) of Hugging Face"
@@ -114,16 +114,16 @@ def _vocabulary(left: Mismatches, labels: Labels) -> list[Difference]:
 
 def _inputs(left: Mismatches, order: list[str], labels: Labels) -> list[Difference]:
     """Layers whose input differs although nothing before them gives out more: the data has another size."""
-    given = Counter(pair for shapes in left.values() if (pair := (_changed(shapes) or {}).get(0)) is not None)
-    taken = _take(left, lambda _, shapes: (pair := _only(1, shapes)) is not None and pair not in given)
+    outputs = Counter(pair for shapes in left.values() if (pair := (_changed(shapes) or {}).get(0)) is not None)
+    taken = _take(left, lambda _, shapes: (pair := _only(1, shapes)) is not None and pair not in outputs)
     differences = []
     for name, (one, other) in taken.items():
-        first = name == next((known for known in order if known in taken or known.endswith("weight")), name)
+        first = name == next((weight for weight in order if weight in taken or weight.endswith("weight")), name)
         what = "input channels" if len(one) > 2 else "input features"
-        words = f"other {what}: {name} takes {labels.both(one[1], other[1])}"
+        words = f"different {what}: {name} takes {labels.both(one[1], other[1])}"
         if not first:
-            words += ", and nothing before it changed: images or sequences of another size"
-        fix = f"build the model for {one[1]} {what}, or leave {_module(name)} out and train it anew"
+            words += ", and nothing before it changed: images or sequences of a different size"
+        fix = f"build the model for {one[1]} {what}, or leave {_module(name)} out and train it from scratch"
         differences.append(unfit("input", words, fix, (name,)))
     return differences
 
@@ -138,10 +138,10 @@ def _head(left: Mismatches, labels: Labels) -> list[Difference]:
     one, other = pairs[0]
     together = all(a * other == b * one for a, b in pairs)  # box regression: four numbers for each class
     what = "queries" if all("quer" in name for name in taken) else "classes" if any(map(_CLASSES.search, taken)) else "outputs"
-    said = [labels.both(f"{a:,} {what}", f"{b:,}") for a, b in (pairs[:1] if together else pairs[:3])]
+    sizes = [labels.both(f"{a:,} {what}", f"{b:,}") for a, b in (pairs[:1] if together else pairs[:3])]
     modules = list(dict.fromkeys(_module(name) for name in taken))
-    words = f"the head {few(modules, 2)} has {'; '.join(said)}"
-    fix = f"load everything but that and train it anew: leave_out={as_tuple(modules)}"
+    words = f"the head {few(modules, 2)} has {'; '.join(sizes)}"
+    fix = f"load everything but that and train it from scratch: leave_out={as_tuple(modules)}"
     return [unfit("head", words, fix, taken)]
 
 
@@ -149,15 +149,17 @@ def _width(left: Mismatches, labels: Labels) -> Difference:
     """Most layers differ: the whole model is wider or narrower."""
     pairs = Counter(pair for shapes in left.values() for pair in (_changed(shapes) or {}).values())
     common = [pair for pair, seen in pairs.most_common(3) if 4 * seen >= max(pairs.values())]
-    said = [", ".join(f"{pair[side]:,}" for pair in common) for side in (0, 1)]
-    words = f"another architecture: layers of {labels.both(*said)}" if common else "another architecture: most shapes differ"
-    fix = "build the model with the sizes of the file; weights of another width cannot be loaded"
+    widths = [", ".join(f"{pair[side]:,}" for pair in common) for side in (0, 1)]
+    words = (
+        f"different architecture: layers of {labels.both(*widths)}" if common else "different architecture: most shapes differ"
+    )
+    fix = "build the model with the sizes of the file; weights of a different width cannot be loaded"
     return unfit("width", words, fix, left)
 
 
 def _others(left: Mismatches, labels: Labels) -> Difference:
     shown = [f"{name} {list(one)} and {list(other)}" for name, (one, other) in left.items()]
-    words = f"{count(len(left), 'weight')} of another shape: {few(shown, 2)} in {labels.one} and {labels.other}"
+    words = f"{count(len(left), 'weight')} with a different shape: {few(shown, 2)} in {labels.one} and {labels.other}"
     modules = list(dict.fromkeys(map(_module, left)))
     fix = f"build the model as the file was saved, or leave them out: leave_out={as_tuple(modules)}"
     return unfit("shape", words, fix, left)

@@ -100,12 +100,12 @@ def covers(pattern: str, name: str) -> bool:
 def _without_known(missing: Sequence[str], wanted: Weights, served: set[str], notes: list[str]) -> list[str]:
     """What is really missing: not the second name of a tensor that is there, nor what the model makes by itself."""
     tied = {wanted[name].same_as: name for name in served if wanted[name].same_as is not None}
-    known = _modules_of(served) if missing else set()
+    modules = _modules_of(served) if missing else set()
     rest, second, made = [], [], []
     for name in missing:
         if wanted[name].same_as in tied:
             second.append(f"{name} (the same as {tied[wanted[name].same_as]})")
-        elif REBUILT.search(name) and wanted[name].is_buffer is not False and modules_of(name)[-1] in known:
+        elif REBUILT.search(name) and wanted[name].is_buffer is not False and modules_of(name)[-1] in modules:
             made.append(name)
         else:
             rest.append(name)
@@ -121,7 +121,7 @@ def _unasked(
 ) -> list[str]:
     """What nobody asked for: not the second name of a tensor that is used, nor what the model makes by itself, nor counters."""
     used = {saved[name].same_as for name in pairs if saved[name].same_as is not None}
-    known = _modules_of(pairs) if unexpected else set()
+    modules = _modules_of(pairs) if unexpected else set()
     rest, second, made = [], [], []
     for name in unexpected:
         new = rename.names[name]
@@ -129,7 +129,7 @@ def _unasked(
             second.append(name)
         elif (
             name.rpartition(".")[2] in COUNTERS
-            or (REBUILT.search(name) and modules_of(name)[-1] in known)
+            or (REBUILT.search(name) and modules_of(name)[-1] in modules)
             or (new in other.rebuilt and same_shape(saved[name].shape, other.rebuilt[new]))
         ):
             made.append(name)
@@ -138,7 +138,7 @@ def _unasked(
     if second:
         notes.append(f"saved under a second name: {few(second)}")
     if made:
-        notes.append(f"{count(len(made), 'buffer')} in the file that the model makes by itself, left aside: {few(made)}")
+        notes.append(f"{count(len(made), 'buffer')} in the file that the model makes by itself, ignored: {few(made)}")
     return rest
 
 

@@ -71,7 +71,7 @@ def read_legacy(source: Source, findings: Findings, machine: type[Stack], *, siz
 
 
 def _place(source: Source, legacy: Legacy, keys: Any, storages: dict[str, StorageUse], size: int) -> None:
-    """Where each storage lies. One that is cut short gets the bytes that are there."""
+    """Where each storage lies. One that is truncated gets the bytes that are there."""
     wanted = [key for key in keys if isinstance(key, str | int)] if isinstance(keys, list) else []
     legacy.expected = source.offset + sum(8 + _bytes_of(storages[str(key)]) for key in wanted if str(key) in storages)
     for key in map(str, wanted):
@@ -109,11 +109,11 @@ def read_inside(machine: Stack, blob: Any) -> Any:
     at = blob.offset
     source = blob.open() if at is None else machine.source.part(at, at + blob.size)
     end = source.offset + blob.size
-    known = len(machine.findings.storages)
+    first = len(machine.findings.storages)
     legacy = read_legacy(source, machine.findings, type(machine), size=end, depth=machine.depth + 1)
     if legacy.bare or legacy.problem is not None:
         machine.findings.refuse("torch.storage._load_from_bytes")  # torch would load whatever it is
-    for storage in machine.findings.storages[known:]:
+    for storage in machine.findings.storages[first:]:
         if blob.offset is not None and storage.key in legacy.placed:
             storage.offset, storage.size = legacy.placed[storage.key]
     return legacy.value if legacy.value is not None else Thing("torch.storage._load_from_bytes")

@@ -46,9 +46,9 @@ class Machine(Stack):
         except NotFollowed as error:
             self.problem = str(error)
         except LookupError:  # an empty stack, a memo that was never filled
-            self.problem = "it takes something that it never put there"
+            self.problem = "it uses something that it never stored"
         except (ValueError, TypeError, OverflowError):  # UnicodeDecodeError too
-            self.problem = "it holds an instruction that makes no sense"
+            self.problem = "it holds an invalid instruction"
         if self.problem is not None:
             self.value = self.begun()
         return self
@@ -63,7 +63,7 @@ class Machine(Stack):
                 source.at += 1
                 instruction = table[code]
                 if instruction is None:
-                    raise NotFollowed(f"the byte {code:#04x} is no instruction of a pickle")
+                    raise NotFollowed(f"the byte {code:#04x} is not a pickle instruction")
                 read, do = instruction
                 if do is None:
                     self._stack.append(read(source))

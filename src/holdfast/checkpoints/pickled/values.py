@@ -80,10 +80,10 @@ def _not_finite(blob: Blob, code: str, order: str) -> Counts:
     """Count them, some bytes at a time."""
     layout, total = LAYOUTS[_FLOATS[code]], Counts()
     for chunk in blob.open().chunks():
-        numbers = np.frombuffer(chunk[: len(chunk) - len(chunk) % layout.size], np.uint8)
+        raw = np.frombuffer(chunk[: len(chunk) - len(chunk) % layout.size], np.uint8)
         if order == ">":
-            numbers = numbers.view(f"u{layout.size}").byteswap().view(np.uint8)
-        total = total.plus(count(numbers, layout))
+            raw = raw.view(f"u{layout.size}").byteswap().view(np.uint8)
+        total = total.plus(count(raw, layout))
     return total
 
 

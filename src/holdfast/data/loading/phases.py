@@ -216,7 +216,7 @@ def measured_phases(source: Source, seconds: float, at: At, *, device: str | Non
 
 
 def _groups(source: Source, clock: Clock, at: At, over: Callable[[], bool]) -> Iterator[Any]:
-    """Samples as `collate_fn` gets them; a group is cut short when the time is over."""
+    """Samples as `collate_fn` gets them; a group is truncated when the time is over."""
     if source.stream:
         yield from _of_stream(source, clock, at, over)
         return
