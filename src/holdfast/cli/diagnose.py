@@ -107,7 +107,7 @@ def _checked(target: str, chosen: SeriesChoice) -> Iterator[Checkup | HoldfastEr
     from holdfast.diagnosis.checkup import check_up
     from holdfast.diagnosis.of_run import check_up_run
 
-    for read in _read(target, chosen):
+    for read in read_target(target, chosen):
         if isinstance(read, HoldfastError):
             yield read
         else:
@@ -115,7 +115,7 @@ def _checked(target: str, chosen: SeriesChoice) -> Iterator[Checkup | HoldfastEr
             yield check_up(curves) if run is None else check_up_run(run, curves)
 
 
-def _read(
+def read_target(
     target: str, chosen: SeriesChoice, *, anything: bool = False
 ) -> Iterator[tuple[Curves, RunFolder | None] | HoldfastError]:
     """The curves of everything that a target names, and the run if it is one of Holdfast's; what cannot be read, as an error."""
@@ -179,7 +179,7 @@ def _run_named(name: str) -> RunFolder:
 def _list_series(targets: Sequence[str], chosen: SeriesChoice, *, as_json: bool) -> None:
     from holdfast.cli.series import list_series
 
-    read = [one for target in targets for one in _read(target, chosen, anything=True)]
+    read = [one for target in targets for one in read_target(target, chosen, anything=True)]
     unread = [one for one in read if isinstance(one, HoldfastError)]
     runs = [one[0] for one in read if not isinstance(one, HoldfastError)]
     if not runs and unread:

@@ -7,10 +7,11 @@ from pathlib import Path
 from holdfast.units import number
 
 
-def rendered(template: str, **values: object) -> str:
-    """A page from its template; every value is escaped, and lone surrogates of file names are replaced."""
+def rendered(template: str, *, beside: Path | None = None, **values: object) -> str:
+    """A page from its template, here or in the folder `beside`; values are escaped, lone surrogates of file names replaced."""
     from jinja2 import Environment, FileSystemLoader
 
-    pages = Environment(loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True)
+    folders = [Path(__file__).parent / "templates", *([beside] if beside is not None else [])]
+    pages = Environment(loader=FileSystemLoader(folders), autoescape=True)
     pages.filters |= {"number": number, "thousands": "{:,}".format}
     return pages.get_template(template).render(**values).encode("utf-8", errors="replace").decode()

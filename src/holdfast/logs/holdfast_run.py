@@ -54,7 +54,8 @@ def _of_evaluations(recording: Recording) -> list[Curve]:
         if split == "train" and role == "loss":
             continue  # that of the steps says it better
         shown = name if split in name else f"{split} {name}"
-        curves.append(Curve(shown, steps, values, role=role, split="val" if split == "val" else split, better=way))
+        epochs = rows["epoch"][mine].astype(np.float64) if measured(rows["epoch"][mine]).all() else None
+        curves.append(Curve(shown, steps, values, role=role, split=split, better=way, epochs=epochs))
     return curves
 
 

@@ -1,0 +1,185 @@
+"""`holdfast compare`: two or more runs on one metric, with the uncertainty of their difference and the settings that differ."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.options import AsJson, Targets, all_of
+from holdfast.errors import HoldfastError, StorageError
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.run_comparison import ComparedRun, Comparison, Gap
+    from holdfast.signals.curves import Curves
+    from holdfast.signals.run_folder import RunFolder
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("compare")(compare)
+
+
+def compare(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN RUN…", help="Runs (name, folder, HOST:PORT/RUN), logs or folders.", show_default=False),
+    ] = None,
+    target: Targets = None,
+    metric: Annotated[
+        str | None, typer.Option("--metric", metavar="NAME", help="What to compare, such as val_loss.", show_default=False)
+    ] = None,
+    at_epoch: Annotated[
+        float | None,
+        typer.Option(
+            "--at-epoch", metavar="N", help="Compare at this epoch; default: the last that all have.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    page_file: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with the curves to this file.", show_default=False)
+    ] = None,
+) -> None:
+    """Compare runs on one metric at the same epoch: which is better, by how much, how sure, and what was set differently.
+
+    Runs whose names differ only in a number at the end (base-1, base-2) count as seeds of one configuration.
+    """
+    from holdfast.diagnosis.run_comparison import compare as compare_runs
+
+    comparison = compare_runs(_sources(all_of(runs, target)), metric=metric, at_epoch=at_epoch)
+    if page_file is not None:
+        _write_page(page_file, comparison)
+    if as_json:
+        print(json.dumps(_as_row(comparison), ensure_ascii=False, default=str))
+    else:
+        _show(comparison)
+
+
+def _sources(targets: Sequence[str]) -> list[tuple[Curves, RunFolder | None]]:
+    from holdfast.cli.diagnose import read_target
+    from holdfast.logs.series_choice import SeriesChoice
+
+    sources = []
+    for name in targets:
+        for source in read_target(name, SeriesChoice()):
+            if isinstance(source, HoldfastError):
+                raise source
+            sources.append(source)
+    return sources
+
+
+def _as_row(comparison: Comparison) -> dict[str, Any]:
+    rows = [
+        {"name": run.name, "best": run.best[0], "best_at": run.best[1], "last": float(run.curve.values[-1]),
+         "value": run.value_at(comparison.position), "seconds": run.seconds, "ranks": run.ranks}
+        for run in comparison.runs
+    ]  # fmt: skip
+    return {
+        "metric": comparison.metric,
+        "better": comparison.better,
+        "at": {comparison.unit: comparison.position},
+        "runs": rows,
+        "differences": [gap._asdict() for gap in comparison.gaps],
+        "settings": comparison.settings,
+    }
+
+
+def _show(comparison: Comparison) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from holdfast.cli.show import WIDTH
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH)
+    console.print(f"{comparison.metric} ({comparison.better} is better)", style="bold")
+    _print(console, Table(*_columns(comparison), box=None, pad_edge=False), map(_cells(comparison), comparison.runs))
+    console.print()
+    for gap in comparison.gaps:
+        style = {True: "green", False: "red", None: ""}[gap.is_better]
+        console.print(sentence(comparison, gap), style=style)
+    if remark := _remark(comparison):
+        console.print(remark, style="dim")
+    if comparison.settings:
+        console.print("\nsettings that differ", style="bold")
+        names = ["", *(run.name for run in comparison.runs)]
+        _print(console, Table(*names, box=None, pad_edge=False, padding=(0, 2, 0, 0)), _setting_rows(comparison))
+
+
+def _print(console: Any, table: Any, rows: Any) -> None:
+    for row in rows:
+        table.add_row(*row)
+    for column in table.columns:
+        column.overflow = "fold"
+    with console.capture() as capture:
+        console.print(table)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def _columns(comparison: Comparison) -> tuple[str, ...]:
+    return "run", "best", "last", f"at {comparison.unit} {comparison.position:,g}", "time"
+
+
+def _cells(comparison: Comparison) -> Any:
+    from holdfast.cli.show import duration, number
+
+    def cells(run: ComparedRun) -> tuple[str, ...]:
+        best, where = run.best
+        time = duration(run.seconds) + (f" × {run.ranks}" if run.ranks > 1 and run.seconds else "")
+        value = number(run.value_at(comparison.position))
+        last = f"{number(float(run.curve.values[-1]))} ({comparison.unit} {run.positions[-1]:,g})"
+        return run.name, f"{number(best)} ({comparison.unit} {where:,g})", last, value, time
+
+    return cells
+
+
+def sentence(comparison: Comparison, gap: Gap) -> str:
+    """The difference from the first configuration in words."""
+    first = next(iter(comparison.groups))
+    at = f"{gap.name} against {first} at {comparison.unit} {comparison.position:,g}: {gap.difference:+.3g}"
+    if gap.low is None or gap.high is None:
+        return f"{at}; too few evaluations or seeds to say how sure that is"
+    verdict = {True: "better", False: "worse", None: "no clear difference"}[gap.is_better]
+    return f"{at} (95 % interval {gap.low:+.2g} to {gap.high:+.2g}): {verdict}"
+
+
+def _remark(comparison: Comparison) -> str:
+    if comparison.has_seeds or all(gap.low is None for gap in comparison.gaps):
+        return ""
+    return "One run each: how much seeds differ is not included. Several seeds: name the runs base-1, base-2, …"
+
+
+def _setting_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    from holdfast.cli.show import DASH
+
+    shown = {name: tuple(DASH if value is None else str(value) for value in row) for name, row in comparison.settings.items()}
+    return [(name, *values) for name, values in shown.items()]
+
+
+def _write_page(path: Path, comparison: Comparison) -> None:
+    from markupsafe import Markup
+
+    from holdfast.data.pages import rendered
+    from holdfast.diagnosis.run_comparison import drawing, templates
+
+    page = rendered(
+        "compare.html",
+        beside=templates(),
+        title=" and ".join(comparison.groups) if len(comparison.groups) < 4 else f"{len(comparison.groups)} runs",
+        comparison=comparison,
+        plot=Markup(drawing(comparison)),
+        columns=_columns(comparison),
+        rows=list(map(_cells(comparison), comparison.runs)),
+        sentences=[*(sentence(comparison, gap) for gap in comparison.gaps), _remark(comparison)],
+        settings=_setting_rows(comparison),
+    )
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}.", fix="name another file") from error
+    print(f"written: {path}", file=sys.stderr)
