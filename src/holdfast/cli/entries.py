@@ -114,7 +114,7 @@ def _finding(event: Event, *, brief: bool) -> str:
         return f"{_head(event)}: {plain('; '.join(texts))}"
     if (words := _in_words(event)) is not None:
         return f"{_head(event)}: {words}"
-    figures = ", ".join(_numbers(evidence, brief=brief))
+    figures = ", ".join(_measurements(evidence, brief=brief))
     parts = [*([figures] if figures else []), *checkpoint_words.evidence_words(evidence, brief=brief)]
     if event.code == "non-finite-input":
         parts.append(value(evidence.get("input")))
@@ -155,7 +155,7 @@ def _head(event: Event) -> str:
     return f"{words}{f' in {value(place)}' if place else ''}{code}"
 
 
-def _numbers(evidence: Mapping[str, Any], *, brief: bool) -> Iterator[str]:
+def _measurements(evidence: Mapping[str, Any], *, brief: bool) -> Iterator[str]:
     names = [*(name for name in _IN_ORDER if name in evidence), *(name for name in evidence if name not in _IN_ORDER)]
     for name in names:
         newest, history = evidence[name], evidence.get(f"{name}_before")

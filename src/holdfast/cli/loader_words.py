@@ -114,11 +114,11 @@ def _cells(trial: Trial, found: Benchmark, chosen: bool, cuda: bool) -> list[str
     cells = [str(one.workers), number(one.prefetch), number(one.threads)]
     cells += ["yes" if one.pin else "no"] if cuda else []
     rate = DASH if trial.rate is None else f"{trial.rate:,.0f}" if trial.rate >= 10 else f"{trial.rate:.2g}"
-    said = ["yours"] if trial.own else []
-    said += ["best"] if chosen else []
-    said += ["no time left"] if trial.how == LATE else ["failed"] if trial.failed and trial.how != OUTGREW else []
-    said += ["too much memory"] if trial.how == OUTGREW or (trial.memory or 0) > found.limits.memory else []
-    return [*cells, rate, size(trial.memory), duration(trial.start_seconds), ", ".join(said)]
+    remarks = ["yours"] if trial.own else []
+    remarks += ["best"] if chosen else []
+    remarks += ["no time left"] if trial.how == LATE else ["failed"] if trial.failed and trial.how != OUTGREW else []
+    remarks += ["too much memory"] if trial.how == OUTGREW or (trial.memory or 0) > found.limits.memory else []
+    return [*cells, rate, size(trial.memory), duration(trial.start_seconds), ", ".join(remarks)]
 
 
 def _not_measured(found: Benchmark) -> list[str]:
@@ -160,15 +160,15 @@ def _compared(found: Benchmark, gain: float) -> str:
 def _beside(found: Benchmark) -> list[str]:
     best, phases = found.best, found.phases
     assert best is not None
-    said = []
+    advice = []
     if phases and phases.total:
         most = max(phases.seconds, key=lambda name: phases.seconds[name])
         if most in _ADVICE and phases.seconds[most] > 0.4 * phases.total:
-            said.append(_ADVICE[most])
-    said.append(
+            advice.append(_ADVICE[most])
+    advice.append(
         f"memory: {size(best.memory)} of the {size(found.limits.memory)} that it may take; the training itself is not in it"
     )
-    return said
+    return advice
 
 
 def _short(seconds: float) -> str:

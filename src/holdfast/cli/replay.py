@@ -129,7 +129,7 @@ def _lines(facts: dict[str, Any], answer: dict[str, Any]) -> Iterator[tuple[str,
     if answer.get("operation"):
         yield "module", Text(_module(answer))
     for number, operand in enumerate(answer.get("operands") or ()):
-        yield "given" if number == 0 else "", Text(_numbers(operand))
+        yield "given" if number == 0 else "", Text(_operand_words(operand))
     at = answer.get("at") or {}
     if at.get("index") is not None and any(value is not None for value in at.get("operands", ())):
         values = ", ".join("…" if value is None else _value(value) for value in at["operands"])
@@ -172,7 +172,7 @@ def _some(values: list[Any]) -> str:
     )
 
 
-def _numbers(operand: dict[str, Any]) -> str:
+def _operand_words(operand: dict[str, Any]) -> str:
     if "shape" not in operand:
         return f"the number {_value(operand['value'])}"
     text = f"{operand['dtype']} {operand['shape']}"

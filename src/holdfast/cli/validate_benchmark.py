@@ -27,12 +27,12 @@ def measure_loader(
 ) -> None:
     """Measure and tell; exit 1 if the loader itself fails."""
     platform = _platform()
-    asked = Asked(
+    request = Asked(
         target=target, batch=batch, seconds=seconds, cores=max(1, int(platform.usable)), limits=_limits(platform, memory),
         free=_free(platform),
     )  # fmt: skip
     with _telling() as tell:
-        found = benchmark(asked, tell)
+        found = benchmark(request, tell)
     if as_json:
         from holdfast.cli.show import for_json
 
@@ -99,8 +99,8 @@ def _limits(platform: Any, memory: float | None) -> Limits:
     free = int(memory * _GIB) if memory is not None else int(_SHARE * _free(platform))
     if rules.threads is None:  # other machines have wishes to start from: here it is measured
         return Limits(memory=free)
-    said = tuple(words for words in rules.because if "Triton" not in words and "chunks" not in words)
-    return Limits(memory=free, workers=rules.workers, threads=rules.threads, because=said)
+    reasons = tuple(words for words in rules.because if "Triton" not in words and "chunks" not in words)
+    return Limits(memory=free, workers=rules.workers, threads=rules.threads, because=reasons)
 
 
 def _free(platform: Any) -> int:

@@ -117,7 +117,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = "operation"
         if bad_operands:
             origins = (self.origin_of(tensor) for _, tensor in bad_operands)
-            origin = next((known for known in origins if known is not None), None)
+            origin = next((candidate for candidate in origins if candidate is not None), None)
             kind = "unseen"
             if origin is not None and origin.kind == "constant" and _made_nan(bad_operands, bad):
                 origin, kind = None, "operation"  # an intended infinity, used where it becomes NaN

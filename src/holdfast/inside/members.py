@@ -61,8 +61,8 @@ class Member:
         if every and self._which is None and len(gradients) == len(self.names):
             return True
         which = None if every else tuple(id(parameter) for parameter in parameters if parameter.grad is not None)
-        known, self._which = which == self._which and len(gradients) == len(self.names), which
-        return known
+        is_same, self._which = which == self._which and len(gradients) == len(self.names), which
+        return is_same
 
     @property
     def steps_alone_at_most(self) -> int:
@@ -79,15 +79,15 @@ class Member:
     def share_in(self, parameters: list[torch.Tensor]) -> tuple[bool, bool]:
         """Whether some of these are this optimizer's, and whether they are exactly those that it trains."""
         key = (len(parameters), id(parameters[0]), id(parameters[-1]))
-        known = self._shares.get(key)
-        if known is None:
+        covered = self._shares.get(key)
+        if covered is None:
             optimizer = self.optimizer()
             own = {id(p) for p in parameters_of(optimizer) if p.requires_grad} if optimizer is not None else set()
-            given = {id(p) for p in parameters if p.requires_grad}
+            trainable = {id(p) for p in parameters if p.requires_grad}
             if len(self._shares) >= _SHARES_AT_MOST:
                 self._shares.clear()
-            known = self._shares[key] = bool(own & given), own == given
-        return known
+            covered = self._shares[key] = bool(own & trainable), own == trainable
+        return covered
 
     def read(self, parameters: list[torch.Tensor], training: Reader, *, each: bool) -> StepMetrics:
         """Read the gradients of these parameters, all together or each. On the way of every step."""

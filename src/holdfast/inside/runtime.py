@@ -64,8 +64,8 @@ class Runtime(Process):
         begun, thread = time.perf_counter(), self.thread
         if thread.evaluation is not None:
             self.end_evaluation()
-        known = self.of_optimizer.get(id(optimizer))
-        training = known[1] if known is not None and known[0]() is optimizer else self._training_of(optimizer)
+        entry = self.of_optimizer.get(id(optimizer))
+        training = entry[1] if entry is not None and entry[0]() is optimizer else self._training_of(optimizer)
         if training is not None and training.losses is not thread.losses:  # it was begun by another thread
             training.losses = thread.losses
         if self.fast_forwarding is not None and training is not None and not self.fast_forwarding.before(training, optimizer):
@@ -80,8 +80,8 @@ class Runtime(Process):
         thread.losses.end_step()
         if cast(Any, optimizer) is not thread.manual:
             thread.backwards, thread.look_at, thread.manual = 0, LOOK_AFTER_STEPS, None
-        known = self.of_optimizer.get(id(optimizer))
-        training = known[1] if known is not None and known[0]() is optimizer else self._training_of(optimizer)
+        entry = self.of_optimizer.get(id(optimizer))
+        training = entry[1] if entry is not None and entry[0]() is optimizer else self._training_of(optimizer)
         if training is None:
             return
         if self.fast_forwarding is not None:
@@ -117,20 +117,20 @@ class Runtime(Process):
     def clipping_ended(self, parameters: list[torch.Tensor], norm: Any, limit: Any, norm_type: float) -> None:
         """The script has clipped gradients and knows their norm. Before the first step, the training is not known yet."""
         begun = time.perf_counter()
-        known = [training for training in self.trainings if training.after_clipping(norm, limit, parameters)]
-        self.thread.first_clipping = (norm, limit, parameters) if not known and norm_type == 2.0 else None
+        clipped = [training for training in self.trainings if training.after_clipping(norm, limit, parameters)]
+        self.thread.first_clipping = (norm, limit, parameters) if not clipped and norm_type == 2.0 else None
         self.thread.cost += time.perf_counter() - begun
 
     # Events of the backward pass
 
-    def backward_begins(self, given: Any) -> None:
+    def backward_begins(self, outputs: Any) -> None:
         """`backward` was called on something."""
         begun, thread = time.perf_counter(), self.thread
         if thread.evaluation is not None:
             self.end_evaluation()
         if thread.manual is not None:
             self._end_manual_update()
-        thread.losses.note(given)
+        thread.losses.note(outputs)
         thread.first_clipping = None
         HEARTBEAT.beat()
         thread.cost += time.perf_counter() - begun
@@ -210,14 +210,14 @@ class Runtime(Process):
 
     def mode_set(self, module: nn.Module, training_mode: bool) -> None:
         """`train()` or `eval()` was called on some module; only that of a whole model counts."""
-        known = self.whole_models.get(id(module))
-        if known is None or known[0]() is not module:
+        entry = self.whole_models.get(id(module))
+        if entry is None or entry[0]() is not module:
             return
-        known[1].sampler.paused = not training_mode
+        entry[1].sampler.paused = not training_mode
         if training_mode:
             self.end_evaluation()
         else:
-            self._evaluation(since=time.perf_counter()).observe(known[1])
+            self._evaluation(since=time.perf_counter()).observe(entry[1])
 
     def _evaluation(self, since: float) -> EvaluationPhase:
         """The evaluation that is in progress in this thread; begins one if there is none."""
@@ -358,9 +358,9 @@ class Runtime(Process):
     # Who belongs to which training
 
     def _training_of(self, optimizer: Optimizer) -> Training | None:
-        known = self.of_optimizer.get(id(optimizer))
-        if known is not None and known[0]() is optimizer:
-            return known[1]
+        entry = self.of_optimizer.get(id(optimizer))
+        if entry is not None and entry[0]() is optimizer:
+            return entry[1]
         training = assign(self, optimizer)
         self.of_optimizer[id(optimizer)] = (weakref.ref(optimizer), training)
         return training

@@ -68,13 +68,13 @@ def _to_arrow(values: npt.NDArray[Any], kind: Kind, names: pa.Array | None, want
     if kind is Kind.STRING:
         array = _strings(values, pa.array([], pa.string()) if names is None else names)
     elif kind is Kind.FLOAT:
-        array = _numbers(values, values.view("<i8"), MISSING_BITS, pa.float64())
+        array = _column(values, values.view("<i8"), MISSING_BITS, pa.float64())
     else:
-        array = _numbers(values, values, MISSING_INT, pa.int64())
+        array = _column(values, values, MISSING_INT, pa.int64())
     return array if array.type == wanted else _other_type(array, wanted)
 
 
-def _numbers(values: npt.NDArray[Any], bits: npt.NDArray[np.int64], missing: int, kind: pa.DataType) -> pa.Array:
+def _column(values: npt.NDArray[Any], bits: npt.NDArray[np.int64], missing: int, kind: pa.DataType) -> pa.Array:
     """One pass finds out whether anything is missing: the pattern of a float is near the top of all, an int's the lowest."""
     if not len(values):
         return pa.array([], kind)

@@ -80,7 +80,7 @@ def look(
         return Glance(state, None, events=events)
     folder = run.path / (f"rank-{lead.rank}" if lead.part == 0 else f"rank-{lead.rank}.{lead.part}")
     columns = last_rows(folder, "steps", ("step", "epoch", *_CURVES), rows)
-    curves = {name: _known(columns[name]) for name in _CURVES}
+    curves = {name: _measured(columns[name]) for name in _CURVES}
     curves["rate"] = _inverse(curves["step_seconds"])
     curves["data_share"] = _ratio(columns["data_seconds"], columns["step_seconds"])
     first = int(columns["step"][0]) if len(columns["step"]) else None
@@ -106,7 +106,7 @@ def _progress(columns: dict[str, Column], rate: float | None, command: Sequence[
 _EVALUATION = ("step", "epoch", "split", "name", "value", "time", "printed")
 
 
-def _known(values: Column) -> npt.NDArray[np.float64]:
+def _measured(values: Column) -> npt.NDArray[np.float64]:
     return values[measured(values)].astype(np.float64)
 
 

@@ -63,10 +63,10 @@ def to_sharded_part(tree: Tree, hosts: Sequence[torch.Tensor], prefix: str = "")
         kind, number, part, *rest = place.split(".", 3)
         inside = ".".join(rest) if kind in ("models", "averages") and rest else ".".join((part, *rest))
         names.setdefault(ref, f"{prefix}{numbered(kind.removesuffix('s'), int(number))}.{inside}")
-    numbers = {ref: number for number, ref in enumerate(names)}
+    places = {ref: number for number, ref in enumerate(names)}
     rest_of_tree = {name: [] if name in IN_SHARDS else value for name, value in tree.items() if name != "gradients"}
     training = to_parts(rest_of_tree, hosts)["training"]
-    sharded = unflatten(kept_apart, lambda ref: torch.tensor(numbers[ref]), arrays=False)
+    sharded = unflatten(kept_apart, lambda ref: torch.tensor(places[ref]), arrays=False)
     return {**training, "sharded": sharded, "names": list(names.values())}, {name: ref for ref, name in names.items()}
 
 

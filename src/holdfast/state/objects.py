@@ -102,10 +102,10 @@ def read_optimizer(optimizer: Optimizer, keep: Keep) -> Tree:
             parameters[number] = keep(parameter)
         if (values := optimizer.state.get(parameter)) is not None:
             state[number] = flatten_plain(dict(values), keep)
-    groups, numbers = [], itertools.count()
+    groups, places = [], itertools.count()
     for group in optimizer.param_groups:
         settings = read_state({k: v for k, v in group.items() if k != "params"}, keep)
-        groups.append({**settings, "params": [number for _, number in zip(group["params"], numbers, strict=False)]})
+        groups.append({**settings, "params": [number for _, number in zip(group["params"], places, strict=False)]})
     return {"parameters": parameters, "state": state, "param_groups": groups}
 
 

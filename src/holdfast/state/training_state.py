@@ -55,8 +55,8 @@ class TrainingState:
         """
         models, optimizers, averages = list(models), [innermost(optimizer) for optimizer in optimizers], list(extra_emas)
         related = find_related_objects(models, _with_inner(optimizers))
-        known = {id(part) for root in (*models, *averages) if isinstance(root, nn.Module) for part in root.modules()}
-        related.averages = averages + [average for average in related.averages if id(average) not in known]
+        members = {id(part) for root in (*models, *averages) if isinstance(root, nn.Module) for part in root.modules()}
+        related.averages = averages + [average for average in related.averages if id(average) not in members]
         return cls(models, optimizers, related, whole=whole)
 
     def missing(self) -> list[str]:

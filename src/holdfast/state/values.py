@@ -101,14 +101,14 @@ def unflatten(tree: Any, get: Callable[[Ref], Any], like: Any = None, *, arrays:
     if isinstance(tree, dict) and _ARRAY in tree and arrays:
         return np.frombuffer(tree[_ARRAY], tree["dtype"]).reshape(tree["shape"]).copy()
     if isinstance(tree, dict):
-        known = like if isinstance(like, dict) else {}
-        plain = {key: unflatten(value, get, known.get(key), arrays=arrays) for key, value in tree.items()}
+        likes = like if isinstance(like, dict) else {}
+        plain = {key: unflatten(value, get, likes.get(key), arrays=arrays) for key, value in tree.items()}
         return Counter(plain) if type(like) is Counter else OrderedDict(plain) if type(like) is OrderedDict else plain
     if isinstance(tree, tuple):
         return tuple(unflatten(item, get, arrays=arrays) for item in tree)
     if isinstance(tree, list):
         known_items = like if isinstance(like, (list, deque)) and len(like) == len(tree) else [None] * len(tree)
-        items = [unflatten(item, get, known, arrays=arrays) for item, known in zip(tree, known_items, strict=True)]
+        items = [unflatten(item, get, likes, arrays=arrays) for item, likes in zip(tree, known_items, strict=True)]
         return deque(items, maxlen=like.maxlen) if isinstance(like, deque) else items
     return tree
 

@@ -209,9 +209,9 @@ class DeviceReader:
         self._underway.append(transfer)
         if not rest:
             return
-        known = [own for value in rest if (own := own_values(value)) is not None]
-        if len(known) == len(rest):
-            together = torch.cat([value.reshape(-1).to(self.device, torch.float32, non_blocking=True) for value in known])
+        values = [own for value in rest if (own := own_values(value)) is not None]
+        if len(values) == len(rest):
+            together = torch.cat([value.reshape(-1).to(self.device, torch.float32, non_blocking=True) for value in values])
             transfer.copied = together.to("cpu", non_blocking=True)  # to pinned memory
             transfer.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             transfer.event.record(torch.cuda.current_stream(self.device))

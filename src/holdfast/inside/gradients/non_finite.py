@@ -82,7 +82,7 @@ def is_state(thing: Any) -> bool:
 
 def bad_tensors(thing: Any) -> list[Bad]:
     """The tensors of a thing that hold NaN or Inf and should not."""
-    named = [(name, numbers) for name, tensor in tensors_in(thing) if (numbers := _numbers(tensor)) is not None]
+    named = [(name, values) for name, tensor in tensors_in(thing) if (values := _checkable(tensor)) is not None]
     with torch.no_grad():
         finite = _finite([tensor for _, tensor in named])
         suspects = [one for one, well in zip(named, finite, strict=True) if not well]
@@ -112,14 +112,14 @@ def _must_be_finite(thing: Any) -> dict[str, bool]:
     return {tensor.name: part.role in _MUST_BE_FINITE for part in parts for tensor in tensors_of(part.value)}
 
 
-def _numbers(tensor: torch.Tensor) -> torch.Tensor | None:
+def _checkable(tensor: torch.Tensor) -> torch.Tensor | None:
     """This rank's numbers, if they are of a kind that may be NaN."""
-    numbers = local_tensor(tensor)
-    if not is_usable(numbers) or numbers.is_quantized or not numbers.numel():
+    values = local_tensor(tensor)
+    if not is_usable(values) or values.is_quantized or not values.numel():
         return None
-    if numbers.is_floating_point():
-        return numbers.float() if numbers.itemsize == 1 else numbers  # eight bits have no sum
-    return torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else None
+    if values.is_floating_point():
+        return values.float() if values.itemsize == 1 else values  # eight bits have no sum
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else None
 
 
 def _finite(tensors: list[torch.Tensor]) -> list[bool]:

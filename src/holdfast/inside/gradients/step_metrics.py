@@ -29,7 +29,7 @@ class StepMetrics:
     _row: Transfer | None = None  # once the scalars and what was read are on their way
     _in_row: tuple[str, ...] = ()
     _rest: Mapping[str, torch.Tensor] = MappingProxyType({})
-    _known: Callable[[StepMetrics], None]
+    _when_ready: Callable[[StepMetrics], None]
     _names: list[int]
     _each: bool
     stats: GradientStats | None = None
@@ -135,17 +135,17 @@ class StepMetrics:
             wrong = wrong + scalars["loss"].float().reshape(()) * 0.0
         return wrong.ne(0.0).float()
 
-    def finish(self, known: Callable[[StepMetrics], None]) -> None:
-        """Call `known` with the numbers: now, or when they have arrived."""
+    def finish(self, when_ready: Callable[[StepMetrics], None]) -> None:
+        """Call `when_ready` with the numbers: now, or when they have arrived."""
         if self._row is None:
             self.start()
         row, scalars, vectors = self._row, self._scalars, self._vectors
         if scalars or vectors:
             self._rest = {**(scalars or {}), **(vectors or {})}
         if self.reader is None or (row is None and not self._rest):
-            known(self)
+            when_ready(self)
             return
-        self._known, self._scalars, self._vectors, self._kernel, self._row = known, None, None, None, None
+        self._when_ready, self._scalars, self._vectors, self._kernel, self._row = when_ready, None, None, None, None
         self.reader.send(row, list(self._rest.values()) if self._rest else (), self._arrived)
 
     def _arrived(self, transfer: Transfer) -> None:
@@ -153,7 +153,7 @@ class StepMetrics:
             self._take_row(transfer, transfer.header)
         if transfer.rest is not None:
             self._take_rest(transfer.rest)
-        self._known(self)
+        self._when_ready(self)
 
     def _send_row(self, *, with_loss: bool) -> None:
         """Send the scalars that are known so far and what was read of the gradients; what is added later goes another way."""

@@ -89,8 +89,8 @@ class Report:
             evidence.update(context.batch_evidence(step, save=save))
             evidence.update(context.weight_evidence() if at_once else {})
         if metrics.evidence is not None:
-            known = {"input": evidence.get("input")} if _is_bad_input(evidence) else {}
-            evidence.update({**metrics.evidence, **known})
+            input_evidence = {"input": evidence.get("input")} if _is_bad_input(evidence) else {}
+            evidence.update({**metrics.evidence, **input_evidence})
         elif at_once and not _is_bad_input(evidence):
             with contextlib.suppress(Exception):
                 variables = variable_evidence(context.models())

@@ -115,8 +115,8 @@ class Inputs:
     def _number_of(self, iterator: Any) -> int:
         """The number of a dataset; the first training dataset is 0."""
         dataset = _dataset_of(iterator)
-        for number, known in enumerate(self._datasets):
-            if (known() is dataset) if isinstance(known, weakref.ref) else (known == id(dataset)):
+        for number, earlier in enumerate(self._datasets):
+            if (earlier() is dataset) if isinstance(earlier, weakref.ref) else (earlier == id(dataset)):
                 return number
         self._datasets.append(weak_reference(dataset))
         return len(self._datasets) - 1

@@ -96,12 +96,12 @@ class Losses:
             with contextlib.suppress(Exception):  # the finding is written without what cannot be determined
                 self.evidence = bad_loss_evidence(loss)
 
-    def _add(self, loss: torch.Tensor, given: torch.Tensor) -> None:
+    def _add(self, loss: torch.Tensor, source: torch.Tensor) -> None:
         if loss.is_cpu:
             value = loss.item()
             self._on_host = value + (self._on_host or 0.0)
             if value - value != 0.0:
-                self._inspect(given)
+                self._inspect(source)
             return
         self._keep(loss.detach().reshape(()).float())
 

@@ -119,18 +119,18 @@ def from_rows(rows: Sequence[Mapping[str, Any]]) -> list[ProcessStacks]:
 
 
 def _process(row: Mapping[str, Any]) -> ProcessStacks:
-    fields_of_row = _known(ProcessStacks, row)
+    fields_of_row = _fields_of(ProcessStacks, row)
     return ProcessStacks(**{**fields_of_row, "threads": tuple(_thread(one) for one in row.get("threads") or ())})
 
 
 def _thread(row: Mapping[str, Any]) -> Thread:
-    return Thread(**{**_known(Thread, row), "frames": tuple(_frame(one) for one in row.get("frames") or ())})
+    return Thread(**{**_fields_of(Thread, row), "frames": tuple(_frame(one) for one in row.get("frames") or ())})
 
 
 def _frame(row: Mapping[str, Any]) -> Frame:
     seen = row.get("locals")
-    return Frame(**{**_known(Frame, row), "locals": None if seen is None else tuple((str(n), str(v)) for n, v in seen)})
+    return Frame(**{**_fields_of(Frame, row), "locals": None if seen is None else tuple((str(n), str(v)) for n, v in seen)})
 
 
-def _known(kind: Any, row: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of(kind: Any, row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name in kind.__dataclass_fields__}

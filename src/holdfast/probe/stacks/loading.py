@@ -80,7 +80,7 @@ def _of_workers(look: Look, one: ProcessStacks) -> Verdict:
             return _verdict(one, worker, say + again, {"kind": "stopped", "worker": worker.worker})
     dead = [worker for worker in workers if worker.state == "gone"]
     if dead:
-        say = f"{one.role} waits for its loader, but worker {_numbers(dead)} has ended: its batch never arrives."
+        say = f"{one.role} waits for its loader, but worker {_worker_names(dead)} has ended: its batch never arrives."
         return _verdict(one, dead[0], say, {"kind": "worker-died", "worker": dead[0].worker})
     busy = [worker for worker in workers if worker.main is not None and not idle_worker(worker)]
     if busy:
@@ -101,7 +101,7 @@ def _of_workers(look: Look, one: ProcessStacks) -> Verdict:
 
 def _stuck(look: Look, one: ProcessStacks, busy: Sequence[ProcessStacks], count: int) -> Verdict:
     """Name the worker that has not moved since the look before, and where it is."""
-    slow_worker = next((worker for worker in busy if _stands(look, worker)), busy[0])
+    slow_worker = next((worker for worker in busy if _has_not_moved(look, worker)), busy[0])
     thread = slow_worker.main
     assert thread is not None
     frame = user_frame(thread)
@@ -121,7 +121,7 @@ def _kind(one: ProcessStacks, thread: Thread) -> str | None:
     return waits_for(thread, on_disk=one.state == ON_DISK)
 
 
-def _stands(look: Look, worker: ProcessStacks) -> bool:
+def _has_not_moved(look: Look, worker: ProcessStacks) -> bool:
     before, main = look.earlier(worker), worker.main
     return before is None or before.main is None or (main is not None and user_frame(before.main) == user_frame(main))
 
@@ -140,7 +140,7 @@ def _where(frame: Frame) -> dict[str, object]:
     return {"file": frame.file, "line": frame.line, "func": frame.func}
 
 
-def _numbers(workers: Sequence[ProcessStacks]) -> str:
+def _worker_names(workers: Sequence[ProcessStacks]) -> str:
     return " and ".join(str(worker.worker) for worker in workers)
 
 
