@@ -106,12 +106,9 @@ def as_object(report: Report) -> dict[str, Any]:
 
 
 def _print(report: Report, *, all_threads: bool, locals_: bool) -> None:
-    from rich.console import Console
 
-    from holdfast.cli.show import WIDTH
+    from holdfast.cli.output import output
     from holdfast.cli.stack_screen import stack_screen
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
+    console = output()
     console.print(stack_screen(report, all_threads=all_threads, locals_=locals_))

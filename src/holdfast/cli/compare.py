@@ -89,14 +89,11 @@ def _as_row(comparison: Comparison) -> dict[str, Any]:
 
 
 def _show(comparison: Comparison) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    from holdfast.cli.show import WIDTH
+    from holdfast.cli.output import output
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
+    console = output()
     console.print(f"{comparison.metric} ({comparison.better} is better)", style="bold")
     _print(console, Table(*_columns(comparison), box=None, pad_edge=False), map(_cells(comparison), comparison.runs))
     console.print()
@@ -116,9 +113,7 @@ def _print(console: Any, table: Any, rows: Any) -> None:
         table.add_row(*row)
     for column in table.columns:
         column.overflow = "fold"
-    with console.capture() as capture:
-        console.print(table)
-    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    console.print(table)
 
 
 def _columns(comparison: Comparison) -> tuple[str, ...]:

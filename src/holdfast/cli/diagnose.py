@@ -200,13 +200,10 @@ def _write_page(path: Path, checkups: Sequence[Checkup]) -> None:
 
 
 def _show(checkups: Sequence[Checkup], *, everything: bool) -> None:
-    from rich.console import Console
 
-    from holdfast.cli.show import WIDTH
+    from holdfast.cli.output import output
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
+    console = output()
     if len(checkups) > 1 and not everything:
         _overview(console, checkups)
         return

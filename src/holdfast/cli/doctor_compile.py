@@ -6,10 +6,10 @@ import json
 import sys
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli.output import output
 from holdfast.cli.show import DASH, WIDTH, duration, for_json, number, size
 from holdfast.environment.compile_modes import EAGER, MODES, Measured, advice, as_row, break_even, check_name, measure
 
@@ -47,8 +47,7 @@ def _advice(measured: list[Measured]) -> list[tuple[int, str]]:
 
 def show(measured: list[Measured]) -> None:
     """The modes as a table, what is to be said about them, and which one for which use."""
-    terminal = Console(highlight=False)
-    console = Console(highlight=False, width=min(terminal.width, WIDTH) if terminal.is_terminal else WIDTH)
+    console = output(at_most=WIDTH)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name == "mode" else "right", no_wrap=True)
@@ -56,7 +55,7 @@ def show(measured: list[Measured]) -> None:
         table.add_row(*_cells(measured[0], one))
     console.print(table)
     for line in [*_failures(measured), *_remarks(measured)]:
-        console.print(line, soft_wrap=not terminal.is_terminal)
+        console.print(line, soft_wrap=not console.is_terminal)
     console.print()
     for use, mode in _uses(measured):
         console.print(Text.assemble((f"{use:<34} ", "dim"), (mode, "bold")))

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from holdfast.cli.output import output
 from holdfast.cli.show import WIDTH, size
 from holdfast.environment.check import NOTE, OK, PROBLEM, SKIPPED, WARNING, Check, Verdict
 from holdfast.environment.examine import Answer, examine
@@ -55,8 +56,7 @@ def commands(answers: Sequence[Answer]) -> None:
 
 
 def _console() -> Console:
-    console = Console(highlight=False)
-    return Console(highlight=False, width=min(console.width, WIDTH) if console.is_terminal else WIDTH)
+    return output(at_most=WIDTH)
 
 
 def _waited_for(machine: Machine, checks: Sequence[Check], console: Console) -> Iterator[Answer]:

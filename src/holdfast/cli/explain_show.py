@@ -10,6 +10,7 @@ from rich.markdown import CodeBlock, Heading, Markdown
 from rich.padding import Padding
 from rich.text import Text
 
+from holdfast.cli.output import output
 from holdfast.cli.show import WIDTH
 from holdfast.diagnosis.causes import BY_CODE, Cause
 from holdfast.diagnosis.error_search import Answer, Match, unknown_comes_first
@@ -50,9 +51,7 @@ class _Page(Markdown):
 
 
 def _console() -> Console:
-    console = Console(highlight=False)
-    width = min(console.width, WIDTH) if console.is_terminal else WIDTH
-    return Console(highlight=False, width=width, theme=_theme())
+    return output(at_most=WIDTH, theme=_theme())
 
 
 def _theme() -> Any:

@@ -80,9 +80,9 @@ def _row(facts: Facts, effective: int | None, rows: int | None, row_bytes: int) 
 
 
 def _show(facts: Facts, effective: int | None, rows: int | None, row_bytes: int) -> None:
-    from rich.console import Console
+    from holdfast.cli.output import output
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 100)
+    console = output()
     _show_need(console, facts)
     _show_fits(console, facts, effective)
     _show_levers(console, facts)

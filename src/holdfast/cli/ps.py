@@ -90,13 +90,12 @@ def find_states(*, everything: bool) -> list[RunState]:
 
 def show_states(states: list[RunState], hosts: list[str] | None = None) -> None:
     """Print one line for each rank of each run, with its machine if there are several."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_PIPE)
+    from holdfast.cli.output import output
+
+    console = output(width=_PIPE)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     with_policy = any(state.policy != "observe" for state in states)
     rows: list[dict[str, Any]] = []

@@ -71,16 +71,13 @@ def as_row(name: str, saved: SavedStep, answer: dict[str, Any], meaning: Meaning
 
 def show(name: str, saved: SavedStep, facts: dict[str, Any], answer: dict[str, Any], meaning: Meaning | None) -> None:
     """Print the report."""
-    from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.show import WIDTH
+    from holdfast.cli.output import output
 
-    console = Console(highlight=False, soft_wrap=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
+    console = output()
     of_rank = f", rank {saved.rank}" if saved.rank else ""
     console.print(Text.assemble((f"step {saved.step}", "bold"), f" of {name}{of_rank}, on {_which_batch(facts)}"))
     if str(answer.get("input")) not in ("finite", "unknown"):

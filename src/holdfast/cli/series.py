@@ -21,13 +21,10 @@ def list_series(runs: Sequence[Curves], *, as_json: bool) -> None:
         rows = [{"name": run.name, "source": run.source, "notes": list(run.notes), "series": _rows(run)} for run in runs]
         print(json.dumps({"runs": rows}, ensure_ascii=False))
         return
-    from rich.console import Console
 
-    from holdfast.cli.show import WIDTH
+    from holdfast.cli.output import output
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
+    console = output()
     for place, run in enumerate(runs):
         if place:
             console.print()

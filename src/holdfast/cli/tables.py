@@ -37,13 +37,10 @@ def tables(runs: RunNames = None, target: Targets = None, everything: AllRuns = 
 
 
 def _show(infos: list[TableInfo]) -> None:
-    from rich.console import Console
 
-    from holdfast.cli.show import WIDTH
+    from holdfast.cli.output import output
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
+    console = output()
     for one in infos:
         _print(console, one)
 

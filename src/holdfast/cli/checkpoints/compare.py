@@ -100,16 +100,13 @@ def _checkpoint(path: Path) -> Side:
 
 def show(comparison: Comparison) -> None:
     """The verdict, what differs, and what to type."""
-    from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.show import WIDTH
+    from holdfast.cli.output import output
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=WIDTH)
+    console = output()
     console.print(Text(comparison.verdict, style="bold green" if comparison.fits else "bold red"))
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)

@@ -29,12 +29,9 @@ _MOST = 8  # troubles of one checkpoint that are told
 
 def page() -> Console:
     """Where the answer is printed: as wide as the terminal, or 100 columns elsewhere."""
-    from rich.console import Console
+    from holdfast.cli.output import output
 
-    from holdfast.cli.show import WIDTH
-
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+    return output()
 
 
 def fast_crc32() -> Any:
