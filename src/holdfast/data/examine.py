@@ -170,7 +170,7 @@ def _pixels(how: Examination, file: str, content: bytes, header: Header, faults:
 def _without_decoding(content: bytes, header: Header) -> Facts:
     if header.cut or header.broken:
         raise ValueError(header.cut or header.broken)
-    if header.width and header.height:
+    if header.kind == "jpeg" and header.width and header.height:
         return Facts(header.width, header.height, header.channels)
     image = opened(content)
     size = image.size
