@@ -194,20 +194,12 @@ def read_bytes(path: Path | str, *, limit: int) -> bytes:
         os.close(file)
 
 
-def read_ends(path: str, head: int, tail: int) -> tuple[bytes, bytes]:
-    """The first and the last bytes of a file; both may hold the same ones."""
+def read_parts(path: str, *parts: tuple[float, int]) -> list[bytes]:
+    """Some bytes of a file: for each part where it begins, as a share of the file, and its length; 1 is the end of the file."""
     file, start, size = _opened(path)
     try:
-        return os.pread(file, min(head, size), start), os.pread(file, min(tail, size), start + max(0, size - tail))
-    finally:
-        os.close(file)
-
-
-def read_middle(path: str, length: int) -> bytes:
-    """Some bytes from the middle of a file on: those of two different files hardly ever are the same."""
-    file, start, size = _opened(path)
-    try:
-        return os.pread(file, min(length, size - size // 2), start + size // 2)
+        places = [(int(share * (size - length * (share == 1))), length) for share, length in parts]
+        return [os.pread(file, min(length, size - max(0, place)), start + max(0, place)) for place, length in places]
     finally:
         os.close(file)
 

@@ -34,14 +34,10 @@ _ALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 _END = b"\xff\xd9"  # a JPEG's last marker; some cameras write more behind it: a movie, a second picture
 _TAIL = 65536  # bytes at the end in which the end of a JPEG or PNG is looked for first
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-_ENDINGS = {
-    "jpeg": (".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"),
-    "png": (".png", ".apng"),
-    "gif": (".gif",),
-    "bmp": (".bmp", ".dib"),
-    "tiff": (".tif", ".tiff"),
-    "webp": (".webp",),
-}
+_KINDS = {
+    **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"), "jpeg"), ".png": "png", ".apng": "png", ".gif": "gif",
+    ".bmp": "bmp", ".dib": "bmp", ".tif": "tiff", ".tiff": "tiff", ".webp": "webp",
+}  # fmt: skip
 
 
 class Header(NamedTuple):
@@ -106,8 +102,7 @@ def kind_of(content: bytes) -> str:
 
 def fits_ending(kind: str, ending: str) -> bool:
     """Whether a file of this kind may have this ending; an unknown kind or ending fits everything."""
-    known = any(ending in endings for endings in _ENDINGS.values())
-    return not kind or not known or ending in _ENDINGS[kind]
+    return not kind or _KINDS.get(ending, kind) == kind
 
 
 def _jpeg_size(content: bytes) -> tuple[Header, int]:

@@ -160,17 +160,10 @@ class ImageSet:
         """What is said of an image."""
         return self.read_label(self.root, entry)
 
-    def path_of(self, entry: Entry) -> Path:
-        """Where the image lies."""
-        return self.root / entry.image
-
-
-NO_LABEL = Label([])
-
 
 def no_label(_: Path, __: Entry) -> Label:
     """For formats whose images have no label file."""
-    return NO_LABEL
+    return Label([])
 
 
 def names_in(listing: Listing, file: str) -> dict[ClassKey, str]:
