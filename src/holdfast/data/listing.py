@@ -13,7 +13,6 @@ import itertools
 import os
 import posixpath
 import re
-import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,6 +240,8 @@ def tar_members(path: str) -> dict[str, tuple[int, int]]:
 
     ValueError where it is damaged; what is behind the damage is not seen.
     """
+    import tarfile
+
     members: dict[str, tuple[int, int]] = {}
     with _TarFile(path) as file:
         length = Path(path).stat().st_size
