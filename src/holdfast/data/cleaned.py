@@ -90,7 +90,8 @@ def write_cleaned(report: Report, path: str, settings: Settings, into: Path | No
         raise UsageError(f"{path} does not lie on this machine", fix="name a folder for the cleaned list: --fix-into FOLDER")
     data = image_set(path, settings, report.format)
     if data is None:
-        yield from _rows(report, path, into)
+        to = (into or (Path(path) if Path(path).is_dir() else Path(path).parent)) / "skip.txt"
+        yield f"wrote {to}: {write_quarantine(report, path, settings, to):,} rows to leave out, as --quarantine lists them"
         return
     gone = {(entry.split, entry.image) for entry in bad_entries(report, data)}
     kept = [entry for entry in data.entries if (entry.split, entry.image) not in gone]
@@ -161,20 +162,6 @@ def _coco_text(path: Path, kept: set[object], counts: Counter[str]) -> Iterator[
         yield f"{before}{json.dumps(row.key)}: {'[' if begins else json.dumps(row.value)}"
         before = "], " if begins else ", "
     yield {"{": "{}", ", ": "}", "], ": "]}"}[before]
-
-
-def _rows(report: Report, path: str, into: Path | None) -> Iterator[str]:
-    found = bad_rows(report)
-    if not found:
-        yield "nothing to clean: no row is to be left out"
-        return
-    folder = into or (Path(path) if Path(path).is_dir() else Path(path).parent)
-    names = [Path(file).name for file in found]
-    for file, rows in found.items():
-        name = Path(file).name if names.count(Path(file).name) == 1 else file  # as in train/a.csv and val/a.csv
-        to = folder / f"{name}.skip.txt"
-        _write(to, (f"{row}\n" for row in rows))
-        yield f"wrote {to}: {len(rows):,} rows to leave out (counted from 0); the data itself is as it was"
 
 
 def _write(path: Path, pieces: Iterable[str]) -> None:

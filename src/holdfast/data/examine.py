@@ -12,7 +12,7 @@ from holdfast import units
 from holdfast.data.checks.boxes import box_faults
 from holdfast.data.checks.images import from_decoder, is_a_bomb, odd_size, rotated
 from holdfast.data.formats.masks import folder_of_masks
-from holdfast.data.listing import Stamp, read_bytes, read_ends, suffix
+from holdfast.data.listing import Stamp, read_bytes, read_parts, suffix
 from holdfast.data.pixels import (
     MOST_PIXELS,
     Header,
@@ -85,7 +85,7 @@ def _seen(how: Examination, entry: Entry) -> Facts:
         faults.append(Fault("label-missing", entry.image, 0, "no label file"))
     elif how.has_boxes and not label.things and not label.faults:
         faults.append(Fault("label-empty", entry.own_label or entry.image, 0, "no object"))
-    masks = tuple(_masks(how, entry, faults))
+    masks = tuple(_masks(how, entry, faults)) if entry.masks and how.masks else ()
     if facts.width and facts.height:
         faults += _against_the_image(how, entry, label, masks, facts, header)
     kinds = tuple(thing.class_id for thing in label.things) if entry.class_id is None else (entry.class_id,)
@@ -138,7 +138,7 @@ def _ends(path: str) -> tuple[bytes, Header] | None:
     None where the whole file is needed: nothing is called cut, or too large for its bytes, by its ends alone.
     """
     for length in _HEADS:
-        head, tail = read_ends(path, length, _TAIL)
+        head, tail = read_parts(path, (0, length), (1, _TAIL))
         if len(head) < length or not head.startswith(b"\xff\xd8"):
             return None
         header = jpeg_from_ends(head, tail)
@@ -170,7 +170,7 @@ def _pixels(how: Examination, file: str, content: bytes, header: Header, faults:
 def _without_decoding(content: bytes, header: Header) -> Facts:
     if header.cut or header.broken:
         raise ValueError(header.cut or header.broken)
-    if header.width and header.height:
+    if header.kind == "jpeg" and header.width and header.height:
         return Facts(header.width, header.height, header.channels)
     image = opened(content)
     size = image.size
@@ -179,13 +179,13 @@ def _without_decoding(content: bytes, header: Header) -> Facts:
 
 
 def _masks(how: Examination, entry: Entry, faults: list[Fault]) -> Iterator[MaskFacts]:
-    for file in entry.masks if how.masks else ():
+    for file in entry.masks:
         try:
             yield mask_facts(how.root, file)
         except Exception as error:  # noqa: BLE001 - as above
             faults.append(Fault("mask-unreadable", file, 0, str(error)[:200] or type(error).__name__))
     folders = Counter(map(folder_of_masks, entry.masks))
-    if len(entry.masks) > 1 and max(folders.values()) > 1 and not faults and how.masks and not how.quick:
+    if len(entry.masks) > 1 and max(folders.values()) > 1 and not faults and not how.quick:
         pixels = overlapping_pixels(how.root, entry.masks)
         faults += [Fault("instances-overlap", entry.image, 0, f"{pixels:,} pixels belong to more than one")] if pixels else []
 

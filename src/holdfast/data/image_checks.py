@@ -15,7 +15,7 @@ from holdfast.data.checks.classes import class_problems, share_problems, statist
 from holdfast.data.checks.images import blur_problems, channel_problems
 from holdfast.data.checks.masks import folder_problems
 from holdfast.data.formats.masks import folder_of_masks
-from holdfast.data.listing import read_bytes, read_middle
+from holdfast.data.listing import read_bytes, read_parts
 from holdfast.data.problem import MOST_CASES, Fault, Problem, gathered, problem
 from holdfast.data.samples import ClassKey, Entry, Facts, ImageSet, MaskFacts
 from holdfast.data.stats.figures import Spread
@@ -35,6 +35,7 @@ _ONES = np.unpackbits(np.arange(1 << 16, dtype=np.uint16).view(np.uint8).reshape
 _PLACES = np.arange(4, dtype=np.int64) << 16
 _ONE_BIT = np.array([0, *(1 << bit for bit in range(16))], np.int64)  # of 6 bits in 4 pieces, one piece has at most one
 Pair = tuple[int, int]
+Sizes = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
 def same_content(root: Path, files: Sequence[str], sizes: Sequence[int]) -> Iterator[Pair]:
@@ -59,7 +60,7 @@ def _same_middle(root: Path, files: Sequence[str], numbers: list[int]) -> list[i
     groups: dict[bytes, list[int]] = {}
     for number in numbers:
         try:
-            groups.setdefault(read_middle(f"{root / files[number]}", 64), []).append(number)
+            groups.setdefault(read_parts(f"{root / files[number]}", (0.5, 64))[0], []).append(number)
         except OSError:
             continue
     return [number for some in groups.values() if len(some) > 1 for number in some]
@@ -71,12 +72,13 @@ def look_alike(hashes: npt.NDArray[np.uint64], thumbnails: npt.NDArray[np.uint8]
     Memory grows with the images, not with the pairs: all frames of a camera that does not move are pairs of the first one.
     """
     pieces = hashes.view(np.uint16).reshape(-1, 4).astype(np.int64) + _PLACES
+    sizes = _sizes(thumbnails)
     met: dict[int, array[int]] = {}  # the images that have a piece at its place
     known: set[tuple[int, int]] = set()  # a hash, and the first image that those with it look like
     for number, own in enumerate(pieces):
         around = (own[:, None] ^ _ONE_BIT).ravel().tolist()
         buckets = [bucket for key in around if (bucket := met.get(key))]
-        first = _first_alike(number, buckets, hashes, thumbnails) if buckets else None
+        first = _first_alike(number, buckets, hashes, thumbnails, sizes) if buckets else None
         if first is not None:
             yield first, number
         same = (int(hashes[number]), number if first is None else first)
@@ -90,27 +92,28 @@ def look_alike(hashes: npt.NDArray[np.uint64], thumbnails: npt.NDArray[np.uint8]
 
 
 def _first_alike(
-    number: int, buckets: list[array[int]], hashes: npt.NDArray[np.uint64], thumbnails: npt.NDArray[np.uint8]
+    number: int, buckets: list[array[int]], hashes: npt.NDArray[np.uint64], thumbnails: npt.NDArray[np.uint8], sizes: Sizes
 ) -> int | None:
     """The first of the images that nearly share a piece of their hash with this one and look like it."""
     some = np.concatenate(buckets)
     near = some[_ONES[(hashes[some] ^ hashes[number]).view(np.uint16)].reshape(-1, 4).sum(axis=1) <= _BITS]
     near = np.unique(near) if len(near) > 1 else near
-    own, start, at_once = _normal(thumbnails[number : number + 1])[0], 0, 16
+    (means, lengths), own = sizes, thumbnails[number].astype(np.float64)
+    start, at_once = 0, 16
     while start < len(near):
         block = near[start : start + at_once]
-        alike = np.flatnonzero(_normal(thumbnails[block]) @ own >= _ALIKE)
+        together = thumbnails[block].astype(np.float64) @ own - len(own) * means[number] * means[block]
+        alike = np.flatnonzero(together >= _ALIKE * lengths[number] * lengths[block])
         if len(alike):
             return int(block[alike[0]])
         start, at_once = start + at_once, 4 * at_once
     return None
 
 
-def _normal(thumbnails: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    values = thumbnails.astype(np.float32)
-    values -= values.mean(axis=1, keepdims=True)
-    values /= np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-6)
-    return values
+def _sizes(thumbnails: npt.NDArray[np.uint8]) -> Sizes:
+    """The mean of each thumbnail, and how long it is as a vector without it."""
+    means, squares = thumbnails.mean(axis=1), np.einsum("ij,ij->i", thumbnails, thumbnails, dtype=np.float64)
+    return means, np.sqrt(np.maximum(squares - thumbnails.shape[1] * means * means, 1e-12))
 
 
 def pair_problems(files: Sequence[str], splits: Sequence[str], exact: Iterable[Pair], near: Iterable[Pair]) -> Iterator[Problem]:

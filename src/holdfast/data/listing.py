@@ -13,7 +13,6 @@ import itertools
 import os
 import posixpath
 import re
-import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -194,20 +193,12 @@ def read_bytes(path: Path | str, *, limit: int) -> bytes:
         os.close(file)
 
 
-def read_ends(path: str, head: int, tail: int) -> tuple[bytes, bytes]:
-    """The first and the last bytes of a file; both may hold the same ones."""
+def read_parts(path: str, *parts: tuple[float, int]) -> list[bytes]:
+    """Some bytes of a file: for each part where it begins, as a share of the file, and its length; 1 is the end of the file."""
     file, start, size = _opened(path)
     try:
-        return os.pread(file, min(head, size), start), os.pread(file, min(tail, size), start + max(0, size - tail))
-    finally:
-        os.close(file)
-
-
-def read_middle(path: str, length: int) -> bytes:
-    """Some bytes from the middle of a file on: those of two different files hardly ever are the same."""
-    file, start, size = _opened(path)
-    try:
-        return os.pread(file, min(length, size - size // 2), start + size // 2)
+        places = [(int(share * (size - length * (share == 1))), length) for share, length in parts]
+        return [os.pread(file, min(length, size - max(0, place)), start + max(0, place)) for place, length in places]
     finally:
         os.close(file)
 
@@ -249,6 +240,8 @@ def tar_members(path: str) -> dict[str, tuple[int, int]]:
 
     ValueError where it is damaged; what is behind the damage is not seen.
     """
+    import tarfile
+
     members: dict[str, tuple[int, int]] = {}
     with _TarFile(path) as file:
         length = Path(path).stat().st_size

@@ -32,16 +32,12 @@ class MaskFacts(NamedTuple):
 
 
 class Channel(NamedTuple):
-    """The values of one channel: its name, how far they may reach, their number, sum, sum of squares, and 32 bins of them."""
+    """The values of one channel: its name, how far they may reach, those that are met, and how often each is."""
 
     name: str
     top: int  # 256, or 65,536
-    number: int
-    total: float
-    squares: float
-    low: int
-    high: int
-    bins: tuple[int, ...]
+    values: tuple[int, ...]
+    counts: tuple[int, ...]
 
 
 class Facts(NamedTuple):
@@ -79,7 +75,7 @@ def facts_from(row: list[Any]) -> Facts:
     facts = Facts._make(tuple(one) if isinstance(one, list) else one for one in row)
     return facts._replace(
         masks=tuple(MaskFacts(*mask[:4], tuple(mask[4]), mask[5], tuple(mask[6]), mask[7]) for mask in facts.masks),
-        histograms=tuple(Channel(*one[:7], tuple(one[7])) for one in facts.histograms),
+        histograms=tuple(Channel(*one[:2], tuple(one[2]), tuple(one[3])) for one in facts.histograms),
         faults=tuple(Fault._make(fault) for fault in facts.faults),
     )
 
@@ -164,17 +160,10 @@ class ImageSet:
         """What is said of an image."""
         return self.read_label(self.root, entry)
 
-    def path_of(self, entry: Entry) -> Path:
-        """Where the image lies."""
-        return self.root / entry.image
-
-
-NO_LABEL = Label([])
-
 
 def no_label(_: Path, __: Entry) -> Label:
     """For formats whose images have no label file."""
-    return NO_LABEL
+    return Label([])
 
 
 def names_in(listing: Listing, file: str) -> dict[ClassKey, str]:

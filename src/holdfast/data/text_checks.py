@@ -6,20 +6,23 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from holdfast.data.formats.text import TextSet, ids, is_ids, lines
+from holdfast.data.formats.text import IDS_IN_A_ROW, TextSet, Tokenizer, ids, is_ids, lines
 from holdfast.data.listing import order_of
 from holdfast.data.problem import Fault, Problem, problem
 from holdfast.data.scan import Progress
 
 _UNKNOWN_SHARE = 0.01
 _FAR_LARGER, _ROUNDED = 1.25, 512  # embeddings are rounded up to multiples of 64 to 512
-LONG = 40  # characters of a line that is no chance to meet twice
+_LONG = 40  # characters of a line that is no chance to meet twice
 _MOST_LINES = 5_000_000
 _SHARE, _LEAST = 0.01, 5  # of the long lines of a split that are in another one
 _LARGEST_ID = 1 << 22  # above, ids are counted as one
+_MOST_CASES = 1000  # lines with one kind of fault that are named
+Place = tuple[str, int]  # a file, and its line or piece of ids, counted from 0
 
 
 @dataclass(slots=True)
@@ -30,12 +33,26 @@ class _Text:
     file: str
     tokens: int = 0
     unknown: int = 0
-    unknown_word: str = ""
     beyond: int = 0
     largest: int = -1
     invalid: int = 0
     size: int = 0
     long_lines: set[bytes] = field(default_factory=set)
+    cases: dict[str, list[tuple[int, str]]] = field(default_factory=dict)  # by kind: lines, with what is wrong there
+
+    def tell(self, kind: str, row: int, words: str) -> None:
+        """Remember a line where something is wrong."""
+        self.cases.setdefault(kind, []).append((row, words))
+
+    def wants(self, kind: str) -> bool:
+        """Whether there is room for another one."""
+        return len(self.cases.get(kind, ())) < _MOST_CASES
+
+    def problem(self, kind: str, count: int, example: str, **numbers: Any) -> Problem:
+        """All faults of one kind in this file."""
+        told = self.cases[kind]
+        cases, shown = [f"{self.file}:{row + 1}: {words}" for row, words in told], [[(self.file, row)] for row, _ in told]
+        return problem(kind, count=count, files=[self.file], example=example, cases=cases, shown=shown, **numbers)
 
 
 class TextCounts:
@@ -63,29 +80,33 @@ class TextCounts:
 
     def _read_text(self, text: _Text) -> Iterator[int]:
         often, lengths = self.often[text.split], self.lengths[text.split]
-        for line in lines(self.data.root / text.file):
+        for row, line in enumerate(lines(self.data.root / text.file)):
             text.size += len(line)
-            text.invalid += line.count("\ufffd")
-            stripped = line.strip()
-            if len(stripped) >= LONG and len(text.long_lines) < _MOST_LINES:
-                text.long_lines.add(hashlib.blake2b(stripped.encode(), digest_size=8).digest())
-            tokens = self._tokens(text, line) if self.data.tokenizer else None
+            if invalid := line.count("\ufffd"):
+                text.invalid += invalid
+                if text.wants("text-encoding"):
+                    text.tell("text-encoding", row, line.strip()[:80])
+            if (known := _known_by(line)) and len(text.long_lines) < _MOST_LINES:
+                text.long_lines.add(known)
+            tokens = self._tokens(text, row, line, self.data.tokenizer) if self.data.tokenizer else None
             if self._frequencies:
                 often.update(tokens if tokens is not None else map(ord, line))
                 lengths[len(tokens) if tokens is not None else len(line.rstrip("\r\n"))] += 1
             yield len(line.encode("utf-8", errors="replace")) if not line.isascii() else len(line)
 
-    def _tokens(self, text: _Text, line: str) -> list[int]:
-        tokenizer = self.data.tokenizer
-        assert tokenizer is not None
+    def _tokens(self, text: _Text, row: int, line: str, tokenizer: Tokenizer) -> list[int]:
         tokens = tokenizer.encode(line)
         text.tokens += len(tokens)
         if tokenizer.unknown is not None and (unknown := tokens.count(tokenizer.unknown)):
             text.unknown += unknown
-            text.unknown_word = text.unknown_word or line.strip()[:40]
+            if text.wants("unknown-tokens"):
+                words = [word for word in dict.fromkeys(line.split()) if tokenizer.unknown in tokenizer.encode(word)]
+                text.tell("unknown-tokens", row, " ".join(words[:5])[:80] or line.strip()[:40])
         if self._limit is not None and tokens and max(tokens) >= self._limit:
             text.beyond += sum(one >= self._limit for one in tokens)
             text.largest = max(text.largest, *tokens)
+            if text.wants("token-out-of-range"):
+                text.tell("token-out-of-range", row, f"id {max(tokens):,}")
         return tokens
 
     def _read_ids(self, text: _Text) -> Iterator[int]:
@@ -93,8 +114,12 @@ class TextCounts:
             text.size += len(some)
             text.tokens += len(some)
             if self._limit is not None:
-                text.beyond += int((some >= self._limit).sum())
+                beyond = np.flatnonzero(some >= self._limit)
                 text.largest = max(text.largest, int(some.max(initial=-1)))
+                for place in beyond[: _MOST_CASES if text.wants("token-out-of-range") else 0].tolist():
+                    at = text.size - len(some) + place
+                    text.tell("token-out-of-range", at // IDS_IN_A_ROW, f"id {some[place]:,}, the {at + 1:,}th of the file")
+                text.beyond += len(beyond)
             if self._frequencies:
                 values, counts = np.unique(np.minimum(some, _LARGEST_ID), return_counts=True)
                 self.often[text.split].update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
@@ -119,17 +144,14 @@ class TextCounts:
             yield problem("text-empty", count=len(empty), files=empty, example=empty[0])
         for text in self.texts:
             if text.unknown > _UNKNOWN_SHARE * text.tokens:
-                share, word = text.unknown / text.tokens, f", e.g. {text.unknown_word!r}" if text.unknown_word else ""
-                example = f"{text.file}: {share:.1%} of {text.tokens:,} tokens{word}"
-                yield problem("unknown-tokens", count=text.unknown, files=[text.file], example=example, share=share)
+                share, word = text.unknown / text.tokens, text.cases["unknown-tokens"][0][1]
+                example = f"{text.file}: {share:.1%} of {text.tokens:,} tokens, e.g. {word!r}"
+                yield text.problem("unknown-tokens", text.unknown, example, share=share)
             if text.beyond:
                 example = f"{text.file}: id {text.largest:,}, the limit is {self._limit:,}"
-                yield problem(
-                    "token-out-of-range", count=text.beyond, files=[text.file], example=example, largest=text.largest,
-                    limit=self._limit,
-                )  # fmt: skip
+                yield text.problem("token-out-of-range", text.beyond, example, largest=text.largest, limit=self._limit)
             if text.invalid:
-                yield problem("text-encoding", count=text.invalid, files=[text.file], example=text.file)
+                yield text.problem("text-encoding", text.invalid, text.file)
         yield from self._repeated()
 
     def _against_the_model(self, vocabulary: int, rows: int, file: str) -> Iterator[Problem]:
@@ -149,4 +171,22 @@ class TextCounts:
                 if len(both) >= max(_LEAST, _SHARE * len(hashes[other])):
                     files = [text.file for text in (*texts[one], *texts[other])]
                     example = f"{len(both):,} of {len(hashes[other]):,} long lines of {other} are in {one}"
-                    yield problem("split-leak lines", count=len(both), files=files, example=example)
+                    first, second = (self._places(texts[split], both) for split in (one, other))
+                    shown = [[first[line], second[line]] for line in second if line in first][:_MOST_CASES]
+                    cases = [f"{file}:{row + 1} is {before}:{at + 1}" for (before, at), (file, row) in shown]
+                    yield problem("split-leak lines", count=len(both), files=files, example=example, cases=cases, shown=shown)
+
+    def _places(self, texts: list[_Text], wanted: set[bytes]) -> dict[bytes, Place]:
+        """Where some long lines stand: the texts are read once more."""
+        found: dict[bytes, Place] = {}
+        for text in texts:
+            for row, line in enumerate(lines(self.data.root / text.file) if text.long_lines else ()):
+                if (known := _known_by(line)) in wanted:
+                    found.setdefault(known, (text.file, row))
+        return found
+
+
+def _known_by(line: str) -> bytes:
+    """What a long line is recognised by; empty for a short one."""
+    stripped = line.strip()
+    return hashlib.blake2b(stripped.encode(), digest_size=8).digest() if len(stripped) >= _LONG else b""

@@ -104,7 +104,7 @@ def test_facts_come_back_from_the_cache_as_they_were(tmp_path: Path) -> None:
     facts = Facts(
         4, 3, 1, (1.5,), (0.5,), (1 << 64) - 1, "00ff", 0.7, "", ("cat", "cat", 7), (0.5,) * 12,
         (MaskFacts("m.png", 4, 3, "L", (0, 255), True, (9, 3), "00"),),
-        (Channel("grey", 256, 12, 9.0, 9.0, 0, 1, (12, 0)),), (Fault("box-outside", "a.txt", 3, "…"),),
+        (Channel("grey", 256, (0, 7), (12, 3)),), (Fault("box-outside", "a.txt", 3, "…"),),
     )  # fmt: skip
     with Cache(tmp_path, "key") as cache:
         cache.keep_facts([("train/a", "stamp", facts)])

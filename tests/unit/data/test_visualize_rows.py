@@ -1,4 +1,4 @@
-"""Rows, events, samples of code and passages of text: those that a report means are found again and drawn, not others."""
+"""Rows, events, samples of code and lines of text: those that a report means are found again and drawn, not others."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_boxes_of_a_detection_set_are_drawn_and_the_bad_one_in_red(own_sets: str
     assert red.pop("all[9]") == [False, True] and all(bad == [False, False] for bad in red.values())
 
 
-def test_unknown_words_and_lines_of_two_splits_are_marked_in_the_text(tmp_path: Path) -> None:
+def test_lines_with_unknown_words_are_shown_and_lines_of_two_splits_side_by_side(tmp_path: Path) -> None:
     made.text(tmp_path / "set")
     lines = (tmp_path / "set/train.txt").read_text().splitlines()
     lines[31:37] = ["submarine " * 9] * 6
@@ -212,14 +212,14 @@ def test_unknown_words_and_lines_of_two_splits_are_marked_in_the_text(tmp_path: 
     val[20:30] = lines[100:110]
     made.write(tmp_path / "set/val.txt", "\n".join(val) + "\n")
     answer = drawn(tmp_path / "set", tmp_path / "to")
-    unknown = [one for one in answer.samples if any(mark.code == "unknown-tokens" for mark in one.marks)]
-    assert unknown and {words for one in unknown for words, kind in one.draw().tokens if kind == "unknown"} == {"submarine"}
-    pair = [one for one in answer.samples if any(mark.code == "split-leak" for mark in one.marks)][:2]
-    shared = [{word for word, kind in one.draw().tokens if kind == "shared" and word.strip()} for one in pair]
-    assert {one.split for one in pair} == {"train", "val"} and pair in answer.groups and all(shared)
+    unknown = [one for one in answer.samples for mark in one.marks if mark.code == "unknown-tokens" and mark.words == "submarine"]
+    assert unknown and {one.name for one in unknown} <= {f"train.txt:{line}" for line in range(32, 38)}
+    assert all("submarine submarine" in one.draw().values[0].said for one in unknown)
+    pairs = [[one.name for one in group] for group in answer.groups if len(group) == 2]
+    assert pairs and all(pair[0] == f"train.txt:{int(pair[1].removeprefix('val.txt:')) + 80}" for pair in pairs)
 
 
-def test_a_token_id_beyond_the_vocabulary_is_marked_among_the_others(tmp_path: Path) -> None:
+def test_a_token_id_beyond_the_vocabulary_is_shown_among_the_others(tmp_path: Path) -> None:
     made.text(tmp_path / "set")
     (tmp_path / "set/val.txt").unlink()
     (tmp_path / "set/train.txt").unlink()
@@ -227,8 +227,9 @@ def test_a_token_id_beyond_the_vocabulary_is_marked_among_the_others(tmp_path: P
     ids[1234] = 500
     ids.tofile(tmp_path / "set/train.bin")
     answer = drawn(tmp_path / "set", tmp_path / "to", findings=("token-out-of-range",))
-    tokens = [token for one in answer.samples for token in one.draw().tokens]
-    assert len(answer.samples) == 1 and ("500", "unknown") in tokens and ("whale", "known") in tokens
+    (sample,) = answer.samples
+    words = sample.draw().values[0].said.split()
+    assert "500" in words and "whale" in words and sample.marks[0].words == "id 500, the 1,235th of the file"
 
 
 def test_a_file_that_cannot_be_read_gets_a_tile_that_says_so(tmp_path: Path) -> None:

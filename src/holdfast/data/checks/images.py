@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from holdfast.data.pixels import MOST_PIXELS
 from holdfast.data.problem import Fault, Problem, problem
@@ -41,7 +42,7 @@ def blur_problems(files: Sequence[str], sharpness: Sequence[float]) -> Iterator[
     known = [one for one in sharpness if one]
     if len(known) < _FEWEST:
         return
-    usual = statistics.median(known)
+    usual = float(np.median(known))
     blurred = [(file, one) for file, one in zip(files, sharpness, strict=True) if 0 < one < _BLURRED * usual]
     if blurred:
         said = [f"{file}: {one / usual:.0%} of the usual sharpness" for file, one in blurred]

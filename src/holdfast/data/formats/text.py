@@ -7,12 +7,15 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.data.columns import Chunk, Column, Part, TableSet
 from holdfast.data.listing import Listing, read_text, split_named, suffix
 from holdfast.errors import UsageError
 
@@ -21,25 +24,17 @@ from holdfast.errors import UsageError
 _LARGEST = 256 << 20
 _UNKNOWN = ("[UNK]", "<unk>", "<UNK>", "<|unk|>")
 _WORDS = re.compile(r"\w+|[^\w\s]")
-_LETTERS = re.compile(r".", re.DOTALL)
 _BLANKS = str.maketrans({"Ġ": "␣", "▁": "␣", "Ċ": "⏎"})  # how byte-level and sentence pieces write a blank and a new line
-
-
-Piece = tuple[int, int, int]  # an id, and where in the text its token begins and ends
 
 
 @dataclass(slots=True)
 class Tokenizer:
-    """Makes ids of text. `size` is one more than its largest id; `unknown` is the id of what it does not know.
-
-    `pieces` makes the same ids with their places in the text, which takes longer; `names` are the tokens of the ids.
-    """
+    """Makes ids of text. `size` is one more than its largest id; `unknown` is the id of what it does not know."""
 
     encode: Callable[[str], list[int]]
     size: int
     unknown: int | None
-    pieces: Callable[[str], list[Piece]]
-    names: dict[int, str]
+    names: dict[int, str]  # the tokens of the ids
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
@@ -77,11 +72,7 @@ def _hugging_face(path: Path, content: dict[str, Any]) -> Tokenizer:
     def encode(text: str) -> list[int]:
         return list(theirs.encode(text, add_special_tokens=False).ids)
 
-    def pieces(text: str) -> list[Piece]:
-        encoding = theirs.encode(text, add_special_tokens=False)
-        return [(number, *place) for number, place in zip(encoding.ids, encoding.offsets, strict=True)]
-
-    return Tokenizer(encode, size, unknown, pieces, {number: token.translate(_BLANKS) for token, number in vocabulary.items()})
+    return Tokenizer(encode, size, unknown, {number: token.translate(_BLANKS) for token, number in vocabulary.items()})
 
 
 def _from_table(table: dict[str, int]) -> Tokenizer:
@@ -95,13 +86,7 @@ def _from_table(table: dict[str, int]) -> Tokenizer:
         words = parts if by_character else _WORDS.findall(parts)
         return [table.get(word, table.get(word.lower(), unknown)) for word in words]
 
-    def pieces(text: str) -> list[Piece]:
-        places = [found.span() for found in (_LETTERS if by_character else _WORDS).finditer(text)]
-        if by_character and "\n" not in table:
-            places = [place for place in places if text[place[0]] != "\n"]
-        return [(encode(text[start:end])[0], start, end) for start, end in places]
-
-    return Tokenizer(encode, max(table.values(), default=-1) + 1, unknown, pieces, {one: word for word, one in table.items()})
+    return Tokenizer(encode, max(table.values(), default=-1) + 1, unknown, {one: word for word, one in table.items()})
 
 
 _TEXT = (".txt", ".text", ".md")
@@ -111,6 +96,7 @@ _NOT_TEXT = frozenset(
     {"vocab.txt", "vocabulary.txt", "classes.txt", "readme.txt", "license.txt", "readme.md", "license.md", "source.md"}
 )
 _BLOCK = 1 << 20
+IDS_IN_A_ROW, _LINES = 64, 64  # of a chunk; a line may have a megabyte
 
 
 @dataclass(slots=True)
@@ -199,3 +185,21 @@ def ids(path: Path, vocabulary: int | None) -> Iterator[npt.NDArray[np.int64]]:
     with path.open("rb") as file:
         while content := file.read(_BLOCK):
             yield np.frombuffer(content[: len(content) // kind.itemsize * kind.itemsize], kind).astype(np.int64)
+
+
+def as_rows(data: TextSet) -> TableSet:
+    """The lines, or pieces of 64 ids, as rows of a table."""
+    return TableSet("text", data.root, [Part(split, file, partial(_rows, data, file)) for split, file in data.files])
+
+
+def _rows(data: TextSet, file: str) -> Iterator[Chunk]:
+    if is_ids(file):
+        names = data.tokenizer.names if data.tokenizer else {}
+        for some in ids(data.root / file, data.limit):
+            words = [names.get(number, str(number)) for number in some.tolist()]
+            pieces = (" ".join(words[start : start + IDS_IN_A_ROW]) for start in range(0, len(words), IDS_IN_A_ROW))
+            yield {"tokens": Column(np.array(list(pieces), dtype=object))}
+        return
+    left = lines(data.root / file)
+    while some_lines := list(islice(left, _LINES)):
+        yield {"text": Column(np.array(some_lines, dtype=object))}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import reduce
 from itertools import combinations
 
 import numpy as np
@@ -16,9 +14,8 @@ from holdfast.data.cache import Cache
 from holdfast.data.checks.masks import kind_of_masks
 from holdfast.data.formats.detect import Settings
 from holdfast.data.formats.masks import folder_of_masks
-from holdfast.data.listing import order_of
 from holdfast.data.problem import Fault
-from holdfast.data.samples import Channel, ClassKey, Entry, Facts, ImageSet, MaskFacts
+from holdfast.data.samples import ClassKey, Entry, Facts, ImageSet, MaskFacts
 from holdfast.data.scan import Progress, scan
 from holdfast.data.stats.figures import Distribution, Figure, Grid, Histogram, Statistics, bars
 from holdfast.errors import UsageError
@@ -60,7 +57,7 @@ class _ImageCounts:
         self._objects: dict[str, Counter[int]] = {}
         self._sizes: dict[str, Counter[tuple[int, int]]] = {}
         self._channels: dict[str, Counter[int]] = {}
-        self._pixels: dict[tuple[str, int], dict[str, Channel]] = {}
+        self._pixels: dict[tuple[str, int], Distribution] = {}
         self._masks: dict[str, _FolderOfMasks] = {}
         self.faults: list[Fault] = []
 
@@ -80,8 +77,7 @@ class _ImageCounts:
             self._sizes.setdefault(split, Counter())[seen.width, seen.height] += 1
             self._channels.setdefault(split, Counter())[seen.channels] += 1
         for channel in seen.histograms:
-            splits = self._pixels.setdefault((channel.name, channel.top), {})
-            splits[split] = _joined(splits[split], channel) if split in splits else channel
+            self._pixels.setdefault((channel.name, channel.top), Distribution()).add(split, channel.values, channel.counts)
         folders: dict[str, list[MaskFacts]] = {}
         for mask in seen.masks:
             folders.setdefault(folder_of_masks(mask.file), []).append(mask)
@@ -125,8 +121,8 @@ class _ImageCounts:
             told.append(folder)
         if self._sizes:
             yield from self._image_sizes()
-        for (name, top), splits in self._pixels.items():
-            yield _pixel_histogram(name, top, splits)
+        for (name, top), values in self._pixels.items():
+            yield _pixel_histogram(name, top, values)
 
     def _image_sizes(self) -> Iterator[Figure]:
         sizes = {size for some in self._sizes.values() for size in some}
@@ -316,23 +312,9 @@ class _FolderOfMasks:
         return str(self._names.get(value, value))
 
 
-def _joined(one: Channel, other: Channel) -> Channel:
-    """The same channel of two images."""
-    bins = tuple(here + there for here, there in zip(one.bins, other.bins, strict=True))
-    sums = (one.number + other.number, one.total + other.total, one.squares + other.squares)
-    return Channel(one.name, one.top, *sums, min(one.low, other.low), max(one.high, other.high), bins)
-
-
-def _pixel_histogram(name: str, top: int, splits: dict[str, Channel]) -> Histogram:
-    """The channel in all images of all splits; its median is read from the bins."""
-    whole = reduce(_joined, splits.values())
-    mean = whole.total / max(whole.number, 1)
-    deviation = math.sqrt(max(0.0, whole.squares / max(whole.number, 1) - mean * mean))
-    half = int(np.searchsorted(np.cumsum(whole.bins), whole.number / 2))
-    return Histogram(
-        key=f"pixels-{name}" + ("" if top == 256 else f"-{top}"), title=f"{name}, 0 to {top - 1:,}", unit="values of pixels",
-        edges=[place * top / len(whole.bins) for place in range(len(whole.bins) + 1)], mean=mean, deviation=deviation,
-        low=float(whole.low), high=float(whole.high), median=(half + 0.5) * top / len(whole.bins),
-        counts={split: list(splits[split].bins) for split in sorted(splits, key=order_of)},
-        note=f"as shares of {top - 1:,}: mean {mean / (top - 1):.4f}, deviation {deviation / (top - 1):.4f}",
-    )  # fmt: skip
+def _pixel_histogram(name: str, top: int, values: Distribution) -> Histogram:
+    """The channel in all images of all splits."""
+    _, mean, deviation = values.spread
+    note = f"as shares of {top - 1:,}: mean {mean / (top - 1):.4f}, deviation {deviation / (top - 1):.4f}"
+    key = f"pixels-{name}" + ("" if top == 256 else f"-{top}")
+    return values.histogram(key, f"{name}, 0 to {top - 1:,}", "values of pixels", note)

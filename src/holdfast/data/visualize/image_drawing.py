@@ -158,7 +158,7 @@ class ImageDrawing:
         if broken is not None:
             return words_instead("cannot be decoded", broken.detail or broken.code)
         try:
-            picture = read_picture(self._data.path_of(entry))
+            picture = read_picture(self._data.root / entry.image)
         except Exception as error:  # noqa: BLE001 - decoders raise anything on damaged files
             return words_instead("cannot be decoded", str(error) or type(error).__name__)
         label = self._data.label_of(entry)

@@ -80,7 +80,6 @@ class Tile:
     pictures: list[Picture] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
-    tokens: tuple[tuple[str, str], ...] = ()  # text, and the kind of token: "", "known", "unknown", "shared"
     more: int = 0
 
 

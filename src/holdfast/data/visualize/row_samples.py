@@ -1,4 +1,4 @@
-"""Rows of tables, arrays and trees, chosen and ready to be drawn.
+"""Rows of tables, arrays and trees, and lines of text, chosen and ready to be drawn.
 
 A report says which rows show a problem, by file and row. All rows are read once to choose others by split and class, and once
 more to fetch what was chosen.
@@ -31,7 +31,7 @@ from holdfast.data.visualize.pictures import Tile, colour_of, picture_of, words_
 from holdfast.data.visualize.sample import Group, Mark, Sample, Suspects, Wish, chosen, kind_words
 
 _TOLD = 3
-_OF_FILES = frozenset({"table-unreadable", "array-unreadable", "array-pickled", "tree-unreadable"})
+_OF_FILES = frozenset({"table-unreadable", "array-unreadable", "array-pickled", "tree-unreadable", "text-empty"})
 _PLACE, _LOT = "\0place", "\0lot"  # columns that are added, so that rows keep both when they are put into splits
 _SAMPLED = 256  # values of a chunk from which the usual range of a column is told
 
@@ -63,6 +63,7 @@ class RowSamples:
         self._fetched: dict[Row, tuple[str, dict[str, Any]]] = {}  # split and values
         self._ranges: dict[str, tuple[float, float]] = {}
         self._marks: dict[Row, dict[int, Row | None]] = {}  # the problems that a row shows, each with the row beside it
+        self._cases = {(place, case.partition(": ")[0]): case for place, one in enumerate(report.problems) for case in one.cases}
 
     def groups(self, progress: Progress | None) -> list[Group]:
         """Look at all rows once to choose, and once more to fetch what was chosen."""
@@ -107,7 +108,8 @@ class RowSamples:
 
     def name(self, row: Row) -> str:
         """What a row is called."""
-        return f"{self.data.parts[row.part].file} row {row.place:,}"
+        file = self.data.parts[row.part].file
+        return f"{file}:{row.place + 1}" if self.data.format == "text" else f"{file} row {row.place:,}"
 
     def drawing(self, _: Row, values: Values, bad: set[str]) -> Callable[[], Tile]:
         """What draws a row; the columns in `bad` are marked."""
@@ -209,6 +211,7 @@ class RowSamples:
             bad.update(columns)
             keys = ", ".join(problem.numbers.get("keys", ()))
             words = f"the same {keys + ' ' if keys else ''}as {self.name(partner)}" if partner else _said(values, columns)
+            words = words or self._cases.get((place, self.name(row)), "").partition(": ")[2]
             marks.append(Mark(problem.code, problem.severity, words or kind_words(problem)))
         draw = self.drawing(row, put_together(values, self.data.parts[row.part].shapes), bad)
         label = label_column(list(values), self._label)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.data.columns import TableSet
 from holdfast.data.formats.detect import Settings, list_data, local_path, open_listed
+from holdfast.data.formats.text import TextSet, as_rows
 from holdfast.data.pages import rendered
 from holdfast.data.problem import Report
 from holdfast.data.remote import is_remote
@@ -23,7 +23,6 @@ from holdfast.data.visualize.image_samples import image_groups
 from holdfast.data.visualize.pictures import Tile, words_instead
 from holdfast.data.visualize.row_samples import DatasetSamples, RowSamples
 from holdfast.data.visualize.sample import Group, Sample, Wish
-from holdfast.data.visualize.text_samples import TextSamples
 from holdfast.errors import StorageError, UsageError
 
 _MADE_BY = "holdfast visualize"  # stands in every page: a file without it is somebody else's, and never written over
@@ -155,9 +154,8 @@ def _groups(path: str, settings: Settings, wish: Wish, report: Report, progress:
         data = open_listed(listing, named, dataclasses.replace(settings, format=report.format))
         if isinstance(data, ImageSet):
             return image_groups(data, cache, settings, wish, report, progress)
-    if isinstance(data, TableSet):
-        return RowSamples(data, settings.label, report, wish).groups(progress)
-    return TextSamples(data, report, wish).groups()
+    table = as_rows(data) if isinstance(data, TextSet) else data
+    return RowSamples(table, settings.label, report, wish).groups(progress)
 
 
 def tile_of(sample: Sample) -> Tile:
@@ -171,7 +169,7 @@ def tile_of(sample: Sample) -> Tile:
 def _write(drawn: Drawn) -> None:
     """The page, whole or not at all."""
     report, samples = drawn.report, drawn.samples
-    what = "passages" if report.format == "text" else "samples"
+    what = "lines" if report.format == "text" else "samples"
     total = f"{report.samples:,} {report.unit}"
     choices = {
         "finding": dict.fromkeys(mark.code for sample in samples for mark in sample.marks),

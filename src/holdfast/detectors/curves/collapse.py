@@ -1,4 +1,9 @@
-"""`metric-collapse` and `metric-decline` over a whole run: metrics lost what they had gained, or a good part of it."""
+"""`metric-collapse` and `metric-decline` over a whole run: metrics lost what they had gained, or a good part of it.
+
+A log may hold hundreds of noisy points of many metrics, so their smoothed levels are judged, and half of them must agree.
+`detectors/evaluations.py` judges a few evaluations one by one, as live runs and `checkpoints choose` have them. On the labelled
+logs that judge finds the same collapses, with two false alarms more.
+"""
 
 from __future__ import annotations
 
