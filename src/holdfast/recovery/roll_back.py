@@ -46,7 +46,9 @@ class RollBack:
             return self._stop(diagnosis, finding.code, len(failed) or len(tried))
         to = self._target(diagnosis, failed)
         factor = self._factor(diagnosis, len(failed))
-        settings = {"to": to, "lr_factor": factor, "warmup_steps": self.warmup_steps}
+        settings: dict[str, Any] = {"to": to, "lr_factor": factor, "warmup_steps": self.warmup_steps}
+        if to == "disk":
+            settings["before"] = self._limit(diagnosis)
         if factor < 1.0 and not tried and self._went_well(diagnosis):
             settings["regain_steps"] = self.regain_steps
         if "lr_jumped_at" in diagnosis.evidence:
@@ -74,8 +76,12 @@ class RollBack:
         """How long the trouble had lasted when it was judged: the watch is about its beginning."""
         return max(0, diagnosis.step - self._onset(diagnosis)) if until == diagnosis.step else 0
 
+    def _limit(self, diagnosis: Diagnosis) -> int:
+        """The last step whose state is trusted."""
+        return self._onset(diagnosis) - self.margin
+
     def _target(self, diagnosis: Diagnosis, failed: list[Past]) -> int | str:
-        limit = self._onset(diagnosis) - self.margin
+        limit = self._limit(diagnosis)
         older = [int(one.action.settings["to"]) for one in failed if isinstance(one.action.settings.get("to"), int)]
         for step in sorted(diagnosis.evidence.get("snapshots", ()), reverse=True):
             if step <= limit and all(step < other for other in older) and len(failed) < 2:

@@ -38,8 +38,8 @@ from holdfast.state.writing import write_whole
 MADE_BY = "guard"  # in the manifest; other writers do not remove these checkpoints
 _FIRST_STEPS = (1, 10)  # many runs diverge within the first interval
 _MOMENTUM = 0.9  # of the running mean of a step's seconds
-_MAX_AGE = 32  # intervals
-_ROUND_INTERVALS = (50, 100, 200, 500, 1000, 2000, 5000)
+_MAX_AGE, _MAX_AGE_STEPS = 32, 1600  # intervals, or steps if that is more
+_ROUND_INTERVALS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 class Snapshots:
@@ -76,6 +76,11 @@ class Snapshots:
         self._keep, self._memory_limit, self._warn = keep, memory_limit, warn
         self._free: list[Block] = []
         self._block_size, self._allocating, self._off = 0, False, False
+
+    @property
+    def size(self) -> int:
+        """Bytes of one snapshot."""
+        return self._block_size
 
     # Taking
 
@@ -340,10 +345,11 @@ def step_to_drop(steps: Sequence[int], new: int, *, every: int) -> int | None:
     """The step whose snapshot is dropped for a new one; None if there is none.
 
     The one that leaves the smallest gap relative to its age is dropped, so that older ones are further apart: with five
-    snapshots the ages are about 0, 1, 4, 10 and 20 intervals. One older than 32 is dropped first.
+    snapshots of every 50th step the ages are about 0, 1, 4, 10 and 20 intervals. One older than 32 of these, or 1,600 steps if
+    that is more, is dropped first.
     """
     ages = sorted(((new - step) / max(1, every), step) for step in steps)
-    if len(ages) < 2 or ages[-1][0] > _MAX_AGE:
+    if len(ages) < 2 or ages[-1][0] > max(_MAX_AGE, _MAX_AGE_STEPS / max(1, every)):
         return ages[-1][1] if ages else None
     younger = (0.0, *(age for age, _ in ages))
     gaps = [(older + 1) / (younger[i] + 1) for i, (older, _) in enumerate(ages[1:])]
