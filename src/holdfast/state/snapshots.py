@@ -67,7 +67,7 @@ class Snapshots:
         self.copy_seconds = 0.0  # that the last one's copies took in the GPU's stream
         self._state, self._run_later, self._index = state, run_later, index
         self._facts, self._report = facts, report
-        self._min_every, self._budget, self._rank, self._alone = every, budget, rank, world_size == 1
+        self._min_every, self._budget, self._rank, self.alone = every, budget, rank, world_size == 1
         self._snapshots: list[Snapshot] = []
         self._next = _FIRST_STEPS[0]
         self._checked_at, self._step_seconds = 0.0, 0.0
@@ -92,7 +92,7 @@ class Snapshots:
             mean = self._step_seconds or seconds
             self._step_seconds = mean + (1 - _MOMENTUM) * (min(seconds, 4 * mean) - mean)  # limits the weight of an evaluation
         self._checked_at = now
-        if step < self._next or self._off or not (self._alone or step in _FIRST_STEPS or step % self.every == 0):
+        if step < self._next or self._off or not (self.alone or step in _FIRST_STEPS or step % self.every == 0):
             return False
         return self._has_memory()
 
@@ -205,7 +205,7 @@ class Snapshots:
 
     def _plan_next(self, step: int) -> None:
         """Schedule the next snapshot by the cost of this one."""
-        if self._alone and self.taken > 1:  # the first one includes warm-up
+        if self.alone and self.taken > 1:  # the first one includes warm-up
             self._costs.append(self.take_seconds + self.copy_seconds)
             cost = min(self._costs)  # anything above was a busy machine
             self.every = affordable_interval(cost, self._step_seconds, budget=self._budget, at_least=self._min_every)

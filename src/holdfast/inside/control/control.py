@@ -90,7 +90,9 @@ class Control:
 
     def _save_if_due(self, now: float) -> None:
         if (seconds := self._save_every) is None:
-            seconds = seconds_between_saves(now - self._began, self.snapshots.size, first=self._saved_at == self._began)
+            latest = _FIRST_SAVE if self._saved_at == self._began else _SAVE_EVERY
+            soonest = seconds_between_saves(now - self._began, self.snapshots.size)
+            seconds = min(latest, soonest) if self.snapshots.alone else latest  # clocks of ranks would disagree too often
         if now - self._saved_at > seconds:
             self._saved_at = now
             self.snapshots.save(self._checkpoints)
@@ -190,10 +192,9 @@ class Control:
         return f"stopped before step {step}: {_reason(action)}"
 
 
-def seconds_between_saves(age: float, size: int, *, first: bool) -> float:
-    """Seconds from one state saved to disk to the next: a crash costs a small part of the run's `age`, and saves little disk."""
-    wanted = max(_SOONEST_SAVE, _SAVE_FRACTION * age, size / _SAVE_BYTES)
-    return min(_FIRST_SAVE if first else _SAVE_EVERY, wanted)
+def seconds_between_saves(age: float, size: int) -> float:
+    """Seconds until the next state is saved, so that a crash costs a small part of the run's `age`, and little is written."""
+    return max(_SOONEST_SAVE, _SAVE_FRACTION * age, size / _SAVE_BYTES)
 
 
 def _reason(action: Action) -> Any:
