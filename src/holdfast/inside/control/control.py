@@ -25,7 +25,7 @@ from holdfast.state.background import BackgroundThread
 from holdfast.state.snapshots import Snapshots
 
 _SAVE_FRACTION, _SAVE_BYTES = 0.1, 16 << 20  # of the run's time, that a crash may cost; a second, that are written to disk
-_SOONEST_SAVE, _FIRST_SAVE, _SAVE_EVERY = 2.0, 60.0, 300.0  # seconds: at least, as a save takes 20 ms and more; at most for the first save; for the others
+_SOONEST_SAVE, _FIRST_SAVE, _SAVE_EVERY = 2.0, 60.0, 300.0  # seconds: at least; at most for the first save; for the others
 _SAVE_EVERY_SET = os.environ.get("HOLDFAST_SAVE_EVERY", "")  # seconds, replaces all of them
 _RETRY_EVERY = 1.0  # seconds between two attempts to write a row that the journal did not take
 Optimizer = torch.optim.Optimizer
