@@ -166,6 +166,17 @@ def test_a_crash_costs_a_tenth_of_the_run_and_saves_write_little(age: float, siz
     assert seconds_between_saves(age, size) == pytest.approx(seconds)
 
 
+def test_a_snapshot_goes_to_disk_by_itself(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.inside.control.control._SOONEST_SAVE", 0.0)
+    loop = Loop()
+    loop.train(60)
+    wait_for_snapshots(run)
+    control = armed().runtime.trainings[0].control
+    assert control is not None
+    control._helper.close(60.0)  # it writes behind the training
+    assert [kept.manifest["made_by"] for kept in kept_in(run.path / "checkpoints")][:1] == ["guard"]
+
+
 def test_a_roll_back_to_disk_takes_a_state_from_before_the_trouble_where_there_is_one(run: RunFolder) -> None:
     loop = Loop()
     loop.train(3)
