@@ -31,6 +31,35 @@ def test_a_segmentation_fault_leaves_its_stack_and_the_last_step(tmp_path: Path)
     assert json.loads(shown.stdout)["runs"][0]["findings"][0]["code"] == "process-died"
 
 
+NAN_CRASHES = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+data = torch.randn(64, 4)
+data[40, 2] = float(FILL)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step, (inputs,) in enumerate(DataLoader(TensorDataset(data), batch_size=8)):
+    loss = model(inputs).square().mean()
+    if not loss.isfinite() or step == 6:
+        loss = torch.tensor(1e9)  # as some libraries do
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("fill", ["nan", "0"])
+def test_an_error_that_a_non_finite_batch_led_to_is_told_with_the_batch(tmp_path: Path, fill: str) -> None:
+    done = run(tmp_path, "--name", "a", "--policy", "guard", PYTHON, "-c", NAN_CRASHES.replace("FILL", repr(fill)))
+    rows = [json.loads(line) for line in (tmp_path / "runs/a/journal.jsonl").read_text().splitlines()]
+    found = [row for row in rows if row.get("code") == "non-finite-input"]
+    assert done.returncode == 1 and [(row["step"], row["evidence"]["batch"]["bad_samples"]) for row in found] == (
+        [(5, [40])] if fill == "nan" else []
+    )
+
+
 def test_a_mistake_before_the_first_step_is_not_started_again(tmp_path: Path) -> None:
     script = "import torch\nnumber = open('tries', 'a').write('x')\nimport no_such_module_here"
     done = run(tmp_path, "--name", "a", "--policy", "heal", PYTHON, "-c", script)

@@ -20,15 +20,16 @@ class MachineView:
     on_gpu: bool
     gpus: int  # that the driver shows
     torch: str = ""  # its version, which says what it was built for: 2.4.0+cpu
+    cpu_chosen: bool = False  # the command or the script names the CPU as its device
     utilisation: Floats  # of the busiest one, sample by sample
 
 
 def computing_on_cpu(view: MachineView, *, at_least: int = 50, long: float = 0.1) -> Finding | None:
-    """There is a GPU, and no tensor was ever on it. Steps that are short are quick enough where they are: info."""
+    """There is a GPU, and no tensor was ever on it. Info where that was chosen, or where steps are short enough as it is."""
     if view.on_gpu or view.gpus == 0 or view.steps < at_least:
         return None
     evidence = {"onset": 0, "gpus": view.gpus, "step_seconds": view.step_seconds, "torch": view.torch}
-    severity = "critical" if view.step_seconds >= long else "info"
+    severity = "critical" if view.step_seconds >= long and not view.cpu_chosen else "info"
     return Finding("computing-on-cpu", step=view.step, severity=severity, evidence=evidence)
 
 

@@ -75,7 +75,7 @@ def of_tracker(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 def of_torn_file(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     """What is wrong with a file that a process left behind."""
     if evidence.get("checksum"):
-        yield "checksum-differs", "its checksums are those of other bytes"
+        yield "checksum-differs", "its bytes are not those that were saved"
     elif evidence.get("end") == "disk-full":
         yield "was-no-room", "the disk was full"
     else:

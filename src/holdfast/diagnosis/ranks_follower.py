@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +15,14 @@ from holdfast.detectors.machine import MachineView, computing_on_cpu, low_gpu_ut
 from holdfast.detectors.rank_divergence import RankDivergence
 from holdfast.detectors.straggler import Held, Straggler
 from holdfast.probe.follow import Follower
+from holdfast.signals.lineage import script_of
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.view import Column, Floats, measured
 
 _NORMS = ("step", "grad_norm", "weight_norm")
 _TIMES = ("step_seconds", "data_seconds")
+_CPU = re.compile(r"(?:device|accelerator)\w*[\"']?\s*[=:( ]\s*[\"']?cpu\b", re.IGNORECASE)
+_GPU = re.compile(r"cuda|gpu|mps|xpu", re.IGNORECASE)
 _LAST = 900  # samples of the GPUs that are kept: half an hour
 
 
@@ -72,6 +79,7 @@ class MachineFollower:
         self._steps = Follower(recording.path, "steps", ("step", "step_seconds", "gpu_allocated"))
         self._gpus = Follower(run.path / "host", "gpus", ("time", "gpu", "utilisation"))
         self._torch = str((run.info().get("packages") or {}).get("torch") or "")
+        self._cpu_chosen = chooses_cpu(run.info())
         self._seen, self._step, self._on_gpu = 0, 0, False
         self._seconds: Floats = np.zeros(0)
         self._shares: dict[int, list[float]] = {}
@@ -102,5 +110,16 @@ class MachineFollower:
             on_gpu=self._on_gpu,
             gpus=len(self._shares),
             torch=self._torch,
+            cpu_chosen=self._cpu_chosen,
             utilisation=np.array(busiest),
         )
+
+
+def chooses_cpu(info: Mapping[str, Any]) -> bool:
+    """Whether the command, or a script that names no GPU at all, names the CPU as its device."""
+    if _CPU.search(" ".join(map(str, info.get("command") or ()))):
+        return True
+    source = ""
+    with contextlib.suppress(OSError):
+        source = Path(script_of(info) or "").read_text(encoding="utf-8", errors="replace")
+    return bool(_CPU.search(source)) and not _GPU.search(source)

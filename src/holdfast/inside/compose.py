@@ -39,7 +39,7 @@ def guard_training(training: Training, scope: Scope, batches: Batches, *, by_han
     state = RecordedState(scope.averages, warn=partial(report.cannot, "roll-back"))
     snapshots = Snapshots(
         partial(state.of_training, training),
-        every=50 if world_size() == 1 else 100,  # one rank adapts the interval to the cost; several have to agree
+        every=10 if world_size() == 1 else 100,  # one rank adapts the interval to the cost; several have to agree
         run_later=helper.submit,
         keep=_MAX_SNAPSHOTS,
         rank=rank,

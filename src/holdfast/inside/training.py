@@ -6,6 +6,7 @@ references, parameters only for the length of a call.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -288,6 +289,8 @@ class Training(Members):
     def close(self) -> None:
         """Write what is still under way and seal the tables."""
         self.sampler.stop()
+        if self.guard is not None and isinstance(error := getattr(sys, "last_value", None), Exception):  # nobody caught it
+            self.guard.report.crashed(self.step, error)
         if self.control is not None:
             self.control.close()
         self._holding = False

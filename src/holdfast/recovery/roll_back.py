@@ -16,9 +16,9 @@ CALLED_BY = ("loss-divergence", "metric-collapse", "non-finite-weights")
 class RollBack:
     """Restore the newest snapshot from before the trouble, and lower the learning rate, or keep it from jumping again.
 
-    A failure within `watch_steps` of a roll-back goes one snapshot further back with a stronger cut, the next one to the
-    newest checkpoint on disk, and the one after that stops the training with a report. `margin` steps before the onset are
-    not trusted. `at_most` bounds all roll-backs within `within_steps`, related or not.
+    A failure within `watch_steps` of a roll-back goes `further` steps back or more with a stronger cut, the next one to the
+    newest checkpoint on disk from before the trouble, and the one after that stops the training with a report. `margin` steps
+    before the onset are not trusted. `at_most` bounds all roll-backs within `within_steps`, related or not.
 
     The first cut is not for good: most trouble has other reasons, and a rate that stays low costs what the run could have
     learned. Once `regain_steps` went well, it climbs back within as many. If it was the learning rate, the next cut stays.
@@ -29,6 +29,7 @@ class RollBack:
     again: float = 0.5
     watch_steps: int = 200
     margin: int = 4
+    further: int = 50
     at_most: int = 6
     within_steps: int = 5000
     warmup_steps: int = 0
@@ -46,7 +47,9 @@ class RollBack:
             return self._stop(diagnosis, finding.code, len(failed) or len(tried))
         to = self._target(diagnosis, failed)
         factor = self._factor(diagnosis, len(failed))
-        settings = {"to": to, "lr_factor": factor, "warmup_steps": self.warmup_steps}
+        settings: dict[str, Any] = {"to": to, "lr_factor": factor, "warmup_steps": self.warmup_steps}
+        if to == "disk":
+            settings["before"] = self._limit(diagnosis)
         if factor < 1.0 and not tried and self._went_well(diagnosis):
             settings["regain_steps"] = self.regain_steps
         if "lr_jumped_at" in diagnosis.evidence:
@@ -74,11 +77,15 @@ class RollBack:
         """How long the trouble had lasted when it was judged: the watch is about its beginning."""
         return max(0, diagnosis.step - self._onset(diagnosis)) if until == diagnosis.step else 0
 
+    def _limit(self, diagnosis: Diagnosis) -> int:
+        """The last step whose state is trusted."""
+        return self._onset(diagnosis) - self.margin
+
     def _target(self, diagnosis: Diagnosis, failed: list[Past]) -> int | str:
-        limit = self._onset(diagnosis) - self.margin
+        limit = self._limit(diagnosis)
         older = [int(one.action.settings["to"]) for one in failed if isinstance(one.action.settings.get("to"), int)]
         for step in sorted(diagnosis.evidence.get("snapshots", ()), reverse=True):
-            if step <= limit and all(step < other for other in older) and len(failed) < 2:
+            if step <= limit and all(step <= other - self.further for other in older) and len(failed) < 2:
                 return int(step)
         return "disk"
 

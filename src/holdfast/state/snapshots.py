@@ -38,8 +38,8 @@ from holdfast.state.writing import write_whole
 MADE_BY = "guard"  # in the manifest; other writers do not remove these checkpoints
 _FIRST_STEPS = (1, 10)  # many runs diverge within the first interval
 _MOMENTUM = 0.9  # of the running mean of a step's seconds
-_MAX_AGE = 32  # intervals
-_ROUND_INTERVALS = (50, 100, 200, 500, 1000, 2000, 5000)
+_MAX_AGE, _MAX_AGE_STEPS = 32, 1600  # intervals, or steps if that is more
+_ROUND_INTERVALS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
 class Snapshots:
@@ -67,7 +67,7 @@ class Snapshots:
         self.copy_seconds = 0.0  # that the last one's copies took in the GPU's stream
         self._state, self._run_later, self._index = state, run_later, index
         self._facts, self._report = facts, report
-        self._min_every, self._budget, self._rank, self._alone = every, budget, rank, world_size == 1
+        self._min_every, self._budget, self._rank, self.alone = every, budget, rank, world_size == 1
         self._snapshots: list[Snapshot] = []
         self._next = _FIRST_STEPS[0]
         self._checked_at, self._step_seconds = 0.0, 0.0
@@ -76,6 +76,11 @@ class Snapshots:
         self._keep, self._memory_limit, self._warn = keep, memory_limit, warn
         self._free: list[Block] = []
         self._block_size, self._allocating, self._off = 0, False, False
+
+    @property
+    def size(self) -> int:
+        """Bytes of one snapshot."""
+        return self._block_size
 
     # Taking
 
@@ -87,7 +92,7 @@ class Snapshots:
             mean = self._step_seconds or seconds
             self._step_seconds = mean + (1 - _MOMENTUM) * (min(seconds, 4 * mean) - mean)  # limits the weight of an evaluation
         self._checked_at = now
-        if step < self._next or self._off or not (self._alone or step in _FIRST_STEPS or step % self.every == 0):
+        if step < self._next or self._off or not (self.alone or step in _FIRST_STEPS or step % self.every == 0):
             return False
         return self._has_memory()
 
@@ -200,7 +205,7 @@ class Snapshots:
 
     def _plan_next(self, step: int) -> None:
         """Schedule the next snapshot by the cost of this one."""
-        if self._alone and self.taken > 1:  # the first one includes warm-up
+        if self.alone and self.taken > 1:  # the first one includes warm-up
             self._costs.append(self.take_seconds + self.copy_seconds)
             cost = min(self._costs)  # anything above was a busy machine
             self.every = affordable_interval(cost, self._step_seconds, budget=self._budget, at_least=self._min_every)
@@ -340,10 +345,11 @@ def step_to_drop(steps: Sequence[int], new: int, *, every: int) -> int | None:
     """The step whose snapshot is dropped for a new one; None if there is none.
 
     The one that leaves the smallest gap relative to its age is dropped, so that older ones are further apart: with five
-    snapshots the ages are about 0, 1, 4, 10 and 20 intervals. One older than 32 is dropped first.
+    snapshots of every 50th step the ages are about 0, 1, 4, 10 and 20 intervals. One older than 32 of these, or 1,600 steps if
+    that is more, is dropped first.
     """
     ages = sorted(((new - step) / max(1, every), step) for step in steps)
-    if len(ages) < 2 or ages[-1][0] > _MAX_AGE:
+    if len(ages) < 2 or ages[-1][0] > max(_MAX_AGE, _MAX_AGE_STEPS / max(1, every)):
         return ages[-1][1] if ages else None
     younger = (0.0, *(age for age, _ in ages))
     gaps = [(older + 1) / (younger[i] + 1) for i, (older, _) in enumerate(ages[1:])]

@@ -28,8 +28,10 @@ def damaged_files(run: RunFolder, *, since: float, end: Finding) -> Iterator[Fin
         left -= _size(path)
         if left < 0:
             return
-        if (trouble := _trouble(path)) is not None:
-            evidence: dict[str, Any] = {"path": str(path), **trouble, "end": end.code}
+        if (words := _trouble(path)) is not None:
+            evidence: dict[str, Any] = {"path": str(path), "why": words, "end": end.code}
+            if "do not match" in words or _was_whole(run, path):
+                evidence["checksum"] = "differs"
             yield Finding("checkpoint-torn", step=end.step, severity="critical", evidence=evidence)
 
 
@@ -52,7 +54,13 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _trouble(path: Path) -> dict[str, Any] | None:
+def _was_whole(run: RunFolder, path: Path) -> bool:
+    """Whether the save of this file had ended, and the file is as long as it was then: the damage came later."""
+    marks = [str(row.get("mark")) for row in run.journal if row.get("event") == "saved" and row.get("path") == str(path)]
+    return bool(marks) and marks[-1].startswith(f"{_size(path)}-")
+
+
+def _trouble(path: Path) -> str | None:
     from holdfast.checkpoints.formats.open import open_checkpoint
     from holdfast.checkpoints.verify import verify
 
@@ -62,5 +70,4 @@ def _trouble(path: Path) -> dict[str, Any] | None:
         return None
     if verdict.state not in _TORN:
         return None
-    words = next(one.words for one in verdict.troubles if one.state in _TORN)
-    return {"why": words, "checksum": "differs"} if "do not match" in words else {"why": words}
+    return next(one.words for one in verdict.troubles if one.state in _TORN)

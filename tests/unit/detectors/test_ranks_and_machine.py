@@ -53,7 +53,9 @@ def machine(**given: object) -> MachineView:
 
 def test_a_gpu_that_is_not_used_is_critical_where_steps_are_long_and_a_remark_where_they_are_short() -> None:
     slow, quick = computing_on_cpu(machine(on_gpu=False)), computing_on_cpu(machine(on_gpu=False, step_seconds=0.01))
+    chosen = computing_on_cpu(machine(on_gpu=False, cpu_chosen=True))
     assert slow is not None and slow.severity == "critical"
+    assert chosen is not None and chosen.severity == "info"
     assert quick is not None and quick.severity == "info"
 
 

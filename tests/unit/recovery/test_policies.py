@@ -82,6 +82,14 @@ def test_if_holding_the_learning_rate_was_not_enough_it_is_cut_too() -> None:
     assert action.settings["lr_factor"] == 0.5 and action.settings["lr_limit"] == 0.001
 
 
+def test_a_second_roll_back_goes_clearly_further_and_without_such_a_snapshot_to_disk_from_before_the_trouble() -> None:
+    before = past(("roll-back", 990, {"to": 960}))
+    action = RollBack().decide(diagnosis("loss-divergence", snapshots=(900, 940, 950, 960)), before)
+    assert action is not None and action.settings["to"] == 900 and "before" not in action.settings
+    action = RollBack().decide(diagnosis("loss-divergence", snapshots=(940, 950, 960)), before)
+    assert action is not None and (action.settings["to"], action.settings["before"]) == ("disk", 976)
+
+
 def test_trouble_long_after_a_roll_back_is_new_trouble() -> None:
     action = RollBack().decide(diagnosis("loss-divergence", snapshots=(800, 950)), past(("roll-back", 500, {"to": 450})))
     assert action is not None and action.settings["to"] == 950 and action.settings["lr_factor"] == 0.75

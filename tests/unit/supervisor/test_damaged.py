@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.diagnosis import diagnose
+from holdfast.signals.lineage import mark_of
 from holdfast.signals.run_folder import RunFolder
 from holdfast.supervisor.damaged import damaged_files
 
@@ -44,6 +45,22 @@ def test_a_byte_that_changed_on_the_disk_is_told_from_an_interrupted_save(run: R
     content[len(content) // 2] ^= 0x40
     (tmp_path / "best.pt").write_bytes(content)
     assert found_in(run) == {"best.pt": "file-changed-on-disk"}
+
+
+def test_a_byte_that_changed_where_there_is_no_checksum_is_known_by_the_save_that_had_ended(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    path = tmp_path / "last.pt"
+    whole = path.read_bytes()
+    damaged = whole.replace(b"ctorch._utils", b"\x01torch._utils")  # in the pickle, which is read before any checksum is
+    path.write_bytes(damaged)
+    assert damaged != whole and found_in(run) == {"last.pt": "save-interrupted"}  # it is not known how long it was
+    path.write_bytes(whole)
+    run.journal.write("checkpoint", event="saved", path=str(path), step=3, mark=mark_of(path))
+    path.write_bytes(damaged)
+    assert found_in(run) == {"last.pt": "file-changed-on-disk"}
+    path.write_bytes(whole[: len(whole) // 2])
+    assert found_in(run) == {"last.pt": "save-interrupted"}
 
 
 def test_whole_files_files_of_another_kind_and_those_of_an_earlier_attempt_are_left_alone(run: RunFolder, tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ def preprocessing_mismatch(
     learned, held = fields_of(of_split(run, "train")), fields_of(of_split(run, "val"))
     for name, here in learned.items():
         there = held.get(name, [])
-        if len(here) < samples or len(there) < held_out or name == label_field(learned):
+        evaluations = sorted({one.step for one in there})
+        if len(here) < samples or len(evaluations) < held_out or name == label_field(learned):
             continue
-        if all(_differs(here, one, times, shift, beyond) for one in there[-4:]):
+        if all(_differs(here, one, times, shift, beyond) for one in there if one.step in evaluations[-4:]):
             return _finding(run, name, here, there)
     return None
 

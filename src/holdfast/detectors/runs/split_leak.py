@@ -18,7 +18,7 @@ def split_leak(
     """
     learned, held = fields_of(of_split(run, "train")), fields_of(of_split(run, "val"))
     name = next((one for one in learned if one != label_field(learned) and learned[one][0].known >= 0), None)
-    if name is None or len(held.get(name, ())) < evaluations or _repeat(learned[name]) > twins:
+    if name is None or len({one.step for one in held.get(name, ())}) < evaluations or _repeat(learned[name]) > twins:
         return None
     by_source: dict[int, list[InputSample]] = {}
     for one in held[name]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from holdfast.diagnosis.known_texts.known_text import FOLLOWS, KnownText, Pattern
 
+_INSTALLED = r".{0,300}(?:site-packages|dist-packages|[/\\]lib[/\\]python|python[^/\\]*[/\\]lib[/\\])"  # a path of Python's own
+
 OF_INSTALL = (
     KnownText(
         "torchvision-does-not-fit",
@@ -89,11 +91,18 @@ OF_INSTALL = (
         "`python -m pip install PACKAGE` with the python that runs the training (`which python`).",
     ),
     KnownText(
+        "cannot-import-own-name",
+        (Pattern(rf"ImportError: cannot import name .{{0,200}}\((?!{_INSTALLED})[^()]{{1,300}}\.py\)", ("import",)),),
+        "script-error",
+        "One of your own files has no such name: it is misspelt or was moved, or two files import each other.",
+        "Look into the file that the message names. If it has the name of a package (random.py, token.py), rename it.",
+    ),
+    KnownText(
         "cannot-import-name",
         ("ImportError: cannot import name", "has no attribute '*' (most likely due to a circular import)"),
         "broken-install",
         "Two packages have incompatible versions, or one of your files has the name of a package.",
-        "Look at the file that the message names: if it is yours (random.py, token.py), rename it; else update both packages.",
+        "Update the package that the message names; if the file is yours (random.py, token.py), rename it.",
     ),
     KnownText(
         "half-on-the-cpu",

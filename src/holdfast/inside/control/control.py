@@ -24,8 +24,9 @@ from holdfast.signals.recorder import Recorder
 from holdfast.state.background import BackgroundThread
 from holdfast.state.snapshots import Snapshots
 
-_FIRST_SAVE, _SAVE_EVERY = 60.0, 300.0  # seconds until a snapshot is saved to disk, and between two of them
-_SAVE_EVERY_SET = os.environ.get("HOLDFAST_SAVE_EVERY", "")  # seconds, replaces both
+_SAVE_FRACTION, _SAVE_BYTES = 0.1, 16 << 20  # of the run's time, that a crash may cost; a second, that are written to disk
+_SOONEST_SAVE, _FIRST_SAVE, _SAVE_EVERY = 2.0, 60.0, 300.0  # seconds: at least; at most for the first save; for the others
+_SAVE_EVERY_SET = os.environ.get("HOLDFAST_SAVE_EVERY", "")  # seconds, replaces all of them
 _RETRY_EVERY = 1.0  # seconds between two attempts to write a row that the journal did not take
 Optimizer = torch.optim.Optimizer
 
@@ -53,8 +54,8 @@ class Control:
         self._unwritten: list[dict[str, Any]] = []
         self._retry_at = 0.0
         self._clip_until = 0
-        self._save_every = float(_SAVE_EVERY_SET) if _SAVE_EVERY_SET.replace(".", "", 1).isdigit() else _SAVE_EVERY
-        self._saved_at = time.monotonic() - self._save_every + min(self._save_every, _FIRST_SAVE)
+        self._save_every = float(_SAVE_EVERY_SET) if _SAVE_EVERY_SET.replace(".", "", 1).isdigit() else None
+        self._began = self._saved_at = time.monotonic()
         self._handlers: dict[str, Callable[[Action, int], str]] = {
             "roll-back": self._roll_back,
             "lower-lr": self._lower_lr,
@@ -85,9 +86,16 @@ class Control:
             return
         if not any(queued.action.kind == "roll-back" for queued in self._pending):  # its snapshot must stay
             self.snapshots.take(step)
-            if time.monotonic() - self._saved_at > self._save_every:
-                self._saved_at = time.monotonic()
-                self.snapshots.save(self._checkpoints)
+            self._save_if_due(time.monotonic())
+
+    def _save_if_due(self, now: float) -> None:
+        if (seconds := self._save_every) is None:
+            latest = _FIRST_SAVE if self._saved_at == self._began else _SAVE_EVERY
+            soonest = seconds_between_saves(now - self._began, self.snapshots.size)
+            seconds = min(latest, soonest) if self.snapshots.alone else latest  # clocks of ranks would disagree too often
+        if now - self._saved_at > seconds:
+            self._saved_at = now
+            self.snapshots.save(self._checkpoints)
 
     def close(self) -> None:
         """Release everything at the end of the training."""
@@ -129,7 +137,7 @@ class Control:
 
     def _roll_back(self, action: Action, step: int) -> str:
         settings = action.settings
-        restored = self._restore(settings.get("to"))
+        restored = self._restore(settings.get("to"), settings.get("before"))
         warmup, regain = int(settings.get("warmup_steps", 0)), int(settings.get("regain_steps", 0))
         self.lr.lower(float(settings.get("lr_factor", 1.0)), step, warmup_steps=warmup, regain_steps=regain)
         if (max_lr := settings.get("lr_limit")) is not None:
@@ -138,10 +146,12 @@ class Control:
         self._clip_until = 0
         return f"restored the state of step {restored}; learning rate x {self.lr.factor:g}"
 
-    def _restore(self, to: Any) -> int:
-        """Restore a snapshot from before step `to`, or the newest clean one on "disk"; returns its step."""
+    def _restore(self, to: Any, before: int | None) -> int:
+        """Restore a snapshot up to step `to`, or on "disk" the newest clean one up to `before`, else of all; returns its step."""
         if to == "disk":
-            step = self.snapshots.restore_from_disk(self._checkpoints)
+            step = self.snapshots.restore_from_disk(self._checkpoints, at_or_before=before)
+            if step is None and before is not None:
+                step = self.snapshots.restore_from_disk(self._checkpoints)
             if step is None:
                 raise Refused("no clean checkpoint is on disk")
             return step
@@ -180,6 +190,11 @@ class Control:
 
     def _stop(self, action: Action, step: int) -> str:
         return f"stopped before step {step}: {_reason(action)}"
+
+
+def seconds_between_saves(age: float, size: int) -> float:
+    """Seconds until the next state is saved, so that a crash costs a small part of the run's `age`, and little is written."""
+    return max(_SOONEST_SAVE, _SAVE_FRACTION * age, size / _SAVE_BYTES)
 
 
 def _reason(action: Action) -> Any:

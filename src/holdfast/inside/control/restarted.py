@@ -118,17 +118,23 @@ def resume_with(checkpoint: str) -> None:
 
 
 def pass_checkpoint(module: ModuleType, checkpoint: str) -> None:
-    """Wrap the trainer's method in an imported module to pass the checkpoint by default."""
+    """Wrap the trainer's method in an imported module to pass the checkpoint by default.
+
+    Lightning reads only plain tensors unless told otherwise, and refuses the settings that its own models save. This script
+    wrote the file itself, in the attempt before.
+    """
     kind, method, argument, index = _TRAINERS[module.__name__]
     owner = getattr(module, kind, None)
     original = getattr(owner, method, None)
     if owner is None or original is None or not _is_readable_by(module.__name__, Path(checkpoint)):
         return
 
+    reads_whole = {"weights_only": False} if "weights_only" in inspect.signature(original).parameters else {}
+
     @functools.wraps(original)
     def resumed(trainer: Any, *args: Any, **kwargs: Any) -> Any:
         if len(args) <= index and not kwargs.get(argument):
-            kwargs[argument] = checkpoint
+            kwargs = {**reads_whole, **kwargs, argument: checkpoint}
         return original(trainer, *args, **kwargs)
 
     setattr(owner, method, resumed)

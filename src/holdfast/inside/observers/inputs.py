@@ -47,7 +47,7 @@ class Inputs:
         self._hashes: dict[str, set[int]] = {}  # by field
         self._class_counts: dict[str, dict[int, int]] = {}  # by field
         self._datasets: list[weakref.ref[Any] | int] = []
-        self._held_out: tuple[int, set[int]] = (-1, set())  # step, datasets sampled in it
+        self._held_out: tuple[int, dict[int, int]] = (-1, {})  # step, samples of each dataset that were looked at in it
         self._first_batch: list[int] = []  # hashes of the batch that the last pass began with
         self._pass_start, self._repeats = -_SHORT_PASS, 0
 
@@ -62,18 +62,17 @@ class Inputs:
             training.charge(TRAIN, start)
 
     def held_out(self, training: Sampled, iterator: Any, batch: Any) -> None:
-        """Sample the first evaluation batch of each dataset, if it is due."""
+        """Sample the first evaluation batches of each dataset, if that is due: as many as make up a batch of usual size."""
         step, budget = training.step, training.budget
         if self._held_out[0] != step:
             if step < budget.metrics[HELD_OUT].next_step or not budget.due(HELD_OUT, step):
                 return
-            self._held_out = (step, set())
+            self._held_out = (step, {})
         sampled, number = self._held_out[1], self._number_of(iterator)
-        if number in sampled or len(sampled) >= _MAX_HELD_OUT:
+        if sampled.setdefault(number, 0) >= _MAX_SAMPLES or len(sampled) > _MAX_HELD_OUT:
             return
-        sampled.add(number)
         start = time.perf_counter()
-        self._record(training, "val", number, self._training_dataset(), batch)
+        sampled[number] += self._record(training, "val", number, self._training_dataset(), batch) or _MAX_SAMPLES
         training.charge(HELD_OUT, start)
 
     def _count_repeats(self, step: int, batch: Any) -> int:
@@ -84,8 +83,9 @@ class Inputs:
         self._first_batch, self._pass_start, self._repeats = hashes, step, self._repeats + 1 if is_same else 0
         return self._repeats
 
-    def _record(self, training: Sampled, split: str, number: int, dataset: Any, batch: Any, repeats: int = MISSING_INT) -> None:
-        code, table = training.recorder.strings.code, training.recorder.table("inputs")
+    def _record(self, training: Sampled, split: str, number: int, dataset: Any, batch: Any, repeats: int = MISSING_INT) -> int:
+        """Note some samples of a batch; returns how many."""
+        code, table, most = training.recorder.strings.code, training.recorder.table("inputs"), 0
         for name, values in _sample_fields(batch):
             hashes = [hash(row.tobytes()) for row in values]
             is_sample = values.shape[1] > 1  # single numbers repeat anyway
@@ -100,6 +100,8 @@ class Inputs:
             counts = (len(hashes), len(set(hashes)), num_seen)
             rest = (entropy, _fraction_seen(len(seen), dataset), repeats)
             table.append((training.step, code(split), number, code(name), *scale, *counts, *rest))
+            most = max(most, len(hashes))
+        return most
 
     def _entropy(self, name: str, values: Any, *, add: bool) -> float:
         """Entropy of the labels so far in nats: the loss of a constant guess. Negative labels (ignore_index) do not count."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from every_case import every_case
 from safetensors.torch import load_file
 from torch import nn
 
-from holdfast.checkpoints.manifest import list_checkpoints
+from holdfast.checkpoints.manifest import kept_in, list_checkpoints
 from holdfast.checkpoints.write import best_checkpoint
 from holdfast.inside.arm import arm_from_environment, armed
 from holdfast.inside.control.action_queue import ActionQueue, post
+from holdfast.inside.control.control import seconds_between_saves
 from holdfast.signals.actions import Action
 from holdfast.signals.run_folder import RunFolder
 
@@ -27,6 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFolder]:
         monkeypatch.setenv(f"HOLDFAST_{name}", value)
     monkeypatch.delenv("HOLDFAST_SUPERVISOR", raising=False)
     monkeypatch.setattr("holdfast.state.snapshots.affordable_interval", lambda *_, at_least, **__: at_least)
+    monkeypatch.setattr("holdfast.inside.control.control._SOONEST_SAVE", 60.0)  # no save that a test has not asked for
     gc.collect()
     arm_from_environment()
     yield folder
@@ -155,6 +159,43 @@ def test_a_checkpoint_is_saved_and_rolled_back_to_from_disk(run: RunFolder) -> N
     assert "step 61" in answers(run)[-1]["detail"]
     told = [entry for entry in run.journal if entry["kind"] == "checkpoint"]
     assert [(row["event"], row["by"], row["step"]) for row in told] == [("saved", "guard", 61)]
+
+
+@every_case(("age", "size", "seconds"), [(1, 1, 2), (700, 1 << 20, 70), (10, 2 << 30, 128)])
+def test_a_crash_costs_a_tenth_of_the_run_and_saves_write_little(age: float, size: int, seconds: float) -> None:
+    assert seconds_between_saves(age, size) == pytest.approx(seconds)
+
+
+def test_a_snapshot_goes_to_disk_by_itself(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.inside.control.control._SOONEST_SAVE", 0.0)
+    loop = Loop()
+    loop.train(60)
+    wait_for_snapshots(run)
+    control = armed().runtime.trainings[0].control
+    assert control is not None
+    control._helper.close(60.0)  # it writes behind the training
+    assert [kept.manifest["made_by"] for kept in kept_in(run.path / "checkpoints")][:1] == ["guard"]
+
+
+def test_a_roll_back_to_disk_takes_a_state_from_before_the_trouble_where_there_is_one(run: RunFolder) -> None:
+    loop = Loop()
+    loop.train(3)
+    steps = []
+    for number in (1, 2):
+        loop.train(20)
+        post(run.path, number, 0, Action("save-checkpoint", step=0, because="metric-plateau", settings={}))
+        loop.train(1)
+        control = armed().runtime.trainings[0].control
+        assert control is not None
+        written = threading.Event()
+        control._helper.submit(written.set)  # it comes after the save
+        assert written.wait(60.0)
+        steps.append(kept_in(run.path / "checkpoints")[-1].step)
+    for number, (before, expected) in enumerate([(steps[1] - 1, steps[0]), (0, steps[1])], 3):
+        settings = {"to": "disk", "lr_factor": 1.0, "before": before}
+        post(run.path, number, 0, Action("roll-back", step=0, because="loss-divergence", settings=settings))
+        loop.train(1)
+        assert answers(run)[-1]["detail"].startswith(f"restored the state of step {expected};")
 
 
 def test_the_next_training_of_a_run_does_not_do_what_was_posted_for_the_one_before(run: RunFolder) -> None:

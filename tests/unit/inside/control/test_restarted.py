@@ -72,6 +72,32 @@ def test_a_trainer_that_is_given_no_checkpoint_gets_the_chosen_one(tmp_path: Pat
     assert calls == [str(tmp_path / "last.ckpt"), "mine.ckpt", "mine.ckpt"]
 
 
+def test_lightning_resumes_from_a_checkpoint_that_holds_objects_of_the_script(tmp_path: Path) -> None:
+    import lightning.pytorch.trainer.trainer as trainers
+    from lightning.pytorch.demos.boring_classes import BoringModel
+
+    class Demo(BoringModel):
+        def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+            checkpoint["own"] = Settings()
+
+    def trainer(epochs: int) -> trainers.Trainer:
+        quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        return trainers.Trainer(max_epochs=epochs, accelerator="cpu", default_root_dir=tmp_path, **quiet)  # type: ignore[arg-type]
+
+    trainer(1).fit(Demo())
+    module = types.ModuleType(trainers.__name__)
+    module.Trainer = type("Trainer", (trainers.Trainer,), {})  # type: ignore[attr-defined]
+    restarted.pass_checkpoint(module, str(next(tmp_path.rglob("*.ckpt"))))
+    resumed = trainer(2)
+    resumed.__class__ = module.Trainer
+    resumed.fit(Demo())
+    assert (resumed.current_epoch, resumed.global_step) == (2, 128)
+
+
+class Settings:
+    """What a model of somebody else's puts into its checkpoint."""
+
+
 def test_a_trainer_is_not_given_a_checkpoint_of_another_kind(tmp_path: Path) -> None:
     class Trainer:
         def train(self, resume_from_checkpoint: Any = None) -> Any:

@@ -23,7 +23,14 @@ def data(count: int = 96, *, seed: int = 0, scale: float = 1.0) -> TensorDataset
 
 
 def train(
-    train_set: Any, held_out: Any = None, *, passes: int = 3, shuffle: bool = True, batch: int = 8, spoil: Any = None
+    train_set: Any,
+    held_out: Any = None,
+    *,
+    passes: int = 3,
+    shuffle: bool = True,
+    batch: int = 8,
+    spoil: Any = None,
+    held_out_batch: int = 8,
 ) -> dict[str, torch.Tensor]:
     """A training as users write it; `spoil(step, model, inputs)` is called before each step."""
     torch.manual_seed(3)
@@ -40,7 +47,7 @@ def train(
             step += 1
         model.eval()
         with torch.no_grad():
-            for inputs, _ in DataLoader(held_out, batch_size=8) if held_out is not None else ():
+            for inputs, _ in DataLoader(held_out, batch_size=held_out_batch) if held_out is not None else ():
                 model(inputs)
         model.train()
     return {name: value.clone() for name, value in model.state_dict().items()}
@@ -63,6 +70,14 @@ def test_samples_that_come_again_are_known(run: Run) -> None:
     folder, both = run(), data()
     train(both, TensorDataset(*(part.clone() for part in both.tensors)), passes=4)
     assert sum(row["known"] for row in rows_of(folder, "val")) > 4
+
+
+@pytest.mark.parametrize("held_out_batch", [1, 8, 96])
+def test_of_each_evaluation_as_many_samples_are_looked_at_however_small_its_batches_are(run: Run, held_out_batch: int) -> None:
+    folder = run()
+    train(data(), data(seed=1), passes=2, held_out_batch=held_out_batch)
+    rows = rows_of(folder, "val")
+    assert {step: sum(row["samples"] for row in rows if row["step"] == step) for step in (12, 24)} == {12: 32, 24: 32}
 
 
 def test_samples_that_are_held_out_are_not_known(run: Run) -> None:
