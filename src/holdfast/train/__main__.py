@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import DiskFull, HoldfastError
 from holdfast.train.arguments import Arguments, parse
 from holdfast.train.detect import ultralytics
 from holdfast.train.detect.ultralytics import is_yolo
@@ -19,8 +20,16 @@ def main(words: Sequence[str]) -> int:
         arguments = parse(words)
         return train(arguments)
     except HoldfastError as error:
-        print(f"error: {error.problem}\n  fix: {error.fix}", file=sys.stderr, flush=True)
-        return error.exit_code
+        return _say(error)
+    except Exception as error:
+        if (full := os.strerror(errno.ENOSPC)) not in str(error):
+            raise
+        return _say(DiskFull(f"{full}: {' '.join(str(error).split())}.", fix="free some space, then: holdfast resume"))
+
+
+def _say(error: HoldfastError) -> int:
+    print(f"error: {error.problem}\n  fix: {error.fix}", file=sys.stderr, flush=True)
+    return error.exit_code
 
 
 def train(arguments: Arguments) -> int:

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.train.detect.architectures import build, find, forward_loss, predict, transformers
+from holdfast.train.detect.architectures import build, forward_loss, predict, transformers
 from holdfast.train.detect.augment import Augmentation
-from holdfast.train.detect.dataset import DetectionData, collate, fill_caches, open_boxes
+from holdfast.train.detect.boxes import open_boxes
+from holdfast.train.detect.dataset import DetectionData, collate, fill_caches
 from holdfast.train.detect.evaluate import DetectionEvaluator, Predictions, Targets
 from holdfast.train.detect.pictures import report_of
+from holdfast.train.detect.sizes import find
 from holdfast.train.devices import Place
 from holdfast.train.settings import DetectSettings
 from holdfast.train.task import Batch, Evaluation
