@@ -36,9 +36,11 @@ def resume(
     data are restored, in the middle of an epoch too, also on another number of devices.
     """
     from holdfast.cli.train import start
+    from holdfast.train.arguments import parse_resume
 
-    source = _existing(checkpoint, folder) if checkpoint is not None else run_folder(run, folder)
-    raise typer.Exit(start(_arguments(source, context.args)))
+    name, changes = parse_resume([run, *context.args] if run is not None else context.args)
+    source = _existing(checkpoint, folder) if checkpoint is not None else run_folder(name, folder)
+    raise typer.Exit(start(_arguments(source, changes)))
 
 
 def run_folder(name: str | None, parent: Path) -> Path:
@@ -81,17 +83,17 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def _arguments(source: Path, changes: list[str]) -> Arguments:
+def _arguments(source: Path, changes: dict[str, Any]) -> Arguments:
     """The settings of the run or checkpoint, with the changes of the command line."""
-    from holdfast.train.arguments import Arguments, parse_changes
+    from holdfast.train.arguments import Arguments
     from holdfast.train.settings import DetectSettings, read_settings
 
     if (source / _SETTINGS).exists():
-        settings = read_settings(DetectSettings, source / _SETTINGS, parse_changes(changes))
+        settings = read_settings(DetectSettings, source / _SETTINGS, changes)
     else:
         kept: dict[str, Any] = json.loads((source / "manifest.json").read_text(encoding="utf-8")).get("settings") or {}
         if not kept.get("data"):
             problem = f"{source} was not saved by `holdfast train`."
             raise UsageError(problem, fix=f"train from its weights: holdfast train detect --weights {source} --data data.yaml")
-        settings = read_settings(DetectSettings, None, kept | parse_changes(changes))
+        settings = read_settings(DetectSettings, None, kept | changes)
     return Arguments(task="detect", settings=settings, validate=False, resume=source.absolute())

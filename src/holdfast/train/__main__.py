@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.errors import DiskFull, HoldfastError
+from holdfast.errors import DiskFull, HoldfastError, UsageError
 from holdfast.train.arguments import Arguments, parse
 from holdfast.train.detect import ultralytics
 from holdfast.train.detect.ultralytics import is_yolo
@@ -49,15 +50,28 @@ def train(arguments: Arguments) -> int:
 
 
 def _become_ultralytics(arguments: Arguments) -> int:
-    """Ultralytics takes the place of this process; it resumes where there is a `last.pt` of this run or of the resumed one."""
+    """Ultralytics takes the place of this process; it resumes where this run or the resumed one has a checkpoint of it."""
     settings = arguments.settings
     run = Path(os.environ.get("HOLDFAST_RUN") or Path(settings.project, settings.name or "detect"))
     run.mkdir(parents=True, exist_ok=True)
     settings.write(run / "settings.yaml")
-    last = (arguments.resume or run) / "ultralytics" / "weights" / "last.pt"
-    words = ultralytics.command(settings, run / "ultralytics", resume=last if last.is_file() else None)
+    folder = run / "ultralytics"
+    if arguments.resume is not None and not folder.exists():
+        shutil.copytree(arguments.resume / "ultralytics", folder)
+    saved = ultralytics.newest(folder)
+    if saved is not None and not saved.epochs:
+        if arguments.resume is None:  # killed in the last validation
+            print(f"holdfast: the training is finished: {saved.file}", flush=True)
+            return 0
+        again = f"--architecture {settings.architecture} --weights {saved.file} --data {settings.data}"
+        problem = "Ultralytics has finished this training, and cannot add epochs to it."
+        raise UsageError(problem, fix=f"train on from its weights: holdfast train detect {again}")
+    words = ultralytics.command(settings, folder, resume=saved.file if saved is not None else None)
     for line in ultralytics.remarks(settings):
         print(f"holdfast: {line}", flush=True)
+    if saved is not None:
+        ultralytics.cut_results(folder, saved.epochs)
+        print(f"holdfast: resumes after epoch {saved.epochs} from {saved.file}, with the settings stored there", flush=True)
     os.execv(words[0], words)
 
 
