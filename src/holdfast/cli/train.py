@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 import sys
 import tempfile
@@ -97,6 +98,8 @@ def _command(arguments: Arguments, ranks: int) -> list[str]:
 
     if ranks == 1:
         return [sys.executable, "-m", "holdfast.train", *words_of(arguments)]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks)))  # torchrun would take 1, and print a warning
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     return [sys.executable, *torchrun, "-m", "holdfast.train", *words_of(arguments)]
 
@@ -116,10 +119,12 @@ def _check_machine(project: str, workers: int) -> None:
 
 def _check_data(path: str) -> None:
     """Validate the data; a critical problem is an error with the list."""
+    from holdfast.cli.data_progress import Bar
     from holdfast.data.formats.detect import Settings
     from holdfast.data.validate import validate
 
-    report = validate(path, Settings())
+    with Bar() as bar:
+        report = validate(path, Settings(), bar.advance)
     critical = [problem for problem in report.problems if problem.severity == "critical"]
     warnings, command = report.count("warning"), f"holdfast validate {shlex.quote(path)}"
     if critical:

@@ -13,7 +13,7 @@ _AS_GOOD = 0.02  # of the best value: within this a metric is as good as it was
 _REGAINED = 0.8  # of what a decline had cost: then it has come back
 _DOWN, _NOISE = 0.25, 4.0  # of the best value, and times the usual move: a metric that stays so far below has fallen
 _HALVED = 0.5  # of the best value: a checkpoint from a single evaluation so bad is not resumed from
-_NOTHING_YET = 0.01  # of a metric that is better when higher: a detector whose mAP is 0.2 % finds an object by chance, or none
+_NOTHING_YET = 0.05  # of a metric that is better when higher: a detector whose mAP is 2 % finds its objects by chance
 _LEARNED = 0.1  # of the way from the first value to the best: next to a loss of nearly nought everything is many times it
 
 

@@ -60,19 +60,24 @@ def _become_ultralytics(arguments: Arguments) -> int:
         shutil.copytree(arguments.resume / "ultralytics", folder)
     saved = ultralytics.newest(folder)
     if saved is not None and not saved.epochs:
-        if arguments.resume is None:  # killed in the last validation
-            print(f"holdfast: the training is finished: {saved.file}", flush=True)
-            return 0
-        again = f"--architecture {settings.architecture} --weights {saved.file} --data {settings.data}"
-        problem = "Ultralytics has finished this training, and cannot add epochs to it."
-        raise UsageError(problem, fix=f"train on from its weights: holdfast train detect {again}")
+        return _is_finished(arguments, saved.file)
     words = ultralytics.command(settings, folder, resume=saved.file if saved is not None else None)
     for line in ultralytics.remarks(settings):
         print(f"holdfast: {line}", flush=True)
     if saved is not None:
         ultralytics.cut_results(folder, saved.epochs)
         print(f"holdfast: resumes after epoch {saved.epochs} from {saved.file}, with the settings stored there", flush=True)
-    os.execv(words[0], words)
+    return os.execv(words[0], words)
+
+
+def _is_finished(arguments: Arguments, weights: Path) -> int:
+    """All epochs are done. A process that died in the last validation has nothing left to do; more epochs cannot be added."""
+    if arguments.resume is None:
+        print(f"holdfast: the training is finished: {weights}", flush=True)
+        return 0
+    words = f"--architecture {arguments.settings.architecture} --weights {weights} --data {arguments.settings.data}"
+    problem = "Ultralytics has finished this training, and cannot add epochs to it."
+    raise UsageError(problem, fix=f"train on from its weights: holdfast train detect {words}")
 
 
 if __name__ == "__main__":

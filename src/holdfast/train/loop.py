@@ -78,7 +78,7 @@ class Training:
             for epoch in range(first, settings.epochs):
                 loss = self._epoch(run, step, epoch, progress)
                 metrics: dict[str, Any] = self._evaluate(epoch, progress).metrics
-                run.log(split="val", **metrics)
+                run.log(split="val", **{name: metrics[name] for name in metrics if "/" not in name})  # one class alone is noise
                 lr, seconds = self.optimizer.param_groups[0]["lr"], progress.epoch_seconds()
                 step_count = self.schedule.last_epoch
                 table.add({"epoch": epoch + 1, "step": step_count, "train_loss": loss, **metrics, "lr": lr, "seconds": seconds})

@@ -155,11 +155,17 @@ class DetectionData(Dataset[Sample]):
 
 
 def fill_caches(parts: Sequence[DetectionData], kind: CacheKind, progress: Progress | None = None) -> None:
-    """Cache several splits; whether they fit together is checked before the first image is read."""
+    """Cache several splits; whether they fit together is checked before the first image is read. `progress` counts all."""
+    total, before = sum(map(len, parts)), 0
     if kind == "ram":
-        plan_memory(sum(map(len, parts)), parts[0].imgsz)
+        plan_memory(total, parts[0].imgsz)
     for part in parts:
-        part.fill_cache(kind, progress)
+        part.fill_cache(kind, None if progress is None else _advanced(progress, before, total))
+        before += len(part)
+
+
+def _advanced(progress: Progress, before: int, total: int) -> Progress:
+    return lambda done, _: progress(before + done, total)
 
 
 def collate(samples: list[Sample]) -> dict[str, Any]:
