@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.errors import DiskFull, HoldfastError, UsageError
+from holdfast.checkpoints.write import best_checkpoint
+from holdfast.errors import CannotRestore, DiskFull, HoldfastError, UsageError
 from holdfast.train.arguments import Arguments, parse
 from holdfast.train.detect import ultralytics
 from holdfast.train.detect.ultralytics import is_yolo
@@ -45,8 +46,22 @@ def train(arguments: Arguments) -> int:
     with place(arguments.settings.device) as here:
         task = DetectTask(arguments.settings, here)
         settings = decided(task, arguments.settings, here)
-        Training(task, settings, here).fit(resume_from=arguments.resume)
+        try:
+            Training(task, settings, here).fit(resume_from=arguments.resume)
+        except CannotRestore as error:
+            raise _other_model(arguments, error) from None
     return 0
+
+
+def _other_model(arguments: Arguments, error: CannotRestore) -> HoldfastError:
+    """Why a run cannot be resumed with this data; its weights can still be used."""
+    if arguments.resume is None or "class_embed" not in error.problem:
+        return error
+    source, settings = arguments.resume, arguments.settings
+    weights = best_checkpoint(source / "checkpoints") or source
+    words = f"--architecture {settings.architecture} --weights {weights} --data {settings.data}"
+    problem = f"{source} was trained with another number of classes than {settings.data} has."
+    return UsageError(problem, fix=f"keep its weights, with new class heads: holdfast train detect {words}")
 
 
 def _become_ultralytics(arguments: Arguments) -> int:
