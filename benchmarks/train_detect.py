@@ -94,15 +94,10 @@ def _run(words: list[str]) -> str:
 
 def trainer(settings: DetectSettings) -> None:
     """Train under the Hugging Face Trainer; the mAP of each epoch and the seconds of each step go to result.json."""
-    import torch
-    import transformers
-    from torch.utils.data import DataLoader
-
     import holdfast
-    from holdfast.train.detect.architectures import forward_loss
     from holdfast.train.detect.task import DetectTask
-    from holdfast.train.devices import place, to_device
-    from holdfast.train.optimize import Ema, Schedule, make_optimizer
+    from holdfast.train.devices import place
+    from holdfast.train.optimize import Schedule, make_optimizer
 
     with place(settings.device) as here:
         holdfast.seed(settings.seed, deterministic=False)
@@ -110,61 +105,10 @@ def trainer(settings: DetectSettings) -> None:
         model = task.model().to(here.device)
         optimizer = make_optimizer(model, settings, settings.lr0 or task.lr)
         schedule = Schedule(optimizer, settings, -(-len(task.train_data()) // settings.batch))
-        ema = Ema(model, settings.ema)
-        autocast = torch.autocast(here.device.type, torch.bfloat16, enabled=settings.half == "bf16")
-
-        class Detector(transformers.Trainer):
-            """With the loss of our task."""
-
-            def compute_loss(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> Any:
-                with self.compute_loss_context_manager():
-                    return forward_loss(model, inputs["images"], inputs["boxes"], inputs["classes"])
-
-        class Measured(transformers.TrainerCallback):
-            """Averages the weights, takes the time of each step, and evaluates after each epoch."""
-
-            def __init__(self) -> None:
-                self.maps: list[float] = []
-                self.seconds: list[float] = []
-                self.last: float | None = None
-
-            def on_epoch_begin(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
-                task.train_data().set_epoch(round(state.epoch or 0))
-                self.last = None
-
-            def on_step_end(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
-                ema.update(model)
-                now = time.perf_counter()
-                if self.last is not None and state.global_step > WARM:
-                    self.seconds.append(now - self.last)
-                self.last = now
-
-            def on_epoch_end(self, *_: Any, **__: Any) -> None:
-                loader = DataLoader(
-                    task.val_data(), settings.batch, num_workers=settings.workers, collate_fn=task.collate, pin_memory=True
-                )
-                with torch.no_grad(), autocast:
-                    batches = (to_device(batch, here.device) for batch in loader)
-                    self.maps.append(float(task.evaluate(ema.module, batches, here).metrics["map"]))
-
-        measured = Measured()
-        arguments = transformers.TrainingArguments(
-            output_dir=str(Path(settings.project) / "trainer"),
-            num_train_epochs=settings.epochs,
-            per_device_train_batch_size=settings.batch,
-            max_grad_norm=settings.max_grad_norm,
-            bf16=settings.half == "bf16",
-            dataloader_num_workers=settings.workers,
-            remove_unused_columns=False,
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            use_cpu=here.device.type == "cpu",
-            seed=settings.seed,
-        )
-        Detector(
+        measured = _measured(task, model, settings, here)
+        _detector()(
             model=model,
-            args=arguments,
+            args=_training_arguments(settings, here),
             train_dataset=task.train_data(),
             data_collator=task.collate,
             optimizers=(optimizer, schedule),
@@ -172,6 +116,83 @@ def trainer(settings: DetectSettings) -> None:
         ).train()
     result = {"maps": measured.maps, "seconds": measured.seconds}
     (Path(settings.project) / "result.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+def _detector() -> Any:
+    """The Trainer with the loss of our task."""
+    import transformers
+
+    from holdfast.train.detect.architectures import forward_loss
+
+    class Detector(transformers.Trainer):
+        def compute_loss(self, model: Any, inputs: dict[str, Any], *_: Any, **__: Any) -> Any:
+            with self.compute_loss_context_manager():
+                return forward_loss(model, inputs["images"], inputs["boxes"], inputs["classes"])
+
+    return Detector
+
+
+def _measured(task: Any, model: Any, settings: DetectSettings, here: Any) -> Any:
+    """A callback that averages the weights, takes the time of each step, and evaluates after each epoch."""
+    import transformers
+
+    from holdfast.train.optimize import Ema
+
+    ema = Ema(model, settings.ema)
+
+    class Measured(transformers.TrainerCallback):
+        def __init__(self) -> None:
+            self.maps: list[float] = []
+            self.seconds: list[float] = []
+            self.last: float | None = None
+
+        def on_epoch_begin(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
+            task.train_data().set_epoch(round(state.epoch or 0))
+            self.last = None
+
+        def on_step_end(self, _args: Any, state: Any, *_: Any, **__: Any) -> None:
+            ema.update(model)
+            now = time.perf_counter()
+            if self.last is not None and state.global_step > WARM:
+                self.seconds.append(now - self.last)
+            self.last = now
+
+        def on_epoch_end(self, *_: Any, **__: Any) -> None:
+            self.maps.append(_map(task, ema.module, settings, here))
+
+    return Measured()
+
+
+def _map(task: Any, model: Any, settings: DetectSettings, here: Any) -> float:
+    import torch
+    from torch.utils.data import DataLoader
+
+    from holdfast.train.devices import to_device
+
+    data, workers = task.val_data(), settings.workers
+    loader = DataLoader(data, settings.batch, num_workers=workers, collate_fn=task.collate, pin_memory=True)
+    with torch.no_grad(), torch.autocast(here.device.type, torch.bfloat16, enabled=settings.half == "bf16"):
+        batches = (to_device(batch, here.device) for batch in loader)
+        return float(task.evaluate(model, batches, here).metrics["map"])
+
+
+def _training_arguments(settings: DetectSettings, here: Any) -> Any:
+    import transformers
+
+    return transformers.TrainingArguments(
+        output_dir=str(Path(settings.project) / "trainer"),
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=settings.batch,
+        max_grad_norm=settings.max_grad_norm,
+        bf16=settings.half == "bf16",
+        dataloader_num_workers=settings.workers,
+        remove_unused_columns=False,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=here.device.type == "cpu",
+        seed=settings.seed,
+    )
 
 
 def main() -> int:

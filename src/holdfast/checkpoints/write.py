@@ -216,9 +216,10 @@ def _give_name(folder: Path, step: int) -> Path:
 
 
 def _refuse_full_disk(parent: Path, size: int) -> None:
-    free = shutil.disk_usage(parent).free
-    if size + min(_LEFT_FREE, size) > free:
-        raise OSError(errno.ENOSPC, f"it takes {units.size(size)} and {units.size(free)} are free")
+    free, spare = shutil.disk_usage(parent).free, min(_LEFT_FREE, size)
+    if size + spare > free:
+        needed = f"it takes {units.size(size)} and leaves {units.size(spare)} for other files"
+        raise OSError(errno.ENOSPC, f"{needed}, but {units.size(free)} are free")
 
 
 def _in_words(error: OSError | RuntimeError, step: int, parent: Path) -> StorageError:

@@ -62,7 +62,8 @@ def _validation_images(settings: DetectSettings) -> torch.Tensor | None:
     """Images that the model was made for; None where the data is not there any more."""
     import torch
 
-    from holdfast.train.detect.dataset import DetectionData, open_boxes
+    from holdfast.train.detect.boxes import open_boxes
+    from holdfast.train.detect.dataset import DetectionData
 
     try:
         data = DetectionData(open_boxes(settings.data), "val", imgsz=settings.imgsz)

@@ -36,9 +36,11 @@ def resume(
     data are restored, in the middle of an epoch too, also on another number of devices.
     """
     from holdfast.cli.train import start
+    from holdfast.train.arguments import parse_resume
 
-    source = _existing(checkpoint, folder) if checkpoint is not None else run_folder(run, folder)
-    raise typer.Exit(start(_arguments(source, context.args)))
+    name, changes = parse_resume([run, *context.args] if run is not None else context.args)
+    source = _existing(checkpoint, folder) if checkpoint is not None else run_folder(name, folder)
+    raise typer.Exit(start(_arguments(source, changes)))
 
 
 def run_folder(name: str | None, parent: Path) -> Path:
@@ -48,7 +50,7 @@ def run_folder(name: str | None, parent: Path) -> Path:
     if name is None:
         if not runs:
             raise NoSuchRun(f"{parent} holds no run of `holdfast train`.", fix="holdfast train detect --data data.yaml")
-        return runs[-1]
+        return next((path for path in reversed(runs) if _has_state(path)), runs[-1])
     there = [path for path in (parent / name, Path(name)) if path.is_dir()]
     if not there:
         raise NoSuchRun(f"there is no run {name}.", fix=f"holdfast resume with one of: {names}" if names else "holdfast ps")
@@ -57,6 +59,11 @@ def run_folder(name: str | None, parent: Path) -> Path:
         fix = f"holdfast checkpoints choose {name} shows how to resume it"
         raise UsageError(f"{name} is not a run of `holdfast train`.", fix=fix)
     return found
+
+
+def _has_state(run: Path) -> bool:
+    """Whether a run has something to resume from; one that failed at its start has not."""
+    return any(run.glob("checkpoints/step-*")) or any(run.glob("ultralytics/weights/*.pt"))
 
 
 def _existing(checkpoint: Path, parent: Path) -> Path:
@@ -81,17 +88,31 @@ def _changed(path: Path) -> float:
         return 0.0
 
 
-def _arguments(source: Path, changes: list[str]) -> Arguments:
+def _epochs_of(run: Path) -> int:
+    """The last epoch in a run's table."""
+    rows = (run / "metrics.csv").read_text(encoding="utf-8").splitlines()[1:]
+    return int(rows[-1].partition(",")[0]) if rows else 0
+
+
+def _arguments(source: Path, changes: dict[str, Any]) -> Arguments:
     """The settings of the run or checkpoint, with the changes of the command line."""
-    from holdfast.train.arguments import Arguments, parse_changes
+    from holdfast.train.arguments import Arguments
     from holdfast.train.settings import DetectSettings, read_settings
 
     if (source / _SETTINGS).exists():
-        settings = read_settings(DetectSettings, source / _SETTINGS, parse_changes(changes))
+        before = read_settings(DetectSettings, source / _SETTINGS, {})
     else:
         kept: dict[str, Any] = json.loads((source / "manifest.json").read_text(encoding="utf-8")).get("settings") or {}
         if not kept.get("data"):
             problem = f"{source} was not saved by `holdfast train`."
             raise UsageError(problem, fix=f"train from its weights: holdfast train detect --weights {source} --data data.yaml")
-        settings = read_settings(DetectSettings, None, kept | parse_changes(changes))
+        before = read_settings(DetectSettings, None, kept)
+    settings = read_settings(DetectSettings, None, before.as_dict() | changes)
+    if settings.architecture != before.architecture:
+        words = f"--architecture {settings.architecture} --data {settings.data}"
+        problem = f"{source} was trained with {before.architecture}; its state does not fit {settings.architecture}."
+        raise UsageError(problem, fix=f"start anew: holdfast train detect {words}")
+    if (source / "report.html").exists() and _epochs_of(source) >= settings.epochs:
+        problem = f"{source} has trained all of its {settings.epochs} epochs."
+        raise UsageError(problem, fix=f"holdfast resume {source} --epochs {2 * settings.epochs}")
     return Arguments(task="detect", settings=settings, validate=False, resume=source.absolute())

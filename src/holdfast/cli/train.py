@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import shlex
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from holdfast.errors import UsageError
+from holdfast.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from holdfast.train.arguments import Arguments
+    from holdfast.train.settings import DetectSettings
 
 _NEEDED = ("transformers", "scipy", "faster_coco_eval")
 _SHOWN = 8  # critical problems of the data that are listed
@@ -41,23 +45,51 @@ def start(arguments: Arguments) -> int:
     from holdfast.supervisor.command import find_command
     from holdfast.supervisor.launch import Settings
     from holdfast.supervisor.watching import run_command
-    from holdfast.train.detect import ultralytics
-    from holdfast.train.devices import devices
+    from holdfast.train.detect.boxes import check_splits
+    from holdfast.train.device_names import ranks
 
     settings = arguments.settings
-    ranks = devices(settings.device)
-    if ultralytics.is_yolo(settings.architecture):
-        ultralytics.check(settings)
-        ranks = ranks[:1]  # it starts the others itself
-    for package in () if ultralytics.is_yolo(settings.architecture) else _NEEDED:
-        if importlib.util.find_spec(package) is None:
-            name = package.replace("_", "-")
-            raise UsageError(f"holdfast train detect needs {name}, which is not installed.", fix="pip install 'holdfast[detect]'")
+    _check_architecture(settings)
+    check_splits(settings.data)
+    count = ranks(settings.device)
+    _make_folder(Path(settings.project))
     _check_machine(settings.project, settings.workers)
     if arguments.validate:
         _check_data(settings.data)
-    command = find_command(_command(arguments, len(ranks)))
+    command = find_command(_command(arguments, 1 if _is_yolo(settings) else count))
     return run_command(command, Settings(name=settings.name or None, folder=Path(settings.project), policy=settings.policy))
+
+
+def _is_yolo(settings: DetectSettings) -> bool:
+    """Whether Ultralytics trains; it starts the processes of further devices itself."""
+    from holdfast.train.detect.ultralytics import is_yolo
+
+    return is_yolo(settings.architecture)
+
+
+def _check_architecture(settings: DetectSettings) -> None:
+    """Raise UsageError where the architecture does not exist, or a package that it needs is not installed."""
+    from holdfast.train.detect import sizes, ultralytics
+
+    if _is_yolo(settings):
+        ultralytics.check(settings)
+        return
+    sizes.find(settings.architecture)
+    for package in _NEEDED:
+        if importlib.util.find_spec(package) is None:
+            name = package.replace("_", "-")
+            raise UsageError(f"holdfast train detect needs {name}, which is not installed.", fix="pip install 'holdfast[detect]'")
+
+
+def _make_folder(project: Path) -> None:
+    """The folder that holds the runs; where nothing can be written there, an error."""
+    try:
+        project.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=project).close()
+    except OSError as error:
+        reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror or error
+        problem = f"runs cannot be written to the folder {project}: {reason}."
+        raise StorageError(problem, fix="--project with a folder that you may write to, such as --project ~/runs") from None
 
 
 def _command(arguments: Arguments, ranks: int) -> list[str]:
@@ -66,6 +98,8 @@ def _command(arguments: Arguments, ranks: int) -> list[str]:
 
     if ranks == 1:
         return [sys.executable, "-m", "holdfast.train", *words_of(arguments)]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks)))  # torchrun would take 1, and print a warning
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     return [sys.executable, *torchrun, "-m", "holdfast.train", *words_of(arguments)]
 
@@ -77,7 +111,6 @@ def _check_machine(project: str, workers: int) -> None:
     from holdfast.environment.examine import examine
     from holdfast.environment.machine import Machine, Plans
 
-    Path(project).mkdir(parents=True, exist_ok=True)
     machine = Machine(Plans(folder=Path(project), workers=workers, batch=None))
     for answer in examine(machine, [check for check in CHECKS if not (check.long or check.heavy or check.waits)]):
         if answer.verdict.level == PROBLEM:
@@ -86,20 +119,26 @@ def _check_machine(project: str, workers: int) -> None:
 
 def _check_data(path: str) -> None:
     """Validate the data; a critical problem is an error with the list."""
+    from holdfast.cli.data_progress import Bar
     from holdfast.data.formats.detect import Settings
     from holdfast.data.validate import validate
 
-    report = validate(path, Settings())
+    with Bar() as bar:
+        report = validate(path, Settings(), bar.advance)
     critical = [problem for problem in report.problems if problem.severity == "critical"]
-    warnings = report.count("warning")
+    warnings, command = report.count("warning"), f"holdfast validate {shlex.quote(path)}"
     if critical:
-        lines = "\n".join(f"    {problem.words}" for problem in critical[:_SHOWN])
+        lines = "\n".join(f"    {problem.words} ({problem.example})" for problem in critical[:_SHOWN])
         raise UsageError(
-            f"the data has {len(critical)} critical problems:\n{lines}",
-            fix=f"holdfast validate {path} shows all of them; --no-validate trains anyway",
+            f"the data has {_counted(len(critical), 'critical problem')}:\n{lines}",
+            fix=f"--no-validate trains anyway; to see every case: {command}",
         )
     if warnings:
-        _say(f"data: {warnings} warnings (holdfast validate {path})")
+        _say(f"data: {_counted(warnings, 'warning')} ({command})")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _say(text: str) -> None:

@@ -13,6 +13,7 @@ _AS_GOOD = 0.02  # of the best value: within this a metric is as good as it was
 _REGAINED = 0.8  # of what a decline had cost: then it has come back
 _DOWN, _NOISE = 0.25, 4.0  # of the best value, and times the usual move: a metric that stays so far below has fallen
 _HALVED = 0.5  # of the best value: a checkpoint from a single evaluation so bad is not resumed from
+_NOTHING_YET = 0.05  # of a metric that is better when higher: a detector whose mAP is 2 % finds its objects by chance
 _LEARNED = 0.1  # of the way from the first value to the best: next to a loss of nearly nought everything is many times it
 
 
@@ -37,7 +38,9 @@ def collapsed(
             bad.append(index >= active_after)
             continue
         if better == "higher":
-            gone = comparable and best > 0 and value <= share * best and statistics.median(past[-3:]) > 3 * share * best
+            gone = (
+                comparable and best > _NOTHING_YET and value <= share * best and statistics.median(past[-3:]) > 3 * share * best
+            )
         else:
             learned = comparable and first > 1.5 * best > 0 and statistics.median(past[-3:]) < best + 0.5 * (first - best)
             gone = learned and value >= best + lost * (first - best)
@@ -47,6 +50,11 @@ def collapsed(
             best = value if not past else max(best, value) if better == "higher" else min(best, value)
             past.append(value)
     return bad
+
+
+def is_nothing_yet(values: Sequence[float], better: str) -> bool:
+    """Whether a metric has never been good enough to fall."""
+    return better == "higher" and max(values) <= _NOTHING_YET
 
 
 def clear_fall(past: Sequence[float], *, noise: float = 3.0) -> float:
@@ -59,7 +67,7 @@ def clear_fall(past: Sequence[float], *, noise: float = 3.0) -> float:
 
 def lasting_fall(values: Sequence[float], better: str) -> Fall | None:
     """The collapse or decline that a whole series ends in; None where it is well or came back."""
-    if len(values) < IN_A_ROW:
+    if len(values) < IN_A_ROW or is_nothing_yet(values, better):
         return None
     good, bad = _higher_is_better(values, better), collapsed(values, better, active_after=2)
     if bad[-1]:

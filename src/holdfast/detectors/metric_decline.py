@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.detectors.evaluations import IN_A_ROW, clear_fall
+from holdfast.detectors.evaluations import IN_A_ROW, clear_fall, is_nothing_yet
 from holdfast.detectors.finding import Finding
 from holdfast.signals.metric_direction import better
 from holdfast.signals.view import SignalView
@@ -26,7 +26,9 @@ def metric_decline(signals: SignalView, *, in_a_row: int = IN_A_ROW, noise: floa
         tail = values[-(in_a_row + 1) :] * (1 if way == "higher" else -1)
         if len(tail) <= in_a_row or not np.isfinite(tail).all() or not (np.diff(tail) < 0).all():
             continue
-        if float(tail[0] - tail[-1]) < clear_fall(values[:-in_a_row].tolist(), noise=noise):
+        if is_nothing_yet(values.tolist(), way) or float(tail[0] - tail[-1]) < clear_fall(
+            values[:-in_a_row].tolist(), noise=noise
+        ):
             continue
         evidence = {
             "onset": int(steps[-in_a_row]),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.errors import HoldfastError
+from holdfast.checkpoints.write import best_checkpoint
+from holdfast.errors import CannotRestore, DiskFull, HoldfastError, UsageError
 from holdfast.train.arguments import Arguments, parse
 from holdfast.train.detect import ultralytics
 from holdfast.train.detect.ultralytics import is_yolo
@@ -19,8 +22,16 @@ def main(words: Sequence[str]) -> int:
         arguments = parse(words)
         return train(arguments)
     except HoldfastError as error:
-        print(f"error: {error.problem}\n  fix: {error.fix}", file=sys.stderr, flush=True)
-        return error.exit_code
+        return _say(error)
+    except Exception as error:
+        if (full := os.strerror(errno.ENOSPC)) not in str(error):
+            raise
+        return _say(DiskFull(f"{full}: {' '.join(str(error).split())}.", fix="free some space, then: holdfast resume"))
+
+
+def _say(error: HoldfastError) -> int:
+    print(f"error: {error.problem}\n  fix: {error.fix}", file=sys.stderr, flush=True)
+    return error.exit_code
 
 
 def train(arguments: Arguments) -> int:
@@ -35,21 +46,53 @@ def train(arguments: Arguments) -> int:
     with place(arguments.settings.device) as here:
         task = DetectTask(arguments.settings, here)
         settings = decided(task, arguments.settings, here)
-        Training(task, settings, here).fit(resume_from=arguments.resume)
+        try:
+            Training(task, settings, here).fit(resume_from=arguments.resume)
+        except CannotRestore as error:
+            raise _other_model(arguments, error) from None
     return 0
 
 
+def _other_model(arguments: Arguments, error: CannotRestore) -> HoldfastError:
+    """Why a run cannot be resumed with this data; its weights can still be used."""
+    if arguments.resume is None or "class_embed" not in error.problem:
+        return error
+    source, settings = arguments.resume, arguments.settings
+    weights = best_checkpoint(source / "checkpoints") or source
+    words = f"--architecture {settings.architecture} --weights {weights} --data {settings.data}"
+    problem = f"{source} was trained with another number of classes than {settings.data} has."
+    return UsageError(problem, fix=f"keep its weights, with new class heads: holdfast train detect {words}")
+
+
 def _become_ultralytics(arguments: Arguments) -> int:
-    """Ultralytics takes the place of this process; it resumes where there is a `last.pt` of this run or of the resumed one."""
+    """Ultralytics takes the place of this process; it resumes where this run or the resumed one has a checkpoint of it."""
     settings = arguments.settings
     run = Path(os.environ.get("HOLDFAST_RUN") or Path(settings.project, settings.name or "detect"))
     run.mkdir(parents=True, exist_ok=True)
     settings.write(run / "settings.yaml")
-    last = (arguments.resume or run) / "ultralytics" / "weights" / "last.pt"
-    words = ultralytics.command(settings, run / "ultralytics", resume=last if last.is_file() else None)
+    folder = run / "ultralytics"
+    if arguments.resume is not None and not folder.exists():
+        shutil.copytree(arguments.resume / "ultralytics", folder)
+    saved = ultralytics.newest(folder)
+    if saved is not None and not saved.epochs:
+        return _is_finished(arguments, saved.file)
+    words = ultralytics.command(settings, folder, resume=saved.file if saved is not None else None)
     for line in ultralytics.remarks(settings):
         print(f"holdfast: {line}", flush=True)
-    os.execv(words[0], words)
+    if saved is not None:
+        ultralytics.cut_results(folder, saved.epochs)
+        print(f"holdfast: resumes after epoch {saved.epochs} from {saved.file}, with the settings stored there", flush=True)
+    return os.execv(words[0], words)
+
+
+def _is_finished(arguments: Arguments, weights: Path) -> int:
+    """All epochs are done. A process that died in the last validation has nothing left to do; more epochs cannot be added."""
+    if arguments.resume is None:
+        print(f"holdfast: the training is finished: {weights}", flush=True)
+        return 0
+    words = f"--architecture {arguments.settings.architecture} --weights {weights} --data {arguments.settings.data}"
+    problem = "Ultralytics has finished this training, and cannot add epochs to it."
+    raise UsageError(problem, fix=f"train on from its weights: holdfast train detect {words}")
 
 
 if __name__ == "__main__":

@@ -53,14 +53,16 @@ def parse(words: Sequence[str]) -> Arguments:
     return Arguments(task=given.task, settings=settings, validate=not given.no_validate, resume=given.resume)
 
 
-def parse_changes(words: Sequence[str]) -> dict[str, Any]:
-    """Settings to change when a run is resumed."""
+def parse_resume(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
+    """The name of a run, where there is one, and settings to change when it is resumed."""
     parser = _Parser("holdfast resume", allow_abbrev=False, add_help=False)
+    parser.add_argument("run", nargs="?")
     add_flags(parser, DetectSettings)
     given, unknown = parser.parse_known_args(list(words))
     if unknown:
         raise _unknown(unknown[0], list(vars(given)))
-    return {name: value for name, value in vars(given).items() if value is not None}
+    changes = {name: value for name, value in vars(given).items() if value is not None}
+    return changes.pop("run", None), changes
 
 
 def _unknown(word: str, names: Sequence[str]) -> UsageError:

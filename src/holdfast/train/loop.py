@@ -10,6 +10,7 @@ Holdfast is used here as anybody may use it: `holdfast.watch`, `run.step` (split
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,13 +23,14 @@ from torch.utils.data.distributed import DistributedSampler
 
 import holdfast
 from holdfast.checkpoints.write import best_checkpoint
-from holdfast.errors import UsageError
+from holdfast.errors import DiskFull, UsageError
 from holdfast.train.devices import Place, to_device, without_sync
 from holdfast.train.optimize import Ema, Precision, Schedule, make_optimizer, trained_parameters
 from holdfast.train.progress import Progress
 from holdfast.train.report import MetricsTable, write_report
 from holdfast.train.settings import TrainSettings
 from holdfast.train.task import Batch, Evaluation, Task
+from holdfast.units import size
 
 
 class Training:
@@ -55,6 +57,8 @@ class Training:
         """Train, and return the metrics of the best weights."""
         settings = self.settings
         with holdfast.watch(self.model, self.optimizer, name=settings.name or None, folder=settings.project) as run:
+            if run.attempt == 1:
+                self._check_disk(run.folder)
             run.settings(**settings.as_dict())
             run.keep(every_epochs=settings.save_period or None, best=self.task.metric)
             if self.ema is not None:
@@ -74,7 +78,7 @@ class Training:
             for epoch in range(first, settings.epochs):
                 loss = self._epoch(run, step, epoch, progress)
                 metrics: dict[str, Any] = self._evaluate(epoch, progress).metrics
-                run.log(split="val", **metrics)
+                run.log(split="val", **{name: metrics[name] for name in metrics if "/" not in name})  # one class alone is noise
                 lr, seconds = self.optimizer.param_groups[0]["lr"], progress.epoch_seconds()
                 step_count = self.schedule.last_epoch
                 table.add({"epoch": epoch + 1, "step": step_count, "train_loss": loss, **metrics, "lr": lr, "seconds": seconds})
@@ -179,13 +183,22 @@ class Training:
             print(f"holdfast: {reached}report: {shown_path(run.folder / 'report.html')}", flush=True)
         return evaluation.metrics
 
+    def _check_disk(self, folder: Path) -> None:
+        """Refuse to train where two checkpoints do not fit: a new one is written before the old one goes."""
+        copies = 1 + (self.ema is not None) + (2 if self.settings.optimizer == "adamw" else 1)  # of the weights
+        need = copies * sum(parameter.numel() * parameter.element_size() for parameter in self.model.parameters())
+        if (free := shutil.disk_usage(folder).free) < 2 * need:
+            problem = f"{shown_path(folder)} has {size(free)} free, and two checkpoints take {size(2 * need)}."
+            raise DiskFull(problem, fix="free some space, or --project with a folder on a larger disk")
+
     def _print_settings(self, folder: Path) -> None:
         settings, lr = self.settings, self.settings.lr0 or self.task.lr
         samples = f"{len(self.loader.dataset):,} training and {len(self.val_loader.dataset):,} validation samples"  # type: ignore[arg-type]
         batch = f"batch {settings.batch}" + (f" × {settings.accumulate}" if settings.accumulate > 1 else "")
         device = f"{self.place.world_size} × {self.place.device.type}" if self.place.world_size > 1 else str(self.place.device)
         precision = settings.half if settings.half != "none" else "float32"
-        print(f"holdfast: {samples}; {settings.epochs} epochs, {batch}, learning rate {lr:g}, {precision}, {device}")
+        epochs = "1 epoch" if settings.epochs == 1 else f"{settings.epochs} epochs"
+        print(f"holdfast: {samples}; {epochs}, {batch}, learning rate {lr:g}, {precision}, {device}")
         print(f"holdfast: all settings: {shown_path(folder / 'settings.yaml')}", flush=True)
 
     def _table(self, run: holdfast.Run, restored: Any) -> MetricsTable:

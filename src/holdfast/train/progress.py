@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,6 +17,21 @@ from holdfast.units import duration
 
 _EVERY = 20  # updates between two looks at the loss: reading it waits for the GPU
 _SHOWN = 4  # metrics of an epoch's line
+
+
+@contextmanager
+def counting(what: str, *, shown: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar for something that is done before the training, such as caching; one line where there is no terminal."""
+    console = Console(file=sys.stdout, highlight=False)
+    if shown and not console.is_terminal:
+        print(f"holdfast: {what}", flush=True)
+    if not shown or not console.is_terminal:
+        yield None
+        return
+    columns = TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with RichProgress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 class Progress:

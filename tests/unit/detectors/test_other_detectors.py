@@ -8,6 +8,7 @@ import pytest
 from every_case import every_case
 
 from holdfast.detectors.clipping import clipping_every_step, clipping_never
+from holdfast.detectors.evaluations import lasting_fall
 from holdfast.detectors.finding import Finding, plain
 from holdfast.detectors.gradient_explosion import gradient_explosion
 from holdfast.detectors.metric_collapse import metric_collapse
@@ -141,6 +142,14 @@ def test_evaluations_that_only_scatter_are_hardly_ever_a_decline(seed: int) -> N
     values = 0.7 + 0.01 * np.random.default_rng(seed).standard_normal(30)
     found = [metric_decline(evaluations("accuracy", *values[:count])) for count in range(4, 31)]
     assert sum(one is not None for one in found) <= 1
+
+
+def test_a_metric_that_was_never_good_does_not_collapse() -> None:
+    early = (0.0, 2.7e-4, 1.4e-3, 1.7e-2, 1.6e-2, 5e-4, 0.0)  # mAP of a detector in its first epochs from scratch
+    assert metric_collapse(evaluations("mAP", *early)) is None
+    assert metric_decline(evaluations("mAP", *early)) is None
+    assert lasting_fall(early, "higher") is None
+    assert metric_collapse(evaluations("mAP", *(10 * value for value in early))) is not None
 
 
 def test_a_metric_that_is_suddenly_worth_nothing_is_a_collapse_once_it_is_sure() -> None:

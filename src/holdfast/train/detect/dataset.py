@@ -6,27 +6,24 @@ before it. So a resumed epoch need not load again what it has used, and any numb
 
 from __future__ import annotations
 
-import shlex
-from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image, ImageOps
 from torch.utils.data import Dataset, default_collate
 
-from holdfast.data.cache import cache_folder, fingerprint, fingerprint_of_files
+from holdfast.data.cache import fingerprint, fingerprint_of_files
 from holdfast.data.checks.images import way_of
-from holdfast.data.formats.detect import Settings, open_data
 from holdfast.data.listing import read_bytes
 from holdfast.data.pixels import exif_orientation, opened
-from holdfast.data.samples import ClassKey, Entry, ImageSet
+from holdfast.data.samples import Entry, ImageSet
 from holdfast.data.visualize.pictures import stretched
 from holdfast.errors import UsageError
-from holdfast.train.detect.augment import Augmentation, Floats, Picture, mosaic
+from holdfast.train.detect.augment import Augmentation, Picture, mosaic
+from holdfast.train.detect.boxes import class_keys, described, entries_of, read_labels, validate_command
 from holdfast.train.detect.cache import (
     CacheKind,
     ImageCache,
@@ -40,7 +37,6 @@ from holdfast.train.detect.cache import (
 Sample = dict[str, Any]
 
 _LARGEST_FILE = 1 << 30
-_LEAST_SIDE = 0.5  # pixels of the original image: a box with a smaller side is nothing, as `holdfast validate` has it
 _DECODED = 1  # raise it whenever images are decoded or resized in another way: caches on disk are made anew
 
 
@@ -59,47 +55,6 @@ class UnreadableImage(UsageError):
         return f"{self.problem}\n  fix: {self.fix}"
 
 
-def open_boxes(path: str | Path, format: str | None = None) -> ImageSet:
-    """Open a data set for detection: YOLO, COCO or Pascal VOC."""
-    data = open_data(path, Settings(format=format, cache=cache_folder()))
-    if not isinstance(data, ImageSet) or not data.has_boxes:
-        raise UsageError(f"{path} holds no boxes to detect.", fix="name a data set in YOLO, COCO or Pascal VOC format")
-    for fault in data.faults:
-        if fault.code == "class-count":
-            raise UsageError(f"{fault.file}: {fault.detail}.", fix="let nc be the number of names, or remove nc")
-    return data
-
-
-def class_keys(data: ImageSet) -> list[ClassKey]:
-    """The classes in the order of the model's outputs: by number where they have one, otherwise as the data set lists them.
-
-    Where the data set has no list, they are those of all labels, sorted; the set then keeps them as its list.
-    """
-    if not data.classes_are_known:
-        met = {thing.class_id for entry in data.entries for thing in data.label_of(entry).things}
-        data.classes = {key: data.class_name(key) for key in sorted(met, key=lambda key: (isinstance(key, str), key))}
-        data.classes_are_known = True
-    keys = list(data.classes)
-    return sorted(keys) if all(isinstance(key, int) for key in keys) else keys
-
-
-class _Labels(NamedTuple):
-    """The boxes of all images behind each other; those of image i are at starts[i] to starts[i + 1]."""
-
-    starts: npt.NDArray[np.int64]
-    boxes: Floats
-    classes: npt.NDArray[np.int64]
-    are_fractions: npt.NDArray[np.bool_]  # of the image's sides; otherwise pixels
-
-    def of(self, index: int, size: Size) -> tuple[Floats, npt.NDArray[np.int64]]:
-        """Corners as fractions of an image of this size, clipped to it, and classes; without boxes that have no area."""
-        own = slice(self.starts[index], self.starts[index + 1])
-        sides = np.array([size[1], size[0]] * 2, np.float32)
-        boxes = np.clip(self.boxes[own] if self.are_fractions[index] else self.boxes[own] / sides, 0, 1)
-        kept = ((boxes[:, 2:] - boxes[:, :2]) * sides[:2] >= _LEAST_SIDE).all(axis=1)
-        return boxes[kept], self.classes[own][kept]
-
-
 class DetectionData(Dataset[Sample]):
     """The images of one split. Without `augmentation` they are only resized; mosaic is used in the first `mosaic_epochs`."""
 
@@ -115,14 +70,11 @@ class DetectionData(Dataset[Sample]):
     ) -> None:
         self.imgsz, self.augmentation, self.mosaic_epochs, self.seed = imgsz, augmentation, mosaic_epochs, seed
         self.split, self.epoch = split, 0
-        self.path = data.root / (data.described_by or "")
+        self.path, self._validate = described(data), validate_command(data)
         self._root, self._read_label = data.root, data.read_label
-        self._entries = [entry for entry in data.entries if entry.split == split]
-        if not self._entries:
-            raise _no_images(data, split, self.path)
-        keys = class_keys(data)
-        self.classes = [data.class_name(key) for key in keys]
-        self._labels = self._read_labels({key: place for place, key in enumerate(keys)})
+        self._entries = entries_of(data, split)
+        self._labels = read_labels(data, split)
+        self.classes = [data.class_name(key) for key in class_keys(data)]
         self._cache: ImageCache | None = None
         self._stamp = fingerprint_of_files(
             {one.image: data.listing.files.get(one.image, (0, 0)) for one in self._entries}, _DECODED
@@ -134,10 +86,6 @@ class DetectionData(Dataset[Sample]):
     def set_epoch(self, epoch: int) -> None:
         """Called at the start of each epoch, before the workers start."""
         self.epoch = epoch
-
-    @property
-    def _validate(self) -> str:
-        return f"holdfast validate {shlex.quote(str(self.path))}"
 
     def file(self, index: int) -> str:
         """The image file of a sample, relative to the data set's folder."""
@@ -191,30 +139,11 @@ class DetectionData(Dataset[Sample]):
         except Exception as error:  # noqa: BLE001 - decoders raise anything on damaged files
             raise UnreadableImage(
                 f"{entry.image} cannot be read: {' '.join(str(error).split()) or type(error).__name__}.",
-                fix=f"replace or remove it, then resume; all such files: {self._validate}",
+                fix=f"replace it (all such files: {self._validate}), then: holdfast resume",
             ) from None
 
     def _fits(self, entry: Entry, orientation: int, width: int, height: int) -> str:
         return way_of(self._read_label(self._root, entry), orientation, width, height)
-
-    def _read_labels(self, places: dict[ClassKey, int]) -> _Labels:
-        starts, boxes, classes, are_fractions = array("q", [0]), array("f"), array("q"), []
-        for entry in self._entries:
-            label = self._read_label(self._root, entry)
-            for thing in label.things:
-                if thing.class_id not in places:
-                    raise UsageError(
-                        f"{entry.label} has class {thing.class_id!r}, which {self.path.name} does not list.",
-                        fix=f"list the class or correct the label; all such labels: {self._validate}",
-                    )
-                classes.append(places[thing.class_id])
-                boxes.extend(thing.box)
-            starts.append(len(classes))
-            are_fractions.append(label.shares)
-        if not classes:
-            raise UsageError(f"no image in the split {self.split} of {self.path} has a box.", fix=f"see why: {self._validate}")
-        corners = np.frombuffer(boxes, np.float32).reshape(-1, 4)
-        return _Labels(np.frombuffer(starts, np.int64), corners, np.frombuffer(classes, np.int64), np.array(are_fractions))
 
     def fill_cache(self, kind: CacheKind, progress: Progress | None = None) -> None:
         """Decode and resize all images, in this process, before the workers start."""
@@ -226,11 +155,17 @@ class DetectionData(Dataset[Sample]):
 
 
 def fill_caches(parts: Sequence[DetectionData], kind: CacheKind, progress: Progress | None = None) -> None:
-    """Cache several splits; whether they fit together is checked before the first image is read."""
+    """Cache several splits; whether they fit together is checked before the first image is read. `progress` counts all."""
+    total, before = sum(map(len, parts)), 0
     if kind == "ram":
-        plan_memory(sum(map(len, parts)), parts[0].imgsz)
+        plan_memory(total, parts[0].imgsz)
     for part in parts:
-        part.fill_cache(kind, progress)
+        part.fill_cache(kind, None if progress is None else _advanced(progress, before, total))
+        before += len(part)
+
+
+def _advanced(progress: Progress, before: int, total: int) -> Progress:
+    return lambda done, _: progress(before + done, total)
 
 
 def collate(samples: list[Sample]) -> dict[str, Any]:
@@ -258,14 +193,3 @@ def _read(path: Path, least: int | None, fits: Callable[[int, int, int], str]) -
     if image.mode != "RGB":
         image = stretched(image) if image.mode.startswith(("I", "F")) else image.convert("RGB")
     return image, (height, width)
-
-
-def _no_images(data: ImageSet, split: str, path: Path) -> UsageError:
-    """Which splits there are, and how the one that is missing is named in this format."""
-    missing = next((fault.detail for fault in data.faults if fault.code == "split-missing" and split in fault.detail), "")
-    problem = f"{path} has no images in the split {split}{f' ({missing})' if missing else ''}"
-    fix = {
-        "yolo": f"name a folder with images in {path.name if data.described_by else 'a data.yaml'}: {split}: images/{split}",
-        "coco": f"name the folder that holds the JSON files of all splits, such as instances_{split}.json",
-    }.get(data.format, f"list the images in ImageSets/Main/{split}.txt, or put them in a folder {split}")
-    return UsageError(f"{problem}; its splits: {', '.join(data.splits) or 'none'}.", fix=fix)

@@ -12,7 +12,8 @@ from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
 from holdfast.data.visualize.pictures import colour_of, hexed
 from holdfast.errors import StorageError, UsageError
 from holdfast.train.detect.augment import Augmentation
-from holdfast.train.detect.dataset import DetectionData, Sample, open_boxes
+from holdfast.train.detect.boxes import open_boxes
+from holdfast.train.detect.dataset import DetectionData, Sample
 
 _IMGSZ = 640  # as `holdfast train detect` has it
 _TILE, _COLUMNS, _GAP, _LINE, _LETTERS = 320, 4, 10, 20, 13

@@ -9,12 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.train.detect.architectures import build, find, forward_loss, predict, transformers
+from holdfast.train.detect.architectures import build, forward_loss, predict, transformers
 from holdfast.train.detect.augment import Augmentation
-from holdfast.train.detect.dataset import DetectionData, collate, fill_caches, open_boxes
+from holdfast.train.detect.boxes import open_boxes
+from holdfast.train.detect.dataset import DetectionData, collate, fill_caches
 from holdfast.train.detect.evaluate import DetectionEvaluator, Predictions, Targets
 from holdfast.train.detect.pictures import report_of
+from holdfast.train.detect.sizes import find
 from holdfast.train.devices import Place
+from holdfast.train.progress import counting
 from holdfast.train.settings import DetectSettings
 from holdfast.train.task import Batch, Evaluation
 
@@ -40,7 +43,9 @@ class DetectTask:
         )
         self._val = DetectionData(images, "val", imgsz=settings.imgsz)
         if settings.cache in ("ram", "disk"):
-            fill_caches([self._train, self._val], settings.cache)  # type: ignore[arg-type]
+            count = len(self._train) + len(self._val)
+            with counting(f"caching {count:,} images ({settings.cache})", shown=place.is_first) as progress:
+                fill_caches([self._train, self._val], settings.cache, progress)  # type: ignore[arg-type]
 
     def train_data(self) -> DetectionData:
         """The training images, augmented."""

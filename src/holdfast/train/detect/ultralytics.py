@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import itertools
+import pickletools
 import sys
+import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -44,7 +47,7 @@ def command(settings: DetectSettings, folder: Path, *, resume: Path | None = Non
     _check(settings, package)
     start = [sys.executable, "-c", _START, "detect", "train"]
     if resume is not None:
-        return [*start, "resume=True", f"model={resume.resolve()}"]
+        return [*start, "resume=True", f"model={resume.resolve()}", f"save_dir={folder.resolve()}"]
     values = {
         "data": _data_file(settings.data),
         **translated(settings),
@@ -54,6 +57,41 @@ def command(settings: DetectSettings, folder: Path, *, resume: Path | None = Non
         "exist_ok": True,
     }
     return [*start, *(f"{name}={value}" for name, value in values.items())]
+
+
+class Saved(NamedTuple):
+    """A checkpoint of Ultralytics, and how many epochs it holds; none once it is finished, and its optimizer state is gone."""
+
+    file: Path
+    epochs: int
+
+
+def newest(folder: Path) -> Saved | None:
+    """The checkpoint to resume from: that of the most epochs. A process killed while it saves leaves a torn file."""
+    found = [Saved(file, epochs) for file in (folder / "weights").glob("*.pt") if (epochs := _epochs_in(file)) is not None]
+    finished = [saved for saved in found if saved.file.name == "last.pt" and not saved.epochs]
+    return max(finished or found, key=lambda saved: (saved.epochs, saved.file.name == "last.pt"), default=None)
+
+
+def _epochs_in(file: Path) -> int | None:
+    """The number of epochs that a checkpoint was trained for, read without loading it; None where it is not whole."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
+            parts = (part for part in pickletools.genops(archive.read(name)) if "PUT" not in part[0].name)
+            return next(int(value or 0) + 1 for (_, key, _), (_, value, _) in itertools.pairwise(parts) if key == "epoch")
+    except (OSError, zipfile.BadZipFile, StopIteration, ValueError, TypeError):
+        return None
+
+
+def cut_results(folder: Path, epochs: int) -> None:
+    """Leave only the first epochs in results.csv: a process may have died after it wrote a row and before it saved."""
+    table = folder / "results.csv"
+    if table.is_file():
+        lines = table.read_text(encoding="utf-8").splitlines(keepends=True)
+        new = table.with_suffix(".new")
+        new.write_text("".join(lines[: epochs + 1]), encoding="utf-8")
+        new.replace(table)
 
 
 def remarks(settings: DetectSettings) -> list[str]:

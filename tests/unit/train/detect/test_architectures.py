@@ -14,7 +14,8 @@ from torch import nn
 
 from holdfast.errors import UsageError
 from holdfast.train.detect import architectures
-from holdfast.train.detect.architectures import ARCHITECTURES, build, find, forward_loss, predict
+from holdfast.train.detect.architectures import build, forward_loss, predict
+from holdfast.train.detect.sizes import ARCHITECTURES, find
 
 CLASSES = ["red", "green", "blue"]
 PUBLISHED = {  # million parameters, as the authors' tables have them

@@ -14,8 +14,9 @@ import torch
 
 from holdfast.errors import DiskFull, UsageError
 from holdfast.train.detect.augment import Augmentation
+from holdfast.train.detect.boxes import open_boxes
 from holdfast.train.detect.cache import ImageCache, cached_in_memory, cached_on_disk, plan_memory
-from holdfast.train.detect.dataset import DetectionData, UnreadableImage, fill_caches, open_boxes
+from holdfast.train.detect.dataset import DetectionData, UnreadableImage, fill_caches
 
 SIZE = 32
 

@@ -17,7 +17,8 @@ from holdfast.data.samples import ImageSet
 from holdfast.errors import UsageError
 from holdfast.state.position import Position
 from holdfast.train.detect.augment import Augmentation
-from holdfast.train.detect.dataset import DetectionData, UnreadableImage, collate, open_boxes
+from holdfast.train.detect.boxes import open_boxes
+from holdfast.train.detect.dataset import DetectionData, UnreadableImage, collate
 
 BCCD = Path(__file__).parents[4].parent / "shared/data/bccd/yolo/data.yaml"
 SIZE = 96

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 
 from holdfast.errors import UsageError
-from holdfast.train.detect.ultralytics import command, is_yolo, remarks, translated
+from holdfast.train.detect.ultralytics import command, cut_results, is_yolo, newest, remarks, translated
 from holdfast.train.settings import DetectSettings
 
 IS_INSTALLED = importlib.util.find_spec("ultralytics") is not None
@@ -38,6 +39,22 @@ def described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(package.parent))
     importlib.invalidate_caches()
     return package
+
+
+def test_a_torn_checkpoint_is_passed_over_and_results_are_cut_to_what_was_saved(tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    assert newest(tmp_path) is None
+    for name, epoch in (("epoch2.pt", 2), ("best.pt", 1), ("last.pt", 3)):
+        torch.save({"epoch": epoch, "best_fitness": 0.5, "ema": torch.zeros(9)}, weights / name)
+    assert newest(tmp_path) == (weights / "last.pt", 4)
+    (weights / "last.pt").write_bytes((weights / "last.pt").read_bytes()[:-100])
+    assert newest(tmp_path) == (weights / "epoch2.pt", 3)
+    (tmp_path / "results.csv").write_text("epoch,loss\n1,4\n2,3\n3,2\n4,1\n")
+    cut_results(tmp_path, 3)
+    assert (tmp_path / "results.csv").read_text() == "epoch,loss\n1,4\n2,3\n3,2\n"
+    torch.save({"epoch": -1, "optimizer": None}, weights / "last.pt")
+    assert newest(tmp_path) == (weights / "last.pt", 0)  # finished
 
 
 @pytest.fixture
@@ -129,8 +146,8 @@ def test_an_older_version_gets_the_precision_that_it_has(described: Path, data: 
 
 
 def test_a_resumed_command_names_the_checkpoint(described: Path, tmp_path: Path) -> None:
-    line = command(settings(), tmp_path, resume=tmp_path / "last one.pt")
-    assert line[-2:] == ["resume=True", f"model={tmp_path / 'last one.pt'}"]
+    line = command(settings(), tmp_path / "new", resume=tmp_path / "last one.pt")
+    assert line[-3:] == ["resume=True", f"model={tmp_path / 'last one.pt'}", f"save_dir={tmp_path / 'new'}"]
 
 
 @pytest.mark.parametrize(
