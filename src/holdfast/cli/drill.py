@@ -135,7 +135,7 @@ def _say_ahead(ahead: RemainingRuns) -> None:
     if ahead.shared:
         files = ", ".join(map(_shown, ahead.shared[:3])) + (", …" if len(ahead.shared) > 3 else "")
         print(
-            f"  note: every run saves the same files ({files}); one that resumes from what another has saved tells nothing.\n"
+            f"  note: every run saves the same files ({files}); a run that resumes from another's files proves nothing.\n"
             "        `{folder}` in the command is a folder of each run's own: python train.py --output {folder}",
             file=sys.stderr,
         )

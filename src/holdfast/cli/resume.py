@@ -111,7 +111,7 @@ def _arguments(source: Path, changes: dict[str, Any]) -> Arguments:
     if settings.architecture != before.architecture:
         words = f"--architecture {settings.architecture} --data {settings.data}"
         problem = f"{source} was trained with {before.architecture}; its state does not fit {settings.architecture}."
-        raise UsageError(problem, fix=f"start anew: holdfast train detect {words}")
+        raise UsageError(problem, fix=f"start a new run: holdfast train detect {words}")
     if (source / "report.html").exists() and _epochs_of(source) >= settings.epochs:
         problem = f"{source} has trained all of its {settings.epochs} epochs."
         raise UsageError(problem, fix=f"holdfast resume {source} --epochs {2 * settings.epochs}")

@@ -76,7 +76,7 @@ def _update(filesystem: Any, files: dict[str, str], folder: Path, address: str) 
         folder.mkdir(parents=True, exist_ok=True)
         for name, path in files.items():
             if name.startswith(("/", "..")) or "\0" in name:
-                raise UsageError(f"{address} holds a file named {name[:80]!r}, which leads out of it", fix="rename that file")
+                raise UsageError(f"{address} holds a file named {name[:80]!r}, which points outside it", fix="rename that file")
             now[name] = str(filesystem.ukey(path))
             to = folder / name
             if before.get(name) != now[name] or not to.is_file():

@@ -94,7 +94,7 @@ def _untrained(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         is_all = evidence.get("count") == evidence.get("of")
         yield "left-out-behind", "it holds none of the model" if is_all else "what comes before it in the model is trained"
     else:
-        yield "requires-no-gradient", f"no gradient comes to {names}"
+        yield "requires-no-gradient", f"no gradient reaches {names}"
 
 
 def _dead(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -224,19 +224,19 @@ _WAITS = {  # what a worker that stands waits for
     "lock": ("locks-wait", "the worker waits for a lock"),
     "file": ("waits-for-disk", "the worker waits for a file"),
     "network": ("waits-for-network", "the worker waits for an answer over the network"),
-    "compute": ("computes-on", "the worker computes, and does not come to an end"),
+    "compute": ("computes-on", "the worker computes without finishing"),
 }
 _STANDS = {  # what the stacks of a hang showed
     "worker-died": ("workers-fewer", "a loader worker is gone"),
     "no-workers": ("workers-fewer", "the loader's workers are gone"),
-    "worker": ("worker-stands", "the worker is there, and stands in its own code"),
+    "worker": ("worker-stands", "the worker is alive, and stuck in its own code"),
     "loading": ("worker-stands", "the batch is made in the main process"),
     "deadlock": ("locks-wait", "two threads wait for each other"),
     "lock": ("locks-wait", "a thread waits for a lock"),
-    "loop": ("computes-on", "it computes, and does not come to an end"),
+    "loop": ("computes-on", "it computes without finishing"),
     "gil": ("computes-on", "compiled code holds the interpreter lock"),
     "wait": ("waits-in-script", "the script itself waits there"),
-    "missing": ("collectives-differ", "a rank did not come to the collective"),
+    "missing": ("collectives-differ", "a rank did not reach the collective"),
     "mismatch": ("collectives-differ", "the ranks are in different collectives"),
 }
 
@@ -249,7 +249,7 @@ def _hung(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield sign
     missing = _STANDS.get(str(evidence.get("missing_kind")))
     if missing is not None:
-        yield missing[0], f"the rank that did not come: {missing[1]}"
+        yield missing[0], f"the rank that is missing: {missing[1]}"
     yield from of_ranks(evidence)
     waits = _WAITS.get(str(evidence.get("waits_for")))
     if waits is not None:

@@ -74,7 +74,7 @@ def _why_not(train: Callable[[], Any], name: str, module: object) -> str:
     if "<locals>" in name:
         return "it is defined inside another function, where no other process can find it"
     if not name or module is None or getattr(module, "__file__", None) is None:
-        return "it stands in no module that could be imported"
+        return "it is in no module that could be imported"
     if inspect.ismethod(train) and not inspect.isclass(train.__self__):
         return "it is a method of an object that lives in this process only"
     needed = [

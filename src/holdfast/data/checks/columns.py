@@ -116,4 +116,4 @@ def _extreme(one: ColumnSummary) -> str:
     if high == low or max(highest - high, low - lowest) <= _FAR * usual:
         return ""
     value = highest if highest - high >= low - lowest else lowest
-    return f"has {value:.4g}, while 98 % of it lie in {low:.4g} … {high:.4g}"
+    return f"has {value:.4g}, while 98 % of the values lie in {low:.4g} … {high:.4g}"

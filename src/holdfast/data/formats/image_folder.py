@@ -22,7 +22,7 @@ def recognise(listing: Listing, named: str | None) -> float | None:
 
 
 def _place(path: str) -> tuple[str, str] | None:
-    """Split and class of an image; None where it lies in no folder of a class."""
+    """Split and class of an image; None where it is in no class folder."""
     folders = path.split("/")[:-1]
     split = word_of_split(folders[0]) if folders else None
     if split:
@@ -41,6 +41,6 @@ def read(listing: Listing, _: str | None) -> ImageSet:
         if suffix(path) not in IMAGES:
             continue
         if placed is None:
-            faults.append(Fault("label-missing", path, 0, "it lies in no folder of a class"))
+            faults.append(Fault("label-missing", path, 0, "it is in no class folder"))
         entries.append(Entry(placed[0] if placed else ALL, path, class_id=placed[1] if placed else None))
     return ImageSet("image-folder", listing.root, listing, entries, classes, no_label, True, False, None, faults)

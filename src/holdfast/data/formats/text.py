@@ -146,7 +146,7 @@ def read(listing: Listing, named: str | None, tokenizer: Path | None = None, row
     path = tokenizer or next((listing.root / name for name in _TOKENIZERS if (listing.root / name).is_file()), None)
     data = TextSet(listing.root, listing, files, embedding_rows=rows)
     if path is None:
-        data.notes.append("no tokenizer was named or lies beside the text: --tokenizer FILE looks at tokens too")
+        data.notes.append("no tokenizer was named or found beside the text: --tokenizer FILE checks tokens too")
         return data
     data.tokenizer, data.tokenizer_file = open_tokenizer(path), path.name
     data.embedding_rows = rows if rows is not None else _rows_of_model(path.parent)

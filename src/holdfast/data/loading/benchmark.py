@@ -116,7 +116,7 @@ _TO_MAKE = 60.0  # seconds, at least, for imports and the factory
 _PATIENCE = 8.0  # seconds after which a setting that gives no batch is given up, or a quarter of the time
 _FIXES = {
     "raised": "call the data set by itself at that line",
-    SILENT: "look at that line: a worker waits there for what never comes (a lock, file or connection from before its start)",
+    SILENT: "look at that line: a worker waits there for something that never happens (a lock, file or connection from before its start)",
     DIED: "too little memory or a crash in a library: look at the kernel's log (dmesg), and try fewer workers",
 }
 LATE = "late"
@@ -323,8 +323,8 @@ class _Measuring:
         return replace(trial, failed=self._why(answer, limit), how=answer.how)
 
     def _why(self, answer: Answer, limit: float | None = None) -> str:
-        stands = f"; it stands at {answer.words}" if answer.words and answer.how == SILENT else ""
-        within = f"no batch within {limit:.0f} s" if limit is not None else "it did not come to an end in time"
+        stands = f"; it is stuck at {answer.words}" if answer.words and answer.how == SILENT else ""
+        within = f"no batch within {limit:.0f} s" if limit is not None else "it did not finish in time"
         words = {SILENT: f"{within}{stands}", OUTGREW: "it took more memory than it may", DIED: f"the process {answer.words}"}
         return words.get(answer.how, answer.words or "it gave no answer")
 

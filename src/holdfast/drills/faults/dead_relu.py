@@ -37,4 +37,4 @@ def _before_relu(context: FaultContext) -> torch.Tensor:
     for layer, following in reversed(list(pairwise(modules))):
         if isinstance(following, nn.ReLU) and isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d) and layer.bias is not None:
             return layer.bias
-    raise CannotHappen("no layer with a bias stands directly before a ReLU")
+    raise CannotHappen("no layer with a bias is directly followed by a ReLU")

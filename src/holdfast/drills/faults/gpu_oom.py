@@ -25,7 +25,7 @@ class GpuOom(Fault):
         """The cache goes first, so that the next step has to ask."""
         device = next((one.device for one in context.model.parameters() if one.is_cuda), None)
         if device is None:
-            raise CannotHappen("nothing of the model is on a GPU")
+            raise CannotHappen("no part of the model is on a GPU")
         torch.cuda.empty_cache()
         total = torch.cuda.get_device_properties(device).total_memory
         share = self.strong * torch.cuda.memory_reserved(device) / total
