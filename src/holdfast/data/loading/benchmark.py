@@ -116,7 +116,7 @@ _TO_MAKE = 60.0  # seconds, at least, for imports and the factory
 _PATIENCE = 8.0  # seconds after which a setting that gives no batch is given up, or a quarter of the time
 _FIXES = {
     "raised": "call the data set by itself at that line",
-    SILENT: "look at that line: a worker waits there for something that never happens (a lock or connection from before its start)",
+    SILENT: "look at that line: a worker waits there for something that never happens (a lock or socket from before its start)",
     DIED: "too little memory or a crash in a library: look at the kernel's log (dmesg), and try fewer workers",
 }
 LATE = "late"
