@@ -15,9 +15,10 @@ class Demo(BoringModel):
     """The demo's own model; more data, so that a fault has time to show."""
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(RandomDataset(32, 400), batch_size=4)
+        return DataLoader(data, batch_size=4)
 
 
 lightning.seed_everything(0)
+data = RandomDataset(32, 400)  # drawn here: in the hook, it would begin with the very samples that are held out
 quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
 lightning.Trainer(max_epochs=4, accelerator="cpu", default_root_dir=sys.argv[1], **quiet).fit(Demo())
