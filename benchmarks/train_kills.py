@@ -106,14 +106,14 @@ def main() -> int:
         seconds = time.monotonic() - began
         killed = start("killed", arguments, Path(folder))
         chance = random.Random(arguments.seed)
-        kills = kill_at_random(killed, Path(folder, "runs/killed"), arguments.kills, chance, longest=max(1.0, seconds / 20))
+        kills = kill_at_random(killed, Path(folder, "runs/killed"), arguments.kills, chance, longest=seconds / arguments.kills)
         errors = killed.communicate()[1].decode()
         if killed.returncode:
             print(errors)
             return 1
         one, other = outcome(Path(folder, "runs/quiet")), outcome(Path(folder, "runs/killed"))
         equal = all(torch.equal(one["weights"][name], other["weights"][name]) for name in one["weights"])
-        print(f"{kills} kills, {len(other['resumed'])} resumes from step {other['resumed']}")
+        print(f"{kills} of {arguments.kills} kills, {len(other['resumed'])} resumes from step {other['resumed']}")
         print(f"{one['last']} and {other['last']}: weights {'equal, bit for bit' if equal else 'DIFFERENT'}")
         return 0 if equal and kills else 1
 

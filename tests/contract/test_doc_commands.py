@@ -81,7 +81,7 @@ def test_where_numbers_vary_words_must_still_agree() -> None:
     assert shown("numbers vary").shows(0, "run     step\nlive  2,055\n")
     assert not shown("numbers vary").shows(0, "run     step\nfirst  2,055\n")
     sizes = shown("numbers vary", "$ x\nread 9 KB in 0.2 s, 14:03:12, loss 1e-3\n")
-    assert sizes.shows(0, "read 67.7 MB in 120 ms, 05:08:29, loss 0.25\n") and not sizes.shows(
+    assert sizes.shows(0, "read 67.7 MB in 1 min 20 s, 05:08:29, loss 0.25\n") and not sizes.shows(
         0, "read 9 KB in 0.2 s, 14:03:12\n"
     )
 

@@ -31,7 +31,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 def run(folder: Path, *words: str, env: dict[str, str] | None = None, **how: Any) -> subprocess.CompletedProcess[str]:
     """`holdfast run WORDS`, to its end."""
-    how = {"capture_output": True, "timeout": 120, **how}
+    how = {"capture_output": True, "timeout": 600, **how}
     return subprocess.run(
         [*HOLDFAST, "run", *words], cwd=folder, env=environment(folder, **(env or {})), text=True, check=False, **how
     )

@@ -15,6 +15,8 @@ from holdfast_run import HOLDFAST, environment, findings_of, wait_until
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from make_shapes import main as make_shapes
 
+from holdfast.train.settings import DetectSettings
+
 SMALL = ("--weights", "none", "--imgsz", "32", "--batch-size", "2", "--workers", "0", "--device", "cpu")
 Bad = Callable[[Path], tuple[str, ...] | None]
 
@@ -120,6 +122,51 @@ def test_a_read_only_folder_is_refused(data: Path, tmp_path: Path, mount: Callab
     disk = mount("ro,size=1m")
     code, _, err = train(tmp_path, "--project", str(disk))
     assert code == 2 and f"runs cannot be written to the folder {disk}: Read-only file system." in err
+
+
+RESUMES: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "a run that is not there": (("resume", "other"), "there is no run other.", "holdfast resume with one of: shapes"),
+    "all epochs are done": (
+        ("resume",),
+        "runs/shapes has trained all of its 3 epochs.",
+        "holdfast resume runs/shapes --epochs 6",
+    ),
+    "other architecture": (
+        ("resume", "--architecture", "dfine-s", "--epochs", "4"),
+        "runs/shapes was trained with dfine-n; its state does not fit dfine-s.",
+        "holdfast train detect --architecture dfine-s --data shapes/data.yaml",
+    ),
+    "a file that is not there": (
+        ("resume", "--checkpoint", "runs/shapes/checkpoints/step-000009"),
+        "runs/shapes/checkpoints/step-000009 does not exist.",
+        "--checkpoint runs/shapes/checkpoints/step-000003",
+    ),
+    "weights only": (
+        ("resume", "--checkpoint", "runs/shapes/model"),
+        "runs/shapes/model has no optimizer state, schedule or position in the data.",
+        "holdfast train detect --weights runs/shapes/model --data data.yaml",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RESUMES)
+def test_what_cannot_be_resumed_says_what_can(case: str, data: Path, tmp_path: Path) -> None:
+    words, problem, fix = RESUMES[case]
+    run, failed = tmp_path / "runs/shapes", tmp_path / "runs/failed"  # the second is newer, and has nothing to resume from
+    for folder in (run / "checkpoints/step-000003", run / "model", failed):
+        folder.mkdir(parents=True)
+    for folder in (run, failed):
+        DetectSettings(data="shapes/data.yaml", epochs=3).write(folder / "settings.yaml")
+    (run / "metrics.csv").write_text("epoch,step\n1,3\n2,6\n3,9\n")
+    (run / "report.html").touch()
+    os.utime(run, (0, 0))
+    if case == "a run that is not there":
+        (failed / "settings.yaml").unlink()
+    done = subprocess.run(
+        [*HOLDFAST, *words], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "") and "Traceback" not in done.stderr
+    assert f"error: {problem}\n  fix: " in done.stderr and fix in done.stderr
 
 
 @pytest.mark.slow

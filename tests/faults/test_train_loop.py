@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,22 @@ def test_killed_in_the_middle_of_an_epoch_it_ends_with_the_same_weights(tmp_path
     assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])
     rows = [list(csv.DictReader((tmp_path / f"runs/{name}/metrics.csv").open())) for name in ("whole", "killed")]
     assert [row["accuracy"] for row in rows[0]] == [row["accuracy"] for row in rows[1]]
+
+
+def test_a_resumed_run_that_is_killed_continues_from_its_own_checkpoints_and_keeps_the_best(tmp_path: Path) -> None:
+    common = (sys.executable, str(LOOP), OFTEN)
+    first = run(tmp_path, "--name", "first", "--", *common, "epochs=2", "lr0=0.05")
+    assert first.returncode == 0, first.stderr
+    more = ("epochs=4", "lr0=0.05", "lrf=1", "resume=runs/first", "die=30")
+    second = run(tmp_path, "--name", "second", "--policy", "heal", "--", *common, *more)
+    assert second.returncode == 0, second.stderr
+    steps = [int(words.partition(" ")[0]) for words in second.stdout.split("resumed from step ")[1:]]
+    assert steps[0] == 40 and 40 < steps[1] <= 70  # killed at its 30th batch
+    rows = list(csv.DictReader((tmp_path / "runs/second/metrics.csv").open()))
+    best = json.loads((tmp_path / "runs/second/checkpoints/best.json").read_text())
+    assert best["value"] == pytest.approx(max(float(row["accuracy"]) for row in rows))
+    earlier = json.loads((tmp_path / "runs/first/checkpoints/best.json").read_text())
+    assert best["value"] >= earlier["value"]
 
 
 def test_resumed_on_another_number_of_ranks_every_sample_is_seen_once(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class Training:
             if self.place.is_first:
                 settings.write(run.folder / "settings.yaml")
             holdfast.seed(settings.seed + self.place.rank, deterministic=False)
-            restored = run.restore(resume_from) if resume_from is not None or run.attempt > 1 else None
+            restored = self._restore(run, resume_from)
             first = (restored.epoch or 0) if restored is not None else 0
             table = self._table(run, restored)
             if self.place.is_first:
@@ -201,6 +201,18 @@ class Training:
         print(f"holdfast: {samples}; {epochs}, {batch}, learning rate {lr:g}, {precision}, {device}")
         print(f"holdfast: all settings: {shown_path(folder / 'settings.yaml')}", flush=True)
 
+    def _restore(self, run: holdfast.Run, resume_from: Path | None) -> Any:
+        """A restarted process continues this run. A resumed run gets the other's newest and best checkpoints as its first."""
+        restored = run.restore() if run.attempt > 1 else None
+        if restored is not None or resume_from is None:
+            return restored
+        restored = run.restore(resume_from)
+        if restored is not None and self.place.is_first:
+            best = best_checkpoint(restored.path.parent)
+            for path in (best, restored.path) if best is not None and best.name < restored.path.name else (restored.path,):
+                _copy(path, run.folder / "checkpoints")
+        return restored
+
     def _table(self, run: holdfast.Run, restored: Any) -> MetricsTable:
         """The table of all epochs; the earlier ones come from the run that is resumed."""
         if restored is None:
@@ -237,6 +249,15 @@ class Training:
             pin_memory=self.place.device.type == "cuda",
             generator=torch.Generator().manual_seed(self.settings.seed + self.place.rank),
         )
+
+
+def _copy(checkpoint: Path, folder: Path) -> None:
+    """Copy a checkpoint into another run, where it counts as new; it gets its name once it is whole."""
+    if checkpoint.parent != folder:
+        part = folder / "copy.part"
+        shutil.copytree(checkpoint, part, dirs_exist_ok=True)
+        part.touch()
+        part.rename(folder / checkpoint.name)
 
 
 def shown_path(path: Path) -> Path:

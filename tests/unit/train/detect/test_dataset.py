@@ -234,7 +234,7 @@ def test_an_image_that_cannot_be_read_is_named_with_the_fix(yolo: Path, workers:
     with pytest.raises(UnreadableImage) as caught:
         list(loader(data, num_workers=workers))
     assert caught.value.problem.startswith("images/train/train05.jpg cannot be read: ")
-    assert "Traceback" not in str(caught.value) and caught.value.fix.endswith(f"holdfast validate {yolo}")
+    assert "Traceback" not in str(caught.value) and caught.value.fix.endswith(f"holdfast validate {yolo}), then: holdfast resume")
 
 
 def test_an_image_that_was_deleted_since_is_named(yolo: Path) -> None:
