@@ -12,6 +12,8 @@ import torch
 from holdfast_run import run
 
 pytest.importorskip("scipy", reason="needs pip install 'holdfast[segment]'")
+sys.path.insert(0, str(Path(__file__).parents[1] / "trainings"))
+from loop_segment import draw_discs
 
 LOOP = Path(__file__).parents[1] / "trainings" / "loop_segment.py"
 OFTEN = "save_minutes=0.0001"  # after every update
@@ -20,6 +22,8 @@ RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 def trained(folder: Path, name: str, *words: str, before: tuple[str, ...] = ()) -> Any:
     """Train under a supervisor that restarts it; what it printed."""
+    if not (folder / "discs").exists():
+        draw_discs(folder / "discs")
     command = (sys.executable, *before, str(LOOP), "data=discs", OFTEN, f"final={name}.pt", *words)
     ended = run(folder, "--name", name, "--policy", "heal", "--", *command)
     assert ended.returncode == 0, ended.stdout + ended.stderr

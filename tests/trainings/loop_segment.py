@@ -1,4 +1,4 @@
-"""Segmentation in the trainer's loop with a small encoder: images of discs, drawn where they are not there yet.
+"""Segmentation in the trainer's loop with a small encoder, for images of discs.
 
 usage: loop_segment.py NAME=VALUE …     settings of `holdfast train segment`, and:
     resume=PATH    resume from a run or checkpoint
@@ -89,11 +89,10 @@ def settings_of(values: dict[str, Any]) -> SegmentSettings:
 
 
 def main() -> None:
-    values = dict(word.split("=", 1) for word in sys.argv[1:])
+    values: dict[str, Any] = dict(word.split("=", 1) for word in sys.argv[1:])
+    values |= {name: value == "true" for name, value in values.items() if value in ("true", "false")}
     resume, final, die = (values.pop(name, None) for name in ("resume", "final", "die"))
     settings = settings_of(values)
-    if not Path(settings.data).exists():
-        draw_discs(Path(settings.data))
     torch.set_num_threads(1)  # more cost more than they save at this size
     with place(settings.device) as here:
         task = SmallTask(settings, here)

@@ -36,7 +36,7 @@ class Schedule(LRScheduler):
 
     def __init__(self, optimizer: torch.optim.Optimizer, settings: TrainSettings, updates_per_epoch: int) -> None:
         self._kind, peak = settings.scheduler, float(optimizer.param_groups[0]["lr"])
-        self._parts = []
+        self._parts, self._peak = [], peak
         for stage in settings.stages:
             total = max(1, stage.epochs * updates_per_epoch)
             warmup = min(round(settings.warmup_epochs * updates_per_epoch), total // 2)
@@ -48,6 +48,13 @@ class Schedule(LRScheduler):
         """Where it is. What comes from the settings is left out: they may be others when it is resumed."""
         own = ("_kind", "_parts", "_momentum", "_first_momentum")
         return {name: value for name, value in super().state_dict().items() if name not in own}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue where it was; with another peak than before, all learning rates are scaled."""
+        peak = self._peak
+        super().load_state_dict({**state_dict, "_peak": peak})
+        if (before := state_dict.get("_peak", peak)) != peak:
+            self.base_lrs = [base * peak / before for base in self.base_lrs]
 
     def get_lr(self) -> list[float | torch.Tensor]:
         """The learning rate of each group at this update."""

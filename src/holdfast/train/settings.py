@@ -170,6 +170,8 @@ class SegmentSettings(TrainSettings):
         if self.imgsz % 32:
             near = max(32, round(self.imgsz / 32) * 32)
             raise UsageError(f"image size {self.imgsz} is not a multiple of 32.", fix=f"--imgsz {near}")
+        if self.skip_stage1 or self.stage1_epochs is None:  # a number, so that a run that is resumed with more epochs keeps it
+            object.__setattr__(self, "stage1_epochs", 0 if self.skip_stage1 else self.epochs // 10)
         if self.frozen_epochs > self.epochs:
             problem = f"stage 1 alone has {self.frozen_epochs} epochs, and the whole training {self.epochs}."
             raise UsageError(problem, fix=f"--stage1-epochs {self.epochs // 10}, or more --epochs")
@@ -179,9 +181,7 @@ class SegmentSettings(TrainSettings):
     @property
     def frozen_epochs(self) -> int:
         """The epochs of stage 1."""
-        if self.skip_stage1:
-            return 0
-        return self.stage1_epochs if self.stage1_epochs is not None else self.epochs // 10
+        return self.stage1_epochs or 0
 
     @property
     def stages(self) -> tuple[Stage, ...]:

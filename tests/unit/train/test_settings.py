@@ -98,3 +98,9 @@ def test_a_wrong_value_of_segmentation_is_named_with_its_fix(values: dict[str, o
         read_settings(SegmentSettings, None, {"data": "d", **values})
     assert problem in caught.value.problem
     assert fix in caught.value.fix
+
+
+def test_a_run_that_is_resumed_with_more_epochs_keeps_its_stage_1(tmp_path: Path) -> None:
+    SegmentSettings(data="d", epochs=50).write(tmp_path / "settings.yaml")
+    resumed = read_settings(SegmentSettings, tmp_path / "settings.yaml", {"epochs": "200"})
+    assert [stage.epochs for stage in resumed.stages] == [5, 195]
