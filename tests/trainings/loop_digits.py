@@ -59,6 +59,9 @@ class DigitsTask:
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 10))
 
+    def begin_epoch(self, model: nn.Module, epoch: int) -> bool:
+        return False
+
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         self._batches += 1
         if self._batches == self._die and "HOLDFAST_ATTEMPT" not in os.environ:

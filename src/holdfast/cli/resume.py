@@ -12,6 +12,7 @@ from holdfast.errors import NoSuchRun, UsageError
 
 if TYPE_CHECKING:
     from holdfast.train.arguments import Arguments
+    from holdfast.train.tasks import TaskKind
 
 _CANDIDATES = 3
 _SETTINGS = "settings.yaml"
@@ -97,22 +98,34 @@ def _epochs_of(run: Path) -> int:
 def _arguments(source: Path, changes: dict[str, Any]) -> Arguments:
     """The settings of the run or checkpoint, with the changes of the command line."""
     from holdfast.train.arguments import Arguments
-    from holdfast.train.settings import DetectSettings, read_settings
+    from holdfast.train.settings import read_settings
 
-    if (source / _SETTINGS).exists():
-        before = read_settings(DetectSettings, source / _SETTINGS, {})
-    else:
-        kept: dict[str, Any] = json.loads((source / "manifest.json").read_text(encoding="utf-8")).get("settings") or {}
-        if not kept.get("data"):
-            problem = f"{source} was not saved by `holdfast train`."
-            raise UsageError(problem, fix=f"train from its weights: holdfast train detect --weights {source} --data data.yaml")
-        before = read_settings(DetectSettings, None, kept)
-    settings = read_settings(DetectSettings, None, before.as_dict() | changes)
-    if settings.architecture != before.architecture:
-        words = f"--architecture {settings.architecture} --data {settings.data}"
-        problem = f"{source} was trained with {before.architecture}; its state does not fit {settings.architecture}."
-        raise UsageError(problem, fix=f"start a new run: holdfast train detect {words}")
+    kind, kept = settings_of(source)
+    before = read_settings(kind.settings, None, kept)
+    settings = read_settings(kind.settings, None, before.as_dict() | changes)
+    for name in kind.settings.MODEL:
+        was, now = getattr(before, name), getattr(settings, name)
+        if was != now:
+            words = f"--{name.replace('_', '-')} {now} --data {settings.data}"
+            what = "" if isinstance(was, str) else f"{name.replace('_', ' ')} "
+            problem = f"{source} was trained with {what}{was}; its state does not fit {now}."
+            raise UsageError(problem, fix=f"start a new run: holdfast train {kind.name} {words}")
     if (source / "report.html").exists() and _epochs_of(source) >= settings.epochs:
         problem = f"{source} has trained all of its {settings.epochs} epochs."
         raise UsageError(problem, fix=f"holdfast resume {source} --epochs {2 * settings.epochs}")
-    return Arguments(task="detect", settings=settings, validate=False, resume=source.absolute())
+    return Arguments(task=kind.name, settings=settings, validate=False, resume=source.absolute())
+
+
+def settings_of(source: Path) -> tuple[TaskKind, dict[str, Any]]:
+    """The task of a run or checkpoint, and its settings."""
+    from holdfast.train.settings import read_yaml
+    from holdfast.train.tasks import task_of
+
+    if (source / _SETTINGS).exists():
+        kept = read_yaml(source / _SETTINGS)
+    else:
+        kept = json.loads((source / "manifest.json").read_text(encoding="utf-8")).get("settings") or {}
+        if not kept.get("data"):
+            problem = f"{source} was not saved by `holdfast train`."
+            raise UsageError(problem, fix=f"train from its weights: holdfast train detect --weights {source} --data data.yaml")
+    return task_of(kept), kept

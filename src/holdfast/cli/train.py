@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import sys
@@ -16,9 +15,7 @@ from holdfast.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from holdfast.train.arguments import Arguments
-    from holdfast.train.settings import DetectSettings
 
-_NEEDED = ("transformers", "scipy", "faster_coco_eval")
 _SHOWN = 8  # critical problems of the data that are listed
 
 
@@ -29,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def train(context: typer.Context) -> None:
-    """Train a model with one command: holdfast train detect --data data.yaml."""
+    """Train a model with one command: holdfast train detect --data data.yaml, or holdfast train segment --data FOLDER."""
     from holdfast.train.arguments import parse
 
     arguments = parse(context.args)
@@ -45,40 +42,19 @@ def start(arguments: Arguments) -> int:
     from holdfast.supervisor.command import find_command
     from holdfast.supervisor.launch import Settings
     from holdfast.supervisor.watching import run_command
-    from holdfast.train.detect.boxes import check_splits
+    from holdfast.train.detect import ultralytics
     from holdfast.train.device_names import ranks
+    from holdfast.train.tasks import TASKS
 
     settings = arguments.settings
-    _check_architecture(settings)
-    check_splits(settings.data)
-    count = ranks(settings.device)
+    TASKS[arguments.task].check(settings)
+    count = 1 if ultralytics.trains(settings) else ranks(settings.device)  # Ultralytics starts the others itself
     _make_folder(Path(settings.project))
     _check_machine(settings.project, settings.workers)
     if arguments.validate:
         _check_data(settings.data)
-    command = find_command(_command(arguments, 1 if _is_yolo(settings) else count))
+    command = find_command(_command(arguments, count))
     return run_command(command, Settings(name=settings.name or None, folder=Path(settings.project), policy=settings.policy))
-
-
-def _is_yolo(settings: DetectSettings) -> bool:
-    """Whether Ultralytics trains; it starts the processes of further devices itself."""
-    from holdfast.train.detect.ultralytics import is_yolo
-
-    return is_yolo(settings.architecture)
-
-
-def _check_architecture(settings: DetectSettings) -> None:
-    """Raise UsageError where the architecture does not exist, or a package that it needs is not installed."""
-    from holdfast.train.detect import sizes, ultralytics
-
-    if _is_yolo(settings):
-        ultralytics.check(settings)
-        return
-    sizes.find(settings.architecture)
-    for package in _NEEDED:
-        if importlib.util.find_spec(package) is None:
-            name = package.replace("_", "-")
-            raise UsageError(f"holdfast train detect needs {name}, which is not installed.", fix="pip install 'holdfast[detect]'")
 
 
 def _make_folder(project: Path) -> None:

@@ -13,7 +13,8 @@ from holdfast.checkpoints.write import best_checkpoint
 from holdfast.errors import CannotRestore, DiskFull, HoldfastError, UsageError
 from holdfast.train.arguments import Arguments, parse
 from holdfast.train.detect import ultralytics
-from holdfast.train.detect.ultralytics import is_yolo
+from holdfast.train.settings import DetectSettings
+from holdfast.train.tasks import TASKS
 
 
 def main(words: Sequence[str]) -> int:
@@ -36,15 +37,14 @@ def _say(error: HoldfastError) -> int:
 
 def train(arguments: Arguments) -> int:
     """One training in this process."""
-    if is_yolo(arguments.settings.architecture):
-        return _become_ultralytics(arguments)
+    if ultralytics.trains(arguments.settings):
+        return _become_ultralytics(arguments.settings, arguments.resume)
     from holdfast.train.batch_size import decided
-    from holdfast.train.detect.task import DetectTask
     from holdfast.train.devices import place
     from holdfast.train.loop import Training
 
     with place(arguments.settings.device) as here:
-        task = DetectTask(arguments.settings, here)
+        task = TASKS[arguments.task].task(arguments.settings, here)
         settings = decided(task, arguments.settings, here)
         try:
             Training(task, settings, here).fit(resume_from=arguments.resume)
@@ -55,27 +55,26 @@ def train(arguments: Arguments) -> int:
 
 def _other_model(arguments: Arguments, error: CannotRestore) -> HoldfastError:
     """Why a run cannot be resumed with this data; its weights can still be used."""
-    if arguments.resume is None or "class_embed" not in error.problem:
-        return error
     source, settings = arguments.resume, arguments.settings
+    if source is None or not isinstance(settings, DetectSettings) or "class_embed" not in error.problem:
+        return error
     weights = best_checkpoint(source / "checkpoints") or source
     words = f"--architecture {settings.architecture} --weights {weights} --data {settings.data}"
     problem = f"{source} was trained with another number of classes than {settings.data} has."
     return UsageError(problem, fix=f"keep its weights, with new class heads: holdfast train detect {words}")
 
 
-def _become_ultralytics(arguments: Arguments) -> int:
+def _become_ultralytics(settings: DetectSettings, resume: Path | None) -> int:
     """Ultralytics takes the place of this process; it resumes where this run or the resumed one has a checkpoint of it."""
-    settings = arguments.settings
     run = Path(os.environ.get("HOLDFAST_RUN") or Path(settings.project, settings.name or "detect"))
     run.mkdir(parents=True, exist_ok=True)
     settings.write(run / "settings.yaml")
     folder = run / "ultralytics"
-    if arguments.resume is not None and not folder.exists():
-        shutil.copytree(arguments.resume / "ultralytics", folder)
+    if resume is not None and not folder.exists():
+        shutil.copytree(resume / "ultralytics", folder)
     saved = ultralytics.newest(folder)
     if saved is not None and not saved.epochs:
-        return _is_finished(arguments, saved.file)
+        return _is_finished(settings, resume, saved.file)
     words = ultralytics.command(settings, folder, resume=saved.file if saved is not None else None)
     for line in ultralytics.remarks(settings):
         print(f"holdfast: {line}", flush=True)
@@ -85,12 +84,12 @@ def _become_ultralytics(arguments: Arguments) -> int:
     return os.execv(words[0], words)
 
 
-def _is_finished(arguments: Arguments, weights: Path) -> int:
+def _is_finished(settings: DetectSettings, resume: Path | None, weights: Path) -> int:
     """All epochs are done. A process that died in the last validation has nothing left to do; more epochs cannot be added."""
-    if arguments.resume is None:
+    if resume is None:
         print(f"holdfast: the training is finished: {weights}", flush=True)
         return 0
-    words = f"--architecture {arguments.settings.architecture} --weights {weights} --data {arguments.settings.data}"
+    words = f"--architecture {settings.architecture} --weights {weights} --data {settings.data}"
     problem = "Ultralytics has finished this training, and cannot add epochs to it."
     raise UsageError(problem, fix=f"train on from its weights: holdfast train detect {words}")
 

@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from holdfast.errors import UsageError
-from holdfast.train.settings import DetectSettings, add_flags, read_settings
-
-TASKS = {"detect": DetectSettings}
-_HELP = "holdfast train detect --help lists all settings"
+from holdfast.train.settings import TrainSettings, add_flags, read_settings
+from holdfast.train.tasks import TASKS
 
 
 class _Parser(argparse.ArgumentParser):
     """What argparse does not understand is raised like every other error."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}.", fix=_HELP)
+        raise UsageError(f"{message}.", fix=f"{self.prog} --help")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +26,7 @@ class Arguments:
     """What to train, and how to start."""
 
     task: str
-    settings: DetectSettings
+    settings: TrainSettings
     validate: bool = True
     resume: Path | None = None
 
@@ -38,37 +36,39 @@ def parse(words: Sequence[str]) -> Arguments:
     parser = _Parser("holdfast train", allow_abbrev=False, description="Train with every safety on.")
     tasks = parser.add_subparsers(dest="task", metavar="TASK", required=True)
     for name, kind in TASKS.items():
-        task = tasks.add_parser(name, help=(kind.__doc__ or "").split(".")[0], allow_abbrev=False)
+        task = tasks.add_parser(name, help=(kind.settings.__doc__ or "").split(".")[0], allow_abbrev=False)
         task.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings; flags win")
         task.add_argument("--no-validate", action="store_true", help="do not check the data before training")
-        task.add_argument("--resume", type=Path, metavar="CHECKPOINT", help=argparse.SUPPRESS)
-        add_flags(task, kind)
+        resume = "continue from this run or checkpoint, with the settings given here; `holdfast resume` keeps those of the run"
+        task.add_argument("--resume-from", "--resume", type=Path, metavar="CHECKPOINT", dest="resume", help=resume)
+        add_flags(task, kind.settings)
     given, unknown = parser.parse_known_args(list(words))
     if unknown:
-        raise _unknown(unknown[0], list(vars(given)))
+        raise _unknown(unknown[0], list(vars(given)), f"holdfast train {given.task} --help")
     flags = {name: value for name, value in vars(given).items() if name not in ("task", "config", "no_validate", "resume")}
-    settings = read_settings(TASKS[given.task], given.config, flags)
+    settings = read_settings(TASKS[given.task].settings, given.config, flags)
     if not settings.data:
         raise UsageError("which data?", fix=f"holdfast train {given.task} --data data.yaml")
     return Arguments(task=given.task, settings=settings, validate=not given.no_validate, resume=given.resume)
 
 
 def parse_resume(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
-    """The name of a run, where there is one, and settings to change when it is resumed."""
-    parser = _Parser("holdfast resume", allow_abbrev=False, add_help=False)
+    """The name of a run, where there is one, and settings of any task to change when it is resumed."""
+    parser = _Parser("holdfast resume", allow_abbrev=False, add_help=False, conflict_handler="resolve")
     parser.add_argument("run", nargs="?")
-    add_flags(parser, DetectSettings)
+    for kind in TASKS.values():
+        add_flags(parser, kind.settings)
     given, unknown = parser.parse_known_args(list(words))
     if unknown:
-        raise _unknown(unknown[0], list(vars(given)))
+        raise _unknown(unknown[0], list(vars(given)), "holdfast train TASK --help")
     changes = {name: value for name, value in vars(given).items() if value is not None}
     return changes.pop("run", None), changes
 
 
-def _unknown(word: str, names: Sequence[str]) -> UsageError:
+def _unknown(word: str, names: Sequence[str], help: str) -> UsageError:
     flags = ["--" + name.replace("_", "-") for name in names]
     near = difflib.get_close_matches(word.partition("=")[0].replace("_", "-"), flags, n=1)
-    return UsageError(f"there is no option {word}.", fix=f"did you mean {near[0]}?" if near else _HELP)
+    return UsageError(f"there is no option {word}.", fix=f"did you mean {near[0]}?" if near else f"{help} lists all settings")
 
 
 def words_of(arguments: Arguments) -> list[str]:

@@ -41,17 +41,22 @@ class Training:
         self.task, self.settings, self.place = task, settings, place
         self.model = task.model().to(place.device)
         self.ema = Ema(self.model, settings.ema) if settings.ema else None
-        self._joined = place.join(self.model, fsdp=settings.fsdp)
+        self._join()
         if self.ema is not None and settings.fsdp:
             place.join(self.ema.module, fsdp=True)
-        self._forward: Any = self._joined
-        if settings.compile != "none":
-            self._forward = torch.compile(self._joined, mode=settings.compile)
         self.optimizer = make_optimizer(self.model, settings, settings.lr0 or task.lr)
         self.precision = Precision(settings.half, place.device)
         self.loader, self.sampler = self._train_loader()
         self.val_loader = self._val_loader()
         self.schedule = Schedule(self.optimizer, settings, -(-len(self.loader) // settings.accumulate))
+
+    def _join(self) -> None:
+        """The model as all ranks train it together, compiled where that is wanted."""
+        self._joined: Any = None  # DDP's hooks are gone before new ones are made
+        self._forward: Any = None
+        self._joined = self._forward = self.place.join(self.model, fsdp=self.settings.fsdp)
+        if self.settings.compile != "none":
+            self._forward = torch.compile(self._joined, mode=self.settings.compile)
 
     def fit(self, resume_from: Path | None = None) -> dict[str, float]:
         """Train, and return the metrics of the best weights."""
@@ -59,7 +64,7 @@ class Training:
         with holdfast.watch(self.model, self.optimizer, name=settings.name or None, folder=settings.project) as run:
             if run.attempt == 1:
                 self._check_disk(run.folder)
-            run.settings(**settings.as_dict())
+            run.settings(task=settings.TASK, **settings.as_dict())
             run.keep(every_epochs=settings.save_period or None, best=self.task.metric)
             if self.ema is not None:
                 run.ema(self.ema)
@@ -96,6 +101,8 @@ class Training:
         if hasattr(self.loader.dataset, "set_epoch"):
             self.loader.dataset.set_epoch(epoch)
         self.model.train()
+        if self.task.begin_epoch(self.model, epoch) and self.place.world_size > 1:
+            self._join()  # DDP exchanges the gradients of those parameters that were trained when it was made
         batches, count, accumulate = run.batches(self.loader), len(self.loader), self.settings.accumulate
         total, updates, last_save = torch.zeros((), device=self.place.device), 0, time.monotonic()
         loss = torch.zeros_like(total)
@@ -158,9 +165,10 @@ class Training:
             return self.task.evaluate(model, batches, self.place)
 
     def _is_exhausted(self, table: MetricsTable) -> bool:
-        """Whether the metric has not improved for `patience` epochs."""
+        """Whether the metric has not improved for `patience` epochs of the last stage."""
         best, patience = table.best(self.task.metric), self.settings.patience
-        if not patience or best is None or table.rows[-1]["epoch"] - best["epoch"] < patience:
+        before = self.settings.epochs - self.settings.stages[-1].epochs
+        if not patience or best is None or table.rows[-1]["epoch"] - max(best["epoch"], before) < patience:
             return False
         if self.place.is_first:
             value = f"{self.task.metric} {best[self.task.metric]:.4g} at epoch {best['epoch']}"
@@ -192,13 +200,13 @@ class Training:
             raise DiskFull(problem, fix="free some space, or --project with a folder on a larger disk")
 
     def _print_settings(self, folder: Path) -> None:
-        settings, lr = self.settings, self.settings.lr0 or self.task.lr
+        settings, lr = self.settings, " then ".join(f"{stage.lr or self.task.lr:g}" for stage in self.settings.stages)
         samples = f"{len(self.loader.dataset):,} training and {len(self.val_loader.dataset):,} validation samples"  # type: ignore[arg-type]
         batch = f"batch {settings.batch}" + (f" × {settings.accumulate}" if settings.accumulate > 1 else "")
         device = f"{self.place.world_size} × {self.place.device.type}" if self.place.world_size > 1 else str(self.place.device)
         precision = settings.half if settings.half != "none" else "float32"
         epochs = "1 epoch" if settings.epochs == 1 else f"{settings.epochs} epochs"
-        print(f"holdfast: {samples}; {epochs}, {batch}, learning rate {lr:g}, {precision}, {device}")
+        print(f"holdfast: {samples}; {epochs}, {batch}, learning rate {lr}, {precision}, {device}")
         print(f"holdfast: all settings: {shown_path(folder / 'settings.yaml')}", flush=True)
 
     def _restore(self, run: holdfast.Run, resume_from: Path | None) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -31,41 +32,75 @@ def make_optimizer(model: nn.Module, settings: TrainSettings, lr: float) -> torc
 
 
 class Schedule(LRScheduler):
-    """Learning rate and momentum of every update: a warm-up, then the chosen curve down to `lrf`."""
+    """Learning rate and momentum of every update: in each stage a warm-up, then the chosen curve down to the stage's end."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, settings: TrainSettings, updates_per_epoch: int) -> None:
-        self._kind, self._final = settings.scheduler, settings.lrf
-        self._total = max(1, settings.epochs * updates_per_epoch)
-        self._warmup = min(round(settings.warmup_epochs * updates_per_epoch), self._total // 2)
+        self._kind, peak = settings.scheduler, float(optimizer.param_groups[0]["lr"])
+        self._parts, self._peak = [], peak
+        for stage in settings.stages:
+            total = max(1, stage.epochs * updates_per_epoch)
+            warmup = min(round(settings.warmup_epochs * updates_per_epoch), total // 2)
+            self._parts.append(_Part(total, warmup, (stage.lr or peak) / peak, stage.final))
         self._momentum, self._first_momentum = settings.momentum, min(settings.warmup_momentum, settings.momentum)
         super().__init__(optimizer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is. What comes from the settings is left out: they may be others when it is resumed."""
+        own = ("_kind", "_parts", "_momentum", "_first_momentum")
+        return {name: value for name, value in super().state_dict().items() if name not in own}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue where it was; with another peak than before, all learning rates are scaled."""
+        peak = self._peak
+        super().load_state_dict({**state_dict, "_peak": peak})
+        if (before := state_dict.get("_peak", peak)) != peak:
+            self.base_lrs = [base * peak / before for base in self.base_lrs]
 
     def get_lr(self) -> list[float | torch.Tensor]:
         """The learning rate of each group at this update."""
         return [base * self.factor(self.last_epoch) for base in self.base_lrs]
 
     def factor(self, update: int) -> float:
-        """The learning rate of an update, as a fraction of the peak."""
-        if update < self._warmup:
-            return (update + 1) / self._warmup
-        done = min((update - self._warmup) / max(1, self._total - self._warmup), 1.0)
+        """The learning rate of an update, as a fraction of the peak of the first stage."""
+        update, part = self._place(update)
+        if update < part.warmup:
+            return part.peak * (update + 1) / part.warmup
+        done = min((update - part.warmup) / max(1, part.total - part.warmup), 1.0)
         if self._kind == "constant":
-            return 1.0
+            return part.peak
         if self._kind == "step":
-            return max(self._final, _STEP_FACTOR ** sum(done >= at for at in _STEP_AT))
+            return part.peak * max(part.final, _STEP_FACTOR ** sum(done >= at for at in _STEP_AT))
         curve = (1 + math.cos(math.pi * done)) / 2 if self._kind == "cosine" else 1 - done
-        return self._final + (1 - self._final) * curve
+        return part.peak * (part.final + (1 - part.final) * curve)
+
+    def _place(self, update: int) -> tuple[int, _Part]:
+        """Which update of which stage it is."""
+        for part in self._parts[:-1]:
+            if update < part.total:
+                return update, part
+            update -= part.total
+        return update, self._parts[-1]
 
     def step(self, epoch: int | None = None) -> None:
         """Set the learning rate and the momentum of the next update."""
         super().step(epoch)
-        if self._warmup and self.last_epoch <= self._warmup:
-            momentum = self._first_momentum + (self._momentum - self._first_momentum) * self.last_epoch / self._warmup
+        update, part = self._place(self.last_epoch)
+        if part.warmup and update <= part.warmup:
+            momentum = self._first_momentum + (self._momentum - self._first_momentum) * update / part.warmup
             for group in self.optimizer.param_groups:
                 if "betas" in group:
                     group["betas"] = (momentum, group["betas"][1])
                 else:
                     group["momentum"] = momentum
+
+
+class _Part(NamedTuple):
+    """A stage, counted in updates; `peak` is a fraction of the peak of the first stage."""
+
+    total: int
+    warmup: int
+    peak: float
+    final: float
 
 
 class Ema(nn.Module):

@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_type_hints
 
 import yaml
 
@@ -24,9 +24,25 @@ def _setting(
     return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "least": least, "most": most})
 
 
+class Stage(NamedTuple):
+    """A part of a training with a warm-up and a learning rate of its own: its peak, and its end as a fraction of that."""
+
+    epochs: int
+    lr: float | None
+    final: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSettings:
     """What every task has: data, length, optimisation, machine, and where the run is written."""
+
+    TASK: ClassVar[str] = ""
+    MODEL: ClassVar[tuple[str, ...]] = ()  # settings that a resumed run keeps: they decide what its weights are
+    ALIASES: ClassVar[dict[str, str]] = {  # other names of settings, in flags and files
+        "accumulation_steps": "accumulate",
+        "num_workers": "workers",
+        "checkpoint_dir": "project",
+    }
 
     data: str = _setting("", "data set: a data.yaml, COCO file or folder")
     weights: str = _setting("auto", "initial weights: auto (pre-trained, where the hub is reachable), none, a path or a hub name")
@@ -71,6 +87,11 @@ class TrainSettings:
             raise UsageError("the batch size is not decided yet.", fix="--batch-size 16")
         return self.batch_size
 
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The parts of the training, one after the other."""
+        return (Stage(self.epochs, self.lr0, self.lrf),)
+
     def as_dict(self) -> dict[str, Any]:
         """Every setting by name."""
         return dataclasses.asdict(self)
@@ -80,14 +101,16 @@ class TrainSettings:
         return dataclasses.replace(self, **changes)
 
     def write(self, path: Path) -> None:
-        """Write all of them as YAML."""
-        path.write_text(yaml.safe_dump(self.as_dict(), sort_keys=False), encoding="utf-8")
+        """Write all of them as YAML, after the name of the task."""
+        path.write_text(yaml.safe_dump({"task": self.TASK, **self.as_dict()}, sort_keys=False), encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectSettings(TrainSettings):
     """Object detection. The augmentation's names and values are those that YOLO users know."""
 
+    TASK: ClassVar[str] = "detect"
+    MODEL: ClassVar[tuple[str, ...]] = ("architecture",)
     architecture: str = _setting("dfine-n", "dfine-n|s|m|l|x, rtdetr-r18|r34|r50|r101; yolov8n … where Ultralytics is installed")
     imgsz: int = _setting(640, "image size in pixels, a multiple of 32", least=32)
     dropout: float = _setting(0.1, "dropout in the transformer", least=0.0, most=0.9)
@@ -109,25 +132,87 @@ class DetectSettings(TrainSettings):
             raise UsageError(f"image size {self.imgsz} is not a multiple of 32.", fix=f"--imgsz {near}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSettings(TrainSettings):
+    """Segmentation in two stages. First the decoder learns on a frozen encoder, then all of the model."""
+
+    TASK: ClassVar[str] = "segment"
+    MODEL: ClassVar[tuple[str, ...]] = ("backbone", "num_experts")
+    ALIASES: ClassVar[dict[str, str]] = {
+        **TrainSettings.ALIASES,
+        "img_size": "imgsz",
+        "stage2_batch_size": "batch_size",  # both stages have one batch size, that of the one that needs more memory
+    }
+    data: str = _setting("", "data set: a folder with images/ and masks/; without a split val, a fifth of it is validated on")
+    lr0: float = _setting(1e-3, "peak learning rate of stage 1", least=1e-12)
+    cache: str = _setting("false", "keep resized images and masks in memory", choices=("ram", "false"))
+    backbone: str = _setting("edgenext_base", "encoder: any model of timm that has features_only")
+    num_experts: int = _setting(4, "small convolutional experts per scale of the decoder, weighted by a gate", least=1, most=64)
+    imgsz: int = _setting(352, "image size in pixels, a multiple of 32", least=32)
+    stage1_epochs: int | None = _setting(None, "how many of the epochs have a frozen encoder; default: a tenth", least=0)
+    skip_stage1: bool = _setting(False, "train all of the model from the start")
+    stage2_lr: float | None = _setting(None, "peak learning rate of stage 2; default: half of lr0", least=1e-12)
+    min_lr: float | None = _setting(None, "final learning rate of stage 2; default: lrf of its peak", least=0.0)
+    progressive_unfreeze: bool = _setting(False, "train the encoder layer by layer in stage 2, the last one first")
+    deep_supervision: bool = _setting(True, "a loss at every scale of the decoder, not only at the last one")
+    augment: bool = _setting(True, "augment the training images")
+    hsv_h: float = _setting(0.015, "change of hue, as a fraction", least=0.0, most=1.0)
+    hsv_s: float = _setting(0.4, "change of saturation, as a fraction", least=0.0, most=1.0)
+    hsv_v: float = _setting(0.3, "change of brightness, as a fraction", least=0.0, most=1.0)
+    degrees: float = _setting(15.0, "rotation, in degrees", least=0.0, most=180.0)
+    translate: float = _setting(0.1, "shift, as a fraction of the image", least=0.0, most=1.0)
+    scale: float = _setting(0.3, "change of size, as a fraction", least=0.0, most=0.95)
+    fliplr: float = _setting(0.5, "probability of a mirror image", least=0.0, most=1.0)
+    flipud: float = _setting(0.5, "probability of an image upside down", least=0.0, most=1.0)
+
+    def __post_init__(self) -> None:
+        TrainSettings.__post_init__(self)
+        if self.imgsz % 32:
+            near = max(32, round(self.imgsz / 32) * 32)
+            raise UsageError(f"image size {self.imgsz} is not a multiple of 32.", fix=f"--imgsz {near}")
+        if self.skip_stage1 or self.stage1_epochs is None:  # a number, so that a run that is resumed with more epochs keeps it
+            object.__setattr__(self, "stage1_epochs", 0 if self.skip_stage1 else self.epochs // 10)
+        if self.frozen_epochs > self.epochs:
+            problem = f"stage 1 alone has {self.frozen_epochs} epochs, and the whole training {self.epochs}."
+            raise UsageError(problem, fix=f"--stage1-epochs {self.epochs // 10}, or more --epochs")
+        if self.fsdp:
+            raise UsageError("segmentation is not sharded with FSDP.", fix="drop --fsdp: DDP is used")
+
+    @property
+    def frozen_epochs(self) -> int:
+        """The epochs of stage 1."""
+        return self.stage1_epochs or 0
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The decoder alone, where that is wanted, then everything."""
+        peak = self.stage2_lr or self.lr0 / 2
+        final = self.lrf if self.min_lr is None else min(1.0, self.min_lr / peak)
+        both = Stage(self.frozen_epochs, self.lr0, self.lrf), Stage(self.epochs - self.frozen_epochs, peak, final)
+        return tuple(stage for stage in both if stage.epochs)
+
+
 def add_flags(parser: argparse.ArgumentParser, kind: type[TrainSettings]) -> None:
     """Add a flag for every setting. None means that the flag was not used."""
     hints = get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        flag, shown = "--" + field.name.replace("_", "-"), field.default
+        names = [field.name, *(alias for alias, name in kind.ALIASES.items() if name == field.name)]
+        flags, shown = ["--" + name.replace("_", "-") for name in names], field.default
         help = field.metadata["help"] + (f": {', '.join(field.metadata['choices'])}" if field.metadata["choices"] else "")
         help = help.replace("%", "%%") + (f" [default: {shown}]" if shown not in (None, "") else "")
         if hints[field.name] is bool:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=help)
+            parser.add_argument(*flags, action=argparse.BooleanOptionalAction, default=None, help=help)
         elif field.name == "half":  # `--half` alone means bf16
-            parser.add_argument(flag, nargs="?", const="bf16", default=None, help=help)
+            parser.add_argument(*flags, nargs="?", const="bf16", default=None, help=help)
         else:
-            parser.add_argument(flag, default=None, help=help, metavar=field.name.upper())
+            parser.add_argument(*flags, default=None, help=help, metavar=field.name.upper())
 
 
 def read_settings(kind: type[_SettingsT], file: Path | None, flags: Mapping[str, Any]) -> _SettingsT:
     """Settings from a YAML file and flags; a flag wins. A key that does not exist names the nearest one."""
-    values = _from_yaml(file) if file is not None else {}
+    values = read_yaml(file) if file is not None else {}
     values |= {name: value for name, value in flags.items() if value is not None}
+    values = {kind.ALIASES.get(name, name): value for name, value in values.items() if name != "task"}
     names = [field.name for field in dataclasses.fields(kind)]
     for name in values:
         if name not in names:
@@ -141,7 +226,8 @@ def _list(names: Sequence[str]) -> str:
     return f"use one of: {', '.join(names)}"
 
 
-def _from_yaml(file: Path) -> dict[str, Any]:
+def read_yaml(file: Path) -> dict[str, Any]:
+    """The values of a YAML file by name."""
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -42,6 +42,9 @@ class Task(Protocol):
     def model(self) -> nn.Module:
         """The model, with its weights loaded or initialised."""
 
+    def begin_epoch(self, model: nn.Module, epoch: int) -> bool:
+        """Freeze and unfreeze parts of the model, which is in training mode; whether other parameters are trained than before."""
+
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """The mean loss of a batch that lies on the model's device."""
 

@@ -12,7 +12,8 @@ from torch import nn
 
 from holdfast.errors import DoesNotMatch, UsageError
 from holdfast.train import extras
-from holdfast.train.export import Detector, export_detector
+from holdfast.train.detect.exported import Detector, detector
+from holdfast.train.export import export_onnx
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="needs pip install 'holdfast[export]'")
@@ -48,7 +49,7 @@ class Exported(NamedTuple):
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     path, model = tmp_path_factory.mktemp("export") / "model.onnx", SmallDetector().train()
-    return Exported(model, path, export_detector(model, path, imgsz=32, classes=["cat", "dog", "bird"]))
+    return Exported(model, path, export_onnx(detector(model, imgsz=32, classes=["cat", "dog", "bird"]), path))
 
 
 def session(path: Path) -> Any:
@@ -83,7 +84,7 @@ def test_the_export_leaves_one_file_and_the_process_as_it_was(exported: Exported
 def test_a_model_that_differs_is_refused_and_the_good_file_stays(exported: Exported) -> None:
     before = exported.path.read_bytes()
     with pytest.raises(DoesNotMatch, match="differs from the trained one"):
-        export_detector(exported.model, exported.path, imgsz=32, classes=["cat"], tolerance=-1.0)
+        export_onnx(detector(exported.model, imgsz=32, classes=["cat"]), exported.path, tolerance=-1.0)
     assert exported.path.read_bytes() == before
     assert len(list(exported.path.parent.iterdir())) == 1
 
@@ -91,7 +92,7 @@ def test_a_model_that_differs_is_refused_and_the_good_file_stays(exported: Expor
 def test_a_missing_package_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(extras.importlib.sys.modules, "onnxruntime", None)
     with pytest.raises(UsageError, match="onnxruntime is not installed") as caught:
-        export_detector(SmallDetector(), tmp_path / "model.onnx", imgsz=32, classes=["cat"])
+        export_onnx(detector(SmallDetector(), imgsz=32, classes=["cat"]), tmp_path / "model.onnx")
     assert caught.value.fix == "pip install 'holdfast[export]'"
 
 
@@ -102,4 +103,4 @@ def test_the_architectures_that_holdfast_trains_are_exported(tmp_path: Path, arc
 
     torch.manual_seed(0)
     model = build(architecture, classes=["cat", "dog"], imgsz=96, weights="none", dropout=0.1).model
-    assert export_detector(model, tmp_path / "model.onnx", imgsz=96, classes=["cat", "dog"]) < 1e-4
+    assert export_onnx(detector(model, imgsz=96, classes=["cat", "dog"]), tmp_path / "model.onnx") < 1e-4

@@ -57,6 +57,19 @@ def test_a_schedule_resumes_where_it_was() -> None:
     assert rates(again, resumed, updates=35) == whole[25:]
 
 
+def test_a_schedule_resumes_with_a_lower_peak_and_more_epochs() -> None:
+    schedule, optimizer = schedule_of(epochs=10)
+    rates(schedule, optimizer, updates=25)
+    chosen = TrainSettings(epochs=20, warmup_epochs=2)
+    resumed = make_optimizer(nn.Linear(2, 2), chosen, 0.05)
+    again = Schedule(resumed, chosen, 10)
+    again.load_state_dict(schedule.state_dict())
+    resumed.load_state_dict(optimizer.state_dict())
+    seen = rates(again, resumed, updates=170)
+    assert seen[1] == pytest.approx(0.05 * again.factor(26)), "from the first update on that the schedule sets"
+    assert seen[1] > 0.99 * 0.05 and seen[100] < 0.5 * 0.05 < seen[60], "the curve is that of 20 epochs"
+
+
 def test_the_average_follows_the_weights_and_copies_buffers() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     ema = Ema(model, 0.9)

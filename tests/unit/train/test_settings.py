@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import UsageError
 from holdfast.train.arguments import parse, words_of
-from holdfast.train.settings import DetectSettings, read_settings
+from holdfast.train.settings import DetectSettings, SegmentSettings, read_settings
 
 
 def test_flags_and_yaml_give_the_same_settings(tmp_path: Path) -> None:
@@ -67,3 +67,40 @@ def test_a_file_that_is_not_yaml_is_an_error_in_words(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("epochs: [3\n")
     with pytest.raises(UsageError, match="is not YAML"):
         read_settings(DetectSettings, tmp_path / "bad.yaml", {})
+
+
+def test_the_other_names_of_segmentation_settings_mean_the_same(tmp_path: Path) -> None:
+    words = "--skip-stage1 --stage2-lr 5e-4 --stage2-batch-size 6 --accumulation-steps 2 --backbone resnet18 --num-experts 3"
+    words += " --img-size 64 --scheduler cosine --min-lr 1e-6 --progressive-unfreeze --deep-supervision --warmup-epochs 2"
+    words += " --resume-from runs/a --checkpoint-dir out --num-workers 1 --epochs 30"
+    arguments = parse(["segment", "--data", "d", *words.split()])
+    settings = arguments.settings
+    assert isinstance(settings, SegmentSettings)
+    assert (settings.batch_size, settings.accumulate, settings.imgsz, settings.project, settings.workers) == (6, 2, 64, "out", 1)
+    assert str(arguments.resume) == "runs/a"
+    assert [(stage.epochs, stage.lr) for stage in settings.stages] == [(30, 5e-4)]
+    assert parse(words_of(arguments)) == arguments
+    (tmp_path / "s.yaml").write_text("data: d\nimg-size: 64\nnum_workers: 1\n")
+    assert read_settings(SegmentSettings, tmp_path / "s.yaml", {}) == SegmentSettings(data="d", imgsz=64, workers=1)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem", "fix"),
+    [
+        ({"epochs": "5", "stage1_epochs": "8"}, "stage 1 alone has 8 epochs", "--stage1-epochs 0"),
+        ({"imgsz": "70"}, "not a multiple of 32", "--imgsz 64"),
+        ({"fsdp": True}, "not sharded", "drop --fsdp"),
+        ({"cache": "disk"}, "cache = 'disk' does not exist", "--cache"),
+    ],
+)
+def test_a_wrong_value_of_segmentation_is_named_with_its_fix(values: dict[str, object], problem: str, fix: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_settings(SegmentSettings, None, {"data": "d", **values})
+    assert problem in caught.value.problem
+    assert fix in caught.value.fix
+
+
+def test_a_run_that_is_resumed_with_more_epochs_keeps_its_stage_1(tmp_path: Path) -> None:
+    SegmentSettings(data="d", epochs=50).write(tmp_path / "settings.yaml")
+    resumed = read_settings(SegmentSettings, tmp_path / "settings.yaml", {"epochs": "200"})
+    assert [stage.epochs for stage in resumed.stages] == [5, 195]

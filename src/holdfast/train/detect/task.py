@@ -74,6 +74,10 @@ class DetectTask:
             print(f"holdfast: weights: {source}", flush=True)
         return model
 
+    def begin_epoch(self, model: nn.Module, epoch: int) -> bool:  # noqa: ARG002
+        """Every epoch trains all of the model."""
+        return False
+
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """The loss per box."""
         return forward_loss(model, batch["images"], batch["boxes"], batch["classes"])
@@ -113,3 +117,6 @@ def _in_pixels(boxes: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
 def _augmentation(settings: DetectSettings) -> Augmentation:
     names = ("hsv_h", "hsv_s", "hsv_v", "degrees", "translate", "scale", "fliplr", "mosaic")
     return Augmentation(**{name: getattr(settings, name) for name in names})
+
+
+TASK = DetectTask

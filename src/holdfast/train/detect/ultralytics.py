@@ -13,13 +13,13 @@ import pickletools
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import yaml
 
 from holdfast.data.cache import cache_folder, fingerprint
 from holdfast.errors import UsageError
-from holdfast.train.settings import DetectSettings
+from holdfast.train.settings import DetectSettings, TrainSettings
 
 _START = "from ultralytics.cfg import entrypoint; entrypoint()"  # what its command `yolo` does
 _CLIPPED_AT = 10.0
@@ -34,6 +34,11 @@ _COMPILED = {"max-autotune": "max-autotune-no-cudagraphs"}  # as Ultralytics has
 def is_yolo(architecture: str) -> bool:
     """Whether an architecture is one that Ultralytics trains."""
     return architecture.lower().startswith("yolo")
+
+
+def trains(settings: TrainSettings) -> TypeGuard[DetectSettings]:
+    """Whether these are settings of a training that Ultralytics does."""
+    return isinstance(settings, DetectSettings) and is_yolo(settings.architecture)
 
 
 def check(settings: DetectSettings) -> None:

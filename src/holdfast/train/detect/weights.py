@@ -20,12 +20,13 @@ from holdfast.errors import UsageError
 _PREFIXES = ("module.", "_orig_mod.", "ema.")  # what wrappers put before the names
 _HUB_SECONDS = 5.0
 _FILE = "model.safetensors"
+_FILES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".onnx", ".yaml")
 _FIX = "--weights none trains from scratch; --weights PATH takes a local file or folder"
 
 
 def fill(kind: Any, config: Any, architecture: str, source: str) -> tuple[nn.Module, str]:
     """A model of this kind with the weights of `source`, and a line that says what was taken. Raises UsageError."""
-    tensors = _read(Path(source) if Path(source).exists() else _from_hub(source))
+    tensors = read_weights(Path(source) if Path(source).exists() else from_hub(source))
     taken = {name: one for name, one in tensors.items() if not is_class_head(name) or len(one) == _rows(name, config.num_labels)}
     try:
         with _quiet():
@@ -74,7 +75,7 @@ def _quiet() -> Iterator[None]:
         log.enable_progress_bar()
 
 
-def _read(path: Path) -> dict[str, torch.Tensor]:
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """The weights of a checkpoint by name, averaged ones before others. Nothing inside is run."""
     contents = open_checkpoint(path)
     if contents.troubles:
@@ -94,9 +95,9 @@ def _bare(name: str) -> str:
     return name
 
 
-def _from_hub(name: str) -> Path:
+def from_hub(name: str) -> Path:
     """The file with the weights: from the cache, else from the hub, which is given a few seconds to answer."""
-    if Path(name).suffix or name.count("/") != 1 or name.startswith((".", "/", "~")):
+    if Path(name).suffix in _FILES or name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise UsageError(f"there are no weights at {name}.", fix=_FIX)
     hub = importlib.import_module("huggingface_hub")
     errors = importlib.import_module("huggingface_hub.errors")
