@@ -76,8 +76,8 @@ def _as_numbers(values: Array) -> Numbers:
 def _of_words(values: Array) -> Numbers:
     """Each different word is hashed once."""
     words = words_of(values)
-    numbers = {word: _of_word(word) for word in set(words)}
-    return np.fromiter((numbers[word] for word in words), np.uint64, len(words)).reshape(values.shape)
+    hashes = {word: _of_word(word) for word in set(words)}
+    return np.fromiter((hashes[word] for word in words), np.uint64, len(words)).reshape(values.shape)
 
 
 def _of_word(word: str | bytes) -> int:

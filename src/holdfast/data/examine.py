@@ -124,8 +124,8 @@ def _image(how: Examination, file: str, faults: list[Fault]) -> tuple[Facts, Hea
     if not fits_ending(header.kind, suffix(file)):
         faults.append(Fault("image-extension", file, 0, f"its content is {header.kind.upper()}"))
     if is_a_bomb(header.width, header.height, len(content)):
-        said = f"it claims {header.width} × {header.height} pixels in {units.size(len(content))}; not decoded"
-        faults.append(Fault("image-unreadable", file, 0, said))
+        detail = f"it claims {header.width} × {header.height} pixels in {units.size(len(content))}; not decoded"
+        faults.append(Fault("image-unreadable", file, 0, detail))
         return Facts(), header
     facts = _pixels(how, file, content, header, faults)
     faults += odd_size(file, facts.width, facts.height)

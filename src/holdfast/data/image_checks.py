@@ -44,8 +44,8 @@ def same_content(root: Path, files: Sequence[str], sizes: Sequence[int]) -> Iter
     for number, size in enumerate(sizes):
         by_size.setdefault(size, []).append(number)
     first: dict[tuple[int, bytes], int] = {}
-    for size, numbers in by_size.items():
-        for number in _same_middle(root, files, numbers) if len(numbers) > 1 and size else ():
+    for size, indices in by_size.items():
+        for number in _same_middle(root, files, indices) if len(indices) > 1 and size else ():
             try:
                 digest = hashlib.blake2b(read_bytes(root / files[number], limit=_LARGEST)).digest()
             except (OSError, ValueError):
@@ -55,10 +55,10 @@ def same_content(root: Path, files: Sequence[str], sizes: Sequence[int]) -> Iter
             first.setdefault((size, digest), number)
 
 
-def _same_middle(root: Path, files: Sequence[str], numbers: list[int]) -> list[int]:
+def _same_middle(root: Path, files: Sequence[str], indices: list[int]) -> list[int]:
     """Of files of one size those that have the same 64 bytes in the middle as another one: hardly any do by chance."""
     groups: dict[bytes, list[int]] = {}
-    for number in numbers:
+    for number in indices:
         try:
             groups.setdefault(read_parts(f"{root / files[number]}", (0.5, 64))[0], []).append(number)
         except OSError:
@@ -74,7 +74,7 @@ def look_alike(hashes: npt.NDArray[np.uint64], thumbnails: npt.NDArray[np.uint8]
     pieces = hashes.view(np.uint16).reshape(-1, 4).astype(np.int64) + _PLACES
     sizes = _sizes(thumbnails)
     met: dict[int, array[int]] = {}  # the images that have a piece at its place
-    known: set[tuple[int, int]] = set()  # a hash, and the first image that those with it look like
+    seen: set[tuple[int, int]] = set()  # a hash, and the first image that those with it look like
     for number, own in enumerate(pieces):
         around = (own[:, None] ^ _ONE_BIT).ravel().tolist()
         buckets = [bucket for key in around if (bucket := met.get(key))]
@@ -82,8 +82,8 @@ def look_alike(hashes: npt.NDArray[np.uint64], thumbnails: npt.NDArray[np.uint8]
         if first is not None:
             yield first, number
         same = (int(hashes[number]), number if first is None else first)
-        if same not in known:
-            known.add(same)
+        if same not in seen:
+            seen.add(same)
             for key in own.tolist():
                 bucket = met.setdefault(key, array("q"))
                 bucket.append(number)
@@ -118,23 +118,23 @@ def _sizes(thumbnails: npt.NDArray[np.uint8]) -> Sizes:
 
 def pair_problems(files: Sequence[str], splits: Sequence[str], exact: Iterable[Pair], near: Iterable[Pair]) -> Iterator[Problem]:
     """Pairs as problems: in two splits they are a leak, in one they are only there twice. An exact pair is not told as near."""
-    told: set[Pair] = set()
+    reported: set[Pair] = set()
     for pairs, leak, twice in (
         (exact, "split-leak images", "duplicate-sample"),
         (near, "split-leak look-alike", "near-duplicate"),
     ):
-        new = [pair for pair in pairs if pair not in told]
-        told.update(new)
+        new = [pair for pair in pairs if pair not in reported]
+        reported.update(new)
         across = [pair for pair in new if splits[pair[0]] != splits[pair[1]]]
         within = [pair for pair in new if splits[pair[0]] == splits[pair[1]]]
         for kind, some in ((leak, across), (twice, within)):
             if some:
                 one, other = some[0]
                 later = list(dict.fromkeys(files[second] for _, second in some))
-                said = [[files[first], files[second]] for first, second in some[:MOST_CASES]]
+                examples = [[files[first], files[second]] for first, second in some[:MOST_CASES]]
                 between = f" ({splits[one]} and {splits[other]})" if kind == leak else ""
                 example = f"{files[other]} is {files[one]}{between}"
-                yield problem(kind, count=len(later), files=later, example=example, pairs=said)
+                yield problem(kind, count=len(later), files=later, example=example, pairs=examples)
 
 
 _COLOURS = ("red", "green", "blue", "alpha")
@@ -233,5 +233,5 @@ class Gathering:
         once = ~np.isin(looked, [later for _, later in exact])  # equal ones need not be compared once more
         thumbnails = np.frombuffer(bytes(self._thumbnails), dtype=np.uint8).reshape(-1, 256)
         pairs = look_alike(np.array(self._looks, dtype=np.uint64)[once], thumbnails[once])
-        numbers = looked[once].tolist()
-        yield from pair_problems(files, splits, exact, [(numbers[one], numbers[other]) for one, other in pairs])
+        indices = looked[once].tolist()
+        yield from pair_problems(files, splits, exact, [(indices[one], indices[other]) for one, other in pairs])

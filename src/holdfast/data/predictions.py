@@ -96,15 +96,15 @@ class PredictionWriter:
             raise UsageError("write() was given no column.", fix="name at least one: writer.write(score=scores)")
         lengths = {name: len(values) for name, values in arrays.items()}
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-            raise UsageError(f"columns of different length: {told}.", fix="each needs a row for each sample of the batch")
+            columns = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
+            raise UsageError(f"columns of different length: {columns}.", fix="each needs a row for each sample of the batch")
         kinds = {name: (values.dtype.kind, values.shape[1:]) for name, values in arrays.items()}
         if not self._kinds:
             self._kinds = kinds
         elif kinds != self._kinds:
             name = next(iter(key for key in {**kinds, **self._kinds} if kinds.get(key) != self._kinds.get(key)))
             raise UsageError(
-                f"column {name!r}: {_told(kinds.get(name))}, but in the first batch {_told(self._kinds.get(name))}.",
+                f"column {name!r}: {_kind_words(kinds.get(name))}, but in the first batch {_kind_words(self._kinds.get(name))}.",
                 fix="write the same columns, of the same kind and shape, each time",
             )
 
@@ -134,7 +134,7 @@ def _size(array: np.ndarray[Any, Any]) -> int:
     return sum(len(str(value)) + 56 for value in array) if array.dtype.kind == "O" else max(1, array.nbytes)
 
 
-def _told(kind: tuple[Any, ...] | None) -> str:
+def _kind_words(kind: tuple[Any, ...] | None) -> str:
     if kind is None:
         return "missing"
     names = {"f": "floating point", "i": "whole numbers", "u": "whole numbers", "b": "yes or no", "O": "objects"}

@@ -77,8 +77,8 @@ def problem(
 ) -> Problem:
     """A problem of a kind, by its name in the table; `words` where the usual ones are not exact enough."""
     kind = kinds()[name]
-    said = (words or kind.words).format(count=f"{count:,}")
-    return Problem(kind.code, kind.severity, said, count, files, example, kind.fix, numbers, list(cases[:MOST_CASES]))
+    sentence = (words or kind.words).format(count=f"{count:,}")
+    return Problem(kind.code, kind.severity, sentence, count, files, example, kind.fix, numbers, list(cases[:MOST_CASES]))
 
 
 def gathered(faults: Iterable[Fault]) -> Iterator[Problem]:

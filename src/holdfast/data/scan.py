@@ -185,11 +185,11 @@ class _Worker:
             self.batch = []
             yield from examine_many(how, list(batch.items()))
         elif entry := batch.pop(self.at, None):
-            said = (
+            reason = (
                 f"the decoder crashed on it (exit {self._process.exitcode})" if crashed else f"no answer within {_PATIENCE:.0f} s"
             )
             self.batch = list(batch.items())
-            yield self.at, Facts(faults=(Fault("image-unreadable", entry.image, 0, said),))
+            yield self.at, Facts(faults=(Fault("image-unreadable", entry.image, 0, reason),))
 
     def end(self) -> None:
         """End the process, whatever it does."""

@@ -189,8 +189,8 @@ class TableGathering:
             yield from order_problems(split.changes, len(split.classes), split.rows, split.files[0], str(self.label))
 
 
-def _split_rows(split: _Split, numbers: list[npt.NDArray[np.uint64]]) -> SplitRows:
-    return SplitRows(np.concatenate(numbers), split.places, split.files)
+def _split_rows(split: _Split, hashes: list[npt.NDArray[np.uint64]]) -> SplitRows:
+    return SplitRows(np.concatenate(hashes), split.places, split.files)
 
 
 def _labelled(split: _Split, column: Column, file: str, numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
@@ -217,8 +217,8 @@ def _may_be_key(name: str, column: Column) -> bool:
     if not is_key(name) or column.values.ndim != 1:
         return False
     gaps = np.isnan(column.values)
-    known = column.values[~gaps]
-    return bool(gaps.any() and len(known) and (np.isfinite(known) & (known == np.round(known))).all())
+    present = column.values[~gaps]
+    return bool(gaps.any() and len(present) and (np.isfinite(present) & (present == np.round(present))).all())
 
 
 def _most_distinct(splits: dict[str, _Split], name: str) -> int | None:

@@ -50,8 +50,8 @@ class _Text:
 
     def problem(self, kind: str, count: int, example: str, **numbers: Any) -> Problem:
         """All faults of one kind in this file."""
-        told = self.cases[kind]
-        cases, shown = [f"{self.file}:{row + 1}: {words}" for row, words in told], [[(self.file, row)] for row, _ in told]
+        lines = self.cases[kind]
+        cases, shown = [f"{self.file}:{row + 1}: {words}" for row, words in lines], [[(self.file, row)] for row, _ in lines]
         return problem(kind, count=count, files=[self.file], example=example, cases=cases, shown=shown, **numbers)
 
 
@@ -86,8 +86,8 @@ class TextCounts:
                 text.invalid += invalid
                 if text.wants("text-encoding"):
                     text.tell("text-encoding", row, line.strip()[:80])
-            if (known := _known_by(line)) and len(text.long_lines) < _MOST_LINES:
-                text.long_lines.add(known)
+            if (key := _known_by(line)) and len(text.long_lines) < _MOST_LINES:
+                text.long_lines.add(key)
             tokens = self._tokens(text, row, line, self.data.tokenizer) if self.data.tokenizer else None
             if self._frequencies:
                 often.update(tokens if tokens is not None else map(ord, line))
@@ -181,8 +181,8 @@ class TextCounts:
         found: dict[bytes, Place] = {}
         for text in texts:
             for row, line in enumerate(lines(self.data.root / text.file) if text.long_lines else ()):
-                if (known := _known_by(line)) in wanted:
-                    found.setdefault(known, (text.file, row))
+                if (key := _known_by(line)) in wanted:
+                    found.setdefault(key, (text.file, row))
         return found
 
 

@@ -49,5 +49,5 @@ def hint_from_amounts(message: str) -> str | None:
     return None
 
 
-def _said(gib: float) -> str:
+def _shown(gib: float) -> str:
     return size(gib * (1 << 30))

@@ -59,28 +59,28 @@ def _rows(recording: Recording) -> dict[str, Column]:
 
 def _of_steps(rows: dict[str, Column]) -> Settings:
     settings: Settings = {}
-    rate = _known(rows["lr"])
+    rate = _measured(rows["lr"])
     if len(rate):
         settings["learning rate"] = float(rate.max())
     for name, column in (("batch size", "samples"), ("backward calls a step", "backwards")):
-        if len(values := _known(rows[column])):
+        if len(values := _measured(rows[column])):
             settings[name] = float(np.median(values))
-    limits = _known(rows["clip_norm"])
+    limits = _measured(rows["clip_norm"])
     settings["clip norm"] = float(np.median(limits)) if len(limits) else "none"
-    settings["gradient scaler"] = "on" if len(_known(rows["scale"])) else "off"
+    settings["gradient scaler"] = "on" if len(_measured(rows["scale"])) else "off"
     return settings
 
 
 def _of_tables(recording: Recording) -> Settings:
     settings: Settings = {}
-    decay = _known(Follower(recording.path, "groups", ("step", "weight_decay")).new_rows(1)["weight_decay"])
+    decay = _measured(Follower(recording.path, "groups", ("step", "weight_decay")).new_rows(1)["weight_decay"])
     if len(decay):
         settings["weight decay"] = float(decay[0])
-    workers = _known(Follower(recording.path, "loader", ("worker",)).new_rows()["worker"])
+    workers = _measured(Follower(recording.path, "loader", ("worker",)).new_rows()["worker"])
     if len(workers):
         settings["loader workers"] = float(workers.max()) + 1
     return settings
 
 
-def _known(values: Column) -> Any:
+def _measured(values: Column) -> Any:
     return values[measured(values)]

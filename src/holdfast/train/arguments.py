@@ -42,14 +42,14 @@ def parse(words: Sequence[str]) -> Arguments:
         resume = "continue from this run or checkpoint, with the settings given here; `holdfast resume` keeps those of the run"
         task.add_argument("--resume-from", "--resume", type=Path, metavar="CHECKPOINT", dest="resume", help=resume)
         add_flags(task, kind.settings)
-    given, unknown = parser.parse_known_args(list(words))
+    arguments, unknown = parser.parse_known_args(list(words))
     if unknown:
-        raise _unknown(unknown[0], list(vars(given)), f"holdfast train {given.task} --help")
-    flags = {name: value for name, value in vars(given).items() if name not in ("task", "config", "no_validate", "resume")}
-    settings = read_settings(TASKS[given.task].settings, given.config, flags)
+        raise _unknown(unknown[0], list(vars(arguments)), f"holdfast train {arguments.task} --help")
+    flags = {name: value for name, value in vars(arguments).items() if name not in ("task", "config", "no_validate", "resume")}
+    settings = read_settings(TASKS[arguments.task].settings, arguments.config, flags)
     if not settings.data:
-        raise UsageError("which data?", fix=f"holdfast train {given.task} --data data.yaml")
-    return Arguments(task=given.task, settings=settings, validate=not given.no_validate, resume=given.resume)
+        raise UsageError("which data?", fix=f"holdfast train {arguments.task} --data data.yaml")
+    return Arguments(task=arguments.task, settings=settings, validate=not arguments.no_validate, resume=arguments.resume)
 
 
 def parse_resume(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
@@ -58,10 +58,10 @@ def parse_resume(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
     parser.add_argument("run", nargs="?")
     for kind in TASKS.values():
         add_flags(parser, kind.settings)
-    given, unknown = parser.parse_known_args(list(words))
+    arguments, unknown = parser.parse_known_args(list(words))
     if unknown:
-        raise _unknown(unknown[0], list(vars(given)), "holdfast train TASK --help")
-    changes = {name: value for name, value in vars(given).items() if value is not None}
+        raise _unknown(unknown[0], list(vars(arguments)), "holdfast train TASK --help")
+    changes = {name: value for name, value in vars(arguments).items() if value is not None}
     return changes.pop("run", None), changes
 
 

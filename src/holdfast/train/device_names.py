@@ -28,6 +28,6 @@ def devices(setting: str) -> list[str]:
     if missing:
         there = f"this machine has {count} ({', '.join(map(str, range(count)))})" if count else "this machine has no CUDA GPU"
         fix = f"--device {','.join(map(str, range(min(count, len(names)))))}" if count else "--device cpu"
-        asked = f"GPU {missing[0]} was" if len(missing) == 1 else f"GPUs {', '.join(missing)} were"
-        raise UsageError(f"{asked} requested, but {there}.", fix=fix)
+        requested = f"GPU {missing[0]} was" if len(missing) == 1 else f"GPUs {', '.join(missing)} were"
+        raise UsageError(f"{requested} requested, but {there}.", fix=fix)
     return [f"cuda:{name}" for name in names]

@@ -49,9 +49,9 @@ class MetricsTable:
 
     def best(self, metric: str) -> Row | None:
         """The row with the best finite value of a metric; of equal ones the first."""
-        known = [row for row in self.rows if math.isfinite(row.get(metric, math.nan))]
+        measured = [row for row in self.rows if math.isfinite(row.get(metric, math.nan))]
         sign = 1 if better(metric) == "lower" else -1
-        return min(known, key=lambda row: sign * row[metric], default=None)
+        return min(measured, key=lambda row: sign * row[metric], default=None)
 
     def _text(self) -> str:
         names = list(dict.fromkeys(name for row in self.rows for name in row))
@@ -207,10 +207,10 @@ def _sentence(event: Event) -> str:
     """A finding with its numbers, or an action with its settings and its reason."""
     if event.kind == "finding":
         evidence = event.evidence
-        said = evidence.get("say") or ", ".join(
+        sentence = evidence.get("say") or ", ".join(
             f"{name.replace('_', ' ')} {_number(evidence[name])}" for name in _plain(evidence)
         )
-        return finding_words(event.code) + (f": {said}" if said else "")
+        return finding_words(event.code) + (f": {sentence}" if sentence else "")
     words = action_words(event.code)
     text = words.done if event.state == "done" else words.to_do
     text += "".join(more.format(_number(event.settings[name])) for name, more in words.more.items() if name in event.settings)

@@ -25,20 +25,20 @@ def statistics_problems(splits: Mapping[str, Mapping[str, Spread]], files: Mappi
     """Compare every split with the first one; channels or columns are named."""
     names = list(splits)
     found = [
-        (split, column, said)
+        (split, column, words)
         for split in names[1:]
         for column, spread in splits[split].items()
-        if column in splits[names[0]] and (said := _difference(splits[names[0]][column], spread))
+        if column in splits[names[0]] and (words := _difference(splits[names[0]][column], spread))
     ]
     if found:
-        split, column, said = found[0]
+        split, column, words = found[0]
         where = sorted({file for split, _, _ in found for file in files.get(split, [split])})
         columns = sorted({column for _, column, _ in found})
         yield problem(
             "preprocessing-mismatch",
             count=len(columns),
             files=where,
-            example=f"{column}: {said.format(names[0], split)}",
+            example=f"{column}: {words.format(names[0], split)}",
             columns=columns,
         )
 
@@ -64,9 +64,9 @@ def share_problems(splits: Mapping[str, Mapping[Any, int]], names: Mapping[Any, 
     order = list(splits)
     found = []
     for split in order[1:]:
-        said = _moved(splits[order[0]], splits[split], names)
-        if said:
-            found.append((split, said.format(order[0], split)))
+        words = _moved(splits[order[0]], splits[split], names)
+        if words:
+            found.append((split, words.format(order[0], split)))
     if found:
         yield problem(
             "split-classes-differ", count=len(found), files=[split for split, _ in found], example=f"{found[0][0]}: {found[0][1]}"

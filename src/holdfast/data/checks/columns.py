@@ -27,14 +27,14 @@ def column_problems(columns: Mapping[str, ColumnSummary], files: list[str], labe
         ("column-extreme", _extreme),
     ):
         judged = columns if kind == "non-finite-input" else features
-        found = [(name, said) for name, one in judged.items() if (said := judge(one))]
+        found = [(name, words) for name, one in judged.items() if (words := judge(one))]
         if found and kind == "non-finite-input":
             yield _about_bad_rows(columns, found, files)
         elif found:
             yield problem(
                 kind, count=len(found), files=files, example=f"{', '.join(files[:3])}: {found[0][0]} {found[0][1]}",
                 columns=[name for name, _ in found], rows=[], shown=_farthest(columns, kind, [name for name, _ in found]),
-                cases=[f"{', '.join(files[:3])}: {name} {said}" for name, said in found],
+                cases=[f"{', '.join(files[:3])}: {name} {words}" for name, words in found],
             )  # fmt: skip
 
 
@@ -65,8 +65,8 @@ def _farthest(columns: Mapping[str, ColumnSummary], kind: str, names: list[str])
 def _non_finite(one: ColumnSummary) -> str:
     if not one.is_number or (not one.nan and not one.inf):
         return ""
-    said = " and ".join(f"{count:,} {word}" for count, word in ((one.nan, "NaN"), (one.inf, "Inf")) if count)
-    return f"has {said} of {one.count:,}, first in row {one.bad_places[0][1]:,}"
+    counts = " and ".join(f"{count:,} {word}" for count, word in ((one.nan, "NaN"), (one.inf, "Inf")) if count)
+    return f"has {counts} of {one.count:,}, first in row {one.bad_places[0][1]:,}"
 
 
 def _overflow(one: ColumnSummary) -> str:

@@ -39,14 +39,14 @@ def odd_size(file: str, width: int, height: int) -> Iterator[Fault]:
 
 def blur_problems(files: Sequence[str], sharpness: Sequence[float]) -> Iterator[Problem]:
     """Compare the sharpness of all images with the usual one; 0 stands for one that shows nothing."""
-    known = [one for one in sharpness if one]
-    if len(known) < _FEWEST:
+    measured = [one for one in sharpness if one]
+    if len(measured) < _FEWEST:
         return
-    usual = float(np.median(known))
+    usual = float(np.median(measured))
     blurred = [(file, one) for file, one in zip(files, sharpness, strict=True) if 0 < one < _BLURRED * usual]
     if blurred:
-        said = [f"{file}: {one / usual:.0%} of the usual sharpness" for file, one in blurred]
-        yield problem("image-blurred", count=len(blurred), files=[file for file, _ in blurred], example=said[0], cases=said)
+        shown = [f"{file}: {one / usual:.0%} of the usual sharpness" for file, one in blurred]
+        yield problem("image-blurred", count=len(blurred), files=[file for file, _ in blurred], example=shown[0], cases=shown)
 
 
 def is_a_bomb(width: int, height: int, size: int) -> bool:

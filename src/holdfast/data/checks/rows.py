@@ -29,18 +29,18 @@ class RowPlaces:
         self._starts: list[int] = []  # of each run of rows, in the split
         self._runs: list[tuple[str, int, npt.NDArray[Any] | None]] = []  # file, number of the first, how far each is from it
 
-    def add(self, file: str, numbers: npt.NDArray[np.int64]) -> None:
+    def add(self, file: str, rows: npt.NDArray[np.int64]) -> None:
         """The next rows, by their numbers in a file, which grow."""
-        if not len(numbers):
+        if not len(rows):
             return
-        first, span = int(numbers[0]), int(numbers[-1] - numbers[0]) + 1
-        apart = None if span == len(numbers) else (numbers - first).astype(np.min_scalar_type(span))
+        first, span = int(rows[0]), int(rows[-1] - rows[0]) + 1
+        apart = None if span == len(rows) else (rows - first).astype(np.min_scalar_type(span))
         last_file, last_first, last_apart = self._runs[-1] if self._runs else ("", 0, None)
         follows = last_file == file and last_apart is None and first == last_first + self._rows - self._starts[-1]
         if apart is not None or not follows:
             self._starts.append(self._rows)
             self._runs.append((file, first, apart))
-        self._rows += len(numbers)
+        self._rows += len(rows)
 
     def of(self, row: int) -> tuple[str, int]:
         """The file of a row of the split, and its number there."""
@@ -98,9 +98,9 @@ def _of_rows(kind: str, split: SplitRows, rows: npt.NDArray[np.intp], equals: Sp
     return problem(kind, count=len(rows), files=split.files, example=example, rows=some, in_files=named, shown=shown)
 
 
-def _repeats(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
-    first = np.zeros(len(numbers), bool)
-    first[np.unique(numbers, return_index=True)[1]] = True
+def _repeats(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
+    first = np.zeros(len(hashes), bool)
+    first[np.unique(hashes, return_index=True)[1]] = True
     return np.flatnonzero(~first)
 
 
@@ -112,7 +112,7 @@ def group_problems(splits: Mapping[str, SplitRows], names: Sequence[str]) -> Ite
     keys = {name: split.numbers[split.numbers != 0] for name, split in splits.items()}
     if all(len(np.unique(one)) == len(one) for one in keys.values()):
         return  # it numbers the rows, and begins anew in each split
-    said = ", ".join(names)
+    columns = ", ".join(names)
     for one, other in itertools.combinations(splits, 2):
         shared = np.intersect1d(keys[one], keys[other])
         if len(shared):
@@ -121,14 +121,14 @@ def group_problems(splits: Mapping[str, SplitRows], names: Sequence[str]) -> Ite
             yield problem(
                 "split-leak groups", count=len(shared), files=files,
                 example=f"{splits[one].files[0]} and {splits[other].files[0]}",
-                words=f"{len(shared):,} distinct ({said}) have rows in two splits", keys=list(names),
+                words=f"{len(shared):,} distinct ({columns}) have rows in two splits", keys=list(names),
                 shown=splits[other].beside(np.array(first), splits[one]),
             )  # fmt: skip
     if len(splits) == 1:
         ((name, split),) = splits.items()
         rows, distinct = len(keys[name]), len(np.unique(keys[name]))
         if distinct >= max(_FEWEST_GROUPS, rows / 100) and distinct < _REPEATED * rows:
-            example = f"{split.files[0]}: {rows:,} rows, but only {distinct:,} distinct ({said})"
+            example = f"{split.files[0]}: {rows:,} rows, but only {distinct:,} distinct ({columns})"
             again = _repeats(split.numbers)
             again = again[split.numbers[again] != 0]
             once = np.sort(again[np.unique(split.numbers[again], return_index=True)[1]])  # each key once, beside an earlier row

@@ -64,8 +64,8 @@ class Settings:
 
     def fingerprint(self, listing: Listing) -> str:
         """A word for all files and all settings that an answer depends on."""
-        asked = (self.label, self.tree, self.tokenizer, stamp_of(self.tokenizer), self.embedding_rows, sorted(self.classes))
-        return fingerprint_of_files(listing.files, listing.outside, asked) if self.cache else ""
+        settings = (self.label, self.tree, self.tokenizer, stamp_of(self.tokenizer), self.embedding_rows, sorted(self.classes))
+        return fingerprint_of_files(listing.files, listing.outside, settings) if self.cache else ""
 
 
 AnswerT = TypeVar("AnswerT", bound=Answer)

@@ -208,10 +208,10 @@ def _from_dictionary(values: Any) -> Any:
     """Each different value once, however many rows have it: a few long texts may fill gigabytes otherwise."""
     import pyarrow as pa
 
-    numbers = values.indices.to_numpy(zero_copy_only=False)
+    indices = values.indices.to_numpy(zero_copy_only=False)
     if values.null_count:
-        numbers = np.nan_to_num(numbers, nan=-1).astype(np.int64)
-    used, places = np.unique(numbers, return_inverse=True)
+        indices = np.nan_to_num(indices, nan=-1).astype(np.int64)
+    used, places = np.unique(indices, return_inverse=True)
     different = _flat(values.dictionary.take(pa.array(used[used >= 0])))
     if len(used) and used[0] < 0:
         missing = _flat(pa.array([None], values.type.value_type))

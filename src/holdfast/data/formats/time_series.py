@@ -58,7 +58,7 @@ def read(listing: Listing, named: str | None) -> TableSet:
 def _chunks(path: Path, file: str, faults: list[Fault]) -> Iterator[Chunk]:
     """Cases in chunks of about 32 MB. A line that cannot be read is a fault; the others are kept."""
     cases: list[tuple[list[Array], str]] = []
-    known = {(fault.file, fault.line) for fault in faults}
+    reported = {(fault.file, fault.line) for fault in faults}
     with path.open("rb") as opened:
         header, lines = _Header(), enumerate(iter(partial(opened.readline, _LONGEST_LINE), b""), 1)
         for _, line in lines:
@@ -73,9 +73,9 @@ def _chunks(path: Path, file: str, faults: list[Fault]) -> Iterator[Chunk]:
             try:
                 case = _case(line.decode("utf-8", errors="replace").strip(), header, width)
             except ValueError as error:
-                if (file, number) not in known and len(known) < _MOST_FAULTS:
+                if (file, number) not in reported and len(reported) < _MOST_FAULTS:
                     faults.append(Fault("table-unreadable", file, number, str(error)[:200]))
-                    known.add((file, number))
+                    reported.add((file, number))
                 continue
             if case is None:
                 continue

@@ -159,9 +159,9 @@ def made_by(path: str) -> Any:
         is_data = hasattr(found, "__getitem__") and not isinstance(found, type)
         return found() if callable(found) and not is_data else found
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-        said = f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
         raise UsageError(
-            f"{path} cannot be made: {said}", fix="it must be a function without arguments that returns a data set"
+            f"{path} cannot be made: {reason}", fix="it must be a function without arguments that returns a data set"
         ) from None
 
 

@@ -224,8 +224,8 @@ def read(listing: Listing, _: str | None) -> ImageSet:
     listed = listed_images(listing, labels, orphans, faults) or [(split_named(image), image) for image in labels]
     entries = [Entry(split, image, labels[image]) for split, image in sorted(listed, key=lambda one: one[1])]
     faults += [Fault("label-orphaned", path, 0, "no image belongs to it") for path in orphans]
-    classes, known = _classes(listing)
-    return ImageSet("voc", listing.root, listing, entries, classes, read_label, known, True, None, faults)
+    classes, are_listed = _classes(listing)
+    return ImageSet("voc", listing.root, listing, entries, classes, read_label, are_listed, True, None, faults)
 
 
 def _classes(listing: Listing) -> tuple[dict[ClassKey, str], bool]:

@@ -166,25 +166,25 @@ class Benchmark:
         return best.rate / own.rate if own and best and own.rate and best.rate else None
 
 
-def benchmark(asked: Asked, tell: Tell = lambda _: None) -> Benchmark:
+def benchmark(request: Asked, tell: Tell = lambda _: None) -> Benchmark:
     """Measure. Nothing of it happens in this process."""
-    return _Measuring(asked, tell).run()
+    return _Measuring(request, tell).run()
 
 
 class _Measuring:
     """One measurement; a process that was lost is started again for the next setting."""
 
-    def __init__(self, asked: Asked, tell: Tell) -> None:
-        self._asked, self._tell = asked, tell
+    def __init__(self, request: Asked, tell: Tell) -> None:
+        self._request, self._tell = request, tell
         self._begun = time.monotonic()
         self._measurer: Measurer | None = None
         self._times: dict[Setting, float] = {}
-        self._patience = max(min(_PATIENCE, asked.seconds / 2), asked.seconds / 4)
-        self._window = min(_LONGEST_WINDOW, max(_LEAST_WINDOW, asked.seconds * _WINDOW_SHARE))
+        self._patience = max(min(_PATIENCE, request.seconds / 2), request.seconds / 4)
+        self._window = min(_LONGEST_WINDOW, max(_LEAST_WINDOW, request.seconds * _WINDOW_SHARE))
 
     def run(self) -> Benchmark:
         try:
-            found = Benchmark(self._loader(), self._asked.limits)
+            found = Benchmark(self._loader(), self._request.limits)
             found.notes += found.loader.notes
             self._look(found)
             if found.failed is None:
@@ -197,11 +197,11 @@ class _Measuring:
 
     @property
     def _left(self) -> float:
-        return self._asked.seconds - (time.monotonic() - self._begun)
+        return self._request.seconds - (time.monotonic() - self._begun)
 
     def _loader(self) -> Loader:
         """Start the process and let it make the loader."""
-        self._tell(f"making {self._asked.target} …")
+        self._tell(f"making {self._request.target} …")
         answer = self._make()
         loader: Loader | None = answer.facts.get("loader")
         if loader is not None:
@@ -209,14 +209,14 @@ class _Measuring:
         if "problem" in answer.facts:
             raise UsageError(answer.facts["problem"], fix=answer.facts["fix"])
         raise UsageError(
-            f"{self._asked.target} cannot be made: {self._why(answer)}", fix="see whether it runs in a Python of its own"
+            f"{self._request.target} cannot be made: {self._why(answer)}", fix="see whether it runs in a Python of its own"
         )
 
     def _make(self) -> Answer:
         """Start the process; how long imports and factories take is no part of the time to measure in."""
         begun = time.monotonic()
-        measurer = Measurer(self._asked.target, self._asked.batch)
-        answer = measurer.made(max(_TO_MAKE, self._asked.seconds), self._asked.free)
+        measurer = Measurer(self._request.target, self._request.batch)
+        answer = measurer.made(max(_TO_MAKE, self._request.seconds), self._request.free)
         if "loader" in answer.facts:
             self._measurer = measurer
         else:
@@ -230,15 +230,15 @@ class _Measuring:
         assert self._measurer is not None
         measurer = self._measurer
         limit = min(self._left, self._patience)
-        seconds = max(0.5, self._asked.seconds * _PHASES_SHARE)
-        answer = measurer.ask({"do": "phases", "seconds": seconds}, limit, self._asked.free)
+        seconds = max(0.5, self._request.seconds * _PHASES_SHARE)
+        answer = measurer.ask({"do": "phases", "seconds": seconds}, limit, self._request.free)
         facts = answer.facts
         if "phases" in facts:
             found.phases = facts["phases"]
             found.notes += facts["phases"].notes
             found.cut = self._cut(found)
         elif "failed" in facts:
-            every = f"`holdfast validate {self._asked.target}` lists every such sample"
+            every = f"`holdfast validate {self._request.target}` lists every such sample"
             found.failed, found.fix = _failed(facts), every if "sample" in facts else _FIXES["raised"]
         else:
             at = f"sample {answer.sample}" if answer.sample else "a sample"
@@ -260,9 +260,9 @@ class _Measuring:
 
     def _try_all(self, found: Benchmark) -> None:
         loader = found.loader
-        search = Search(loader.own, self._asked.cores, self._asked.limits, bool(loader.cuda), found.trials)
+        search = Search(loader.own, self._request.cores, self._request.limits, bool(loader.cuda), found.trials)
         for setting in search.settings():
-            kept = self._took(search.best) + self._took(search.own) if self._asked.seconds >= _ENOUGH else 0.0
+            kept = self._took(search.best) + self._took(search.own) if self._request.seconds >= _ENOUGH else 0.0
             if self._left < self._took(search.best) + kept:
                 found.notes.append("the time was over before everything was tried: --time-limit gives it more")
                 break
@@ -274,7 +274,7 @@ class _Measuring:
         if len(rates) > 1 and rates[-1] > COLD * rates[0]:  # the first of all settings met files that were in no cache
             again = f"{rates[0]:,.0f} samples/s at first, {rates[-1]:,.0f} measured again"
             found.notes.append(f"{again}: the first time files came from the disk")
-        many, cores = found.best.setting.workers if found.best else 0, self._asked.cores
+        many, cores = found.best.setting.workers if found.best else 0, self._request.cores
         if many > cores:
             waits = "they wait more than they work; the training needs processors too"
             found.notes.append(f"{many} workers on {cores} processors: {waits}")
@@ -304,7 +304,7 @@ class _Measuring:
                 return Trial(setting=setting, own=own, failed=f"the loader could not be made again: {self._why(answer)}")
         assert self._measurer is not None
         row = {"do": "rate", "setting": setting, "seconds": self._window, "at_most": limit, "cut": found.cut}
-        answer = self._measurer.ask(row, limit + self._window, self._asked.limits.memory)
+        answer = self._measurer.ask(row, limit + self._window, self._request.limits.memory)
         if answer.how == DONE and "failed" in answer.facts:
             self._measurer.end()  # torch waits five seconds for each worker of a loader that failed
         self._measurer = self._measurer if answer.how == DONE and "failed" not in answer.facts else None
@@ -314,8 +314,8 @@ class _Measuring:
             if found.cut is not None and found.loader.batch is not None and found.phases is not None:  # whole batches are larger
                 waiting = max(1, setting.workers * (setting.prefetch or 1))
                 more = (found.loader.batch - found.cut) * found.phases.sample_bytes * waiting
-            numbers = {name: facts[name] for name in ("rate", "start_seconds", "batches")}
-            return replace(trial, memory=max(0, answer.peak) + more, **numbers)
+            rates = {name: facts[name] for name in ("rate", "start_seconds", "batches")}
+            return replace(trial, memory=max(0, answer.peak) + more, **rates)
         if "failed" in facts:
             return replace(trial, failed=_failed(facts), how=DIED if facts.get("died") else "raised")
         if answer.how == SILENT and limit < self._patience:
@@ -323,9 +323,9 @@ class _Measuring:
         return replace(trial, failed=self._why(answer, limit), how=answer.how)
 
     def _why(self, answer: Answer, limit: float | None = None) -> str:
-        stands = f"; it is stuck at {answer.words}" if answer.words and answer.how == SILENT else ""
+        stuck = f"; it is stuck at {answer.words}" if answer.words and answer.how == SILENT else ""
         within = f"no batch within {limit:.0f} s" if limit is not None else "it did not finish in time"
-        words = {SILENT: f"{within}{stands}", OUTGREW: "it took more memory than it may", DIED: f"the process {answer.words}"}
+        words = {SILENT: f"{within}{stuck}", OUTGREW: "it took more memory than it may", DIED: f"the process {answer.words}"}
         return words.get(answer.how, answer.words or "it gave no answer")
 
 

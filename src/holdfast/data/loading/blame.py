@@ -20,15 +20,15 @@ def of_error(error: BaseException) -> str:
     if "Original Traceback" in text:
         return of_text(text)
     frames = [(frame.filename, frame.lineno or 0, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
-    return _said(type(error).__name__, text, frames)
+    return _sentence(type(error).__name__, text, frames)
 
 
 def of_text(text: str) -> str:
     """The same of a traceback in words, as torch hands it over from a worker."""
     frames = [(one["file"], int(one["line"]), one["name"]) for one in _IN_TEXT.finditer(text)]
     lines = [line for line in text.splitlines() if line and not line.startswith(" ")]
-    kind, _, said = (lines[-1] if lines else "").partition(":")
-    return _said(kind.rpartition(".")[2], said.strip(), frames)
+    kind, _, message = (lines[-1] if lines else "").partition(":")
+    return _sentence(kind.rpartition(".")[2], message.strip(), frames)
 
 
 def where(stack: str) -> str:
@@ -47,7 +47,7 @@ def sample_of(dataset: Any, indices: Iterable[Any]) -> tuple[Any, str] | None:
     return None
 
 
-def _said(kind: str, words: str, frames: list[tuple[str, int, str]]) -> str:
+def _sentence(kind: str, words: str, frames: list[tuple[str, int, str]]) -> str:
     place = _place(frames)
     words = " ".join(words.split())[:_LONGEST]
     return f"{kind}: {words}".removesuffix(": ") + (f" ({place})" if place else "")

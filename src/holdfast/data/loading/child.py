@@ -119,8 +119,8 @@ def _next(drawn: Any, batches: Batches | None, place: int) -> Any:
     except StopIteration:
         raise LoaderFailed(ValueError("the loader gives no batch"), []) from None
     except Exception as error:
-        given = batches.given[place] if batches is not None and place < len(batches.given) else []
-        raise LoaderFailed(error, list(given) if isinstance(given, (list, tuple)) else [given]) from error
+        indices = batches.given[place] if batches is not None and place < len(batches.given) else []
+        raise LoaderFailed(error, list(indices) if isinstance(indices, (list, tuple)) else [indices]) from error
 
 
 _SOME = 4
@@ -195,7 +195,7 @@ def _rate(source: Source, command: dict[str, Any], door: Connection) -> dict[str
 
 def _blamed(source: Source, failed: LoaderFailed) -> dict[str, Any]:
     """Which sample it was: those of the batch are tried once more, here. A worker that was killed is not followed."""
-    said = of_error(failed.error)
+    reason = of_error(failed.error)
     died = f"{failed.error} {failed.error.__cause__}"
     if "exited unexpectedly" in died or "killed by signal" in died:
         by = re.search(r"killed by signal: ([\w ]+)", died)
@@ -204,4 +204,4 @@ def _blamed(source: Source, failed: LoaderFailed) -> dict[str, Any]:
     if found is not None:
         return {"failed": found[1], "sample": str(found[0])}
     some = ", ".join(str(index) for index in failed.indices[:_SOME]) + (", …" if len(failed.indices) > _SOME else "")
-    return {"failed": said + (f", in a worker only, for one of the samples {some}" if some else "")}
+    return {"failed": reason + (f", in a worker only, for one of the samples {some}" if some else "")}

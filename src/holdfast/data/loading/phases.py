@@ -83,7 +83,7 @@ class Clock:
     def listening(self, dataset: Any) -> Iterator[bool]:
         """Calls of known functions, and of the transforms of the data set, count for their phases; true where it has some."""
         transforms = [hook for one in _inner(dataset) for hook in _transforms(one)]
-        for function, phase in (*_known(), *((hook, AUGMENT) for hook in transforms)):
+        for function, phase in (*_loaded_functions(), *((hook, AUGMENT) for hook in transforms)):
             code = _code_of(function)
             if code is not None:
                 self._codes[code] = phase
@@ -140,7 +140,7 @@ def _code_of(function: Any) -> CodeType | None:
     return code
 
 
-def _known() -> Iterator[tuple[Any, str]]:
+def _loaded_functions() -> Iterator[tuple[Any, str]]:
     """What of the list is loaded: function and phase. Pillow decodes in `load`, which some of its formats have of their own."""
     for phase, calls in _CALLS.items():
         for call in calls.split():

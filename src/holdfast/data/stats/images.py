@@ -115,10 +115,10 @@ class _ImageCounts:
             yield Distribution().add_counts(self._objects).histogram("objects-per-image", "objects per image", note=note)
             yield from self._boxes.figures()
         yield from of_classes[1:]
-        told: list[_FolderOfMasks] = []
+        folders: list[_FolderOfMasks] = []
         for _, folder in sorted(self._masks.items()):
-            yield from folder.figures(alone=not any(folder.covers_like(one) for one in told))
-            told.append(folder)
+            yield from folder.figures(alone=not any(folder.covers_like(one) for one in folders))
+            folders.append(folder)
         if self._sizes:
             yield from self._image_sizes()
         for (name, top), values in self._pixels.items():

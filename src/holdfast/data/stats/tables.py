@@ -70,8 +70,8 @@ class _TableCounts:
         if missing and self._label is None:
             raise UsageError(f"{path} has no column of classes", fix="name it with --label")
         if missing:
-            known = ", ".join(sorted(there)[:20]) or "none"
-            raise UsageError(f"{path} has no class {missing[0]} in its column {self._label}", fix=f"one of: {known}")
+            existing = ", ".join(sorted(there)[:20]) or "none"
+            raise UsageError(f"{path} has no class {missing[0]} in its column {self._label}", fix=f"one of: {existing}")
 
     @property
     def splits(self) -> dict[str, int]:

@@ -67,9 +67,9 @@ def _figures(data: TextSet, counts: TextCounts) -> Iterator[Figure]:
         yield lengths.histogram("line-length", f"{data.unit} per line", note=note)
     if data.tokenizer and data.tokenizer.unknown is not None:
         some = {split: often[data.tokenizer.unknown] for split, often in counts.often.items()}
-        known = {split: Counter(known=counts.splits[split] - count, unknown=count) for split, count in some.items()}
+        counted = {split: Counter(known=counts.splits[split] - count, unknown=count) for split, count in some.items()}
         note = f"{sum(some.values()) / max(1, sum(counts.splits.values())):.2%} unknown"
-        yield bars("unknown", "known to the tokenizer", "tokens", known, kinds=["known", "unknown"], note=note)
+        yield bars("unknown", "known to the tokenizer", "tokens", counted, kinds=["known", "unknown"], note=note)
     total: Counter[int] = sum(counts.often.values(), Counter())
     if total:
         share = sum(count for _, count in total.most_common(_MOST)) / total.total()

@@ -39,23 +39,23 @@ def as_planes(values: Array) -> Array | None:
 
 def as_image(planes: Array) -> Image.Image:
     """Bytes as they are; shares from 0 to 1 times 255; all else from its lowest to its highest. What is no number is magenta."""
-    numbers = planes.astype(np.float64)
+    values = planes.astype(np.float64)
     if planes.shape[-1] == 1:
-        if not _are_shares(numbers) and planes.dtype != np.uint8:
-            return stretched(numbers[..., 0])
-        planes = numbers = np.repeat(numbers, 3, axis=-1)
-    numbers = numbers[..., :3]
-    some = numbers[np.isfinite(numbers)]
+        if not _are_shares(values) and planes.dtype != np.uint8:
+            return stretched(values[..., 0])
+        planes = values = np.repeat(values, 3, axis=-1)
+    values = values[..., :3]
+    some = values[np.isfinite(values)]
     low, high = (float(some.min()), float(some.max())) if some.size else (0.0, 1.0)
-    if _are_shares(numbers):
+    if _are_shares(values):
         low, high = 0.0, 1.0
     elif low >= 0 and high <= 255 and high > 16:
         low, high = 0.0, 255.0
-    return painted(numbers, low, high)
+    return painted(values, low, high)
 
 
-def _are_shares(numbers: Array) -> bool:
-    finite = numbers[np.isfinite(numbers)]
+def _are_shares(values: Array) -> bool:
+    finite = values[np.isfinite(values)]
     return bool(finite.size and finite.min() >= 0 and 0.3 < finite.max() <= 1)
 
 
@@ -113,8 +113,8 @@ def _plot(name: str, values: Array, usual: tuple[float, float] | None, bad: bool
     The scale is that of the whole column, so that samples can be compared; it grows where a value lies beyond it.
     """
     finite = values[np.isfinite(values)]
-    said = f"{number(float(finite.min()))} … {number(float(finite.max()))}" if finite.size else "" if values.size else "empty"
-    said += f"  {values.size - finite.size} not finite" if finite.size < values.size else ""
+    caption = f"{number(float(finite.min()))} … {number(float(finite.max()))}" if finite.size else "" if values.size else "empty"
+    caption += f"  {values.size - finite.size} not finite" if finite.size < values.size else ""
     series = as_series(values)
     ends = np.concatenate([finite.ravel(), usual or (), (0.0,) if series is None else ()])
     low, high = (float(ends.min()), float(ends.max())) if ends.size else (0.0, 0.0)
@@ -124,7 +124,7 @@ def _plot(name: str, values: Array, usual: tuple[float, float] | None, bad: bool
     paths = [(hexed(colour_of(place)), path) for place, (path, _) in enumerate(drawn)]
     paths += [(_NOT, odd) for _, odd in drawn if odd]
     wide = max(1.0, 0.8 * _WIDE / max(1, rows.shape[1])) if series is None else 1.0
-    return Plot(name, said.strip(), paths, min(wide, 12.0), bad)
+    return Plot(name, caption.strip(), paths, min(wide, 12.0), bad)
 
 
 def _path(values: Array, low: float, high: float, *, bars: bool) -> tuple[str, str]:

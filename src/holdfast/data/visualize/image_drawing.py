@@ -131,14 +131,14 @@ def draw_masks(picture: Image.Image, numbers: Numbers, *, classes: Mapping[int, 
     return Image.fromarray(pixels.astype(np.uint8))
 
 
-def _edges(numbers: Numbers) -> npt.NDArray[np.bool_]:
+def _edges(mask: Numbers) -> npt.NDArray[np.bool_]:
     """The pixels of objects beside which something else begins."""
-    edges: npt.NDArray[np.bool_] = np.zeros(numbers.shape, bool)
+    edges: npt.NDArray[np.bool_] = np.zeros(mask.shape, bool)
     for here, there in ((np.s_[:, 1:], np.s_[:, :-1]), (np.s_[1:], np.s_[:-1])):
-        differ = numbers[here] != numbers[there]
+        differ = mask[here] != mask[there]
         edges[here] |= differ
         edges[there] |= differ
-    edges &= numbers != 0
+    edges &= mask != 0
     return edges
 
 

@@ -26,20 +26,20 @@ def image_groups(
 ) -> list[Group]:
     """The samples of image data to draw. The scan is that of validation, so what it remembered is not looked at again."""
     samples = scan(data, cache, jobs=settings.jobs, quick=settings.quick, masks=not settings.quick, progress=progress)
-    known = [Facts(one.width, one.height, kinds=one.kinds, masks=one.masks, faults=one.faults) for _, one in samples]
-    return _Choice(data, known, report, wish).groups()
+    facts = [Facts(one.width, one.height, kinds=one.kinds, masks=one.masks, faults=one.faults) for _, one in samples]
+    return _Choice(data, facts, report, wish).groups()
 
 
 class _Choice:
     """What is drawn of a set, and how. A sample is its number in the set, or the file of a label that has no image."""
 
-    def __init__(self, data: ImageSet, known: list[Facts], report: Report, wish: Wish) -> None:
-        self._data, self._known, self._report, self._wish = data, known, report, wish
+    def __init__(self, data: ImageSet, facts: list[Facts], report: Report, wish: Wish) -> None:
+        self._data, self._facts, self._report, self._wish = data, facts, report, wish
         masks: dict[str, list[MaskFacts]] = {}
-        for mask in (mask for one in known for mask in one.masks):
+        for mask in (mask for one in facts for mask in one.masks):
             masks.setdefault(folder_of_masks(mask.file), []).append(mask)
         self._kinds = {folder: kind_of_masks(some, folder) for folder, some in masks.items()}
-        met = dict.fromkeys(kind for one in range(len(known)) for kind, _ in self._classes(one))
+        met = dict.fromkeys(kind for one in range(len(facts)) for kind, _ in self._classes(one))
         keys = {**dict.fromkeys(data.classes), **dict.fromkeys(sorted(met, key=str))}
         self._places = {key: place for place, key in enumerate(keys)}
         self._drawing = ImageDrawing(data, self._places, self._kinds)
@@ -49,7 +49,7 @@ class _Choice:
             for file in dict.fromkeys((entry.image, entry.own_label, *entry.masks)):
                 self._of_file.setdefault(file or "", []).append(number)
         self._faults: dict[tuple[str, str], list[Fault]] = {}
-        for fault in (*data.faults, *(fault for one in known for fault in one.faults)):
+        for fault in (*data.faults, *(fault for one in facts for fault in one.faults)):
             self._faults.setdefault((fault.code, fault.file), []).append(fault)
 
     def groups(self) -> list[Group]:
@@ -85,9 +85,9 @@ class _Choice:
 
     def _words(self, problem: Problem, file: str) -> str:
         faults = self._faults.get((problem.code, file), ())
-        said = [f"line {one.line}: {one.detail}" if one.line and one.detail else one.detail for one in faults]
-        more = f" (and {len(said) - _TOLD:,} more)" if len(said) > _TOLD else ""
-        return "; ".join(said[:_TOLD]) + more if any(said) else kind_words(problem)
+        details = [f"line {one.line}: {one.detail}" if one.line and one.detail else one.detail for one in faults]
+        more = f" (and {len(details) - _TOLD:,} more)" if len(details) > _TOLD else ""
+        return "; ".join(details[:_TOLD]) + more if any(details) else kind_words(problem)
 
     def _pairs(self, problem: Problem, pairs: Sequence[Sequence[str]]) -> Iterator[tuple[Hashable, ...]]:
         """Pairs with the same first one are shown together."""
@@ -96,12 +96,12 @@ class _Choice:
         for first, second in pairs:
             clusters.setdefault(first, [first]).append(second)
         for files in clusters.values():
-            numbers = list(dict.fromkeys(number for file in files for number in self._of_file.get(file, ())))[:_TOGETHER]
-            for number in numbers:
-                entry = self._data.entries[numbers[0] if number != numbers[0] else numbers[-1]]
+            indices = list(dict.fromkeys(number for file in files for number in self._of_file.get(file, ())))[:_TOGETHER]
+            for number in indices:
+                entry = self._data.entries[indices[0] if number != indices[0] else indices[-1]]
                 self._mark(number, Mark(problem.code, problem.severity, f"{like} {entry.image} ({entry.split})"))
-            if numbers:
-                yield tuple(numbers)
+            if indices:
+                yield tuple(indices)
 
     def _of_class(self, unit: tuple[Hashable, ...]) -> bool:
         return not self._wish.classes or any(self._wish.wants_class(self._names(one)) for one in unit if isinstance(one, int))
@@ -119,7 +119,7 @@ class _Choice:
 
     def _classes(self, number: int) -> list[tuple[ClassKey, int]]:
         """Classes with the number of their objects; those of a mask of classes have none."""
-        one = self._known[number]
+        one = self._facts[number]
         found = list(one.classes.items())
         for mask in one.masks:
             if self._kinds.get(folder_of_masks(mask.file)) == "classes":
@@ -134,12 +134,12 @@ class _Choice:
         if isinstance(one, str):  # there is nothing to draw, but it is told
             return Sample(one, "", partial(words_instead, "a label without an image", one), marks=marks)
         assert isinstance(one, int)
-        entry, known = self._data.entries[one], self._known[one]
+        entry, facts = self._data.entries[one], self._facts[one]
         legend = []
         for key, count in self._classes(one):
             name = self._data.class_name(key)
             colour = hexed(colour_of(self._places[key])) if self._data.format != "image-folder" else ""
             legend.append((f"{name}: {count:,}" if count and self._data.has_boxes else name, colour))
-        size = f"{known.width} × {known.height}" if known.width else ""
-        draw = partial(self._drawing.tile, entry, known.faults)
+        size = f"{facts.width} × {facts.height}" if facts.width else ""
+        draw = partial(self._drawing.tile, entry, facts.faults)
         return Sample(entry.image, entry.split, draw, self._names(one), tuple(legend), size, marks)

@@ -138,12 +138,12 @@ def _as_colours(image: Image.Image) -> Image.Image:
 
 def stretched(values: Any) -> Image.Image:
     """Numbers of any range as grey: from the 0.5th to the 99.5th percentile."""
-    numbers = np.asarray(values, dtype=np.float64)
-    some = numbers[np.isfinite(numbers)]
+    array = np.asarray(values, dtype=np.float64)
+    some = array[np.isfinite(array)]
     low, high = np.quantile(some, (0.005, 0.995)) if some.size else (0.0, 1.0)
     if high <= low and some.size:
         low, high = some.min(), some.max()
-    return painted(np.stack([numbers] * 3, axis=-1), float(low), float(high))
+    return painted(np.stack([array] * 3, axis=-1), float(low), float(high))
 
 
 def painted(numbers: npt.NDArray[np.float64], low: float, high: float) -> Image.Image:

@@ -210,7 +210,7 @@ class RowSamples:
             columns = _wrong(problem, values)
             bad.update(columns)
             keys = ", ".join(problem.numbers.get("keys", ()))
-            words = f"the same {keys + ' ' if keys else ''}as {self.name(partner)}" if partner else _said(values, columns)
+            words = f"the same {keys + ' ' if keys else ''}as {self.name(partner)}" if partner else _wrong_values(values, columns)
             words = words or self._cases.get((place, self.name(row)), "").partition(": ")[2]
             marks.append(Mark(problem.code, problem.severity, words or kind_words(problem)))
         draw = self.drawing(row, put_together(values, self.data.parts[row.part].shapes), bad)
@@ -235,7 +235,7 @@ def _is_odd(value: Any) -> bool:
         return False
 
 
-def _said(values: dict[str, Any], columns: list[str]) -> str:
+def _wrong_values(values: dict[str, Any], columns: list[str]) -> str:
     """What stands in the columns that are wrong."""
     parts = [f"{name} is {_short(values[name])}" for name in columns[:_TOLD]]
     more = f", and {len(columns) - _TOLD:,} more columns" if len(columns) > _TOLD else ""

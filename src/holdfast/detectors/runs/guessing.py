@@ -21,8 +21,8 @@ def guessing(run: RunView, *, rows: int = 512, at_end: int = 128, close: float =
     entropy = learned[name][-1].entropy
     half = losses[len(losses) // 2 :]
     start, middle, end = float(losses[0]), float(np.median(half[: len(half) // 2])), float(np.median(half[len(half) // 2 :]))
-    stands = abs(middle - end) <= moved * end and abs(end - entropy) <= close * entropy
-    if not entropy > 0.0 or not stands or float(losses.min()) < (1.0 - 2 * close) * entropy:  # what was known once is lost
+    is_flat = abs(middle - end) <= moved * end and abs(end - entropy) <= close * entropy
+    if not entropy > 0.0 or not is_flat or float(losses.min()) < (1.0 - 2 * close) * entropy:  # what was known once is lost
         return None
     evidence = {"onset": 0, "start": start, "end": end, "entropy": entropy}
     return Finding("not-learning", step=run.step, evidence=evidence, series="loss")

@@ -37,11 +37,11 @@ def rate_dropped(
         return None
     then, now = _fall(run, None, onset), _fall(run, onset, None)
     falling = then is not None and now is not None and then[0] > _enough(run, fell, then[1]) and now[0] < still * then[0]
-    stands = now is not None and now[0] < learns * abs(now[0] + now[1])
+    is_stalled = now is not None and now[0] < learns * abs(now[0] + now[1])
     evidence = {"onset": onset, "lr": float(rates[-1]), "lr_before": float(rates[at - 1])}
     evidence |= {} if now is None else {"loss": now[1]}
     return Finding(
-        "loss-plateau", step=run.step, severity="warning" if falling and stands else "info", evidence=evidence, series="loss"
+        "loss-plateau", step=run.step, severity="warning" if falling and is_stalled else "info", evidence=evidence, series="loss"
     )
 
 

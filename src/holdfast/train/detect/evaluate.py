@@ -185,10 +185,10 @@ def _coco_predictions(number: int, rows: Rows) -> Floats:
 
 
 def _mean_precisions(precision: Floats) -> dict[str, float]:
-    known = precision[:, :, precision[0, 0] >= 0]
-    if not known.size:
+    measured = precision[:, :, precision[0, 0] >= 0]
+    if not measured.size:
         return dict.fromkeys(("map", "map50", "map75"), float("nan"))
-    return {"map": float(known.mean()), "map50": float(known[0].mean()), "map75": float(known[5].mean())}
+    return {"map": float(measured.mean()), "map50": float(measured[0].mean()), "map75": float(measured[5].mean())}
 
 
 # What is found at a threshold
@@ -249,10 +249,10 @@ def _at_best_f1(images: Sequence[_Image], matches: Sequence[Counts], classes: in
 
 def _thresholds(scores: Rows) -> Rows:
     """All scores that occur, highest first; of very many a thousand. Without any: one threshold that nothing reaches."""
-    known: Rows = np.unique(scores)[::-1]
-    if not len(known):
+    thresholds: Rows = np.unique(scores)[::-1]
+    if not len(thresholds):
         return np.ones(1, np.float32)
-    some: Rows = known[np.unique(np.linspace(0, len(known) - 1, _MOST_THRESHOLDS).astype(int))]
+    some: Rows = thresholds[np.unique(np.linspace(0, len(thresholds) - 1, _MOST_THRESHOLDS).astype(int))]
     return some
 
 

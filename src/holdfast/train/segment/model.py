@@ -64,8 +64,8 @@ class Decoder(nn.Module):
     def __init__(self, channels: Sequence[int], reductions: Sequence[int], experts: int) -> None:
         super().__init__()
         widths = [min(_WIDTH, _AT_FULL_SIZE * reduction) for reduction in reductions]
-        self.lateral = nn.ModuleList(nn.Conv2d(given, width, 1) for given, width in zip(channels, widths, strict=True))
-        self.narrow = nn.ModuleList(nn.Conv2d(given, width, 1) for given, width in zip(widths[1:], widths, strict=False))
+        self.lateral = nn.ModuleList(nn.Conv2d(inputs, width, 1) for inputs, width in zip(channels, widths, strict=True))
+        self.narrow = nn.ModuleList(nn.Conv2d(inputs, width, 1) for inputs, width in zip(widths[1:], widths, strict=False))
         self.mix = nn.ModuleList(Experts(width, experts) for width in widths)
         self.heads = nn.ModuleList(nn.Conv2d(width, 1, 1) for width in widths)
 
@@ -92,8 +92,8 @@ class Segmenter(nn.Module):
         fine = [1] if min(encoder.reductions) <= 2 else [1, 2]
         widths = [_AT_FULL_SIZE * reduction for reduction in fine]
         self.edges = nn.ModuleList(
-            _block(given, width, stride=min(reduction, 2))
-            for given, width, reduction in zip([3, *widths], widths, fine, strict=False)
+            _block(inputs, width, stride=min(reduction, 2))
+            for inputs, width, reduction in zip([3, *widths], widths, fine, strict=False)
         )
         self.decoder = Decoder([*widths, *encoder.channels], [*fine, *encoder.reductions], experts)
 
@@ -148,6 +148,6 @@ def _scale_loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return entropy + (1 - (2 * both + 1) / (all + 1)).mean()
 
 
-def _block(given: int, width: int, *, stride: int = 1) -> nn.Sequential:
-    convolution = nn.Conv2d(given, width, 3, stride=stride, padding=1, bias=False)
+def _block(channels: int, width: int, *, stride: int = 1) -> nn.Sequential:
+    convolution = nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=False)
     return nn.Sequential(convolution, nn.GroupNorm(_GROUPS, width), nn.GELU())
