@@ -13,14 +13,13 @@ def has_commands(page: Path) -> bool:
 
 
 SLOW = (
-    "backtrace",
     "before_the_run",
     "checkpoints",
-    "cluster",
     "data",
     "diagnose",
     "drills",
-    "inside",
+    "live",
+    "out_of_memory",
     "recording",
     "resume",
     "run",

@@ -54,7 +54,7 @@ def wrapped_in(folder: Path, policy: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("policy", ["observe", "guard"])
+@pytest.mark.parametrize("policy", ["observe", pytest.param("guard", marks=pytest.mark.slow)])
 def test_a_live_process_holds_the_wrappers_that_are_listed(tmp_path: Path, policy: str) -> None:
     found = wrapped_in(tmp_path, policy)
     listed = {_full_name(tap.target) for tap in TAPS if tap.when in (ALWAYS, *([GUARD] if policy == "guard" else []))}

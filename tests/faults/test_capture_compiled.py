@@ -14,7 +14,7 @@ def _compiler(trainings: Trainings) -> None:
     trainings.warm.load("torch._functorch.aot_autograd", "torch._inductor.compile_fx")
 
 
-@pytest.mark.parametrize("how", ["module", "optimizer", *SLOW])
+@pytest.mark.parametrize("how", ["module", pytest.param("optimizer", marks=pytest.mark.slow), *SLOW])
 def test_what_is_compiled_is_not_compiled_again_and_computes_the_same(trainings: Trainings, how: str) -> None:
     training = trainings("compiled", how)
     assert training.alone["graphs"]["unique_graphs"] > 0

@@ -97,6 +97,7 @@ def test_killed_at_every_call_to_the_disk_nothing_is_lost(victim: Victim, when: 
     assert calls > 25, "a save with its files, its name and the mark of the best, and an older one that goes"
 
 
+@pytest.mark.slow
 def test_killed_with_two_ranks_nothing_is_lost(victim: Victim) -> None:
     moments = random.Random(1)
     steps = set()

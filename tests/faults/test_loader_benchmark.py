@@ -45,6 +45,7 @@ def waiting() -> dict[str, Any]:
     return row
 
 
+@pytest.mark.slow
 def test_every_setting_that_was_tried_is_listed_with_the_users_own_first(waiting: dict[str, Any]) -> None:
     own = next(row for row in waiting["settings"] if row["own"])
     assert own == waiting["settings"][0] and own["workers"] == 0 and waiting["failed"] is None
@@ -58,12 +59,14 @@ def test_workers_are_recommended_to_a_loader_that_waits_and_that_is_faster(waiti
     assert "persistent_workers=True" in waiting["recommended"]["line"]
 
 
+@pytest.mark.slow
 def test_the_time_is_found_where_it_is_spent(waiting: dict[str, Any]) -> None:
     seconds = waiting["seconds_per_sample"]
     assert seconds["augment"] > 0.6 * sum(seconds.values())
     assert seconds["read"] == seconds["decode"] == 0
 
 
+@pytest.mark.slow
 def test_memory_grows_with_the_workers_and_a_limit_changes_what_is_recommended(waiting: dict[str, Any]) -> None:
     memory = {row["workers"]: row["memory"] for row in waiting["settings"]}
     assert memory[2] > memory[1] > memory[0]
@@ -98,6 +101,7 @@ def commands_of_children() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_told_within_the_time_with_its_line() -> None:
     line = next(
         n

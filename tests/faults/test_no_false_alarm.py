@@ -85,6 +85,7 @@ def debugged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, T
     terminal.close()
 
 
+@pytest.mark.slow
 def test_slow_work_a_stopped_process_and_a_suspended_machine_are_not_a_hang(
     debugged: tuple[Path, Terminal], tmp_path: Path
 ) -> None:

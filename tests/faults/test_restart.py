@@ -97,6 +97,7 @@ def steps_of_the_second_attempt(folder: Path) -> list[int]:
     return [int(step) for step in last_rows(folder / "rank-0.1", "steps", ("step",), 1000)["step"]]
 
 
+@pytest.mark.slow
 def test_a_confirmed_flag_is_used_by_later_runs_of_the_script_and_the_steps_done_again_are_counted(
     tmp_path: Path, undisturbed: str
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_confirmed_flag_is_used_by_later_runs_of_the_script_and_the_steps_done
     assert done.stderr.endswith(", resumed from last.pt (12 steps repeated): holdfast diagnose a\n")
 
 
+@pytest.mark.slow
 def test_a_flag_with_which_the_script_does_not_start_is_tried_once_and_then_it_is_fast_forwarded(
     tmp_path: Path, undisturbed: str
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_flag_with_which_the_script_does_not_start_is_tried_once_and_then_it_i
     assert "resumed from" not in done.stderr and "holdfast: training continues at step" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_the_script_cannot_load_is_tried_once_and_then_left_alone(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(KEEPS_OBJECTS)
     done = run(tmp_path, "--policy", "heal", "--name", "a", PYTHON, "train.py", env=SOON, timeout=600)
@@ -150,6 +153,7 @@ def test_a_script_that_cannot_resume_is_fast_forwarded_after_an_error_and_the_er
     assert "script-error" in [one["code"] for one in shown["findings"]]
 
 
+@pytest.mark.slow
 def test_a_training_whose_tracker_is_gone_resumes_with_trackers_offline(tmp_path: Path) -> None:
     """The server goes away at step 30, and stays away."""
     (tmp_path / "train.py").write_text(TRACKED)

@@ -55,6 +55,7 @@ def test_killed_in_the_middle_of_an_epoch_it_ends_with_the_same_weights(tmp_path
     assert [row["accuracy"] for row in rows[0]] == [row["accuracy"] for row in rows[1]]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_that_is_killed_continues_from_its_own_checkpoints_and_keeps_the_best(tmp_path: Path) -> None:
     common = (sys.executable, str(LOOP), OFTEN)
     first = run(tmp_path, "--name", "first", "--", *common, "epochs=2", "lr0=0.05")
@@ -71,6 +72,7 @@ def test_a_resumed_run_that_is_killed_continues_from_its_own_checkpoints_and_kee
     assert best["value"] >= earlier["value"]
 
 
+@pytest.mark.slow
 def test_resumed_on_another_number_of_ranks_every_sample_is_seen_once(tmp_path: Path) -> None:
     first = run(tmp_path, "--name", "one", "--", sys.executable, str(LOOP), "epochs=1", OFTEN, "seen=one", "die=8")
     assert first.returncode == 137

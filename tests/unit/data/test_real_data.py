@@ -73,6 +73,7 @@ def test_shakespeare_is_fine_with_a_vocabulary_of_his_own_characters(tmp_path: P
     ]
 
 
+@pytest.mark.slow
 @every_case("name", ["bccd/yolo/images/train", "nuclei_dsb2018_256/images/train"])
 def test_real_images_that_were_blurred_are_told_from_sharp_ones(name: str, tmp_path: Path) -> None:
     """The limit was chosen on BCCD; the nuclei are what it is judged by."""

@@ -47,7 +47,7 @@ def test_what_no_other_process_can_find_is_refused_in_words() -> None:
         (lambda: None, "a lambda has no name"),
         (Trainer().train, "a method of an object"),
         (needs_more, "it needs folder"),
-        (partial(needs_more, Path()), "stands in no module"),
+        (partial(needs_more, Path()), "is in no module"),
         ("nowhere.py", "no script nowhere.py"),
         ([], "no words"),
     ):

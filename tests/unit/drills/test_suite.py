@@ -97,6 +97,7 @@ def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_function_in_a_test_survives_a_fault_of_the_users_own(train: Any, apart: Path) -> None:
     found = assert_survives(train, "sensor-off", at=80, fault_file=OWN)
     assert found.survived and found.at == 80 and found.seen in ("non-finite-loss", "non-finite-input") and found.cause_right

@@ -111,12 +111,12 @@ def overwrite(at: int, content: bytes) -> object:
     [
         pytest.param(cut_to(0), "shorter than its header", id="empty"),
         pytest.param(cut_to(100), "shorter than its header", id="cut in the header"),
-        pytest.param(cut_to(HEADER_BYTES + 8), "cut short", id="cut in the columns"),
+        pytest.param(cut_to(HEADER_BYTES + 8), "truncated", id="cut in the columns"),
         pytest.param(overwrite(0, bytes(8)), "header is not complete", id="still being made"),
         pytest.param(overwrite(0, bytes(range(256)) * 17), "header is not complete", id="garbage"),
         pytest.param(overwrite(64, b"\xff\xfe["), "description cannot be read", id="garbage description"),
-        pytest.param(overwrite(32, struct.pack("<Q", 9)), "cut short", id="more rows than fit"),
-        pytest.param(overwrite(8, struct.pack("<Q", 2**62)), "cut short", id="absurd capacity"),
+        pytest.param(overwrite(32, struct.pack("<Q", 9)), "truncated", id="more rows than fit"),
+        pytest.param(overwrite(8, struct.pack("<Q", 2**62)), "truncated", id="absurd capacity"),
         pytest.param(overwrite(48, struct.pack("<Q", 2**63)), "description cannot be read", id="absurd description"),
     ],
 )

@@ -199,6 +199,7 @@ def test_without_a_network_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPa
     assert "--weights none" in caught.value.fix
 
 
+@pytest.mark.slow
 def test_a_torchvision_that_does_not_fit_torch_is_named(tmp_path: Path) -> None:
     """transformers imports torchvision wherever it finds one, and reports something else when that fails."""
     broken = tmp_path / "torchvision"

@@ -19,6 +19,7 @@ for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package, reason="needs pip install 'holdfast[export]'")
 
 
+@pytest.mark.slow
 def test_the_file_gives_the_probabilities_of_the_model_for_any_batch(tmp_path: Path) -> None:
     import onnxruntime
 

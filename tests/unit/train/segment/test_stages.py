@@ -35,9 +35,9 @@ class StoppingTask(SmallTask):
         return super().loss(model, batch)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
-    """More cost more than they save at this size."""
+    """More cost more than they save at this size, and another number of threads sums up in another order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
