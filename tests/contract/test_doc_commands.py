@@ -14,6 +14,7 @@ def has_commands(page: Path) -> bool:
 
 SLOW = (
     "before_the_run",
+    "capture",
     "checkpoints",
     "data",
     "diagnose",

@@ -50,7 +50,7 @@ for step, (inputs,) in enumerate(DataLoader(TensorDataset(data), batch_size=8)):
 """
 
 
-@pytest.mark.parametrize("fill", ["nan", "0"])
+@pytest.mark.parametrize("fill", ["nan", pytest.param("0", marks=pytest.mark.slow)])
 def test_an_error_that_a_non_finite_batch_led_to_is_told_with_the_batch(tmp_path: Path, fill: str) -> None:
     done = run(tmp_path, "--name", "a", "--policy", "guard", PYTHON, "-c", NAN_CRASHES.replace("FILL", repr(fill)))
     rows = [json.loads(line) for line in (tmp_path / "runs/a/journal.jsonl").read_text().splitlines()]

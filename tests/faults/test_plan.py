@@ -93,6 +93,7 @@ def planned(folder: Path, lean_command: WarmCommand) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.slow
 def test_a_sample_needs_what_its_activations_take(planned: dict[str, Any]) -> None:
     activations = 4 * 4 * 256 * 128 * 4  # kept by each Linear and each GELU
     assert 0.5 * activations < planned["per_sample"] < 2.5 * activations

@@ -30,7 +30,12 @@ def evaluated(folder: Path, style: str, **environment: str) -> dict[tuple[str, s
     return found
 
 
-@pytest.mark.parametrize("buffered", ["1", ""], ids=["line by line", "all at the end"])
+each_way_of_printing = pytest.mark.parametrize(
+    "buffered", [pytest.param("1", id="line by line"), pytest.param("", id="all at the end", marks=pytest.mark.slow)]
+)
+
+
+@each_way_of_printing
 def test_an_accuracy_without_a_split_is_that_of_the_evaluation_before_it(tmp_path: Path, buffered: str) -> None:
     found = evaluated(tmp_path, "bare", PYTHONUNBUFFERED=buffered)
     accuracy = found["val", "Accuracy", 1]
@@ -45,13 +50,14 @@ def test_what_holdfast_measured_itself_is_not_written_again(tmp_path: Path) -> N
     assert all(list(values) == STEPS for values in found.values())
 
 
-@pytest.mark.parametrize("buffered", ["1", ""], ids=["line by line", "all at the end"])
+@each_way_of_printing
 def test_of_an_accuracy_of_every_training_step_only_the_one_beside_an_evaluation_is_taken(tmp_path: Path, buffered: str) -> None:
     found = evaluated(tmp_path, "every step", PYTHONUNBUFFERED=buffered)
     assert set(found) == {("val", "loss", 0), ("val", "val_acc", 1), ("train", "acc", 1)}
     assert all(list(values) == STEPS for values in found.values())
 
 
+@pytest.mark.slow
 def test_a_test_loss_that_was_measured_as_held_out_is_not_written_again(tmp_path: Path) -> None:
     found = evaluated(tmp_path, "heading", PYTHONUNBUFFERED="1")
     assert set(found) == {("val", "loss", 0), ("test", "Accuracy", 1)}

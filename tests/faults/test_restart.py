@@ -182,6 +182,7 @@ def test_a_template_that_names_what_is_not_known_is_refused_in_words(tmp_path: P
     assert done.returncode == 2 and "{file}" in done.stderr and "{checkpoint}" in done.stderr and done.stdout == ""
 
 
+@pytest.mark.slow
 def test_a_rank_that_the_others_wait_for_is_named_and_all_ranks_resume_from_the_same_checkpoint(tmp_path: Path) -> None:
     launch = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     words = ("--policy", "heal", "--name", "a", "--hang-after", "2", *RESUME)

@@ -161,6 +161,7 @@ def test_without_a_run_before_it_says_so_once(warm: WarmPython, tmp_path: Path) 
 # As a user sees it
 
 
+@pytest.mark.slow
 def test_while_it_lasts_ps_and_tail_show_the_watch(saved: Place) -> None:
     def show(*words: str) -> str:
         return typed(*words, folder=saved.folder).stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from holdfast_run import HOLDFAST, PYTHON, VICTIMS, Sit, info_of, wait_until
 
 from holdfast.signals.pulse import read_file
@@ -42,6 +43,7 @@ def test_ctrl_c_while_it_waits_for_a_batch_saves_and_the_script_gets_its_own_err
     assert terminal.process.wait() == 0
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_stops_at_once_in_the_middle_of_a_step(sit: Sit, tmp_path: Path) -> None:
     terminal = sit([*HOLDFAST, "run", "--policy", "guard", "--name", "a", PYTHON, FALTERS, "hang", "30"])
     terminal.until(b"fault: hang")
@@ -52,6 +54,7 @@ def test_ctrl_c_twice_stops_at_once_in_the_middle_of_a_step(sit: Sit, tmp_path: 
     assert terminal.process.wait() == 130 and not (tmp_path / "runs/a/checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_a_terminal_that_goes_away_does_not_end_the_training(sit: Sit, tmp_path: Path) -> None:
     terminal = sit([*HOLDFAST, "run", "--name", "a", PYTHON, FALTERS, "none", "0", "--steps", "20000", "--until", "hung-up"])
     wait_until(lambda: has_stepped(tmp_path / "runs/a"))

@@ -42,6 +42,7 @@ def training(folder: Path, task: DigitsTask | None = None, **settings: Any) -> T
     return Training(task or PlainDigits(), TrainSettings(**{**chosen, **settings}), Place(torch.device("cpu")))
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_an_epoch_it_ends_with_the_same_weights(tmp_path: Path) -> None:
     common = (sys.executable, str(LOOP), "epochs=3", OFTEN)
     whole = run(tmp_path, "--name", "whole", "--policy", "heal", "--", *common, "final=whole.pt")

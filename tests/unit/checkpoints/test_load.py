@@ -248,6 +248,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_a_large_model_is_loaded_without_a_second_copy_in_memory(tmp_path: Path) -> None:
     shapes = {f"{number}.{name}": shape for number in range(6) for name, shape in (("weight", (1024, 4096)), ("bias", (1024,)))}
     torch.save({name: torch.full(shape, 0.25) for name, shape in shapes.items()}, tmp_path / "large.pt")

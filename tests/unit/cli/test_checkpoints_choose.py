@@ -276,6 +276,7 @@ def started(*words: str, victim: Path = VICTIM) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_run_that_collapsed_after_a_change_goes_back_to_before_it(answer: Any, holdfast: Command) -> None:
     process = started("260")
     printed, _ = process.communicate(timeout=600)
@@ -336,6 +337,7 @@ def test_a_file_that_was_saved_over_until_the_kill_is_the_newest_of_its_run(answ
         assert taken(found) == ("newest", "last.pt") and found["options"][0]["step"] == listed["last.pt"]["step"] >= 60, words
 
 
+@pytest.mark.slow
 def test_what_another_training_wrote_after_the_end_of_a_run_is_not_its_own(answer: Any, holdfast: Command) -> None:
     process = started("40", victim=VICTIM.with_name("saves_over_itself.py"))
     printed, _ = process.communicate(timeout=600)

@@ -86,7 +86,13 @@ def test_a_killed_worker_leaves_its_training_without_it(drilled: Drilled) -> Non
     assert code == 1 and any(one in drilled.printed for one in said), drilled.printed
 
 
-@pytest.mark.parametrize(("code", "workers"), [("worker-hung", 2), ("deadlock", 0), ("infinite-loop", 0), ("lock-held-in-c", 0)])
+HANGS = [
+    ("worker-hung", 2),
+    *(pytest.param(code, 0, marks=pytest.mark.slow) for code in ("deadlock", "infinite-loop", "lock-held-in-c")),
+]
+
+
+@pytest.mark.parametrize(("code", "workers"), HANGS)
 def test_what_hangs_does_not_come_back_by_itself(drilled: Drilled, code: str, workers: int) -> None:
     assert drilled(code, workers=workers, limit=4) == (-signal.SIGALRM, {})
 

@@ -39,6 +39,7 @@ def test_two_processes_of_this_machine_add_up_a_tensor(real_torch: TorchFacts) -
     assert verdict.level == OK and "2 processes added up a tensor" in verdict.message
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_comes_is_named_within_the_time_limit_and_nothing_is_left_running(real_torch: TorchFacts) -> None:
     stopped: list[psutil.Process] = []
     watcher = threading.Thread(target=stop_rank, args=(1, stopped))

@@ -22,6 +22,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
 def test_repro_sends_what_a_script_logs_to_a_scratch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker.example:5000")
     monkeypatch.setenv("WANDB_MODE", "online")

@@ -22,7 +22,7 @@ PUBLISHED = {  # million parameters, as the authors' tables have them
     "dfine-n": 4, "dfine-s": 10, "dfine-m": 19, "dfine-l": 31, "dfine-x": 62,
     "rtdetr-r18": 20, "rtdetr-r34": 31, "rtdetr-r50": 42, "rtdetr-r101": 76,
 }  # fmt: skip
-FAMILIES = ("dfine-n", "rtdetr-r18")
+FAMILIES = ("dfine-n", pytest.param("rtdetr-r18", marks=pytest.mark.slow))
 
 
 @pytest.fixture(autouse=True)

@@ -138,7 +138,9 @@ def test_a_sample_is_the_same_for_its_seed_epoch_and_index_and_another_for_any_o
     assert same(data[3], again[3]), "no other generator decides"
 
 
-@pytest.mark.parametrize(("context", "cache"), [("fork", None), ("fork", "ram"), ("spawn", "ram")])
+@pytest.mark.parametrize(
+    ("context", "cache"), [("fork", None), ("fork", "ram"), pytest.param("spawn", "ram", marks=pytest.mark.slow)]
+)
 def test_workers_give_the_batches_that_one_process_gives(yolo: Path, context: str, cache: Any) -> None:
     data = training(yolo)
     alone = list(loader(data))

@@ -67,7 +67,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, discs: Path) -> Training:
     return made
 
 
-@pytest.mark.parametrize("stop_at", [3, 8], ids=["in stage 1", "in stage 2"])
+@pytest.mark.parametrize("stop_at", [pytest.param(3, id="in stage 1", marks=pytest.mark.slow), pytest.param(8, id="in stage 2")])
 def test_a_run_that_was_stopped_resumes_bit_for_bit(tmp_path: Path, discs: Path, whole: Training, stop_at: int) -> None:
     with pytest.raises(Stopped):
         training(tmp_path / "stopped", discs, stop_at=stop_at, save_minutes=1e-6).fit()
