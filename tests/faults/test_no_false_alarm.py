@@ -107,6 +107,7 @@ def test_slow_work_a_stopped_process_and_a_suspended_machine_are_not_a_hang(
         it_was_left_alone(tmp_path, process)
 
 
+@pytest.mark.slow
 def test_storage_that_pauses_and_a_person_in_a_debugger_at_a_terminal_are_not_a_hang(debugged: tuple[Path, Terminal]) -> None:
     def is_reported(words: str) -> bool:
         return any(words in row["evidence"].get("say", "") for row in findings_of(folder / "runs/a"))
