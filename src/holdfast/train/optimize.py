@@ -45,7 +45,7 @@ class Schedule(LRScheduler):
         super().__init__(optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it is. What comes from the settings is left out: they may be others when it is resumed."""
+        """Where it is. Without what comes from the settings: they may differ when it is resumed."""
         own = ("_kind", "_parts", "_momentum", "_first_momentum")
         return {name: value for name, value in super().state_dict().items() if name not in own}
 

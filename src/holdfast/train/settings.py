@@ -105,6 +105,12 @@ class TrainSettings:
         path.write_text(yaml.safe_dump({"task": self.TASK, **self.as_dict()}, sort_keys=False), encoding="utf-8")
 
 
+def _check_image_size(imgsz: int) -> None:
+    if imgsz % 32:
+        near = max(32, round(imgsz / 32) * 32)
+        raise UsageError(f"image size {imgsz} is not a multiple of 32.", fix=f"--imgsz {near}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectSettings(TrainSettings):
     """Object detection. The augmentation's names and values are those that YOLO users know."""
@@ -127,9 +133,7 @@ class DetectSettings(TrainSettings):
 
     def __post_init__(self) -> None:
         TrainSettings.__post_init__(self)
-        if self.imgsz % 32:
-            near = max(32, round(self.imgsz / 32) * 32)
-            raise UsageError(f"image size {self.imgsz} is not a multiple of 32.", fix=f"--imgsz {near}")
+        _check_image_size(self.imgsz)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,9 +171,7 @@ class SegmentSettings(TrainSettings):
 
     def __post_init__(self) -> None:
         TrainSettings.__post_init__(self)
-        if self.imgsz % 32:
-            near = max(32, round(self.imgsz / 32) * 32)
-            raise UsageError(f"image size {self.imgsz} is not a multiple of 32.", fix=f"--imgsz {near}")
+        _check_image_size(self.imgsz)
         if self.skip_stage1 or self.stage1_epochs is None:  # a number, so that a run that is resumed with more epochs keeps it
             object.__setattr__(self, "stage1_epochs", 0 if self.skip_stage1 else self.epochs // 10)
         if self.frozen_epochs > self.epochs:

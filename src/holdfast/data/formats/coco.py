@@ -39,7 +39,7 @@ def recognise(listing: Listing, named: str | None) -> float | None:
 def _looks_like_one(path: Path) -> bool:
     """Whether a JSON file names categories, and images or annotations, near its beginning or its end.
 
-    One that is truncated may end before its categories: it is taken all the same, so that the damage is told.
+    One that is truncated may end before its categories: it is taken all the same, so that the damage is reported.
     """
     try:
         with path.open("rb") as file:

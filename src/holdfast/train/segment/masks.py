@@ -63,13 +63,13 @@ class MaskedImage:
 
 
 def split_up(data: ImageSet) -> tuple[list[MaskedImage], list[MaskedImage], str]:
-    """The images to train and to validate on, and in words what was chosen. Those without a mask are left out."""
+    """The images to train and to validate on, and in words what was chosen. Those without a mask are skipped."""
     folders = Counter(folder_of_masks(mask) for entry in data.entries for mask in entry.masks)
     folder = max(folders, key=lambda name: ("instance" not in name.lower(), folders[name]), default="")
     entries = [one for one in data.entries if any(folder_of_masks(mask) == folder for mask in one.masks)]
     words = [f"masks in {folder}/, all but 0 is foreground"]
     if len(data.entries) > len(entries):
-        words.append(f"{len(data.entries) - len(entries)} images without a mask are left out")
+        words.append(f"{len(data.entries) - len(entries)} images without a mask are skipped")
     validated = [one for one in entries if one.split == "val"]
     trained = [one for one in entries if one.split not in ("val", "test")]
     if not validated and len(trained) > 1:
