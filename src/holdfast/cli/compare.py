@@ -75,7 +75,8 @@ def _sources(targets: Sequence[str]) -> list[tuple[Curves, RunFolder | None]]:
 def _as_row(comparison: Comparison) -> dict[str, Any]:
     rows = [
         {"name": run.name, "best": run.best[0], "best_at": run.best[1], "last": float(run.curve.values[-1]),
-         "value": run.value_at(comparison.position), "seconds": run.seconds, "ranks": run.ranks}
+         "value": run.at(comparison.position)[0], "value_at": run.at(comparison.position)[1],
+         "seconds": run.seconds, "ranks": run.ranks}
         for run in comparison.runs
     ]  # fmt: skip
     return {
@@ -126,9 +127,10 @@ def _cells(comparison: Comparison) -> Any:
     def cells(run: ComparedRun) -> tuple[str, ...]:
         best, where = run.best
         time = duration(run.seconds) + (f" × {run.ranks}" if run.ranks > 1 and run.seconds else "")
-        value = number(run.value_at(comparison.position))
+        value, at = run.at(comparison.position)
+        earlier = f" ({comparison.unit} {at:,g})" if at != comparison.position else ""  # it was not evaluated there
         last = f"{number(float(run.curve.values[-1]))} ({comparison.unit} {run.positions[-1]:,g})"
-        return run.name, f"{number(best)} ({comparison.unit} {where:,g})", last, value, time
+        return run.name, f"{number(best)} ({comparison.unit} {where:,g})", last, number(value) + earlier, time
 
     return cells
 

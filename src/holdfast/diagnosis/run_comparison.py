@@ -39,10 +39,10 @@ class ComparedRun:
     seconds: float | None = None
     ranks: int = 1
 
-    def value_at(self, position: float) -> float:
-        """The newest evaluation at this position or before it."""
-        index = int(np.searchsorted(self.positions, position, side="right")) - 1
-        return float(self.curve.values[max(index, 0)])
+    def at(self, position: float) -> tuple[float, float]:
+        """The newest evaluation at this position or before it, and where it was."""
+        index = max(int(np.searchsorted(self.positions, position, side="right")) - 1, 0)
+        return float(self.curve.values[index]), float(self.positions[index])
 
     @property
     def best(self) -> tuple[float, float]:
@@ -188,7 +188,7 @@ def _unique(name: str, runs: Sequence[ComparedRun], place: int) -> str:
 
 
 def _gap(name: str, baseline: list[ComparedRun], other: list[ComparedRun], position: float, better: str) -> Gap:
-    ends = [np.array([run.value_at(position) for run in group]) for group in (baseline, other)]
+    ends = [np.array([run.at(position)[0] for run in group]) for group in (baseline, other)]
     difference = float(ends[1].mean() - ends[0].mean())
     if len(baseline) > 1 and len(other) > 1:
         scatters = [(float(values.var(ddof=1)) / len(values), len(values) - 1.0) for values in ends]

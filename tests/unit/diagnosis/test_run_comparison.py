@@ -47,7 +47,8 @@ def test_a_large_difference_is_seen_with_its_sign_and_its_interval() -> None:
 def test_runs_of_different_length_are_compared_where_the_shorter_one_ends() -> None:
     comparison = compare([run("long", epochs=60), run("short", epochs=25, seed=1)])
     assert comparison.unit == "epoch" and comparison.position == 25
-    assert comparison.runs[0].value_at(25) == comparison.runs[0].curve.values[24]
+    assert comparison.runs[0].at(25) == (comparison.runs[0].curve.values[24], 25)
+    assert comparison.runs[0].at(25.5)[1] == 25, "the last evaluation before it"
     assert compare([run("long", epochs=60), run("short", epochs=25, seed=1)], at_epoch=10).position == 10
     with pytest.raises(UsageError, match="short ends at epoch 25") as caught:
         compare([run("long", epochs=60), run("short", epochs=25, seed=1)], at_epoch=40)
