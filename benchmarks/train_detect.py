@@ -3,9 +3,10 @@
     python benchmarks/train_detect.py --data ../shared/data/bccd/yolo/data.yaml
     python benchmarks/train_detect.py --data data.yaml --epochs 2 --imgsz 64 --seeds 1 --device cpu    a short try
 
-Runs alternate, each in a process of its own. Both sides average their weights in the same way, are evaluated after each epoch
-by the same evaluator, and count with their best epoch. A step is the time between two optimizer steps of one epoch, waiting for
-data included. Fails if our mean mAP50-95 is more than a point below the Trainer's, or our step takes over 1.03 times as long.
+Each run is a process of its own. Both sides average their weights in the same way, are evaluated after each epoch by the same
+evaluator, and count with their best epoch. Step times come from short runs that alternate, with nothing beside them: a step is
+the time between two optimizer steps of one epoch, waiting for data included. Fails if our mean mAP50-95 is more than a point
+below the Trainer's, or our step takes over 1.03 times as long.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from machine import machine, today
 
-from holdfast.train.settings import DetectSettings
+from holdfast.train.settings import DetectSettings, TrainSettings
 
 LEAST_MAP, MOST_TIME = -0.01, 1.03
 WARM = 20  # first steps of a run that do not count
@@ -54,20 +56,25 @@ def settings_of(arguments: argparse.Namespace, seed: int, project: Path) -> Dete
 
 def ours(settings: DetectSettings) -> dict[str, Any]:
     """`holdfast train detect` as a user starts it."""
-    words = []
+    run, rows = train_here(settings)
+    sql = f"SELECT step_seconds FROM steps WHERE step >= {WARM} AND step_seconds IS NOT NULL ORDER BY step"
+    command = [sys.executable, "-m", "holdfast", "query", "-t", str(run), "--json", "--limit", "1000000", sql]
+    steps = json.loads(output_of(command))
+    return {"maps": [float(row["map"]) for row in rows], "seconds": [_seconds(row) for row in steps]}
+
+
+def train_here(settings: TrainSettings) -> tuple[Path, list[dict[str, str]]]:
+    """Run `holdfast train` with these settings; its run folder and the rows of its metrics.csv."""
+    flags = []
     for name, value in settings.as_dict().items():
         flag = name.replace("_", "-")
         if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
         elif value is not None:
-            words += [f"--{flag}", str(value)]
-    _run([sys.executable, "-m", "holdfast", "train", "detect", *words])
+            flags += [f"--{flag}", str(value)]
+    output_of([sys.executable, "-m", "holdfast", "train", settings.TASK, *flags])
     run = Path(settings.project) / settings.name
-    rows = list(csv.DictReader((run / "metrics.csv").read_text(encoding="utf-8").splitlines()))
-    sql = f"SELECT step_seconds FROM steps WHERE step >= {WARM} AND step_seconds IS NOT NULL ORDER BY step"
-    words = [sys.executable, "-m", "holdfast", "query", "-t", str(run), "--json", "--limit", "1000000", sql]
-    steps = json.loads(_run(words))
-    return {"maps": [float(row["map"]) for row in rows], "seconds": [_seconds(row) for row in steps]}
+    return run, list(csv.DictReader((run / "metrics.csv").read_text(encoding="utf-8").splitlines()))
 
 
 def _seconds(row: Any) -> float:
@@ -76,19 +83,25 @@ def _seconds(row: Any) -> float:
 
 def theirs(settings: DetectSettings) -> dict[str, Any]:
     """The Trainer, in a process of its own."""
+    return in_own_process(__file__, "--trainer", settings)
+
+
+def in_own_process(script: str, flag: str, settings: TrainSettings) -> dict[str, Any]:
+    """Start a benchmark's script again with the settings as a file; it writes result.json beside it."""
     folder = Path(settings.project)
     folder.mkdir(parents=True, exist_ok=True)
-    given = folder / "settings.json"
-    given.write_text(json.dumps(settings.as_dict()), encoding="utf-8")
-    _run([sys.executable, __file__, "--trainer", str(given)])
+    file = folder / "settings.json"
+    file.write_text(json.dumps(settings.as_dict()), encoding="utf-8")
+    output_of([sys.executable, script, flag, str(file)])
     result: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     return result
 
 
-def _run(words: list[str]) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+def output_of(command: list[str]) -> str:
+    """What a command prints; one that fails ends the benchmark with its last lines."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"{' '.join(words)}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}")
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}")
     return done.stdout
 
 
@@ -205,6 +218,9 @@ def main() -> int:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time, for the mAP")
+    parser.add_argument("--turns", type=int, default=3, help="short runs of each side, alone and in turn, for the step time")
+    parser.add_argument("--turn-epochs", type=int, default=8)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--half", default="none", choices=("none", "bf16"))
     parser.add_argument("--augment", action=argparse.BooleanOptionalAction, default=True)
@@ -213,21 +229,26 @@ def main() -> int:
     if arguments.trainer is not None:
         trainer(DetectSettings(**json.loads(arguments.trainer.read_text(encoding="utf-8"))))
         return 0
-    print(f"{today()}: {machine(1)}")
+    print(f"{today()}: {machine(arguments.jobs)}")
     print(f"{arguments.architecture} from scratch at {arguments.imgsz} px, {arguments.epochs} epochs, {arguments.data}")
     augmented = "augmented" if arguments.augment else "not augmented"
     print(f"batch {arguments.batch_size}, {augmented}, mixed precision: {arguments.half}")
-    print(f"{'seed':>4}  {'':10}  {'mAP50-95':>8}  {'last epoch':>10}  {'step':>9}", flush=True)
     best: dict[str, list[float]] = {"holdfast": [], "Trainer": []}
     steps: dict[str, list[float]] = {"holdfast": [], "Trainer": []}
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in range(arguments.seeds):
-            for name, train in (("holdfast", ours), ("Trainer", theirs)):
-                result = train(settings_of(arguments, seed, Path(folder) / f"{name}-{seed}"))
-                best[name].append(max(result["maps"]))
-                steps[name].append(statistics.median(result["seconds"]))
-                last, step = result["maps"][-1], 1e3 * steps[name][-1]
-                print(f"{seed:>4}  {name:10}  {best[name][-1]:8.4f}  {last:10.4f}  {step:6.1f} ms", flush=True)
+    sides = {"holdfast": ours, "Trainer": theirs}
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
+        runs = [(seed, name) for seed in range(arguments.seeds) for name in sides]
+        settings = [settings_of(arguments, seed, Path(folder) / f"{name}-{seed}") for seed, name in runs]
+        print(f"{'seed':>4}  {'':10}  {'mAP50-95':>8}  {'last epoch':>10}", flush=True)
+        for (seed, name), result in zip(runs, pool.map(lambda run, chosen: sides[run[1]](chosen), runs, settings), strict=True):
+            best[name].append(max(result["maps"]))
+            print(f"{seed:>4}  {name:10}  {best[name][-1]:8.4f}  {result['maps'][-1]:10.4f}", flush=True)
+        for turn in range(arguments.turns):
+            for name, train in sides.items():
+                chosen = settings_of(arguments, turn, Path(folder) / f"{name}-turn-{turn}")
+                steps[name].append(statistics.median(train(chosen.with_changes(epochs=arguments.turn_epochs))["seconds"]))
+        for name, seconds in steps.items():
+            print(f"median step of each short run, {name}: {', '.join(f'{1e3 * value:.1f}' for value in seconds)} ms", flush=True)
     means = {name: statistics.mean(values) for name, values in best.items()}
     difference = means["holdfast"] - means["Trainer"]
     ratio = statistics.median(steps["holdfast"]) / statistics.median(steps["Trainer"])
