@@ -84,8 +84,9 @@ class Scope:
 
     def changed(self, what: str) -> None:
         """Record that the script has changed a setting."""
-        step = self.trainings[-1].step if self.trainings else 0
-        self.run.journal.write("change", what=what, step=step, rank=self.trainings[-1].recorder.recording.rank if step else 0)
+        training = self.trainings[-1] if self.trainings else None
+        step, rank = (training.step, training.recorder.recording.rank) if training is not None else (self.first_step, 0)
+        self.run.journal.write("change", what=what, step=step, rank=rank)
 
     def note_settings(self, settings: Mapping[str, Any]) -> None:
         """Record the settings of the script, converted to JSON."""

@@ -17,8 +17,10 @@ _LEAST, _NOTICED = 0.5, 1.2
 _USUAL = (  # the first that fits counts
     (("deep supervision", "ema"), 0.70, "with an averaged model, deep supervision usually wants a learning rate 30 % lower"),
     (("deep supervision",), 0.75, "deep supervision usually wants a learning rate 25 % lower"),
-    (("augment",), 0.875, "more augmentation usually wants a learning rate 10 to 15 % lower"),
+    (("augmentation",), 0.875, "more augmentation usually wants a learning rate 10 to 15 % lower"),
 )
+_OFF = ("false", "none", "0", "0.0", "off", "")
+_AUGMENTATION = ("augment", "hsv", "degrees", "translate", "mosaic", "mixup", "flip")
 _BATCH = re.compile(r"batch\D*(\d+)\s*(?:->|→|to)\s*(\d+)")
 
 
@@ -41,7 +43,7 @@ def propose(setting: str, before: npt.ArrayLike = (), after: npt.ArrayLike = ())
 
     None where neither says that it should be another one. A factor above 1 is proposed, never applied by itself.
     """
-    text = setting.lower().replace("_", " ")
+    text = _turned_up(setting.lower().replace("_", " "))
     usual = next(((factor, words) for marks, factor, words in _USUAL if all(mark in text for mark in marks)), None)
     batch = _BATCH.search(text)
     if usual is None and batch is not None and int(batch[1]) > 0:
@@ -56,6 +58,23 @@ def propose(setting: str, before: npt.ArrayLike = (), after: npt.ArrayLike = ())
     if usual is not None and usual[0] < measured:
         measured, words = usual[0], f"{words}; {usual[1]}"
     return Proposal(factor=round(measured, 3), words=words, norm_before=was, norm_after=now)
+
+
+def _turned_up(text: str) -> str:
+    """The changes without those that take something away: `deep supervision True -> False` sends less gradient, not more."""
+    kept = []
+    for change in text.split(";"):
+        name, arrow, value = change.strip().partition(" -> ")
+        name, _, before = name.rpartition(" ") if arrow else (name, "", "")
+        less = value in _OFF or (_is_number(before) and _is_number(value) and float(value) < float(before))
+        if arrow and less and "batch" not in name:
+            continue
+        kept.append("more augmentation" if any(word in name for word in _AUGMENTATION) else change)
+    return ";".join(kept)
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()
 
 
 def _median(values: npt.ArrayLike) -> float | None:

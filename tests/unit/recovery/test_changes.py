@@ -13,11 +13,22 @@ SOME = np.full(50, 2.0)
 
 @every_case(
     ("what", "factor"),
-    [("deep supervision", 0.75), ("deep_supervision False -> True; ema None -> True", 0.7), ("stronger augmentation", 0.875)],
+    [
+        ("deep supervision", 0.75),
+        ("deep_supervision False -> True; ema None -> True", 0.7),
+        ("stronger augmentation", 0.875),
+        ("degrees 10.0 -> 25.0; epochs 10 -> 20", 0.875),
+        ("deep_supervision False -> True; ema 0.9998 -> 0.0", 0.75),
+    ],
 )
 def test_the_usual_factor_where_the_gradients_say_nothing(what: str, factor: float) -> None:
     found = propose(what, SOME, SOME)
     assert found is not None and found.factor == factor
+
+
+@every_case("what", ["deep_supervision True -> False", "augment True -> False", "mosaic 1.0 -> 0.5", "lr0 0.1 -> 0.01"])
+def test_what_is_turned_off_or_down_asks_for_no_lower_learning_rate(what: str) -> None:
+    assert propose(what, SOME, SOME) is None
 
 
 def test_measured_gradients_decide_where_they_say_more() -> None:
