@@ -3,8 +3,8 @@
     python benchmarks/collapse.py --data ../shared/data/nuclei_dsb2018_256
 
 Three runs resume from one: `safe` with the learning rate that was safe, `observe` and `heal` with a multiple of it; nothing warms
-up. Printed are their IoU after each epoch and what Holdfast did. Fails if `observe` keeps its IoU (there was nothing to repair), or
-if the best IoU of `heal` in the last three epochs is more than 2 % below that of `safe`.
+up. Printed are their IoU after each epoch and what Holdfast did. Fails if `observe` keeps its IoU, or if the best IoU of `heal`
+in the last three epochs is more than 2 % below that of `safe`.
 """
 
 from __future__ import annotations
