@@ -196,10 +196,14 @@ class Position(Generic[Batch]):
         self._warn_differences(loader, saved["like"]["workers"])
         return iterator
 
+    def _is_independent(self, loader: Any) -> bool:
+        """Whether a sample is the same whatever was drawn before: of known data sets, and where the script says so."""
+        return self.fast or fast_forward.is_deterministic(loader)
+
     def _warn_differences(self, loader: Any, workers_before: int) -> None:
         """Warn about random augmentation that differs from an uninterrupted training."""
         workers = getattr(loader, "num_workers", 0)
-        if fast_forward.is_deterministic(loader):
+        if self._is_independent(loader):
             return
         if workers != workers_before:
             self._warn(
@@ -218,10 +222,11 @@ class Position(Generic[Batch]):
         different = [name for name in _SAME if before[name] != now[name]]
         count = _redistributed(before, now, int(state["batches"]))
         if different and "ranks" in different and count is not None:
-            self._warn(
-                f"the data continues where {before['ranks']} ranks stopped, now with {now['ranks']}, in the same order; "
-                "random augmentation differs"
-            )
+            if not self._is_independent(self.loader):
+                self._warn(
+                    f"the data continues where {before['ranks']} ranks stopped, now with {now['ranks']}, in the same order; "
+                    "random augmentation differs"
+                )
             current = LoaderGenerators(self.loader).read()
             begin = {**current, "generators": {}, "epochs": state["begin"]["epochs"]}
             return {**state, "like": now, "batches": count, "begin": begin, "now": {**current, "epochs": {}}}

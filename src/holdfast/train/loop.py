@@ -103,7 +103,7 @@ class Training:
         self.model.train()
         if self.task.begin_epoch(self.model, epoch) and self.place.world_size > 1:
             self._join()  # DDP exchanges the gradients of those parameters that were trained when it was made
-        batches, count, accumulate = run.batches(self.loader), len(self.loader), self.settings.accumulate
+        batches, count, accumulate = run.batches(self.loader, fast=True), len(self.loader), self.settings.accumulate
         total, updates, last_save = torch.zeros((), device=self.place.device), 0, time.monotonic()
         loss = torch.zeros_like(total)
         for index, batch in enumerate(batches, batches.done):
