@@ -173,7 +173,7 @@ def _valid(channel: Channel, values: Floats) -> Floats:
         return np.arcsinh(kept)
     if channel.transform == "none":
         return kept
-    positive = np.maximum(kept, np.float32(0))
+    positive: Floats = np.maximum(kept, np.float32(0))
     return np.log1p(positive) if channel.transform == "log1p" else np.sqrt(positive)
 
 

@@ -86,7 +86,8 @@ def load_pretrained(model: Any, source: Path) -> str:
     from holdfast.train.detect.weights import read_weights
 
     path = best_checkpoint(source / "checkpoints") or source
-    tensors, own = read_weights(path), model.state_dict()
+    tensors = {name: value for name, value in read_weights(path).items() if name.startswith(("encoder.", "heads."))}
+    own = model.state_dict()
     taken = {name: value for name, value in tensors.items() if name in own and own[name].shape == value.shape}
     missing = [name for name in own if name.startswith("encoder.") and name not in taken]
     if missing:
