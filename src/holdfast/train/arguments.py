@@ -49,7 +49,8 @@ def parse(words: Sequence[str]) -> Arguments:
     flags = {name: value for name, value in vars(arguments).items() if name not in ("task", "config", "no_validate", "resume")}
     settings = read_settings(TASKS[arguments.task].settings, arguments.config, flags)
     if not settings.data:
-        raise UsageError("which data?", fix=f"holdfast train {arguments.task} --data data.yaml")
+        example = "--config sensors.yaml" if settings.STAGE else "--data data.yaml"
+        raise UsageError("which data?", fix=f"holdfast train {arguments.task} {example}")
     resume: Path | None = arguments.resume
     if resume is not None and is_other_stage(settings, resume):
         settings, resume = settings.with_changes(weights=str(resume)), None

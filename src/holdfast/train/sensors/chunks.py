@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from holdfast.errors import UsageError
 from holdfast.train.sensors.array import SensorArray, Target, branches_of
-from holdfast.train.sensors.files import EventFile
+from holdfast.train.sensors.files import EventFile, UnevenLists
 
 Floats = npt.NDArray[np.float32]
 
@@ -34,6 +34,9 @@ def read_events(file: EventFile, block: Block, array: SensorArray, targets: Sequ
     """Some rows of a file. A wrong shape is an error that names the file, the branch, and what was expected."""
     try:
         read = file.read(branches_of(array, targets), block.start, block.stop)
+    except UnevenLists as error:
+        sizes = [array.sensors for one in array.channels if repr(one.branches[0]) in error.problem and len(one.branches) == 1]
+        raise UsageError(error.problem + (f"; expected {sizes[0]}." if sizes else "."), fix=error.fix) from None
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - readers raise anything on damaged files
@@ -62,7 +65,8 @@ def _fill(into: Floats, parts: Sequence[tuple[str, Any]], file: EventFile) -> No
             what = f"{file.kind} {name!r} has shape (events, {', '.join(map(str, shape))})".replace(", )", ")")
             what += f" of {values.dtype}" if values.dtype.kind not in "biuf" else ""
         else:
-            what = f"the {len(flat)} {file.kind}s from {flat[0][0]!r} to {flat[-1][0]!r} have {width} values per event"
+            kinds = f"{file.kind}es" if file.kind == "branch" else f"{file.kind}s"
+            what = f"the {len(flat)} {kinds} from {flat[0][0]!r} to {flat[-1][0]!r} have shape (events, {width})"
         expected = f"expected (events, {into.shape[1]})"
         fix = "the faces of the array must hold as many sensors as the file has; `branch:` names another one"
         raise UsageError(f"{file.path}: {what}; {expected}.", fix=fix)

@@ -27,6 +27,10 @@ Values = npt.NDArray[Any]
 _ENDINGS = (".root", ".parquet", ".pq", ".npz")
 
 
+class UnevenLists(UsageError):
+    """Events with different numbers of values."""
+
+
 class EventFile:
     """One file. `ends` are the rows at which it is cheap to stop reading: baskets of ROOT, row groups of Parquet."""
 
@@ -72,8 +76,8 @@ class EventFile:
     def _even(self, name: str, flat: Values, counts: Values) -> Values:
         """Lists that all have one length, as rows."""
         if len(counts) and counts.min() != counts.max():
-            problem = f"{self.path}: {self.kind} {name!r} has {counts.min()} to {counts.max()} values per event."
-            raise UsageError(problem, fix="each event needs the same number of values: pad it, with `invalid:` as the filler")
+            problem = f"{self.path}: {self.kind} {name!r} has {counts.min()} to {counts.max()} values per event"
+            raise UnevenLists(problem, fix="each event needs the same number of values: pad it, with `invalid:` as the filler")
         return flat.reshape(len(counts), -1)
 
 

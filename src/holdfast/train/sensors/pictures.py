@@ -26,6 +26,7 @@ _SALIENT, _SHOWN = 256, 4  # events of the saliency; reconstructions that are dr
 _SIDE, _GAP, _LINE, _LETTERS, _BAR = 150, 12, 16, 11, 70  # pixels
 _PAPER, _INK, _NONE = "#eef1f5", "#1a202c", "#c4ccd8"
 _COLOURS = np.array([(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37)], float)
+_DOWN = math.sqrt(3) / 2  # between two rows of hexagons, in cells
 _MANY = 32  # cells of a row of a plain set
 
 
@@ -188,7 +189,7 @@ def _draw_face(pen: Any, face: Face, values: Values, box: tuple[int, int, int, i
             continue
         value, shift = values[sensor], cell / 2 if face.kind == "hex" and row % 2 else 0.0
         ink = _colour((value - low) / ((high - low) or 1.0)) if np.isfinite(value) else _NONE
-        x, y = left + column * cell + shift, top + row * cell
+        x, y = left + column * cell + shift, top + row * cell * (_DOWN if face.kind == "hex" else 1.0)
         if face.kind == "hex":
             middle, down = (x + cell / 2, y + cell / 2), cell / math.sqrt(3)
             turns = [math.pi * (2 * corner + 1) / 6 for corner in range(6)]
