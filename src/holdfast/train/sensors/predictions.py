@@ -17,7 +17,7 @@ class RootWriter(PredictionWriter):
 
     ending = "root"
 
-    def __init__(self, folder: Path, *, buffer_mb: float = 32.0, overwrite: bool = False) -> None:
+    def __init__(self, folder: Path, *, buffer_mb: float = 8.0, overwrite: bool = False) -> None:
         super().__init__(folder, buffer_mb=buffer_mb, overwrite=overwrite)
         self._file: Any = None
         self._unfinished = self.folder / f"rank-{self._rank}.root.unfinished"
@@ -26,7 +26,8 @@ class RootWriter(PredictionWriter):
         """Write what is gathered as baskets of the tree."""
         arrays = {name: np.concatenate(parts) if len(parts) > 1 else parts[0] for name, parts in columns.items()}
         if self._file is None:
-            self._file = required("uproot", extra="sensors").recreate(self._unfinished)
+            uproot = required("uproot", extra="sensors")
+            self._file = uproot.recreate(self._unfinished, compression=uproot.LZ4(1))
             self._file.mktree("predictions", {name: np.dtype((one.dtype, one.shape[1:])) for name, one in arrays.items()})
         self._file["predictions"].extend(arrays)
 
