@@ -26,9 +26,10 @@ def export(
     folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
 ) -> None:
     """Write the best model of a `holdfast train` run as ONNX with a dynamic batch, checked against the model's own output."""
-    from holdfast.cli.resume import run_folder, settings_of
+    from holdfast.cli.resume import run_folder
     from holdfast.train.export import export_onnx
     from holdfast.train.settings import read_settings
+    from holdfast.train.tasks import settings_of
 
     if format != "onnx":
         raise UsageError(f"there is no format {format!r}.", fix="--format onnx")
@@ -37,5 +38,5 @@ def export(
     made = kind.exportable(source, read_settings(kind.settings, None, kept))
     path = output if output is not None else source / "model.onnx"
     difference = export_onnx(made, path, tolerance=tolerance)
-    print(f"{path}: images B×3×{made.imgsz}×{made.imgsz} -> {made.words}")
+    print(f"{path}: {made.inputs} -> {made.words}")
     print(f"largest difference from the trained model: {difference:.2g}")

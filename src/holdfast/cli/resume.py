@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,6 @@ from holdfast.errors import NoSuchRun, UsageError
 
 if TYPE_CHECKING:
     from holdfast.train.arguments import Arguments
-    from holdfast.train.tasks import TaskKind
 
 _CANDIDATES = 3
 _SETTINGS = "settings.yaml"
@@ -99,6 +97,7 @@ def _arguments(source: Path, changes: dict[str, Any]) -> Arguments:
     """The settings of the run or checkpoint, with the changes of the command line."""
     from holdfast.train.arguments import Arguments
     from holdfast.train.settings import read_settings
+    from holdfast.train.tasks import settings_of
 
     kind, kept = settings_of(source)
     before = read_settings(kind.settings, None, kept)
@@ -114,18 +113,3 @@ def _arguments(source: Path, changes: dict[str, Any]) -> Arguments:
         problem = f"{source} has trained all of its {settings.epochs} epochs."
         raise UsageError(problem, fix=f"holdfast resume {source} --epochs {2 * settings.epochs}")
     return Arguments(task=kind.name, settings=settings, validate=False, resume=source.absolute())
-
-
-def settings_of(source: Path) -> tuple[TaskKind, dict[str, Any]]:
-    """The task of a run or checkpoint, and its settings."""
-    from holdfast.train.settings import read_yaml
-    from holdfast.train.tasks import task_of
-
-    if (source / _SETTINGS).exists():
-        kept = read_yaml(source / _SETTINGS)
-    else:
-        kept = json.loads((source / "manifest.json").read_text(encoding="utf-8")).get("settings") or {}
-        if not kept.get("data"):
-            problem = f"{source} was not saved by `holdfast train`."
-            raise UsageError(problem, fix=f"train from its weights: holdfast train detect --weights {source} --data data.yaml")
-    return task_of(kept), kept

@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def train(context: typer.Context) -> None:
-    """Train a model with one command: holdfast train detect --data data.yaml, or holdfast train segment --data FOLDER."""
+    """Train a model with one command: detect --data data.yaml, segment --data FOLDER, or sensors --config sensors.yaml."""
     from holdfast.train.arguments import parse
 
     arguments = parse(context.args)
@@ -51,7 +51,7 @@ def start(arguments: Arguments) -> int:
     count = 1 if ultralytics.trains(settings) else ranks(settings.device)  # Ultralytics starts the others itself
     _make_folder(Path(settings.project))
     _check_machine(settings.project, settings.workers)
-    if arguments.validate:
+    if arguments.validate and settings.VALIDATED:
         _check_data(settings.data)
     command = find_command(_command(arguments, count))
     return run_command(command, Settings(name=settings.name or None, folder=Path(settings.project), policy=settings.policy))

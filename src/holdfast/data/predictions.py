@@ -25,6 +25,8 @@ class PredictionWriter:
     Each rank of several writes files of its own into the same folder.
     """
 
+    ending = "parquet"
+
     def __init__(self, folder: str | os.PathLike[str], *, buffer_mb: float = 32.0, overwrite: bool = False) -> None:
         self.folder = Path(folder)
         self.rows = 0
@@ -50,10 +52,16 @@ class PredictionWriter:
         """Write what is gathered, now."""
         if not self._held:
             return
+        self.store(self._columns)
+        self._files += 1
+        self._columns, self._held = {}, 0
+
+    def store(self, columns: Mapping[str, list[np.ndarray[Any, Any]]]) -> None:
+        """Write some columns, whose parts follow one another, as one more file."""
         import pyarrow as pa
         from pyarrow import parquet
 
-        table = pa.table({name: _column(pa, parts) for name, parts in self._columns.items()})
+        table = pa.table({name: _column(pa, parts) for name, parts in columns.items()})
         path = self.folder / f"rank-{self._rank}-{self._files:05d}.parquet"
         unfinished = path.with_suffix(".unfinished")
         try:
@@ -62,8 +70,6 @@ class PredictionWriter:
         except OSError as error:
             unfinished.unlink(missing_ok=True)
             raise _in_words(error, path) from error
-        self._files += 1
-        self._columns, self._held = {}, 0
         del table
         pa.default_memory_pool().release_unused()
 
@@ -82,7 +88,7 @@ class PredictionWriter:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _in_words(error, self.folder) from error
-        mine = sorted(self.folder.glob(f"rank-{self._rank}-*.parquet"))
+        mine = sorted(self.folder.glob(f"rank-{self._rank}-*.{self.ending}"))
         if mine and not overwrite:
             raise UsageError(
                 f"{self.folder} holds {len(mine)} files of predictions already.",

@@ -116,8 +116,13 @@ def describe(loader: Any) -> Tree:
         "batches": None if _is_stream(loader) else _length(loader),  # len() of an iterable DataLoader makes it warn later
         "batch size": getattr(loader, "batch_size", None),
         "workers": getattr(loader, "num_workers", 0),
-        "sampler": type(getattr(loader, "sampler", None)).__name__,
+        "sampler": _sampler_kind(getattr(loader, "sampler", None)),
     }
+
+
+def _sampler_kind(sampler: Any) -> str:
+    """Its type; `splits_common_order` says that the ranks share one order as with a DistributedSampler."""
+    return "DistributedSampler" if getattr(sampler, "splits_common_order", False) else type(sampler).__name__
 
 
 def _is_stream(loader: Any) -> bool:

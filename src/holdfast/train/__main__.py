@@ -45,7 +45,7 @@ def train(arguments: Arguments) -> int:
 
     with place(arguments.settings.device) as here:
         task = TASKS[arguments.task].task(arguments.settings, here)
-        settings = decided(task, arguments.settings, here)
+        settings = decided(task, getattr(task, "settings", arguments.settings), here)  # with what the task has measured
         try:
             Training(task, settings, here).fit(resume_from=arguments.resume)
         except CannotRestore as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, NoReturn
 
 from holdfast.errors import UsageError
 from holdfast.train.settings import TrainSettings, add_flags, read_settings
-from holdfast.train.tasks import TASKS
+from holdfast.train.tasks import TASKS, is_other_stage
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,8 +40,8 @@ def parse(words: Sequence[str]) -> Arguments:
         task = tasks.add_parser(name, help=(kind.settings.__doc__ or "").split(".")[0], allow_abbrev=False)
         task.add_argument("--config", type=Path, metavar="FILE", help="YAML file with settings; flags win")
         task.add_argument("--no-validate", action="store_true", help="do not check the data before training")
-        resume = "continue from this run or checkpoint, with the settings given here; `holdfast resume` keeps those of the run"
-        task.add_argument("--resume-from", "--resume", type=Path, metavar="CHECKPOINT", dest="resume", help=resume)
+        resumes = "continue from this run or checkpoint, with the settings given here; `holdfast resume` keeps those of the run"
+        task.add_argument("--resume-from", "--resume", type=Path, metavar="CHECKPOINT", dest="resume", help=resumes)
         add_flags(task, kind.settings)
     arguments, unknown = parser.parse_known_args(list(words))
     if unknown:
@@ -48,8 +49,12 @@ def parse(words: Sequence[str]) -> Arguments:
     flags = {name: value for name, value in vars(arguments).items() if name not in ("task", "config", "no_validate", "resume")}
     settings = read_settings(TASKS[arguments.task].settings, arguments.config, flags)
     if not settings.data:
-        raise UsageError("which data?", fix=f"holdfast train {arguments.task} --data data.yaml")
-    return Arguments(task=arguments.task, settings=settings, validate=not arguments.no_validate, resume=arguments.resume)
+        example = "--config sensors.yaml" if settings.STAGE else "--data data.yaml"
+        raise UsageError("which data?", fix=f"holdfast train {arguments.task} {example}")
+    resume: Path | None = arguments.resume
+    if resume is not None and is_other_stage(settings, resume):
+        settings, resume = settings.with_changes(weights=str(resume)), None
+    return Arguments(task=arguments.task, settings=settings, validate=not arguments.no_validate, resume=resume)
 
 
 def parse_resume(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
@@ -79,5 +84,6 @@ def words_of(arguments: Arguments) -> list[str]:
         flag = "--" + name.replace("_", "-")
         if value == default[name]:
             continue
+        value = json.dumps(value) if isinstance(value, dict) else value
         words += [flag if value else f"--no-{flag[2:]}"] if isinstance(value, bool) else [flag, str(value)]
     return [*words, *(["--resume", str(arguments.resume)] if arguments.resume else [])]

@@ -23,15 +23,31 @@ Outputs = Sequence[torch.Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Exportable:
-    """A trained model, on the CPU, as a function of images: B×3×S×S with values from 0 to 1."""
+    """A trained model, on the CPU, as a function of one tensor: images B×3×S×S with values from 0 to 1, or others of `shape`."""
 
     model: nn.Module
-    imgsz: int
+    imgsz: int = 0
+    name: str = "images"  # of the input
+    shape: tuple[int, ...] = ()  # of one sample; without it, an image
     outputs: tuple[str, ...]  # their names
     words: str  # what the outputs are
     metadata: dict[str, str]  # in the file
     images: torch.Tensor | None = None  # with which the file is checked; without them, noise
     difference: Callable[[Outputs, Outputs], torch.Tensor]  # between the model's outputs and those of the file
+
+    @property
+    def sample(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return self.shape or (3, self.imgsz, self.imgsz)
+
+    @property
+    def inputs(self) -> str:
+        """The input in words."""
+        return f"{self.name} B×{'×'.join(map(str, self.sample))}"
+
+    def noise(self, batch: int) -> torch.Tensor:
+        """Samples with values from 0 to 1."""
+        return torch.rand(batch, *self.sample, generator=torch.Generator().manual_seed(batch))
 
 
 def export_onnx(made: Exportable, path: Path, *, tolerance: float = 1e-3) -> float:
@@ -42,12 +58,12 @@ def export_onnx(made: Exportable, path: Path, *, tolerance: float = 1e-3) -> flo
     for package in ("onnx", "onnxscript", "onnxruntime"):
         required(package, extra="export")
     made.model.eval()
-    shown = made.images if made.images is not None else _images(max(_BATCHES), made.imgsz)
+    shown = made.images if made.images is not None else made.noise(max(_BATCHES))
     unchecked = path.with_name(f".{path.name}.unchecked")
     try:
         with _quiet(), torch.no_grad():
             program = _converted(made)
-            program.model.metadata_props.update({**made.metadata, "imgsz": str(made.imgsz)})
+            program.model.metadata_props.update({**made.metadata, **({"imgsz": str(made.imgsz)} if made.imgsz else {})})
             program.save(unchecked)
         difference = torch.stack([_difference(made, unchecked, shown[:batch]) for batch in _BATCHES]).max().item()
         if not difference <= tolerance:  # NaN is an error as well
@@ -61,17 +77,13 @@ def export_onnx(made: Exportable, path: Path, *, tolerance: float = 1e-3) -> flo
     return difference
 
 
-def _images(batch: int, imgsz: int) -> torch.Tensor:
-    return torch.rand(batch, 3, imgsz, imgsz, generator=torch.Generator().manual_seed(batch))
-
-
 def _converted(made: Exportable) -> Any:
     """Strict tracing keeps the batch variable where a model asks for `len(tensor)`. A batch of 1 would become a constant."""
     shapes = ({0: torch.export.Dim("batch", min=1)},)
     try:
-        program = torch.export.export(made.model, (_images(2, made.imgsz),), dynamic_shapes=shapes, strict=True)
+        program = torch.export.export(made.model, (made.noise(2),), dynamic_shapes=shapes, strict=True)
         return torch.onnx.export(
-            program, dynamo=True, input_names=["images"], output_names=made.outputs, verbose=False, external_data=False
+            program, dynamo=True, input_names=[made.name], output_names=made.outputs, verbose=False, external_data=False
         )
     except RuntimeError as error:  # all errors of the exporter are
         reason = str(error).strip().partition("\n")[0]
@@ -83,7 +95,7 @@ def _difference(made: Exportable, path: Path, images: torch.Tensor) -> torch.Ten
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     with torch.no_grad():
         outputs = made.model(images)
-    return made.difference(outputs, [torch.from_numpy(one) for one in session.run(None, {"images": images.numpy()})])
+    return made.difference(outputs, [torch.from_numpy(one) for one in session.run(None, {made.name: images.numpy()})])
 
 
 @contextlib.contextmanager

@@ -70,6 +70,8 @@ class Training:
                 run.ema(self.ema)
             if self.place.is_first:
                 settings.write(run.folder / "settings.yaml")
+            if hasattr(self.task, "begin_run"):  # of a task that writes while it is evaluated
+                self.task.begin_run(run.folder)
             holdfast.seed(settings.seed + self.place.rank, deterministic=False)
             restored = self._restore(run, resume_from)
             first = (restored.epoch or 0) if restored is not None else 0
@@ -86,7 +88,8 @@ class Training:
                 run.log(split="val", **{name: metrics[name] for name in metrics if "/" not in name})  # one class alone is noise
                 lr, seconds = self.optimizer.param_groups[0]["lr"], progress.epoch_seconds()
                 step_count = self.schedule.last_epoch
-                table.add({"epoch": epoch + 1, "step": step_count, "train_loss": loss, **metrics, "lr": lr, "seconds": seconds})
+                row = {"epoch": epoch + 1, "step": step_count, "train_loss": loss, **metrics, "lr": lr, "seconds": seconds}
+                table.add(row | ({"grad_norm_max": float(self._norm)} if settings.max_grad_norm else {}))
                 is_over = epoch + 1 == settings.epochs or self._is_exhausted(table)
                 run.save(metrics=metrics, wait=is_over)
                 progress.epoch_done(epoch, loss, metrics, best=table.best(self.task.metric))
@@ -104,6 +107,7 @@ class Training:
         if self.task.begin_epoch(self.model, epoch) and self.place.world_size > 1:
             self._join()  # DDP exchanges the gradients of those parameters that were trained when it was made
         batches, count, accumulate = run.batches(self.loader, fast=True), len(self.loader), self.settings.accumulate
+        self._norm = torch.zeros((), device=self.place.device)  # the largest gradient norm of this epoch, before clipping
         total, updates, last_save = torch.zeros((), device=self.place.device), 0, time.monotonic()
         loss = torch.zeros_like(total)
         for index, batch in enumerate(batches, batches.done):
@@ -138,7 +142,8 @@ class Training:
         if self.settings.max_grad_norm:
             if scaler is not None:
                 scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(list(trained_parameters(self.optimizer)), self.settings.max_grad_norm)
+            norm = nn.utils.clip_grad_norm_(list(trained_parameters(self.optimizer)), self.settings.max_grad_norm)
+            self._norm = torch.maximum(self._norm, getattr(norm, "full_tensor", lambda: norm)().detach())  # FSDP2's is a DTensor
         if scaler is not None:
             scaler.step(self.optimizer)
             scaler.update()
@@ -239,13 +244,18 @@ class Training:
         if samples < settings.batch:
             problem = f"a batch of {settings.batch} is larger than the training data ({samples} samples)."
             raise UsageError(problem, fix=f"--batch-size {samples}")
-        sampler: DistributedSampler[Any] = DistributedSampler(data, place.world_size, place.rank, seed=settings.seed)
+        if hasattr(data, "sampler"):  # data that lies in chunks has an order of its own
+            sampler = data.sampler(settings.batch, place.world_size, place.rank, seed=settings.seed)
+        else:
+            sampler = DistributedSampler(data, place.world_size, place.rank, seed=settings.seed)
         return self._loader(data, settings.batch // place.world_size, sampler), sampler
 
     def _val_loader(self) -> DataLoader[Any]:
         data, place = self.task.val_data(), self.place
-        mine = range(place.rank, len(data), place.world_size)  # type: ignore[arg-type]  # without repeats, unlike DistributedSampler
-        return self._loader(data, max(1, self.settings.batch // place.world_size), list(mine))
+        mine: Any = range(place.rank, len(data), place.world_size)  # type: ignore[arg-type]  # without repeats, unlike DistributedSampler
+        if hasattr(data, "sampler"):
+            mine = data.sampler(self.settings.batch, place.world_size, place.rank, shuffle=False)
+        return self._loader(data, max(1, self.settings.batch // place.world_size), mine)
 
     def _loader(self, data: Any, batch_size: int, sampler: Any) -> DataLoader[Any]:
         return DataLoader(

@@ -77,7 +77,8 @@ class Progress:
         """Print the line of an epoch."""
         self._done += 1
         left = (time.monotonic() - self._began) / self._done * (self._epochs - epoch - 1)
-        values = "  ".join(f"{name} {value:.4g}" for name, value in list(metrics.items())[:_SHOWN])
+        overall = [name for name in metrics if "/" not in name][:_SHOWN]
+        values = "  ".join(f"{name} {metrics[name]:.4g}" for name in overall)
         mark = "  best" if best is not None and best["epoch"] == epoch + 1 else ""
         eta = f"  eta {duration(left)}" if epoch + 1 < self._epochs else ""
         self._print(f"epoch {epoch + 1}/{self._epochs}  loss {loss:.4g}  {values}  {duration(self.epoch_seconds())}{eta}{mark}")

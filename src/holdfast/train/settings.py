@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import json
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -21,7 +23,8 @@ def _setting(
     default: Any, help: str, *, choices: Sequence[str] = (), least: float | None = None, most: float | None = None
 ) -> Any:
     """One setting. `least` and `most` are its limits."""
-    return dataclasses.field(default=default, metadata={"help": help, "choices": choices, "least": least, "most": most})
+    value = {"default_factory": dict} if default == {} else {"default": default}
+    return dataclasses.field(**value, metadata={"help": help, "choices": choices, "least": least, "most": most})
 
 
 class Stage(NamedTuple):
@@ -38,6 +41,8 @@ class TrainSettings:
 
     TASK: ClassVar[str] = ""
     MODEL: ClassVar[tuple[str, ...]] = ()  # settings that a resumed run keeps: they decide what its weights are
+    STAGE: ClassVar[str] = ""  # the setting by which a run is another stage: it starts from the weights of the one before
+    VALIDATED: ClassVar[bool] = True  # whether all of the data is validated before the training
     ALIASES: ClassVar[dict[str, str]] = {  # other names of settings, in flags and files
         "accumulation_steps": "accumulate",
         "num_workers": "workers",
@@ -194,12 +199,77 @@ class SegmentSettings(TrainSettings):
         return tuple(stage for stage in both if stage.epochs)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorsSettings(TrainSettings):
+    """Sensor arrays. Masked auto-encoder, regression of several targets, or inpainting of dead channels."""
+
+    TASK: ClassVar[str] = "sensors"
+    MODEL: ClassVar[tuple[str, ...]] = ("objective", "width", "depth")
+    STAGE: ClassVar[str] = "objective"
+    VALIDATED: ClassVar[bool] = False  # a few chunks are checked: there may be terabytes
+    ALIASES: ClassVar[dict[str, str]] = {
+        **TrainSettings.ALIASES,
+        "task": "objective",
+        "grad_clip": "max_grad_norm",
+        "grad_accum_steps": "accumulate",
+    }
+    objective: str = _setting("regress", "what is learned", choices=("mae", "regress", "inpaint"))
+    data: str = _setting(
+        "", "training events: a .root, .parquet or .npz file, a folder of them, or a pattern such as 'run*.root'"
+    )
+    val: str = _setting("", "validation events; default: the last tenth of each training file")
+    tree: str = _setting("", "tree in ROOT files; default: the largest")
+    array: Mapping[str, Any] = _setting({}, "the sensor array: channels and faces, in the --config file, a YAML file, or JSON")
+    targets: Mapping[str, Any] = _setting({}, "what is regressed, by name; in the --config file, a YAML file, or JSON")
+    weights: str = _setting("none", "run or checkpoint of this command to start from: its encoder, and the heads that fit")
+    batch_size: int | str = _setting(256, "events per update over all devices, before accumulation; auto: what fits", least=1)
+    lr0: float = _setting(1e-3, "peak learning rate", least=1e-12)
+    max_grad_norm: float = _setting(1.0, "clip the gradient norm; 0 switches clipping off", least=0.0)
+    ema: float = _setting(0.999, "decay of the averaged weights that are evaluated; 0: none", least=0.0, most=0.999999)
+    workers: int = _setting(-1, "loader workers per device: 1, 2, 4 or 8; -1: 4, on ARM 1", least=-1)
+    num_threads: int = _setting(0, "threads that unpack data in each worker; 0: 1, on ARM 4", least=0)
+    chunksize: int = _setting(0, "events that are read at once; 0: 16 MiB of them, on ARM 4 MiB", least=0)
+    mask_ratio: float = _setting(0.6, "mae: fraction of the valid channels that is hidden", least=0.01, most=0.99)
+    dead_fraction: float = _setting(
+        0.05, "inpaint: fraction of the valid channels that is hidden in training", least=0.001, most=0.9
+    )
+    loss_fn: str = _setting("smooth_l1", "loss, where a target has none of its own", choices=("smooth_l1", "l1", "mse"))
+    loss_beta: float | None = _setting(
+        None,
+        "error at which smooth_l1 turns from quadratic to linear, in a target's units; default: a tenth of its spread",
+        least=0.0,
+    )
+    width: int = _setting(64, "features of a token, a multiple of 8", least=8)
+    depth: int = _setting(4, "layers of the transformer", least=1)
+    save_predictions: str = _setting("none", "stream predictions to files of this format", choices=("none", "parquet", "root"))
+    save_interval: int = _setting(0, "epochs between two saves of predictions; 0: only those of the best weights", least=0)
+
+    def __post_init__(self) -> None:
+        TrainSettings.__post_init__(self)
+        machine = platform_defaults()
+        for name, unset in (("workers", -1), ("num_threads", 0)):
+            if getattr(self, name) == unset:
+                object.__setattr__(self, name, machine[name])
+        if self.width % 8:
+            raise UsageError(f"width {self.width} is not a multiple of 8.", fix=f"--width {max(8, self.width // 8 * 8)}")
+        if self.fsdp:
+            raise UsageError("models of sensor arrays are not sharded with FSDP.", fix="drop --fsdp: DDP is used")
+
+
+def platform_defaults() -> dict[str, int]:
+    """Loader settings that suit this machine: on ARM one worker with more threads and small chunks."""
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return {"workers": 1, "num_threads": 4, "chunk_bytes": 4 << 20}
+    return {"workers": 4, "num_threads": 1, "chunk_bytes": 16 << 20}
+
+
 def add_flags(parser: argparse.ArgumentParser, kind: type[TrainSettings]) -> None:
     """Add a flag for every setting. None means that the flag was not used."""
     hints = get_type_hints(kind)
     for field in dataclasses.fields(kind):
         names = [field.name, *(alias for alias, name in kind.ALIASES.items() if name == field.name)]
         flags, shown = ["--" + name.replace("_", "-") for name in names], field.default
+        shown = None if shown is dataclasses.MISSING or shown == -1 else shown
         help = field.metadata["help"] + (f": {', '.join(field.metadata['choices'])}" if field.metadata["choices"] else "")
         help = help.replace("%", "%%") + (f" [default: {shown}]" if shown not in (None, "") else "")
         if hints[field.name] is bool:
@@ -214,7 +284,8 @@ def read_settings(kind: type[_SettingsT], file: Path | None, flags: Mapping[str,
     """Settings from a YAML file and flags; a flag wins. A key that does not exist names the nearest one."""
     values = read_yaml(file) if file is not None else {}
     values |= {name: value for name, value in flags.items() if value is not None}
-    values = {kind.ALIASES.get(name, name): value for name, value in values.items() if name != "task"}
+    values = {name: value for name, value in values.items() if name != "task" or value not in (kind.TASK, None)}
+    values = {kind.ALIASES.get(name, name): value for name, value in values.items()}
     names = [field.name for field in dataclasses.fields(kind)]
     for name in values:
         if name not in names:
@@ -246,6 +317,8 @@ def read_yaml(file: Path) -> dict[str, Any]:
 def _converted(name: str, value: Any, hint: Any) -> Any:
     """A value as its setting's type: flags are text, and YAML has numbers, booleans and text."""
     kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
+    if get_origin(hint) is Mapping:
+        return _mapping(name, value)
     if value is None:
         if type(None) in get_args(hint):
             return None
@@ -265,6 +338,22 @@ def _converted(name: str, value: Any, hint: Any) -> Any:
         what = {int: "a whole number", float: "a number", bool: "true or false"}[number]
         raise UsageError(f"{name} = {value!r} is not {what}.", fix=f"--{name.replace('_', '-')} with {what}") from None
     return converted
+
+
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    """A setting with parts: from YAML, or as text from a flag, a file or JSON."""
+    if isinstance(value, str):
+        if not value.lstrip().startswith("{"):
+            inner = read_yaml(Path(value))
+            value = inner.get(name, inner)
+        else:
+            try:
+                value = json.loads(value)
+            except ValueError as error:
+                raise UsageError(f"{name} is not JSON: {error}.", fix=f"--{name} FILE.yaml, or write it into --config") from None
+    if value is not None and not isinstance(value, dict):
+        raise UsageError(f"{name} = {value!r} has no parts.", fix=f"write `{name}:`, and its parts indented below it")
+    return dict(value or {})
 
 
 def _check(field: dataclasses.Field[Any], value: Any) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.train.settings import DetectSettings, SegmentSettings, TrainSettings
+from holdfast.errors import UsageError
+from holdfast.train.settings import DetectSettings, SegmentSettings, SensorsSettings, TrainSettings, read_yaml
 
 if TYPE_CHECKING:
     from holdfast.train.devices import Place
@@ -34,7 +36,7 @@ class TaskKind(NamedTuple):
         return made
 
     def exportable(self, run: Path, settings: TrainSettings) -> Exportable:
-        """The trained model of a run as a function of images."""
+        """The trained model of a run as a function of its inputs."""
         made: Exportable = self._part("exported").exportable(run, settings)
         return made
 
@@ -42,9 +44,33 @@ class TaskKind(NamedTuple):
         return importlib.import_module(f"holdfast.train.{self.name}.{name}")
 
 
-TASKS = {kind.TASK: TaskKind(kind) for kind in (DetectSettings, SegmentSettings)}
+TASKS = {kind.TASK: TaskKind(kind) for kind in (DetectSettings, SegmentSettings, SensorsSettings)}
+SETTINGS = "settings.yaml"  # in a run's folder
 
 
 def task_of(settings: dict[str, Any]) -> TaskKind:
     """The task whose settings these are, as a run or checkpoint keeps them."""
     return TASKS.get(str(settings.get("task")), TASKS["detect"])
+
+
+def settings_of(source: Path) -> tuple[TaskKind, dict[str, Any]]:
+    """The task of a run or checkpoint, and its settings."""
+    if (source / SETTINGS).exists():
+        kept = read_yaml(source / SETTINGS)
+    else:
+        try:
+            kept = json.loads((source / "manifest.json").read_text(encoding="utf-8")).get("settings") or {}
+        except OSError as error:
+            raise UsageError(f"{source} cannot be read: {error.strerror}.", fix="name a run or checkpoint") from None
+        if not kept.get("data"):
+            problem = f"{source} was not saved by `holdfast train`."
+            raise UsageError(problem, fix=f"train from its weights: holdfast train detect --weights {source} --data data.yaml")
+    return task_of(kept), kept
+
+
+def is_other_stage(settings: TrainSettings, source: Path) -> bool:
+    """Whether a run or checkpoint is of another stage of this task: not resumed, but the source of the first weights."""
+    if not settings.STAGE:
+        return False
+    kind, kept = settings_of(source)
+    return kind.name == settings.TASK and kept.get(settings.STAGE) != getattr(settings, settings.STAGE)

@@ -77,7 +77,7 @@ def _stored(root: Path, file: str, faults: list[Fault]) -> Iterator[Stored]:
     try:
         if suffix(file) == ".npy":
             with (root / file).open("rb") as opened:
-                yield _header(opened, file, "", (root / file).stat().st_size)
+                yield read_header(opened, file, "", (root / file).stat().st_size)
             return
         with zipfile.ZipFile(root / file) as archive:
             for info in archive.infolist()[:10_000]:
@@ -88,7 +88,7 @@ def _stored(root: Path, file: str, faults: list[Fault]) -> Iterator[Stored]:
                         f"{info.filename} grows {info.file_size // max(info.compress_size, 1):,} times when unpacked"
                     )
                 with archive.open(info) as opened:
-                    yield _header(opened, file, info.filename, info.file_size)
+                    yield read_header(opened, file, info.filename, info.file_size)
     except _Pickled as error:
         faults.append(Fault("array-pickled", file, 0, str(error)))
     except Exception as error:  # noqa: BLE001 - a damaged header makes NumPy and zipfile raise a dozen kinds of error
@@ -99,7 +99,8 @@ class _Pickled(Exception):
     """An array of Python objects."""
 
 
-def _header(opened: IO[bytes], file: str, member: str, size: int) -> Stored:
+def read_header(opened: IO[bytes], file: str, member: str, size: int) -> Stored:
+    """The array that begins here; `opened` is left where its values begin."""
     version = npy.read_magic(opened)
     reader = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
     if reader is None:
@@ -139,7 +140,7 @@ def _reader(stack: contextlib.ExitStack, root: Path, one: Stored) -> Callable[[i
         opened = stack.enter_context(archive.open(one.member))
     else:
         opened = stack.enter_context((root / one.file).open("rb"))
-    _header(opened, one.file, one.member, 1 << 62)
+    read_header(opened, one.file, one.member, 1 << 62)
     if not one.fortran:
         return lambda _start, rows: _rows(opened, one, rows)
     count = math.prod(one.shape)

@@ -1,0 +1,95 @@
+"""Training on a sensor array keeps what it has done when it is killed, and pre-training hands its encoder on."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from holdfast_run import run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "trainings"))
+from loop_sensors import events
+
+ROOT = Path(__file__).parents[2]
+LOOP = ROOT / "tests" / "trainings" / "loop_sensors.py"
+OFTEN = "save_minutes=0.0001"  # after every update
+RANKS = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def trained(folder: Path, name: str, *words: str, before: tuple[str, ...] = ()) -> Any:
+    """Train under a supervisor that restarts it; what it printed."""
+    if not (folder / "events.npz").exists():
+        np.savez(folder / "events.npz", **events(400))
+    command = (sys.executable, *before, str(LOOP), "data=events.npz", OFTEN, f"final={name}.pt", *words)
+    ended = run(folder, "--name", name, "--policy", "heal", "--", *command)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended
+
+
+def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
+    kept: dict[str, torch.Tensor] = torch.load(folder / f"{name}.pt", weights_only=True)["model"]
+    return kept
+
+
+def rows(run: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((run / "metrics.csv").open()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["mae", "regress"])
+def test_killed_in_the_middle_of_an_epoch_it_ends_with_the_same_weights(objective: str, tmp_path: Path) -> None:
+    words = (f"objective={objective}", "workers=2")
+    trained(tmp_path, "whole", *words)
+    killed = trained(tmp_path, "killed", *words, "die=31")
+    step = int(killed.stdout.partition("resumed from step ")[2].partition(" ")[0])
+    assert 23 < step < 31, "an epoch has 23 updates"
+    one, other = weights(tmp_path, "whole"), weights(tmp_path, "killed")
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+    both = [[(row["val_loss"], row["lr"]) for row in rows(tmp_path / "runs" / name)] for name in ("whole", "killed")]
+    assert both[0] == both[1]
+
+
+@pytest.mark.slow
+def test_two_ranks_end_where_one_does(tmp_path: Path) -> None:
+    trained(tmp_path, "one")
+    trained(tmp_path, "two", "device=cpu,cpu", "save_predictions=parquet", before=RANKS)
+    one, other = weights(tmp_path, "one"), weights(tmp_path, "two")
+    assert all(torch.allclose(one[name], other[name], atol=2e-3) for name in one)
+    assert len(list((tmp_path / "runs/two/predictions/best").glob("rank-*.parquet"))) == 2
+
+
+@pytest.mark.slow
+def test_pretraining_helps_the_regression_on_simulated_events(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "examples/simulate_sensors.py", "box", "600"], cwd=tmp_path, check=True)
+    small = (
+        "--config",
+        "box/sensors.yaml",
+        "--width",
+        "16",
+        "--depth",
+        "1",
+        "--batch-size",
+        "64",
+        "--workers",
+        "1",
+        "--epochs",
+        "4",
+    )
+    command = (sys.executable, "-m", "holdfast", "train", "sensors", *small)
+    for words in (("--task", "mae", "--name", "mae"), ("--task", "regress", "--name", "new")):
+        done = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    words = ("--task", "regress", "--name", "tuned", "--resume-from", "runs/mae")
+    tuned = subprocess.run([*command, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert tuned.returncode == 0, tuned.stdout + tuned.stderr
+    assert "taken encoder (" in tuned.stdout and "not taken heads.filled (" in tuned.stdout
+    mae, new, after = (rows(tmp_path / "runs" / name) for name in ("mae", "new", "tuned"))
+    assert float(mae[-1]["val_loss"]) < 0.8 * float(mae[0]["val_loss"])
+    assert float(after[0]["val_loss"]) != float(new[0]["val_loss"])
+    assert float(after[-1]["energy_mae"]) < 0.5 * 0.375, "0.375 is the error of the mean"
