@@ -1,4 +1,4 @@
-"""How large a batch fits: two measured steps give the memory per sample, and that gives the rest."""
+"""How large a batch fits: two measured backward passes give the memory per sample, and that gives the rest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from holdfast.errors import UsageError
 from holdfast.train.devices import Place, to_device
-from holdfast.train.optimize import Precision, make_optimizer
+from holdfast.train.optimize import Precision
 from holdfast.train.settings import TrainSettings
 from holdfast.train.task import Task
 from holdfast.units import size
@@ -43,23 +43,22 @@ def decided(task: Task, settings: SettingsT, place: Place) -> SettingsT:
 def _plan(task: Task, settings: TrainSettings, place: Place) -> tuple[int, float, float, float]:
     """The largest batch of one device, bytes per sample, fixed bytes, and free bytes."""
     model = task.model().to(place.device).train()
-    optimizer, precision = make_optimizer(model, settings, 0.0), Precision(settings.half, place.device)
+    precision = Precision(settings.half, place.device)
     data: Any = task.train_data()
     free = float(torch.cuda.mem_get_info(place.device)[0] + torch.cuda.memory_reserved(place.device))
     peaks = []
-    for count in (_PROBES[0], *_PROBES):  # the first one also makes the optimizer's state and cuDNN's workspace
+    for count in (_PROBES[0], *_PROBES):  # the first one also makes the gradients and cuDNN's workspace
         batch = to_device(task.collate([data[index % len(data)] for index in range(count)]), place.device)
         torch.cuda.reset_peak_memory_stats(place.device)
         with precision.autocast():
             loss = task.loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
         peaks.append(torch.cuda.max_memory_allocated(place.device))
-    copy = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())  # of the averaged weights
+    copies = (settings.ema > 0) + (2 if settings.optimizer == "adamw" else 1)  # no update is made: it would count as a step
     per_sample = max((peaks[2] - peaks[1]) / (_PROBES[1] - _PROBES[0]), 1.0)
-    fixed = peaks[1] - _PROBES[0] * per_sample + copy
-    del model, optimizer, batch, loss
+    fixed = peaks[1] - _PROBES[0] * per_sample
+    fixed += copies * sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    del model, batch, loss
     torch.cuda.empty_cache()
     return int((free * _MARGIN - fixed) / per_sample), per_sample, fixed, free
 
