@@ -14,7 +14,7 @@ from holdfast.train.task import Task
 from holdfast.units import size
 
 _MARGIN = 0.9  # of the memory that is free
-_PROBES = (1, 3)  # samples
+_PROBES = (2, 4)  # samples; BatchNorm needs more than one value per channel
 _ON_CPU = 16
 
 SettingsT = TypeVar("SettingsT", bound=TrainSettings)
