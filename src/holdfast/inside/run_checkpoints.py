@@ -20,7 +20,7 @@ from holdfast.inside.training import Training
 from holdfast.state.checkpoint_parts import SavedState
 from holdfast.state.parameters import Optimizer, optimizer_parameters
 from holdfast.state.position import Positions
-from holdfast.state.ranks import RankNotes
+from holdfast.state.ranks import RankNotes, world_size
 from holdfast.state.restore import Restored, locate, newest_of_run, restore
 from holdfast.state.store import CheckpointStore
 from holdfast.state.training_state import TrainingState
@@ -74,9 +74,18 @@ class RunCheckpoints:
 
     # Saving
 
-    def save(self, folder: str | os.PathLike[str] | None, metrics: Mapping[str, Any] | None, *, wait: bool) -> Path | None:
+    def save(
+        self,
+        folder: str | os.PathLike[str] | None,
+        metrics: Mapping[str, Any] | None,
+        *,
+        wait: bool,
+        skip_if_busy: bool = False,
+    ) -> Path | None:
         """Save the current state; returns the path of the checkpoint."""
         store = self.store(folder)
+        if skip_if_busy and world_size() == 1 and not store.wait(0.0):  # ranks would not agree on it
+            return None
         training = self._scope.trainings[-1] if self._scope.trainings else None
         step = training.step if training is not None else self._scope.first_step
         try:

@@ -138,15 +138,17 @@ class Run:
         *,
         metrics: Mapping[str, float | torch.Tensor] | None = None,
         wait: bool = False,
+        skip_if_busy: bool = False,
     ) -> Path | None:
         """Save the training's state as a checkpoint in `checkpoints/` of the run, or in `path`; returns its path.
 
-        Models, optimizers, schedulers, scalers and averages are found. The training waits for a copy in memory only. A failure
+        Models, optimizers, schedulers, scalers and averages are found. The training waits for a copy in memory only, and for the
+        save before if that is still being written: with `skip_if_busy` nothing is saved then, and None is returned. A failure
         is recorded in the journal, never raised. With `wait` the checkpoint is on disk on return, or None is returned.
         """
         if not self._owned:
             armed().runtime.interrupt.install(self._scope)
-        return self._run_checkpoints().save(path, metrics, wait=wait)
+        return self._run_checkpoints().save(path, metrics, wait=wait, skip_if_busy=skip_if_busy)
 
     def keep(self, *, last: int = 3, every_epochs: int | None = 5, best: str | None = None) -> None:
         """Choose which checkpoints `save` keeps: the last ones, one of every so many epochs, and the best by a metric.

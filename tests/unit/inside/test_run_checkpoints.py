@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from holdfast.inside.arm import armed
 from holdfast.inside.guard.averages import Averages
 from holdfast.inside.run_checkpoints import RecordedState
 from holdfast.signals.run_folder import RunFolder
+from holdfast.state.writing import write_whole
 
 
 class Loop:
@@ -74,3 +77,24 @@ def test_what_run_save_saves_has_the_optimizer_that_was_made_again() -> None:
             state = run._run_checkpoints().state(armed().runtime.trainings[-1])
             assert state.optimizers() == [loop.optimizer]
             loop.make_again()
+
+
+@pytest.mark.usefixtures("alone", "raising")
+def test_a_save_is_skipped_while_the_one_before_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, written = Loop(), threading.Event()
+
+    def slow(*arguments: Any, **more: Any) -> Any:
+        written.wait(60)
+        return write_whole(*arguments, **more)
+
+    monkeypatch.setattr("holdfast.state.saver.write_whole", slow)  # a slow disk
+    with holdfast.watch(loop.model) as run:
+        loop.train(1)
+        first = run.save()
+        loop.train(1)
+        assert run.save(skip_if_busy=True) is None
+        written.set()
+        last = run.save(wait=True, skip_if_busy=False)
+        loop.train(1)
+        assert first is not None and last is not None and first.exists() and last.exists()
+        assert run.save(skip_if_busy=True) is not None
