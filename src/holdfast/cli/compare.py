@@ -84,7 +84,7 @@ def _as_row(comparison: Comparison) -> dict[str, Any]:
         "better": comparison.better,
         "at": {comparison.unit: comparison.position},
         "runs": rows,
-        "differences": [gap._asdict() for gap in comparison.gaps],
+        "differences": [{**gap._asdict(), "words": sentence(comparison, gap)} for gap in comparison.gaps],
         "settings": comparison.settings,
     }
 

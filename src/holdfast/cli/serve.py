@@ -47,8 +47,8 @@ def serve(
         _make_token(new_token, token_name, read_only=read_only)
         return
     from holdfast.probe.niceness import be_nice
-    from holdfast.probe.serve.start import Settings, serving, shown
     from holdfast.probe.target import registered_runs, resolve
+    from holdfast.web.start import Settings, serving, shown
 
     named = one_of(run, target)
     one = resolve(named) if named else None
