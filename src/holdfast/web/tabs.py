@@ -46,8 +46,15 @@ def _episode(episode: Episode, curves: Curves) -> dict[str, Any]:
         for one in episode.findings
     ]
     causes = [
-        {"name": one.cause.code.replace("-", " "), "sure": one.stated, "code": one.cause.code, **for_json(one.as_row())}
+        {
+            "code": row["cause"],
+            "name": row["cause"].replace("-", " "),
+            "sure": one.stated,
+            "because": row["because"],
+            "fixes": row["fixes"],
+        }
         for one in episode.diagnoses
+        for row in [for_json(one.as_row())]
     ]
     done = [{"words": done_words(one.event), "times": one.times, "step": one.event.step} for one in episode.done]
     return {"findings": findings, "causes": causes, "done": done}

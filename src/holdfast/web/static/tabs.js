@@ -97,10 +97,10 @@ function stacks(pane, id) {
 }
 function stackReport(answer) {
   const verdict = answer.verdict || {};
-  const words = verdict.sentence || verdict.words || verdict.text || Object.values(verdict).find((one) => typeof one === "string") || "";
-  return [h("p", { class: `verdict ${verdict.is_wrong ? "bad" : "ok"}` }, words), ...answer.processes.map((one) => h("details", { open: answer.processes.length < 4 }, h("summary", {}, `${one.role || "process"} · process ${one.pid} · ${one.state || ""}`),
-    one.problem ? h("p", { class: "problem" }, one.problem) : null, (one.threads || []).map((thread) => h("div", { class: "stack" }, h("b", {}, thread.name || `thread ${thread.id ?? ""}`), thread.active ? h("span", { class: "soft" }, " computing") : null,
-      h("ol", {}, (thread.frames || []).slice(0, 25).map((frame) => h("li", {}, h("code", {}, frame.func || frame.name), h("span", { class: "soft" }, ` ${frame.file || frame.filename || ""}:${frame.lineno ?? frame.line ?? ""}`))))))))];
+  const stuck = ["hang", "loader-stall", "collective-stall", "stopped"].includes(verdict.code);
+  return [h("p", { class: `verdict ${stuck ? "bad" : "ok"}` }, `${stuck ? "■" : "●"} ${verdict.say}`), ...answer.processes.map((one) => h("details", { open: answer.processes.length < 4 }, h("summary", {}, `${one.role || "process"} · process ${one.pid} · ${one.state || ""}`),
+    one.problem ? h("p", { class: "problem" }, one.problem) : null, (one.threads || []).map((thread) => h("div", { class: "stack" }, h("b", {}, thread.name || `thread ${thread.thread}`), thread.active ? h("span", { class: "soft" }, " computing") : null,
+      h("ol", {}, (thread.frames || []).slice(0, 25).map((frame) => h("li", {}, h("code", {}, frame.func), h("span", { class: "soft" }, ` ${frame.file}:${frame.line}`))))))))];
 }
 
 const checkpoints = (pane, id, row, full = false) => loading(pane, id, () => get("checkpoints", { run: id, full: full ? 1 : null }), (answer) => {
