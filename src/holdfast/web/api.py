@@ -15,14 +15,13 @@ from holdfast.probe.serve.reply import Denied, Json
 from holdfast.probe.serve.tokens import find
 from holdfast.probe.values import for_json
 from holdfast.version import __version__
-from holdfast.web import acting, live
+from holdfast.web import acting, live, tabs
 from holdfast.web.commands import answer_of
 from holdfast.web.curves import AXES
 from holdfast.web.gate import who_asks
 from holdfast.web.runs import marks
 from holdfast.web.sessions import SECONDS
 from holdfast.web.site import Site
-from holdfast.web.tabs import TABS
 from holdfast.web.v1 import Endpoint, as_json, body_of, check_may_change
 
 _MOST_POINTS = 4000
@@ -122,10 +121,10 @@ class Api:
 
     async def _tab(self, request: Request) -> Response:
         name = request.query_params.get("tab", "")
-        if name not in TABS:
-            raise UsageError(f"there is no tab {name[:40]!r}.", fix=f"one of: {', '.join(TABS)}")
+        if name not in tabs.TABS:
+            raise UsageError(f"there is no tab {name[:40]!r}.", fix=f"one of: {', '.join(tabs.TABS)}")
         more = {"what": request.query_params["what"]} if name == "ranks" and "what" in request.query_params else {}
-        return await self._here_or_there(request, lambda known_as: TABS[name](self._runs.find(known_as), **more))
+        return await self._here_or_there(request, lambda known_as: tabs.TABS[name](self._runs.find(known_as), **more))
 
     async def _checkpoints(self, request: Request) -> Response:
         if self._runs.far(_named(request)) is not None:
@@ -139,9 +138,11 @@ class Api:
         names = request.query_params.getlist("run")[:_MOST_COMPARED]
         metric = request.query_params.get("metric")
         here = await anyio.to_thread.run_sync(self._runs.here)
-        targets = [str(here[name].path) if name in here else name for name in names]
         if any(name not in here and self._runs.far(name) is None for name in names) or len(names) < 2:
             raise UsageError("a comparison needs two runs of the list.", fix="select them in the list")
+        if all(name in here for name in names):
+            return _plain(await anyio.to_thread.run_sync(tabs.comparison, [here[name] for name in names], metric))
+        targets = [str(here[name].path) if name in here else name for name in names]
         words = ["compare", *([f"--metric={metric}"] if metric else [])]
         return _plain(await answer_of(words, *targets))
 

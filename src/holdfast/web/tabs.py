@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.diagnosis.checkup import Episode
 from holdfast.diagnosis.curve_sentences import sentence
 from holdfast.diagnosis.event_words import done_words
 from holdfast.diagnosis.of_run import check_up_run
+from holdfast.diagnosis.run_comparison import as_row, compare
+from holdfast.logs.holdfast_run import read_run
 from holdfast.probe.sources import LocalRun
 from holdfast.probe.sql import query
 from holdfast.probe.values import for_json
@@ -139,6 +141,12 @@ def data(watched: Watched) -> dict[str, Any]:
         "fields": [dict(zip(names, row, strict=True)) for row in _rows(watched.run, fields, 500)],
         "workers": [dict(zip(of_worker, row, strict=True)) for row in _rows(watched.run, workers, 500)],
     }
+
+
+def comparison(runs: Sequence[RunFolder], metric: str | None) -> dict[str, Any]:
+    """Runs beside each other, as `holdfast compare` judges them."""
+    answer: dict[str, Any] = for_json(as_row(compare([(read_run(run), run) for run in runs], metric=metric)))
+    return answer
 
 
 def environment(watched: Watched) -> dict[str, Any]:

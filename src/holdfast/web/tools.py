@@ -114,9 +114,8 @@ class Tools:
     async def compare(self, runs: list[str], metric: str | None = None) -> dict[str, Any]:
         """Two or more runs on one metric: which is better, by how much, how sure that is, and which settings differ."""
         here = await anyio.to_thread.run_sync(self._runs.here)
-        targets = [str(here[name].path) if name in here else (await self._find(name)).run.path.as_posix() for name in runs]
-        answer: dict[str, Any] = await answer_of(["compare", *([f"--metric={metric}"] if metric else [])], *targets)
-        return answer
+        chosen = [here[name] if name in here else (await self._find(name)).run for name in runs]
+        return await anyio.to_thread.run_sync(tabs.comparison, chosen, metric)
 
     async def doctor(self) -> dict[str, Any]:
         """Check this machine before a training: torch, GPU, driver, disk, memory, versions. What is wrong comes first."""

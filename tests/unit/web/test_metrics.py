@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import shutil
+import socket
 import subprocess
 import time
 import urllib.request
@@ -74,14 +76,16 @@ def test_a_real_prometheus_scrapes_it(live_run: RunFolder, tmp_path: Path) -> No
                "static_configs": [{"targets": [f"127.0.0.1:{server.port}"]}]}  # fmt: skip
         (tmp_path / "prometheus.yml").write_text(json.dumps({"scrape_configs": [job]}))
         words = [prometheus, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data"]
-        port = server.port + 1 if server.port < 65000 else server.port - 1
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
         process = subprocess.Popen([*words, f"--web.listen-address=127.0.0.1:{port}"], stderr=subprocess.DEVNULL)
 
         def value(metric: str) -> list[Any]:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?query={metric}", timeout=5) as answer:
                     return list(json.load(answer)["data"]["result"])
-            except OSError:
+            except (OSError, http.client.HTTPException):  # it is not up yet
                 return []
 
         try:

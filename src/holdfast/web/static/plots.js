@@ -15,7 +15,7 @@ export class Plot {
     this.scaleButton = h("button", { class: "quiet scale", title: "Log or linear scale", onclick: () => this.switchLog() }, "linear");
     this.legend = h("span", { class: "legend" });
     this.box = h("div", { class: "canvas" });
-    this.element = h("figure", { class: `plot ${spec.large ? "large" : ""}` }, h("figcaption", {}, h("b", {}, spec.title), this.legend, h("span", { class: "grow" }), this.scaleButton), this.box);
+    this.element = h("figure", { class: `plot ${spec.large ? "large" : ""}` }, h("figcaption", {}, h("b", {}, spec.title), this.legend, this.scaleButton), this.box);
     this.observer = new ResizeObserver(() => this.plot && this.plot.setSize(this.size()));
     this.observer.observe(this.box);
   }
@@ -34,8 +34,9 @@ export class Plot {
     this.lines = lines.filter((one) => one.x.length);
     this.element.hidden = !this.lines.length && !this.spec.large;
     const values = this.lines.flatMap((one) => one.y);
-    const low = values.reduce((a, b) => Math.min(a, b), Infinity), high = values.reduce((a, b) => Math.max(a, b), -Infinity);
-    const isLog = this.log ?? (low > 0 && high > 100 * low);
+    const positive = values.filter((one) => one > 0);
+    const low = positive.reduce((a, b) => Math.min(a, b), Infinity), high = positive.reduce((a, b) => Math.max(a, b), 0);
+    const isLog = this.log ?? (positive.length > 0.95 * values.length && high > 100 * low);
     const key = JSON.stringify([isLog, this.shared.along, this.lines.map((one) => one.name)]);
     this.isLog = isLog;
     this.bad = this.lines.flatMap((one) => one.bad || []);
