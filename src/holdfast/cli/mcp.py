@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +29,7 @@ def mcp(
 
     Claude Code: `claude mcp add holdfast -- holdfast mcp`. Over HTTP, `holdfast ui` serves the same tools at /mcp.
     """
+    _find_live_runs()
     from holdfast.probe.address import is_server
     from holdfast.probe.target import registered_runs, resolve, runs_here
     from holdfast.web.runs import Runs
@@ -39,3 +42,10 @@ def mcp(
         return named or [*registered_runs(), *runs_here()]
 
     mcp_server(Runs(runs, far), allow_actions=allow_actions).run("stdio")
+
+
+def _find_live_runs() -> None:
+    """Agents start their servers without most of the environment: live runs are listed in the folder of the user's session."""
+    session = Path(f"/run/user/{os.getuid()}")
+    if "XDG_RUNTIME_DIR" not in os.environ and session.is_dir():
+        os.environ["XDG_RUNTIME_DIR"] = str(session)

@@ -16,6 +16,7 @@ from holdfast.probe.serve.tokens import find
 from holdfast.probe.values import for_json
 from holdfast.version import __version__
 from holdfast.web import acting, live, tabs
+from holdfast.web.checkups import checkup_of
 from holdfast.web.commands import answer_of
 from holdfast.web.curves import AXES
 from holdfast.web.gate import who_asks
@@ -121,8 +122,10 @@ class Api:
 
     async def _tab(self, request: Request) -> Response:
         name = request.query_params.get("tab", "")
-        if name not in tabs.TABS:
-            raise UsageError(f"there is no tab {name[:40]!r}.", fix=f"one of: {', '.join(tabs.TABS)}")
+        if name == "diagnosis" and self._runs.far(_named(request)) is None:
+            return _plain(await checkup_of(await anyio.to_thread.run_sync(self._runs.find, _named(request))))
+        if name != "diagnosis" and name not in tabs.TABS:
+            raise UsageError(f"there is no tab {name[:40]!r}.", fix=f"one of: {', '.join(('diagnosis', *tabs.TABS))}")
         more = {"what": request.query_params["what"]} if name == "ranks" and "what" in request.query_params else {}
         return await self._here_or_there(request, lambda known_as: tabs.TABS[name](self._runs.find(known_as), **more))
 

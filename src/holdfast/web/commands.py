@@ -21,20 +21,19 @@ _SECONDS = 120.0
 
 async def answer_of(verb: Sequence[str], *words: str, seconds: float = _SECONDS) -> Any:
     """What `holdfast VERB --json -- WORDS` prints. An error of it is raised here, with its fix."""
-    command = [sys.executable, "-m", "holdfast", *verb, "--json", "--", *words]
+    return await json_of(["-m", "holdfast", *verb, "--json", "--", *words], f"holdfast {' '.join(verb)}", seconds=seconds)
+
+
+async def json_of(words: Sequence[str], shown: str, *, seconds: float) -> Any:
+    """What Python prints with these words, as JSON; `shown` is how a person calls it."""
     environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "400"}
     process = await asyncio.create_subprocess_exec(
-        *command,
-        env=environment,
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=PIPE,
+        sys.executable, *words, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
     )
     try:
         printed, said = await asyncio.wait_for(process.communicate(), seconds)
     except asyncio.TimeoutError:
-        in_words = " ".join(("holdfast", *verb, *words))
-        raise HoldfastError(f"`{in_words}` was not ready in {seconds:.0f} s.", fix="run it in a terminal") from None
+        raise HoldfastError(f"`{shown}` was not ready in {seconds:.0f} s.", fix="run it in a terminal") from None
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -43,11 +42,11 @@ async def answer_of(verb: Sequence[str], *words: str, seconds: float = _SECONDS)
     if process.returncode in (0, 1):
         with contextlib.suppress(ValueError):
             return json.loads(printed)
-    raise _error(said.decode(errors="replace"), verb)
+    raise _error(said.decode(errors="replace"), shown)
 
 
-def _error(said: str, verb: Sequence[str]) -> HoldfastError:
+def _error(said: str, shown: str) -> HoldfastError:
     """What a verb wrote on stderr: `error: …` and `fix: …`."""
     problem = next((line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error: ")), "")
     fix = next((line.strip().removeprefix("fix: ") for line in said.splitlines() if line.strip().startswith("fix: ")), "")
-    return HoldfastError(problem or f"holdfast {verb[0]} failed: {said.strip()[-200:]}", fix=fix or "run it in a terminal")
+    return HoldfastError(problem or f"`{shown}` failed: {said.strip()[-200:]}", fix=fix or "run it in a terminal")

@@ -23,6 +23,7 @@ _GPU = ("time", "utilisation")
 _MISSING = np.float32(np.finfo(np.float32).max)  # not measured; NaN and Inf are values
 _DIGITS = 6
 _FIRST = 4096
+_OVERVIEW = 96
 AXES = ("step", "epoch", "time")
 
 Array = npt.NDArray[Any]
@@ -152,6 +153,34 @@ class RunCurves:
         inside = (table[:, 0] >= times[0]) & (table[:, 0] <= times[-1])
         at = np.minimum(np.searchsorted(times, table[inside, 0]), len(times) - 1)
         return positions[at], table[inside, 1]
+
+
+class Overview:
+    """The loss of a whole run in a few dozen means, read on as it grows; for the small picture in the list."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self._run, self._followers = run, dict[str, Follower]()
+        self._size, self._rest = 1, np.empty(0, np.float64)
+        self._means = np.empty(0, np.float64)
+
+    def update(self) -> list[float | None]:
+        """The means; None where a loss was not finite."""
+        for recording in _of_lowest_rank(self._run):
+            follower = self._followers.setdefault(recording.name, Follower(recording.path, "steps", ("loss",)))
+            while len(losses := follower.new_rows(1 << 18)["loss"]):
+                self._add(losses[measured(losses)])
+        return [float(f"{value:.4g}") if np.isfinite(value) else None for value in self._means.tolist()]
+
+    def _add(self, losses: Array) -> None:
+        self._rest = np.concatenate([self._rest, losses])
+        full = len(self._rest) // self._size * self._size
+        new = self._rest[:full].reshape(-1, self._size).mean(axis=1)  # a block with NaN or Inf is not finite
+        self._means, self._rest = np.concatenate([self._means, new]), self._rest[full:]
+        while len(self._means) > _OVERVIEW:
+            whole = len(self._means) // 2 * 2
+            if whole < len(self._means):
+                self._rest = np.concatenate([np.full(self._size, self._means[-1]), self._rest])
+            self._means, self._size = self._means[:whole].reshape(-1, 2).mean(axis=1), 2 * self._size
 
 
 def _of_lowest_rank(run: RunFolder) -> list[Recording]:

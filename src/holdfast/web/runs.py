@@ -21,11 +21,11 @@ from holdfast.probe.remote import Remote
 from holdfast.probe.rows import last_rows
 from holdfast.probe.state import RankState
 from holdfast.signals.run_folder import RunFolder
-from holdfast.web.curves import RunCurves, lowest_and_highest
+from holdfast.web.curves import Overview, RunCurves
 
-_SPARK_ROWS, _SPARK_POINTS = 400, 48
+_ROWS = 4096  # of the newest steps: two epochs of them tell how long the run will take
 _FRESH_SECONDS = 0.4  # what was read so lately is shown to the next who asks
-_CURVES_KEPT = 12
+_ROWS_KEPT = 2_000_000  # of curves, about 45 bytes each
 _FAR_SECONDS = 4.0
 _TONES = {
     "healthy": "ok",
@@ -47,6 +47,8 @@ class Watched:
         self.run, self.lock = run, threading.Lock()
         self._reader, self._folding = JournalReader(run.journal.path), Folding()
         self._looked: tuple[float, Glance] | None = None
+        self._overview, self._spark = Overview(run), list[float | None]()
+        self.checkup: tuple[Any, float, dict[str, Any]] | None = None  # kept by `checkups`
 
     def look(self) -> Glance:
         """The state of the run now, as `tail` shows it."""
@@ -56,7 +58,8 @@ class Watched:
                 for row in self._reader.new_rows():
                     self._folding.add(row)
                 events = self._folding.events
-                self._looked = (time.monotonic(), look(self.run, rows=_SPARK_ROWS, journal=self._reader.rows, events=events))
+                self._spark = self._overview.update()
+                self._looked = (time.monotonic(), look(self.run, rows=_ROWS, journal=self._reader.rows, events=events))
             return self._looked[1]
 
     def _keep_seconds(self, glance: Glance) -> float:
@@ -89,7 +92,7 @@ class Watched:
             **_figures(lead),
             **_progress(glance),
             "gpu": _gpu(self.run),
-            "spark": _spark(glance),
+            "spark": self._spark,
             "action": _last_action(glance.events),
             "findings": sum(event.kind == "finding" and event.severity != "info" for event in glance.events),
         }
@@ -119,14 +122,6 @@ def _gpu(run: RunFolder) -> float | None:
     rows = last_rows(run.path / "host", "gpus", ("time", "gpu", "utilisation"), 16)
     newest = rows["utilisation"][rows["time"] >= rows["time"].max() - 1.0] if len(rows["time"]) else ()
     return float(newest.mean()) if len(newest) else None  # type: ignore[union-attr]
-
-
-def _spark(glance: Glance) -> list[float | None]:
-    losses = glance.curves.get("loss")
-    if losses is None or not len(losses):
-        return []
-    kept = losses[lowest_and_highest(losses, _SPARK_POINTS)]
-    return [float(f"{value:.4g}") if abs(value) < 1e300 else None for value in kept.tolist()]
 
 
 def _last_action(events: Sequence[Event]) -> dict[str, Any] | None:
@@ -202,7 +197,7 @@ class Runs:
         with self._lock:
             curves = self._curves.pop(path, None) or RunCurves(watched.run)
             self._curves[path] = curves
-            if len(self._curves) > _CURVES_KEPT:
+            while len(self._curves) > 1 and sum(one.columns.rows for one in self._curves.values()) > _ROWS_KEPT:
                 self._curves.popitem(last=False)
         curves.update()
         return curves

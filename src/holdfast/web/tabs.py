@@ -25,9 +25,9 @@ _SECONDS = 20.0
 _GRIDS = {"step time": "step_seconds", "loss": "loss", "data wait": "data_seconds", "memory": "host_rss"}
 
 
-def diagnosis(watched: Watched) -> dict[str, Any]:
+def diagnosis(run: RunFolder) -> dict[str, Any]:
     """The check-up, in the words of `holdfast diagnose`."""
-    checkup = check_up_run(watched.run)
+    checkup = check_up_run(run)
     return {
         "verdict": checkup.verdict,
         "repaired": checkup.repaired,
@@ -60,6 +60,10 @@ def _episode(episode: Episode, curves: Curves) -> dict[str, Any]:
     ]
     done = [{"words": done_words(one.event), "times": one.times, "step": one.event.step} for one in episode.done]
     return {"findings": findings, "causes": causes, "done": done}
+
+
+def _known(fix: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fix.items() if value is not None}
 
 
 def journal(watched: Watched) -> dict[str, Any]:
@@ -160,7 +164,6 @@ def _rows(run: RunFolder, sql: str, limit: int) -> list[list[Any]]:
 
 
 TABS: dict[str, Callable[..., dict[str, Any]]] = {
-    "diagnosis": diagnosis,
     "journal": journal,
     "parameters": parameters,
     "ranks": ranks,

@@ -18,6 +18,7 @@ from holdfast.probe.values import for_json
 from holdfast.signals.schema import TABLES
 from holdfast.version import __version__
 from holdfast.web import acting, tabs
+from holdfast.web.checkups import checkup_of
 from holdfast.web.commands import answer_of
 from holdfast.web.curves import AXES
 from holdfast.web.runs import Runs, Watched
@@ -51,11 +52,14 @@ class Tools:
         """All training runs, live ones first: id, health, step, loss, learning rate, speed, newest evaluation, last action."""
         rows, problems = await anyio.to_thread.run_sync(self._runs.rows)
         rows.sort(key=lambda row: (not row["alive"], -(row["started"] or 0.0)))
-        return {"runs": [{name: row[name] for name in _ROW if row.get(name) is not None} for row in rows], "problems": problems}
+        listed = [{name: for_json(row[name]) for name in _ROW if row.get(name) is not None} for row in rows]
+        return {"runs": listed, "problems": problems}
 
     async def diagnose(self, run: str | None = None) -> dict[str, Any]:
         """What is wrong with a run, since which step, the likely causes with their evidence, fixes, and what was done."""
-        return await self._read(run, "/api/tab", tabs.diagnosis, tab="diagnosis")
+        if run is not None and self._runs.far(run) is not None:
+            return await self._read(run, "/api/tab", lambda _: {}, tab="diagnosis")
+        return await checkup_of(await self._find(run))
 
     async def explain(self, code: str) -> dict[str, Any]:
         """What a finding or cause means and how to fix it: a code such as non-finite-loss, or the text of an error message."""

@@ -12,7 +12,9 @@ from small_server import make_run, own_token
 from holdfast.probe.serve import tokens
 from holdfast.probe.serve.limits import Limits
 from holdfast.probe.serve.server import Server
+from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.schema import TABLES
 from holdfast.web.start import Settings, serving
 
 READER = tokens.make("ro_0123456789abcdef", "reader")
@@ -94,15 +96,19 @@ def origin(server: Server) -> str:
     return f"http://127.0.0.1:{server.port}"
 
 
-def make_steps(folder: Path, name: str, losses: Any) -> RunFolder:
-    """A finished run of one rank with these losses."""
-    from holdfast.signals.recorder import Recorder
-    from holdfast.signals.schema import TABLES
-
-    run = RunFolder.create(folder, name, started=1000.0, ended=2000.0, exit_code=0)
+def make_steps(folder: Path, name: str, losses: Any, evaluations: Any = (), **columns: Any) -> RunFolder:
+    """A finished run of one rank with these losses, other columns, and (step, name, value) of evaluations."""
+    run = RunFolder.create(folder, name, started=1000.0, ended=1000.0 + len(losses), exit_code=0)
     recorder = Recorder.start(run, 0)
+
+    def add(table: str, **row: Any) -> None:
+        recorder.table(table).append([row.get(one.name, one.kind.missing) for one in TABLES[table].columns])
+
     for step, loss in enumerate(losses):
-        row = {"step": step, "epoch": step // 100, "loss": float(loss), "time": 1000.0 + step, "lr": 0.1}
-        recorder.table("steps").append([row.get(one.name, one.kind.missing) for one in TABLES["steps"].columns])
+        more = {column: values[step] for column, values in columns.items()}
+        add("steps", step=step, epoch=step // 100, loss=float(loss), time=1000.0 + step, **{"lr": 0.1, **more})
+    code = recorder.strings.code
+    for step, metric, value in evaluations:
+        add("evaluations", step=step, epoch=step // 100, split=code("val"), name=code(metric), value=value, time=1000.0 + step)
     recorder.close()
     return run

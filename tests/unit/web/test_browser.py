@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from holdfast_run import PYTHON, VICTIMS, start, wait_until
-from small_server import make_run, own_token
+from small_server import own_token
 
 from holdfast.probe.serve.server import Server
 from holdfast.probe.target import registered_runs
@@ -117,8 +118,6 @@ def test_an_open_page_continues_when_its_server_is_restarted(page: Any, live: Ru
 
 
 def test_fifty_runs_are_filtered_sorted_selected_by_keyboard_and_compared(page: Any, tmp_path: Path) -> None:
-    import numpy as np
-
     runs = [make_steps(tmp_path, f"sweep-{number:02}", np.linspace(2, 1 / (number + 1), 300)) for number in range(50)]
     with page_of(*runs) as server:
         open_page(page, server)
@@ -165,27 +164,50 @@ def test_without_the_token_the_page_asks_for_it_and_shows_nothing(page: Any, run
         page.wait_for_selector("tr[data-id], .plot.large canvas")
 
 
+def story(folder: Path) -> list[RunFolder]:
+    """Four finished runs for the pictures; one of them had a bad batch, which was skipped."""
+    runs = []
+    for number, (name, slope, noise) in enumerate(
+        [("base", 1.0, 0.08), ("wide", 1.4, 0.07), ("no-warmup", 0.6, 0.15), ("small-lr", 0.4, 0.06)]
+    ):
+        chance, steps = np.random.default_rng(number), np.arange(1200)
+        losses = 2.2 / (1 + slope * steps / 90) * np.exp(chance.normal(0, noise, len(steps))) + 0.03
+        norms = 0.3 + 2.0 / (1 + steps / 200) * np.exp(chance.normal(0, 0.25, len(steps)))
+        rates = 0.002 * np.minimum(1, steps / 60) * (1 + np.cos(np.pi * steps / 1200)) / 2
+        waits = np.abs(chance.normal(0.004, 0.002, len(steps)))
+        if name == "base":
+            losses[640], norms[640] = np.nan, np.nan
+        found = [(step, metric, value) for step in range(100, 1200, 100) for metric, value in
+                 (("loss", 2.4 / (1 + slope * step / 100) + 0.12), ("accuracy", 1 - 0.7 / (1 + slope * step / 60)))]  # fmt: skip
+        memory = 2_400_000_000 + 40_000_000 * (steps // 300)
+        runs.append(make_steps(folder, name, losses, found, grad_norm=norms, lr=rates, step_seconds=0.09 + waits,
+                               data_seconds=waits, host_rss=memory.tolist()))  # fmt: skip
+    journal = runs[0].journal
+    batch = {"loss": float("nan"), "parameter": "head.weight", "input": "finite", "batch": {"bad_samples": [1203]}}
+    journal.write("finding", code="non-finite-loss", severity="critical", step=640, rank=0, evidence=batch)
+    journal.write("action", action="skip-batch", state="done", step=640, rank=0, because="non-finite-loss", settings={})
+    for step in (300, 600, 900):
+        journal.write("checkpoint", event="saved", path=f"runs/base/checkpoints/step-{step:06}", step=step, rank=0)
+    return runs
+
+
 @pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_its_window_and_its_pictures_are_those_of_the_docs(
-    browser: Any, tmp_path: Path, run: RunFolder, width: int, scheme: str
-) -> None:
+def test_it_fits_its_window_and_its_pictures_are_those_of_the_docs(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     """With HOLDFAST_PICTURES=1 the pictures are written into docs."""
-    other = make_run(tmp_path, "second", ranks=1, ended=1050.0, exit_code=0)
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
     context.set_default_timeout(60_000)
     page = context.new_page()
     shots: dict[str, bytes] = {}
-    with page_of(run, other) as server:
+    with page_of(*story(tmp_path)) as server:
         open_page(page, server)
-        page.wait_for_function("() => document.querySelectorAll('tr[data-id]').length === 2")
-        shots["runs"] = page.screenshot()
-        page.evaluate("location.hash = '#/run/first'")
+        page.wait_for_function("() => document.querySelectorAll('tr[data-id]').length === 4")
+        shots["runs"] = page.screenshot(clip={"x": 0, "y": 0, "width": width, "height": 560})
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+        page.evaluate("() => { location.hash = '#/run/base' }")
         page.wait_for_selector(".plot.large canvas")
         page.wait_for_selector(".pane .episode")
-        for where in ("list", "run"):
-            wide = page.evaluate("document.documentElement.scrollWidth")
-            assert wide <= width, where
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
         shots["run"] = page.screenshot(full_page=True)
     context.close()
     assert len(set(shots.values())) == 2

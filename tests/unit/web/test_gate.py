@@ -37,6 +37,17 @@ def test_the_page_itself_tells_nothing_of_a_run_and_loads_nothing_from_elsewhere
         assert answer.status == 200 and "immutable" in answer.headers["Cache-Control"]
 
 
+def test_the_whole_page_is_a_small_download(ask: Any) -> None:
+    import gzip
+
+    names = [path.name for path in (Path(__file__).parents[3] / "src/holdfast/web/static").iterdir() if path.name != "index.html"]
+    files = [ask(f"/static/{name}", token=None, Accept_Encoding="gzip") for name in names]
+    assert all(
+        file.status == 200 and file.headers["Content-Encoding"] == "gzip" and gzip.decompress(file.content) for file in files
+    )
+    assert sum(len(file.content) for file in files) < 100_000
+
+
 def test_every_answer_forbids_inline_scripts_frames_and_guessing(ask: Any) -> None:
     for path, token in (("/", None), ("/static/app.js", None), ("/api/runs", "own"), ("/api/runs", None), ("/nowhere", "own")):
         headers = ask(path, token=token).headers
@@ -72,6 +83,18 @@ def test_a_name_that_was_allowed_is_answered(run: RunFolder) -> None:
     with page_of(run, hosts=("train.example",)) as server:
         assert request(server, "/api/runs", Host="train.example").status == 200
         assert request(server, "/api/runs", Host="other.example").status == 403
+
+
+def test_beyond_this_machine_a_program_may_use_any_name_and_a_browser_only_known_ones(run: RunFolder, tmp_path: Path) -> None:
+    from holdfast.probe.serve import tokens
+    from holdfast.web.start import Settings, serving
+
+    token = tokens.add_to_file(tmp_path / "tokens").text
+    with serving(Settings(listen="0.0.0.0:0", token_file=tmp_path / "tokens"), lambda: [run]) as server:
+        assert request(server, "/metrics", token=token, Host="node1.cluster:8080").status == 200
+        assert request(server, "/v1/hello", token=None, Host="node1.cluster:8080").status == 200
+        assert request(server, "/", token=None, Host="node1.cluster:8080").status == 403
+        assert request(server, "/", token=None, Host="10.1.2.3:8080").status == 200
 
 
 @every_case("theirs", ["http://evil.example", "null", "https://127.0.0.1", "http://127.0.0.1:1", ""])

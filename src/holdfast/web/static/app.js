@@ -5,7 +5,8 @@ import { showList } from "./list.js";
 import { showRun } from "./run.js";
 
 const KEYS = [
-  ["/", "filter the runs"], ["j  k", "next, previous run"], ["Enter", "open it"], ["x", "select it"], ["c", "compare the selected"],
+  ["/", "filter the runs"], ["j  k", "next, previous run"], ["Enter", "open it"], ["x", "select it"],
+    ["c", "compare the selected"],
   ["g", "back to the list"], ["s  e  t", "along steps, epochs, time"], ["l", "log scale of the loss"], ["0", "whole run"],
   ["1 – 9", "tabs"], ["d", "light or dark"], ["?", "these keys"],
 ];
@@ -70,7 +71,8 @@ function switchTheme() {
 }
 
 function help() {
-  dialog("Keys", h("dl", { class: "keys" }, KEYS.map(([key, words]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, words)])), closing());
+  dialog("Keys", h("dl", { class: "keys" }, KEYS.map(([key, words]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, words)])),
+    closing());
 }
 
 addEventListener("hashchange", () => (location.hash.startsWith("#token=") ? start() : me && route()));

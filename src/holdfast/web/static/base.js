@@ -42,21 +42,27 @@ export function bytes(value) {
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return DASH;
-  if (seconds > 0 && seconds < 0.0995) return seconds >= 1e-3 ? `${Number((seconds * 1e3).toPrecision(3))} ms` : `${Number((seconds * 1e6).toPrecision(3))} µs`;
+  if (seconds > 0 && seconds < 0.0995) return seconds >= 1e-3 ? `${Number((seconds * 1e3).toPrecision(3))} ms`
+    : `${Number((seconds * 1e6).toPrecision(3))} µs`;
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
-  const whole = Math.floor(seconds), days = Math.floor(whole / 86400), hours = Math.floor(whole / 3600) % 24, minutes = Math.floor(whole / 60) % 60;
+  const whole = Math.floor(seconds), days = Math.floor(whole / 86400), hours = Math.floor(whole / 3600) % 24,
+    minutes = Math.floor(whole / 60) % 60;
   if (days) return `${days} d ${hours} h`;
   if (hours) return `${hours} h ${minutes} min`;
   return minutes ? `${minutes} min ${whole % 60} s` : `${whole} s`;
 }
 
-export const percent = (value) => (value === null || value === undefined ? DASH : value < 0.0995 ? `${(value * 100).toFixed(1)} %` : `${Math.round(value * 100)} %`);
-export const rate = (value) => (value === null || value === undefined ? DASH : value >= 1 ? `${num(Number(value.toPrecision(3)))}/s` : `${num(Number((1 / value).toPrecision(3)))} s each`);
-export const clock = (time) => (time ? new Date(time * 1000).toLocaleString([], { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" }) : DASH);
+export const percent = (value) => (value === null || value === undefined ? DASH : value < 0.0995
+  ? `${(value * 100).toFixed(1)} %` : `${Math.round(value * 100)} %`);
+export const rate = (value) => (value === null || value === undefined ? DASH : value >= 1
+  ? `${num(Number(value.toPrecision(3)))}/s` : `${num(Number((1 / value).toPrecision(3)))} s each`);
+export const clock = (time) => (time ? new Date(time * 1000).toLocaleString([],
+  { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false }) : DASH);
 export const SIGNS = { ok: "●", warn: "▲", bad: "■", over: "○", info: "◆" }; // a shape for each colour: not everybody sees both
 
 export function health(row) {
-  return h("span", { class: `health ${row.tone}`, title: row.reason || row.health }, h("i", { "aria-hidden": "true" }, SIGNS[row.tone]), row.health);
+  return h("span", { class: `health ${row.tone}`, title: row.reason || row.health },
+    h("i", { "aria-hidden": "true" }, SIGNS[row.tone]), row.health);
 }
 
 export class Refused extends Error {
@@ -75,10 +81,12 @@ async function ask(path, options) {
   throw new Refused(response.status, answer);
 }
 
-const query = (options) => new URLSearchParams(Object.entries(options).filter(([, value]) => value !== null && value !== undefined));
+const query = (options) => new URLSearchParams(Object.entries(options).filter(([, value]) => value !== null
+  && value !== undefined));
 export const get = (path, options = {}) => ask(`/api/${path}?${query(options)}`, {});
 export const post = (path, body, options = {}) =>
-  ask(`/api/${path}?${query(options)}`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  ask(`/api/${path}?${query(options)}`, { method: "POST", headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body) });
 
 export function live(options, onNews, onState) {
   // EventSource comes again by itself after an answer that ended, but not after one that was refused.
@@ -109,7 +117,8 @@ export function toast(words, tone = "info") {
 }
 
 export function problem(error) {
-  return h("p", { class: "problem" }, error.message, error.fix ? [h("br"), h("span", { class: "soft" }, `fix: ${error.fix}`)] : null);
+  return h("p", { class: "problem" }, error.message, error.fix ? [h("br"), h("span", { class: "soft" }, `fix: ${error.fix}`)]
+    : null);
 }
 
 export function dialog(title, ...content) {
@@ -125,8 +134,10 @@ export function spark(values) {
   const box = svg("svg", { class: "spark", viewBox: "0 0 96 22", "aria-hidden": "true", preserveAspectRatio: "none" });
   if (known.length < 2) return box;
   const low = Math.min(...known), span = Math.max(...known) - low || 1;
-  const points = values.map((one, at) => (one === null ? null : `${((at / (values.length - 1)) * 94 + 1).toFixed(1)},${(20 - ((one - low) / span) * 18).toFixed(1)}`));
+  const points = values.map((one, at) => (one === null ? null
+    : `${((at / (values.length - 1)) * 94 + 1).toFixed(1)},${(20 - ((one - low) / span) * 18).toFixed(1)}`));
   box.append(svg("polyline", { points: points.filter(Boolean).join(" ") }));
-  values.forEach((one, at) => one === null && box.append(svg("path", { class: "gap", d: `M${((at / (values.length - 1)) * 94 + 1).toFixed(1)} 2v18` })));
+  values.forEach((one, at) => one === null && box.append(svg("path",
+    { class: "gap", d: `M${((at / (values.length - 1)) * 94 + 1).toFixed(1)} 2v18` })));
   return box;
 }

@@ -19,14 +19,18 @@ const COLUMNS = [
   ["action", "Last action", (row) => -(row.action ? row.action.time : 0)],
   ["started", "Started", (row) => -(row.started ?? 0)],
 ];
-const SHOWN = { all: () => true, live: (row) => row.alive, problems: (row) => row.tone === "bad" || row.tone === "warn", finished: (row) => !row.alive };
-const OPTIONAL = [["gpu", (row) => row.gpu !== null], ["eta", (row) => row.alive && row.eta !== null], ["metric", (row) => row.evaluation], ["action", (row) => row.action]]; // shown if any run has it
+const SHOWN = { all: () => true, live: (row) => row.alive, problems: (row) => row.tone === "bad" || row.tone === "warn",
+  finished: (row) => !row.alive };
+const OPTIONAL = [["gpu", (row) => row.gpu !== null], ["eta", (row) => row.alive && row.eta !== null],
+  ["metric", (row) => row.evaluation], ["action", (row) => row.action],
+  ["rate", (row) => row.alive]]; // shown if any run has it
 const kept = { text: "", shown: "all", by: null, down: false, selected: new Set() };
 
 export function showList(main) {
   let rows = [], problems = [], at = 0;
   const drawn = new Map(); // id -> [row as text, element]
-  const filter = h("input", { id: "filter", type: "search", placeholder: "Filter: name, machine, health, command", "aria-label": "Filter the runs", value: kept.text,
+  const filter = h("input", { id: "filter", type: "search", placeholder: "Filter: name, machine, health, command",
+    "aria-label": "Filter the runs", value: kept.text,
     oninput: () => { kept.text = filter.value; draw(); } });
   const chips = h("div", { class: "chips", role: "group", "aria-label": "Which runs" });
   const head = h("tr");
@@ -37,31 +41,39 @@ export function showList(main) {
     h("div", { class: "scroll" }, h("table", { class: "runs" }, h("thead", {}, head), body)), tray);
 
   function drawHead() {
-    head.replaceChildren(...COLUMNS.map(([name, title, by]) => h("th", { class: name, scope: "col", "aria-sort": kept.by === name ? (kept.down ? "descending" : "ascending") : null },
-      by ? h("button", { class: "sort", onclick: () => { kept.down = kept.by === name && !kept.down; kept.by = name; draw(); } }, title, kept.by === name ? (kept.down ? " ↓" : " ↑") : "") : title)));
+    head.replaceChildren(...COLUMNS.map(([name, title, by]) => h("th",
+      { class: name, scope: "col", "aria-sort": kept.by === name ? (kept.down ? "descending" : "ascending") : null },
+      by ? h("button", { class: "sort", onclick: () => { kept.down = kept.by === name
+        && !kept.down; kept.by = name; draw(); } }, title, kept.by === name ? (kept.down ? " ↓" : " ↑") : "") : title)));
   }
   function matching() {
     const words = kept.text.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = rows.filter((row) => SHOWN[kept.shown](row) && words.every((word) => `${row.id} ${row.host} ${row.health} ${row.command}`.toLowerCase().includes(word)));
+    const found = rows.filter((row) => SHOWN[kept.shown](row)
+      && words.every((word) => `${row.id} ${row.host} ${row.health} ${row.command}`.toLowerCase().includes(word)));
     const by = COLUMNS.find(([name]) => name === kept.by);
     const order = by ? by[2] : (row) => (row.alive ? 0 : 1) * 1e12 - (row.started || 0);
-    return found.sort((a, b) => { const [x, y] = [order(a), order(b)]; return (x < y ? -1 : x > y ? 1 : 0) * (kept.down ? -1 : 1); });
+    return found.sort((a, b) => { const [x, y] = [order(a),
+      order(b)]; return (x < y ? -1 : x > y ? 1 : 0) * (kept.down ? -1 : 1); });
   }
   function draw() {
     drawHead();
-    chips.replaceChildren(...Object.entries(SHOWN).map(([name, test]) => h("button", { "aria-pressed": String(kept.shown === name), onclick: () => { kept.shown = name; draw(); } },
+    chips.replaceChildren(...Object.entries(SHOWN).map(([name, test]) => h("button",
+      { "aria-pressed": String(kept.shown === name), onclick: () => { kept.shown = name; draw(); } },
       name, h("span", { class: "count" }, String(rows.filter(test).length)))));
     const found = matching();
     at = Math.max(0, Math.min(at, found.length - 1));
-    const focused = document.activeElement && document.activeElement.closest("tr") ? document.activeElement.closest("tr").dataset.id : null;
+    const focused = document.activeElement && document.activeElement.closest("tr")
+      ? document.activeElement.closest("tr").dataset.id : null;
     body.parentNode.className = `runs ${OPTIONAL.filter(([, has]) => !rows.some(has)).map(([name]) => `no-${name}`).join(" ")}`;
     const wanted = found.map((row) => element(row));
-    if (wanted.length !== body.children.length || wanted.some((one, place) => body.children[place] !== one)) body.replaceChildren(...wanted);
+    if (wanted.length !== body.children.length || wanted.some((one,
+      place) => body.children[place] !== one)) body.replaceChildren(...wanted);
     if (focused && drawn.has(focused)) drawn.get(focused)[1].querySelector("a").focus({ preventScroll: true });
     note.replaceChildren(...problems.map((words) => h("p", { class: "problem" }, words)), ...(found.length ? [] : [nothing()]));
     drawTray();
   }
-  const nothing = () => h("p", { class: "empty" }, rows.length ? "No run matches." : ["No run yet. Start one: ", h("code", {}, "holdfast run -- python train.py")]);
+  const nothing = () => h("p", { class: "empty" }, rows.length ? "No run matches."
+    : ["No run yet. Start one: ", h("code", {}, "holdfast run -- python train.py")]);
   function element(row) {
     const { age, ...lasting } = row;
     const text = JSON.stringify(lasting) + kept.selected.has(row.id);
@@ -73,19 +85,26 @@ export function showList(main) {
     return made;
   }
   function line(row) {
-    const box = h("input", { type: "checkbox", "aria-label": `Select ${row.name}`, checked: kept.selected.has(row.id), onchange: () => choose(row.id, box.checked) });
+    const box = h("input", { type: "checkbox", "aria-label": `Select ${row.name}`, checked: kept.selected.has(row.id),
+      onchange: () => choose(row.id, box.checked) });
     const epochs = row.epoch === null ? "–" : row.epochs ? `${row.epoch + 1} of ${row.epochs}` : String(row.epoch + 1);
     const cells = {
       select: box,
       health: health(row),
-      name: h("a", { href: `#/run/${encodeURIComponent(row.id)}` }, row.name, row.far ? h("span", { class: "soft" }, ` ${row.host}`) : null, row.ranks > 1 ? h("span", { class: "soft" }, ` × ${row.ranks}`) : null),
-      step: num(row.step), epoch: epochs, eta: row.alive ? duration(row.eta) : "–", loss: h("span", { class: typeof row.loss === "string" ? "bad" : "" }, num(row.loss)),
-      spark: spark(row.spark), metric: row.evaluation ? [h("span", { class: "soft" }, `${metric(row.evaluation)} `), num(row.evaluation.value)] : "–",
+      name: h("a", { href: `#/run/${encodeURIComponent(row.id)}` }, row.name,
+        row.far ? h("span", { class: "soft" }, ` ${row.host}`) : null,
+        row.ranks > 1 ? h("span", { class: "soft" }, ` × ${row.ranks}`) : null),
+      step: num(row.step), epoch: epochs, eta: row.alive ? duration(row.eta) : "–",
+        loss: h("span", { class: typeof row.loss === "string" ? "bad" : "" }, num(row.loss)),
+      spark: spark(row.spark), metric: row.evaluation ? [h("span", { class: "soft" }, `${metric(row.evaluation)} `),
+        num(row.evaluation.value)] : "–",
       lr: num(row.lr), rate: rate(row.alive ? row.rate : null), data: percent(row.data_share), gpu: percent(row.gpu),
-      memory: bytes(row.gpu_memory ?? row.host_memory), action: row.action ? h("span", { title: row.action.words }, row.action.words) : "–", started: clock(row.started),
+      memory: bytes(row.gpu_memory ?? row.host_memory), action: row.action
+        ? h("span", { title: row.action.words }, row.action.words) : "–", started: clock(row.started),
     };
     return h("tr", { "data-id": row.id, class: row.alive ? "alive" : "", onclick: (event) => {
-      if (!event.target.closest("a, input, button") && !String(getSelection())) location.hash = `#/run/${encodeURIComponent(row.id)}`;
+      if (!event.target.closest("a, input, button")
+        && !String(getSelection())) location.hash = `#/run/${encodeURIComponent(row.id)}`;
     } }, COLUMNS.map(([name, title]) => h("td", { class: name, "data-title": title }, cells[name])));
   }
   function choose(id, on) {
@@ -95,7 +114,8 @@ export function showList(main) {
   function drawTray() {
     const there = [...kept.selected].filter((id) => rows.some((row) => row.id === id));
     tray.hidden = !there.length;
-    tray.replaceChildren(h("span", {}, `${there.length} selected`), h("button", { class: "strong", disabled: there.length < 2, onclick: compare }, "Compare"),
+    tray.replaceChildren(h("span", {}, `${there.length} selected`),
+      h("button", { class: "strong", disabled: there.length < 2, onclick: compare }, "Compare"),
       h("button", { onclick: () => { kept.selected.clear(); draw(); } }, "Clear"));
   }
   function compare() {
@@ -122,7 +142,8 @@ export function showList(main) {
   };
 }
 
-export const metric = (one) => (one.name.toLowerCase().startsWith(one.split.toLowerCase()) ? one.name : `${one.split} ${one.name}`);
+export const metric = (one) => (one.name.toLowerCase().startsWith(one.split.toLowerCase()) ? one.name
+  : `${one.split} ${one.name}`);
 
 export function connected(is) {
   const sign = $("link");

@@ -12,10 +12,12 @@ export class Plot {
     this.spec = spec;
     this.shared = shared;
     this.log = null; // null: decided by the values
-    this.scaleButton = h("button", { class: "quiet scale", title: "Log or linear scale", onclick: () => this.switchLog() }, "linear");
+    this.scaleButton = h("button", { class: "quiet scale", title: "Log or linear scale", onclick: () => this.switchLog() },
+      "linear");
     this.legend = h("span", { class: "legend" });
     this.box = h("div", { class: "canvas" });
-    this.element = h("figure", { class: `plot ${spec.large ? "large" : ""}` }, h("figcaption", {}, h("b", {}, spec.title), this.legend, this.scaleButton), this.box);
+    this.element = h("figure", { class: `plot ${spec.large ? "large" : ""}` },
+      h("figcaption", {}, h("b", {}, spec.title), this.legend, this.scaleButton), this.box);
     this.observer = new ResizeObserver(() => this.plot && this.plot.setSize(this.size()));
     this.observer.observe(this.box);
   }
@@ -36,7 +38,7 @@ export class Plot {
     const values = this.lines.flatMap((one) => one.y);
     const positive = values.filter((one) => one > 0);
     const low = positive.reduce((a, b) => Math.min(a, b), Infinity), high = positive.reduce((a, b) => Math.max(a, b), 0);
-    const isLog = this.log ?? (positive.length > 0.95 * values.length && high > 100 * low);
+    const isLog = this.log ?? (!this.spec.linear && positive.length > 0.95 * values.length && high > 100 * low);
     const key = JSON.stringify([isLog, this.shared.along, this.lines.map((one) => one.name)]);
     this.isLog = isLog;
     this.bad = this.lines.flatMap((one) => one.bad || []);
@@ -51,7 +53,8 @@ export class Plot {
   rescale() {
     const { range } = this.shared, data = this.plot.data[0];
     this.plot.batch(() => {
-      this.plot.setScale("x", range ? { min: range[0], max: range[1] } : { min: data[0], max: data[data.length - 1] === data[0] ? data[0] + 1 : data[data.length - 1] });
+      this.plot.setScale("x", range ? { min: range[0], max: range[1] }
+        : { min: data[0], max: data[data.length - 1] === data[0] ? data[0] + 1 : data[data.length - 1] });
     });
   }
 
@@ -72,19 +75,26 @@ export class Plot {
     this.plot = new uPlot({
       ...this.size(),
       legend: { show: false },
-      cursor: { sync: { key: "holdfast", setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 5 } },
-      scales: { x: { time: this.shared.along === "time" }, y: this.isLog ? { distr: 3 } : { range: (u, low, high) => padded(low, high) } },
+      cursor: { sync: { key: "holdfast", setSeries: false }, drag: { x: true, y: false, setScale: false },
+        points: { size: 5 } },
+      scales: { x: { time: this.shared.along === "time" },
+        y: this.isLog ? { distr: 3 } : { range: (u, low, high) => padded(low, high) } },
       axes: [
-        { ...axis, size: 28, gap: 3, space: 70, values: this.shared.along === "time" ? undefined : (u, ticks) => ticks.map((one) => num(one)) },
-        { ...axis, gap: 4, space: 26, size: (u, values) => 16 + 6.2 * Math.max(4, ...(values || []).map((one) => (one || "").length)),
-          values: (u, ticks) => ticks.map((one) => (one === null ? null : format(one))), ...few, grid: { ...axis.grid, ...few }, ticks: { ...axis.ticks, ...few } },
+        { ...axis, size: 28, gap: 3, space: 70, values: this.shared.along === "time" ? undefined
+          : (u, ticks) => ticks.map((one) => num(one)) },
+        { ...axis, gap: 4, space: 26, size: (u, values) => 16 + 6.2 * Math.max(4,
+          ...(values || []).map((one) => (one || "").length)),
+          values: (u, ticks) => ticks.map((one) => (one === null ? null : format(one))), ...few, grid: { ...axis.grid, ...few },
+            ticks: { ...axis.ticks, ...few } },
       ],
       series: [{}, ...this.lines.map((one) => ({
-        label: one.name, stroke: alpha(colour(one.colour), one.faint ? 0.35 : 1), width: one.faint ? 1 : 1.6, spanGaps: true, dash: one.dash,
+        label: one.name, stroke: alpha(colour(one.colour), one.faint ? 0.35 : 1), width: one.faint ? 1 : 1.6, spanGaps: true,
+          dash: one.dash,
         points: { show: one.x.length < 60 && !one.faint, size: 4 },
       }))],
       hooks: {
-        setSelect: [(u) => u.select.width > 4 && this.shared.zoom([u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")])],
+        setSelect: [(u) => u.select.width > 4 && this.shared.zoom([u.posToVal(u.select.left, "x"),
+          u.posToVal(u.select.left + u.select.width, "x")])],
         draw: [(u) => this.drawMarks(u)],
         setCursor: [(u) => this.tell(u)],
         ready: [(u) => {
@@ -108,14 +118,16 @@ export class Plot {
         if (near < 0) break;
         value = data[near];
       }
-      return h("span", { class: "entry" }, h("i", { class: `swatch ${one.colour} ${one.dash ? "dashed" : ""}` }), one.of || one.name, " ", h("b", {}, value === null || value === undefined ? "–" : format(value)));
+      return h("span", { class: "entry" }, h("i", { class: `swatch ${one.colour} ${one.dash ? "dashed" : ""}` }),
+        one.of || one.name, " ", h("b", {}, value === null || value === undefined ? "–" : format(value)));
     }));
     if (at !== null && at !== undefined && this.spec.large) this.shared.crosshair(u.data[0][at]);
   }
 
   places(u) {
     // marks that are too close to tell apart are one, with their number
-    const shown = this.shared.marks().filter((mark) => mark.x !== null && mark.x !== undefined && u.valToPos(mark.x, "x") >= -1 && u.valToPos(mark.x, "x") <= u.over.clientWidth + 1);
+    const shown = this.shared.marks().filter((mark) => mark.x !== null && mark.x !== undefined && u.valToPos(mark.x, "x") >= -1
+      && u.valToPos(mark.x, "x") <= u.over.clientWidth + 1);
     const groups = [];
     for (const mark of shown.sort((a, b) => a.x - b.x)) {
       const left = u.valToPos(mark.x, "x"), last = groups[groups.length - 1];
@@ -152,7 +164,8 @@ export class Plot {
 
   clicked(u, event) {
     const at = event.offsetX;
-    const near = this.places(u).filter((one) => Math.abs(one.left - at) <= NEAR).sort((a, b) => Math.abs(a.left - at) - Math.abs(b.left - at))[0];
+    const near = this.places(u).filter((one) => Math.abs(one.left - at) <= NEAR).sort((a,
+      b) => Math.abs(a.left - at) - Math.abs(b.left - at))[0];
     if (near) this.shared.open(near.marks);
   }
 
@@ -180,4 +193,5 @@ function alpha(hex, value) {
 }
 
 export const FORMATS = { loss: num, seconds: duration, bytes, percent: (value) => `${Math.round(value * 100)} %` };
-export const xWords = (along, x) => (x === undefined || x === null ? "" : along === "time" ? clock(x) : `${along} ${along === "epoch" ? x.toFixed(2) : num(Math.round(x))}`);
+export const xWords = (along, x) => (x === undefined || x === null ? "" : along === "time" ? clock(x)
+  : `${along} ${along === "epoch" ? x.toFixed(2) : num(Math.round(x))}`);
