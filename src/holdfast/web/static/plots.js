@@ -47,6 +47,7 @@ export class Plot {
     if (this.plot && key === this.key) {
       this.plot.setData(data, false);
       this.rescale();
+      this.tell(this.plot);
     } else this.make(data, key);
   }
 
@@ -84,7 +85,7 @@ export class Plot {
           : (u, ticks) => ticks.map((one) => num(one)) },
         { ...axis, gap: 4, space: 26, size: (u, values) => 16 + 6.2 * Math.max(4,
           ...(values || []).map((one) => (one || "").length)),
-          values: (u, ticks) => ticks.map((one) => (one === null ? null : format(one))), ...few, grid: { ...axis.grid, ...few },
+          values: (u, ticks, axis, space, step) => onAxis(ticks, this.isLog ? null : step, format), ...few, grid: { ...axis.grid, ...few },
             ticks: { ...axis.ticks, ...few } },
       ],
       series: [{}, ...this.lines.map((one) => ({
@@ -173,6 +174,22 @@ export class Plot {
     this.observer.disconnect();
     if (this.plot) this.plot.destroy();
   }
+}
+
+function onAxis(ticks, step, format) {
+  // as many digits as tell two ticks apart, in one unit for all of them
+  const largest = Math.max(...ticks.filter((one) => one !== null).map(Math.abs), 0);
+  if (!step || largest >= 1e6 !== (format === bytes)) return ticks.map((one) => (one === null ? null : format(one)));
+  let unit = 1, name = "";
+  if (format === bytes) while (largest / unit >= 1000 && unit < 1024 ** 4) unit *= 1024;
+  if (format === bytes) name = [" bytes", " KiB", " MiB", " GiB", " TiB"][Math.round(Math.log2(unit) / 10)];
+  if (format === duration) [unit, name] = largest < 0.1 ? [1e-3, " ms"] : [1, " s"];
+  if (format !== num && format !== bytes && format !== duration) return ticks.map(format);
+  let digits = Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9));
+  if (format !== bytes && Math.abs(step / unit - Number((step / unit).toFixed(digits))) > 1e-3 * (step / unit)) digits++; // 0.25
+  if (digits > 6) return ticks.map((one) => (one === null ? null : format(one)));
+  return ticks.map((one) => (one === null ? null : `${Number((one / unit).toFixed(digits)).toLocaleString("en-US",
+    { minimumFractionDigits: digits, maximumFractionDigits: digits })}${name}`));
 }
 
 function decades(u, ticks) {
