@@ -112,6 +112,22 @@ def test_a_browser_signs_in_once_and_its_cookie_is_out_of_reach_of_scripts(serve
     assert request(server, "/api/me", token=None, Cookie=cookie).content["name"] == "local"
 
 
+def test_over_tls_the_cookie_is_never_sent_in_the_clear(run: RunFolder, tmp_path: Path) -> None:
+    import ssl
+    import subprocess
+    import urllib.request
+
+    subject = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-nodes", "-days", "2")
+    files = ("-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem"))
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", *files, *subject],
+                   check=True, capture_output=True)  # fmt: skip
+    with page_of(run, cert=tmp_path / "cert.pem", key=tmp_path / "key.pem") as server:
+        body = b'{"token": "%b"}' % own_token(server).encode()
+        trust = ssl.create_default_context(cafile=tmp_path / "cert.pem")
+        with urllib.request.urlopen(f"https://127.0.0.1:{server.port}/api/login", body, context=trust) as answer:
+            assert "; secure" in answer.headers["Set-Cookie"].lower()
+
+
 @every_case("change", ["cut", "swap", "late", "other"])
 def test_a_cookie_that_was_made_up_or_changed_is_none(server: Server, change: str) -> None:
     name, _, value = cookie_of(server).partition("=")

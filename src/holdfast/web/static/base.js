@@ -89,24 +89,29 @@ export const post = (path, body, options = {}) =>
     body: JSON.stringify(body) });
 
 export function live(options, onNews, onState) {
-  // EventSource comes again by itself after an answer that ended, but not after one that was refused.
+  // EventSource comes again by itself after an answer that ended, but not after one that was refused. A page that nobody sees
+  // holds no connection: a browser has only six for a server.
   let source = null, timer = null, closed = false;
   const open = () => {
+    if (closed || source || document.hidden) return;
     source = new EventSource(`/api/live?${query(typeof options === "function" ? options() : options)}`);
     source.onopen = () => onState(true);
     source.onmessage = (event) => onNews(JSON.parse(event.data));
     source.onerror = () => {
-      source.close();
+      leave();
       onState(false);
-      if (!closed) timer = setTimeout(async () => {
+      timer = setTimeout(async () => {
         const there = await fetch("/api/me", { credentials: "same-origin" }).catch(() => null);
         if (there && there.status === 401) dispatchEvent(new CustomEvent("signed-out"));
-        if (!closed) open();
+        open();
       }, 700);
     };
   };
+  const leave = () => { clearTimeout(timer); if (source) source.close(); source = null; };
+  const seen = () => (document.hidden ? leave() : open());
+  document.addEventListener("visibilitychange", seen);
   open();
-  return { close: () => { closed = true; clearTimeout(timer); source.close(); } };
+  return { close: () => { closed = true; leave(); document.removeEventListener("visibilitychange", seen); } };
 }
 
 export function toast(words, tone = "info") {
