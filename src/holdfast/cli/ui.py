@@ -34,6 +34,10 @@ def ui(
     allow_actions: Annotated[
         bool, typer.Option("--allow-actions", help="The page may change a training: set, save, pause, undo.")
     ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the page of one run to a file that needs no server, then exit."),
+    ] = None,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     token_file: Annotated[Path | None, typer.Option(help="File with the tokens of others; only you may read it.")] = None,
     allow_host: Annotated[
@@ -56,6 +60,10 @@ def ui(
     far = tuple(one for one in target or () if is_server(one))
     named = [resolve(one) for one in target or () if one not in far]
 
+    if export is not None:
+        _write(export, named[0] if named else resolve(None))
+        return
+
     def runs() -> list[RunFolder]:
         return named or [*registered_runs(), *runs_here()]
 
@@ -77,6 +85,17 @@ def ui(
         print(f"open {address}", file=sys.stderr, flush=True)
         with _opened(address, server.port) if open_browser else contextlib.nullcontext():
             stop.wait()
+
+
+def _write(path: Path, run: RunFolder) -> None:
+    from holdfast.errors import StorageError
+    from holdfast.web.export import exported
+
+    try:
+        path.write_text(exported(run), encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}.", fix="name another file") from error
+    print(f"written: {path}", file=sys.stderr)
 
 
 @contextlib.contextmanager

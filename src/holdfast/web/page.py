@@ -17,7 +17,7 @@ from holdfast.probe.serve.reply import Denied
 from holdfast.version import __version__
 from holdfast.web.site import Site
 
-_FOLDER = Path(__file__).parent / "static"
+FOLDER = Path(__file__).parent / "static"
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".LICENSE": "text/plain"}
 
 
@@ -46,13 +46,13 @@ async def _file(request: Request) -> Response:
 
 @cache
 def _names() -> frozenset[str]:
-    return frozenset(path.name for path in _FOLDER.iterdir() if path.name != "index.html")
+    return frozenset(path.name for path in FOLDER.iterdir() if path.name != "index.html")
 
 
 @cache
 def _content(name: str) -> tuple[bytes, bytes]:
     """A file, and the same compressed."""
-    content = (_FOLDER / name).read_bytes()
+    content = (FOLDER / name).read_bytes()
     return content, gzip.compress(content, 9)
 
 

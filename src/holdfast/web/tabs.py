@@ -22,7 +22,7 @@ from holdfast.web.runs import Watched, marks
 
 _BINS, _NAMES = 120, 400
 _SECONDS = 20.0
-_GRIDS = {"step time": "step_seconds", "loss": "loss", "data wait": "data_seconds", "memory": "host_rss"}
+GRIDS = {"step time": "step_seconds", "loss": "loss", "data wait": "data_seconds", "memory": "host_rss"}
 
 
 def diagnosis(run: RunFolder) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def parameters(watched: Watched) -> dict[str, Any]:
 
 def ranks(watched: Watched, what: str = "step time") -> dict[str, Any]:
     """A value of every rank over the run: the mean of each stretch of steps."""
-    column = _GRIDS.get(what, "step_seconds")
+    column = GRIDS.get(what, "step_seconds")
     sql = f"""
         WITH ends AS (SELECT min(step) AS low, max(step) AS high FROM steps),
              binned AS (SELECT rank, {column} AS value, CAST(floor((step - low) * {_BINS} / (high - low + 1)) AS INT) AS bin
@@ -105,7 +105,7 @@ def ranks(watched: Watched, what: str = "step time") -> dict[str, Any]:
     ]  # fmt: skip
     grid = _grid([row[:4] for row in rows])
     return {**grid, "low": rows[0][4] if rows else None, "high": rows[0][5] if rows else None, "states": states,
-            "what": what, "choices": list(_GRIDS)}  # fmt: skip
+            "what": what, "choices": list(GRIDS)}  # fmt: skip
 
 
 def _grid(rows: list[list[Any]]) -> dict[str, Any]:

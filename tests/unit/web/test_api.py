@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,3 +172,15 @@ def test_an_action_that_makes_no_sense_is_refused_in_words(run: RunFolder, body:
     with page_of(run, allow_actions=True) as server:
         answer = request(server, "/api/act?run=first", body)
         assert answer.status == 400 and answer.content["fix"]
+
+
+def test_an_exported_page_holds_its_answers_and_nothing_that_ends_its_script(tmp_path: Path) -> None:
+    from holdfast.web.export import exported
+
+    run = make_run(tmp_path, "sent", ranks=1, steps=9, ended=1100.0, exit_code=0)
+    run.journal.write("change", do="set", what="</script><script>alert(1)</script>", step=3, rank=0)
+    page = exported(run)
+    assert "<script>alert" not in page and "/static/" not in page and "http-equiv" not in page
+    (content,) = re.findall(r"globalThis.HOLDFAST = (.*?);</script>", page)
+    answers = json.loads(content)["answers"]
+    assert answers["curves step"]["curves"]["loss"]["bad"] == [7] and answers["tab ranks loss"]["lines"]

@@ -164,6 +164,24 @@ def test_without_the_token_the_page_asks_for_it_and_shows_nothing(page: Any, run
         page.wait_for_selector("tr[data-id], .plot.large canvas")
 
 
+def test_an_exported_page_needs_no_server_and_shows_the_same(browser: Any, tmp_path: Path, run: RunFolder) -> None:
+    from holdfast.web.export import exported
+
+    (tmp_path / "first.html").write_text(exported(run))
+    context, wrong = browser.new_context(offline=True), []
+    page = context.new_page()
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto((tmp_path / "first.html").as_uri())
+    page.wait_for_selector(".plot.large canvas")
+    page.wait_for_selector(".pane .episode")
+    assert points(page) == 99 and "non-finite loss" in page.inner_text(".pane")
+    page.get_by_role("button", name="time").click()
+    page.keyboard.press("5")
+    page.wait_for_selector(".pane.ranks canvas")
+    context.close()
+    assert not wrong
+
+
 def story(folder: Path) -> list[RunFolder]:
     """Four finished runs for the pictures; one of them had a bad batch, which was skipped."""
     runs = []

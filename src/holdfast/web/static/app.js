@@ -1,5 +1,5 @@
 // The page: who may see it, which part of it is shown, and the keys.
-import { $, Refused, closing, dialog, get, h, post, problem, toast } from "./base.js";
+import { $, Refused, closing, dialog, get, h, post, problem, saved, toast } from "./base.js";
 import { showCompare } from "./compare.js";
 import { showList } from "./list.js";
 import { showRun } from "./run.js";
@@ -23,7 +23,7 @@ async function signIn() {
 async function start() {
   try {
     await signIn();
-    me = await get("me");
+    me = saved ? { name: "", may_act: false } : await get("me");
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
     askForToken(error.status === 401 && !error.message.includes("needs a token") ? error : null);
@@ -31,6 +31,7 @@ async function start() {
   }
   $("login").hidden = true;
   $("main").hidden = false;
+  if (saved && !location.hash.startsWith("#/run/")) history.replaceState(null, "", `#/run/${encodeURIComponent(saved.id)}`);
   route();
 }
 
@@ -58,7 +59,7 @@ function route() {
 }
 
 function setCrumbs(names) {
-  $("crumbs").replaceChildren(h("a", { href: "#/" }, "Runs"), ...names.map((name) => h("span", {}, " / ", h("b", {}, name))));
+  $("crumbs").replaceChildren(saved ? "" : h("a", { href: "#/" }, "Runs"), ...names.map((name) => h("span", {}, " / ", h("b", {}, name))));
   document.title = names.length ? `${names[0]} · Holdfast` : "Holdfast";
 }
 
@@ -98,7 +99,7 @@ addEventListener("keydown", (event) => {
   }
   if (event.key === "?") help();
   else if (event.key === "d") switchTheme();
-  else if (event.key === "g") location.hash = "#/";
+  else if (event.key === "g" && !saved) location.hash = "#/";
   else if (!(shown.key && shown.key(event.key))) return;
   event.preventDefault();
 });
