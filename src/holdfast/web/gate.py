@@ -42,8 +42,9 @@ class Gate:
     def __init__(self, app: ASGIApp, site: Site) -> None:
         server = site.server
         self._app, self._site, self._server = app, site, server
-        self._hosts = {*(name.lower() for name in site.hosts), socket.gethostname().lower(), server.server_address[0].lower()}
         self._local = is_loopback(server.server_address[0])
+        own = () if self._local else (socket.gethostname().lower(), server.server_address[0].lower())
+        self._hosts = {"localhost", *own, *(name.lower() for name in site.hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -103,9 +104,7 @@ class Gate:
         try:
             literal = ipaddress.ip_address(name)
         except ValueError:
-            return name == "localhost" or (
-                name in self._hosts if not self._local else name in self._hosts - {socket.gethostname()}
-            )
+            return name in self._hosts
         return literal.is_loopback or not self._local
 
     async def _who(self, scope: Scope, headers: Headers, address: str) -> Token:

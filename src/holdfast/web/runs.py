@@ -26,7 +26,7 @@ from holdfast.web.curves import Overview, RunCurves
 _ROWS = 4096  # of the newest steps: two epochs of them tell how long the run will take
 _FRESH_SECONDS = 0.4  # what was read so lately is shown to the next who asks
 _ROWS_KEPT = 2_000_000  # of curves, about 45 bytes each
-_FAR_SECONDS = 4.0
+_FAR_SECONDS, _AWAY_SECONDS = 4.0, 15.0
 _TONES = {
     "healthy": "ok",
     "finished": "over",
@@ -152,6 +152,7 @@ class Runs:
 
     def __init__(self, local: Any, far: Sequence[str]) -> None:
         self._local, self._far = local, {target: Remote(address) for target in far if (address := parse(target)) is not None}
+        self._away: dict[str, tuple[float, HoldfastError | None]] = {}
         self._watched: dict[str, Watched] = {}
         self._curves: OrderedDict[str, RunCurves] = OrderedDict()
         self._lock = threading.Lock()
@@ -169,13 +170,23 @@ class Runs:
             with contextlib.suppress(OSError, HoldfastError):  # one that is being deleted
                 rows.append(self._watch(run).row(known_as))
         problems = []
-        answers = at_once(lambda one: one.get("/api/runs", seconds=_FAR_SECONDS), self._far.values())
-        for target, answer in zip(self._far, answers, strict=True):
+        for target, answer in zip(self._far, at_once(self._ask, self._far), strict=True):
             if isinstance(answer, HoldfastError):
                 problems.append(answer.problem)
             else:
                 rows += [{**row, "id": f"{target}/{row['id']}", "far": target} for row in answer["runs"]]
         return rows, problems
+
+    def _ask(self, target: str) -> Any:
+        """The runs of another server. One that did not answer is left alone for a while: the others are not to wait for it."""
+        until, problem = self._away.get(target, (0.0, None))
+        if problem is not None and time.monotonic() < until:
+            raise problem
+        try:
+            return self._far[target].get("/api/runs", seconds=_FAR_SECONDS)
+        except HoldfastError as error:
+            self._away[target] = (time.monotonic() + _AWAY_SECONDS, error)
+            raise
 
     def find(self, known_as: str) -> Watched:
         """A run of this machine."""
