@@ -10,7 +10,7 @@ import ipaddress
 import json
 import socket
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
@@ -89,14 +89,14 @@ class Gate:
 
     def _check_origin(self, scope: Scope, headers: Headers) -> None:
         host = headers.get("host", "")
-        name = (urlsplit(f"//{host}").hostname or "") if host.isascii() and len(host) < 300 else ""
+        name = _split(f"//{host}").hostname or "" if host.isascii() and len(host) < 300 else ""
         is_program = scope["path"] == "/v1/hello" or "authorization" in headers  # no browser adds a token by itself
         if not self._knows(name) and (self._local or not is_program):
             raise Denied(
                 403, f"this server is not called {host[:80]!r}.", fix="ask by its address, or start it with --allow-host NAME"
             )
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _split(origin).netloc.lower() != host.lower():
             raise Denied(403, "a page of another origin may not ask this server.", fix="open the page of this server itself")
 
     def _knows(self, name: str) -> bool:
@@ -119,6 +119,13 @@ class Gate:
         await self._site.slow_down(address, tried=bool(text))
         problem = "the server does not know this token." if text else "this server needs a token."
         raise Denied(401, problem, fix=_TO_TELL_AGAIN)
+
+
+def _split(address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError:  # half of an IPv6 address
+        return urlsplit("")
 
 
 def _address(scope: Scope) -> str:

@@ -31,7 +31,7 @@ def stream(look: Callable[[dict[str, Any]], dict[str, Any] | None], pause: float
         while time.monotonic() - begun < longest:
             news = await anyio.to_thread.run_sync(look, told)
             if news is not None:
-                yield b"data: " + json.dumps(for_json(news), ensure_ascii=False).encode() + b"\n\n"
+                yield b"data: " + json.dumps(news, ensure_ascii=False).encode() + b"\n\n"
                 spoke = time.monotonic()
             elif time.monotonic() - spoke > _SILENT_SECONDS:
                 yield b": still here\n\n"
@@ -45,7 +45,7 @@ def of_all(runs: Runs, answer_seconds: float) -> StreamingResponse:
     """The list of runs, whenever a row of it changes."""
 
     def look(told: dict[str, Any]) -> dict[str, Any] | None:
-        rows, problems = runs.rows()
+        rows, problems = for_json(runs.rows())  # of two NaN nobody can tell that they are the same
         fresh = {row["id"]: {name: value for name, value in row.items() if name != "age"} for row in rows}
         if fresh == told.get("rows") and problems == told.get("problems"):
             return None
@@ -72,7 +72,7 @@ def of_one(runs: Runs, known_as: str, along: str, answer_seconds: float, after: 
 
     def look(told: dict[str, Any]) -> dict[str, Any] | None:
         rows, seen = told.get("rows", after), told.get("marks", num_marks)
-        news = _ask(*far, along, rows, seen) if far is not None else news_of(runs, known_as, along, rows, seen)
+        news = for_json(_ask(*far, along, rows, seen) if far is not None else news_of(runs, known_as, along, rows, seen))
         row = {name: value for name, value in news["row"].items() if name != "age"}
         counts = news["evaluations"]
         is_new = news["points"]["curves"] or news["marks"] or row != told.get("row") or counts != told.get("evaluations")

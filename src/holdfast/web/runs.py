@@ -142,6 +142,7 @@ def marks(events: Sequence[Event]) -> list[dict[str, Any]]:
             "time": event.time,
             "words": sentence(event),
             "ranks": sorted(event.ranks),
+            "undo": event.row.get("number") if event.kind == "change" and event.row.get("do") == "set" else None,
         }
         for number, event in enumerate(events)
     ]

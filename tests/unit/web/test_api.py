@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import re
@@ -134,6 +135,19 @@ def test_new_rows_and_new_findings_come_by_themselves(tmp_path: Path) -> None:
         assert [mark["code"] for one in seen for mark in one["marks"]] == ["loss-spike"]
         news.close()
     recorder.close()
+
+
+def test_a_run_whose_loss_is_nan_is_not_sent_again_and_again(tmp_path: Path) -> None:
+    from holdfast.web.live import of_all
+    from holdfast.web.runs import Runs
+
+    run = make_steps(tmp_path, "nan", [1.0, float("nan")])
+    sent = of_all(Runs(lambda: [run], ()), 3.0).body_iterator  # for 2.4 s, a look each second
+
+    async def read() -> list[Any]:
+        return [piece async for piece in sent]
+
+    assert sum(bytes(piece).startswith(b"data: ") for piece in asyncio.run(read())) == 1
 
 
 def test_a_run_of_another_server_is_shown_with_its_curves_and_tabs(run: RunFolder, tmp_path: Path) -> None:

@@ -102,7 +102,12 @@ def test_a_live_curve_moves_a_nan_becomes_a_mark_and_an_action_is_confirmed_and_
         (change,) = (row for row in live.journal if row["kind"] == "change")
         assert change["who"] == "local from 127.0.0.1 (page)" and "0.0123" in json.dumps(change)
         page.keyboard.press("Escape")
-        page.wait_for_selector(".strip .event:has-text('0.0123')")
+        page.locator(".strip .event:has-text('0.0123')").click()
+        page.get_by_role("button", name="Undo it…").click()
+        assert page.inner_text("dialog code.command") == f"holdfast undo watched {change['number']}"
+        page.get_by_role("button", name="Do it").click()
+        page.wait_for_selector("dialog .outcome .ok")
+        assert [row["do"] for row in live.journal if row["kind"] == "change"] == ["set", "undo"]
 
 
 def test_an_open_page_continues_when_its_server_is_restarted(page: Any, live: RunFolder) -> None:

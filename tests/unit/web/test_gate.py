@@ -67,7 +67,7 @@ def test_only_the_files_of_the_page_are_given_out(ask: Any, path: str) -> None:
     assert ask(path, token=None).status in (401, 404)
 
 
-@every_case("host", ["evil.example", "127.0.0.1.evil.example", "evil.example:80", "", "[::2]", "10.0.0.1", "a" * 400])
+@every_case("host", ["evil.example", "127.0.0.1.evil.example", "evil.example:80", "", "[::2]", "[::1", "10.0.0.1", "a" * 400])
 def test_a_name_that_was_made_to_point_here_is_refused_even_with_the_token(server: Server, host: str) -> None:
     for path in ("/", "/api/runs", "/v1/hello"):
         answer = request(server, path, Host=host)
@@ -97,7 +97,7 @@ def test_beyond_this_machine_a_program_may_use_any_name_and_a_browser_only_known
         assert request(server, "/", token=None, Host="10.1.2.3:8080").status == 200
 
 
-@every_case("theirs", ["http://evil.example", "null", "https://127.0.0.1", "http://127.0.0.1:1", ""])
+@every_case("theirs", ["http://evil.example", "null", "https://127.0.0.1", "http://127.0.0.1:1", "http://[", ""])
 def test_a_page_of_another_origin_is_refused_whatever_it_brings(server: Server, theirs: str) -> None:
     cookie = cookie_of(server)
     assert request(server, "/api/runs", token=None, Cookie=cookie, Origin=theirs).status == 403

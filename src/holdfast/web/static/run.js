@@ -179,6 +179,9 @@ export function showRun(main, id, tab, me) {
         h("p", { class: "soft" }, [mark.step === null ? null : `step ${num(mark.step)}`, mark.time ? clock(mark.time) : null,
         mark.ranks.length ? `rank ${mark.ranks.join(", ")}` : null].filter(Boolean).join(" · "))));
     }
+    const change = marks.find((one) => typeof one.undo === "number");
+    if (change && me.may_act && row.alive) body.append(button("Undo it…",
+      () => confirmAct(id, row, { do: "undo", number: change.undo })));
     const finding = marks.find((one) => one.kind === "finding");
     if (finding) body.append(await why(id, finding).catch((error) => problem(error)));
   }
@@ -232,7 +235,8 @@ export function showRun(main, id, tab, me) {
 }
 
 function commandOf(row, body) {
-  const words = ["holdfast", body.do, row.name, ...(body.do === "set" ? [body.text] : [])];
+  const words = ["holdfast", body.do, row.name, ...(body.do === "set" ? [body.text] : body.do === "undo" ? [String(body.number)]
+    : [])];
   return words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`)).join(" ");
 }
 
