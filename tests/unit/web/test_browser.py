@@ -225,7 +225,8 @@ def test_it_fits_its_window_and_its_pictures_are_those_of_the_docs(browser: Any,
     with page_of(*story(tmp_path)) as server:
         open_page(page, server)
         page.wait_for_function("() => document.querySelectorAll('tr[data-id]').length === 4")
-        shots["runs"] = page.screenshot(clip={"x": 0, "y": 0, "width": width, "height": 560})
+        box = page.locator("table.runs").bounding_box()
+        shots["runs"] = page.screenshot(clip={"x": 0, "y": 0, "width": width, "height": min(800, box["y"] + box["height"] + 24)})
         assert page.evaluate("() => document.documentElement.scrollWidth") <= width
         page.evaluate("() => { location.hash = '#/run/base' }")
         page.wait_for_selector(".plot.large canvas")
