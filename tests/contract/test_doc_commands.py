@@ -20,11 +20,13 @@ SLOW = (
     "diagnose",
     "drills",
     "live",
+    "mcp",
     "out_of_memory",
     "recording",
     "resume",
     "run",
     "train",
+    "ui",
 )  # their verbs have tests of their own
 WITH_COMMANDS = [
     pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.slow] if page.stem in SLOW else [])

@@ -11,8 +11,8 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 
 LEVELS = {
-    "__main__": 9,  # `python -m holdfast`: starts the command line
-    "cli": 8,
+    "__main__": 10,  # `python -m holdfast`: starts the command line
+    "cli": 9,
     "web": 8,
     "demo": 7,  # the training that `holdfast demo` starts, written as a user would; its verb is cli/demo.py
     "supervisor": 7,

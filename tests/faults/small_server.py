@@ -13,11 +13,11 @@ from typing import Any
 
 from holdfast.probe.serve.limits import Limits
 from holdfast.probe.serve.server import Server
-from holdfast.probe.serve.start import Settings, serving
 from holdfast.probe.serve.tokens import Token, local_file, read_file
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
+from holdfast.web.start import Settings, serving
 
 Raw = socket.socket
 

@@ -22,6 +22,7 @@ from holdfast.cli import (
     explain,
     export,
     journal,
+    mcp,
     pause,
     plan,
     ps,
@@ -36,6 +37,7 @@ from holdfast.cli import (
     tables,
     tail,
     train,
+    ui,
     undo,
     validate,
     visualize,
@@ -94,7 +96,7 @@ def run_verb(context: typer.Context) -> None:
 
 
 _BEFORE = (doctor, drill, plan, repro, stats, validate, visualize)  # before a run
-_DURING = (ps, tail, backtrace, journal, diagnose, compare, explain, tables, query, serve, replay, checkpoints, demo)
+_DURING = (ps, tail, backtrace, journal, diagnose, compare, explain, tables, query, serve, ui, mcp, replay, checkpoints, demo)
 _INSIDE = (eval_verb, repl, set_verb, undo, save, cleanup, pause, continue_, attach)
 _TRAINING = (train, resume, export)
 for _verb in (*_DURING, *_INSIDE, *_BEFORE, *_TRAINING):

@@ -14,7 +14,7 @@ from holdfast.cli.options import AsJson, Targets, all_of
 from holdfast.errors import HoldfastError, StorageError
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.run_comparison import ComparedRun, Comparison, Gap
+    from holdfast.diagnosis.run_comparison import ComparedRun, Comparison
     from holdfast.signals.curves import Curves
     from holdfast.signals.run_folder import RunFolder
 
@@ -48,13 +48,14 @@ def compare(
 
     Runs whose names differ only in a number at the end (base-1, base-2) count as seeds of one configuration.
     """
+    from holdfast.diagnosis.run_comparison import as_row
     from holdfast.diagnosis.run_comparison import compare as compare_runs
 
     comparison = compare_runs(_sources(all_of(runs, target)), metric=metric, at_epoch=at_epoch)
     if page_file is not None:
         _write_page(page_file, comparison)
     if as_json:
-        print(json.dumps(_as_row(comparison), ensure_ascii=False, default=str))
+        print(json.dumps(as_row(comparison), ensure_ascii=False, default=str))
     else:
         _show(comparison)
 
@@ -72,27 +73,11 @@ def _sources(targets: Sequence[str]) -> list[tuple[Curves, RunFolder | None]]:
     return sources
 
 
-def _as_row(comparison: Comparison) -> dict[str, Any]:
-    rows = [
-        {"name": run.name, "best": run.best[0], "best_at": run.best[1], "last": float(run.curve.values[-1]),
-         "value": run.at(comparison.position)[0], "value_at": run.at(comparison.position)[1],
-         "seconds": run.seconds, "ranks": run.ranks}
-        for run in comparison.runs
-    ]  # fmt: skip
-    return {
-        "metric": comparison.metric,
-        "better": comparison.better,
-        "at": {comparison.unit: comparison.position},
-        "runs": rows,
-        "differences": [gap._asdict() for gap in comparison.gaps],
-        "settings": comparison.settings,
-    }
-
-
 def _show(comparison: Comparison) -> None:
     from rich.table import Table
 
     from holdfast.cli.output import output
+    from holdfast.diagnosis.run_comparison import sentence
 
     console = output()
     console.print(f"{comparison.metric} ({comparison.better} is better)", style="bold")
@@ -135,16 +120,6 @@ def _cells(comparison: Comparison) -> Any:
     return cells
 
 
-def sentence(comparison: Comparison, gap: Gap) -> str:
-    """The difference from the first configuration in words."""
-    first = next(iter(comparison.groups))
-    at = f"{gap.name} against {first} at {comparison.unit} {comparison.position:,g}: {gap.difference:+.3g}"
-    if gap.low is None or gap.high is None:
-        return f"{at}; too few evaluations or seeds to say how sure that is"
-    verdict = {True: "better", False: "worse", None: "no clear difference"}[gap.is_better]
-    return f"{at} (95 % interval {gap.low:+.2g} to {gap.high:+.2g}): {verdict}"
-
-
 def _remark(comparison: Comparison) -> str:
     if comparison.has_seeds or all(gap.low is None for gap in comparison.gaps):
         return ""
@@ -162,7 +137,7 @@ def _write_page(path: Path, comparison: Comparison) -> None:
     from markupsafe import Markup
 
     from holdfast.data.pages import rendered
-    from holdfast.diagnosis.run_comparison import drawing, templates
+    from holdfast.diagnosis.run_comparison import drawing, sentence, templates
 
     page = rendered(
         "compare.html",

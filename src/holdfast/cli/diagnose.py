@@ -285,7 +285,7 @@ def _tell_done(console: Console, done: Sequence[Done]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    from holdfast.cli.entries import done_words
+    from holdfast.diagnosis.event_words import done_words
 
     for one in done:
         times = f", {one.times:,} times" if one.times > 1 else ""

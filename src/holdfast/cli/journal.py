@@ -88,7 +88,7 @@ def _readable(path: Path) -> Path:
 
 def _as_json(journal_lines: JournalLines, rows: Sequence[dict[str, Any]], last: int | None, *, lines: bool) -> None:
     """All entries as one list; one object a line where more may come."""
-    from holdfast.cli.entries import row_for_json
+    from holdfast.diagnosis.event_words import row_for_json
 
     chosen = [row_for_json(row) for row in rows if journal_lines.wanted(row)][-(last or 0) :]
     for text in map(_dump, chosen) if lines else [_dump(chosen)]:

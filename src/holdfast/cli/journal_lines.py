@@ -36,7 +36,7 @@ class JournalLines:
         """
         from rich.text import Text
 
-        from holdfast.cli import entries
+        from holdfast.diagnosis import event_words as entries
 
         rows = [self._cells(event) for event in events]
         for column in range(5):  # as wide as they ever were: what is told later stands under what was told before
@@ -52,7 +52,7 @@ class JournalLines:
         return lines
 
     def _cells(self, event: Event) -> tuple[str, str, str, str, str]:
-        from holdfast.cli import entries
+        from holdfast.diagnosis import event_words as entries
 
         since = after(event.time - self.started) if event.time and self.started else ""
         whom = entries.rank_words(event, self.ranks)

@@ -37,7 +37,7 @@ class MergedJournalLines(JournalLines):
         return sorted(events, key=lambda event: event.time or 0.0)
 
     def _cells(self, event: Event) -> tuple[str, str, str, str, str]:
-        from holdfast.cli import entries
+        from holdfast.diagnosis import event_words as entries
 
         label, ranks = self._whose[id(event)]
         whom = f"{label} {entries.rank_words(event, ranks)}".strip()
@@ -49,7 +49,7 @@ def print_merged(cluster: Cluster, *, as_json: bool, kind: str | None, last: int
     journals = journals_of(cluster)
     journal_lines = MergedJournalLines(kind)
     if as_json:
-        from holdfast.cli.entries import row_for_json
+        from holdfast.diagnosis.event_words import row_for_json
 
         rows = [{"host": one["host"], "run": one["run"], **row_for_json(row)} for one in journals for row in one["rows"]]
         rows = sorted((row for row in rows if journal_lines.wanted(row)), key=lambda row: _time(row))

@@ -13,8 +13,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli import entries
 from holdfast.cli.show import duration, number, rate, share, size, sparkline
+from holdfast.diagnosis import event_words as entries
 from holdfast.probe.glance import Glance
 from holdfast.probe.journal import Event
 

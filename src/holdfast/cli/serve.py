@@ -32,6 +32,9 @@ def serve(
     ] = None,
     token_file: Annotated[Path | None, typer.Option(help="File with the tokens; only you may read it.")] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse eval and set, whatever the token.")] = False,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A name by which browsers reach this server. Repeatable.")
+    ] = None,
     cert: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).")] = None,
     key: Annotated[Path | None, typer.Option(help="TLS key (PEM).")] = None,
     new_token: Annotated[
@@ -47,13 +50,14 @@ def serve(
         _make_token(new_token, token_name, read_only=read_only)
         return
     from holdfast.probe.niceness import be_nice
-    from holdfast.probe.serve.start import Settings, serving, shown
     from holdfast.probe.target import registered_runs, resolve
+    from holdfast.web.start import Settings, serving, shown
 
     named = one_of(run, target)
     one = resolve(named) if named else None
     be_nice()
-    settings = Settings(listen=listen or _LOOPBACK, token_file=token_file, read_only=read_only, cert=cert, key=key)
+    hosts = tuple(allow_host or ())
+    settings = Settings(listen=listen or _LOOPBACK, token_file=token_file, read_only=read_only, hosts=hosts, cert=cert, key=key)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())

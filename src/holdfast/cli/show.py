@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast import units
+from holdfast.probe import values as shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,22 +15,10 @@ if TYPE_CHECKING:
 
 DASH = units.DASH
 size = units.size
+number, duration, for_json = shown.number, shown.duration, shown.for_json
 WIDTH = 100  # of a page that goes nowhere near a terminal
 _BARS = "▁▂▃▄▅▆▇█"
 _NOT_FINITE = "×"
-
-
-def number(value: float | None) -> str:
-    """About four digits that matter; whole numbers as they are."""
-    if value is None:
-        return DASH
-    if isinstance(value, int):
-        return f"{value:,}"
-    if not math.isfinite(value):
-        return {True: "nan"}.get(math.isnan(value), "inf" if value > 0 else "-inf")
-    if value and not 1e-4 <= abs(value) < 1e6:
-        return f"{value:.2e}"
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
 def metric_name(split: str, name: str) -> str:
@@ -42,13 +31,6 @@ def share(value: float | None) -> str:
     if value is None:
         return DASH
     return f"{value * 100:.2f} %" if value < 0.0995 else f"{value * 100:.0f} %"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as people read them."""
-    if seconds is None:
-        return DASH
-    return f"{seconds:.1f} s" if seconds < 1 else units.duration(seconds)
 
 
 def rate(per_second: float | None) -> str:
@@ -83,17 +65,6 @@ def sparkline(values: npt.NDArray[np.float64], width: int, *, from_zero: bool = 
 
 def _bar(height: float) -> str:
     return _BARS[min(int(height * len(_BARS)), len(_BARS) - 1)] if math.isfinite(height) else _NOT_FINITE
-
-
-def for_json(value: Any) -> Any:
-    """A value that JSON can hold; NaN and infinity, which it cannot, as text, so that they stay visible."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(key): for_json(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [for_json(one) for one in value]
-    return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
 def unique(names: Sequence[str]) -> list[str]:

@@ -138,7 +138,7 @@ class Followed:
 
     def news(self, glance: Glance) -> list[tuple[Event, Event | None]]:
         """Events since the last call, each with its immediate action; the first call returns the last few earlier ones."""
-        from holdfast.cli.entries import shown_live, with_reflexes
+        from holdfast.diagnosis.event_words import shown_live, with_reflexes
 
         new = self._feed.new_events(all_of_them=not glance.state.alive)
         before, self._before = self._before, []
@@ -167,7 +167,7 @@ def _lines(run: RunFolder | FarRun, *, as_json: bool, once: bool) -> None:
 
 
 def _print_events(glance: Glance, news: Sequence[tuple[Event, Event | None]]) -> None:
-    from holdfast.cli.entries import live_line
+    from holdfast.diagnosis.event_words import live_line
 
     ranks = len({rank.rank for rank in glance.state.ranks})
     for event, reflex in news:
@@ -175,7 +175,7 @@ def _print_events(glance: Glance, news: Sequence[tuple[Event, Event | None]]) ->
 
 
 def _print_entries(rows: Sequence[dict[str, Any]]) -> None:
-    from holdfast.cli.entries import row_for_json
+    from holdfast.diagnosis.event_words import row_for_json
 
     for row in rows:
         print(json.dumps(row_for_json(row), ensure_ascii=False), flush=True)

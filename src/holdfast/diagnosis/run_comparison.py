@@ -230,3 +230,31 @@ def _differing(runs: Sequence[ComparedRun]) -> dict[str, list[Any]]:
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in _HIDDEN)
     rows = {name: [run.settings.get(name) for run in runs] for name in names}
     return {name: values for name, values in rows.items() if len({str(value) for value in values}) > 1}
+
+
+def as_row(comparison: Comparison) -> dict[str, Any]:
+    """The comparison as `--json` gives it."""
+    rows = [
+        {"name": run.name, "best": run.best[0], "best_at": run.best[1], "last": float(run.curve.values[-1]),
+         "value": run.at(comparison.position)[0], "value_at": run.at(comparison.position)[1],
+         "seconds": run.seconds, "ranks": run.ranks}
+        for run in comparison.runs
+    ]  # fmt: skip
+    return {
+        "metric": comparison.metric,
+        "better": comparison.better,
+        "at": {comparison.unit: comparison.position},
+        "runs": rows,
+        "differences": [{**gap._asdict(), "words": sentence(comparison, gap)} for gap in comparison.gaps],
+        "settings": comparison.settings,
+    }
+
+
+def sentence(comparison: Comparison, gap: Gap) -> str:
+    """The difference from the first configuration in words."""
+    first = next(iter(comparison.groups))
+    at = f"{gap.name} against {first} at {comparison.unit} {comparison.position:,g}: {gap.difference:+.3g}"
+    if gap.low is None or gap.high is None:
+        return f"{at}; too few evaluations or seeds to say how sure that is"
+    verdict = {True: "better", False: "worse", None: "no clear difference"}[gap.is_better]
+    return f"{at} (95 % interval {gap.low:+.2g} to {gap.high:+.2g}): {verdict}"

@@ -26,7 +26,7 @@ class Listening:
         listen = os.environ.get(VARIABLE, "").strip()
         if not listen:
             return
-        words = [sys.executable, "-m", "holdfast.probe.serve.beside", str(self._run.path), listen]
+        words = [sys.executable, "-m", "holdfast.web.beside", str(self._run.path), listen]
         try:
             self._server = subprocess.Popen(
                 words,

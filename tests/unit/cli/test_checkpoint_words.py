@@ -7,7 +7,7 @@ from typing import Any
 
 from every_case import every_case
 
-from holdfast.cli.entries import live_line, sentence, shown_live, word
+from holdfast.diagnosis.event_words import live_line, sentence, shown_live, word
 from holdfast.probe.health import journal_health, run_health
 from holdfast.probe.journal import Event, Folding
 

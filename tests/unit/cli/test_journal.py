@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from every_case import every_case
 
-from holdfast.cli.entries import sentence
 from holdfast.cli.journal_lines import JournalLines, after
+from holdfast.diagnosis.event_words import sentence
 from holdfast.probe.journal import Feed, Folding, JournalReader
 from holdfast.probe.words import ACTIONS, FINDINGS
 from holdfast.signals.actions import KINDS

@@ -15,8 +15,8 @@ from holdfast.probe.address import Address, parse
 from holdfast.probe.remote import Remote
 from holdfast.probe.remote_tables import RemoteRuns
 from holdfast.probe.serve.server import Server
-from holdfast.probe.serve.start import Settings, serving, tls_of
 from holdfast.signals.run_folder import RunFolder
+from holdfast.web.start import Settings, serving, tls_of
 
 HELLO = http_answer({"holdfast": "0.1.0", "protocol": 1})
 TOKEN = "hf_0123456789abcdef-secret"
@@ -129,7 +129,8 @@ def whole_table(server: Server) -> bytes:
     from small_server import own_token
 
     with socket.create_connection(("127.0.0.1", server.port)) as client:
-        head = f"GET /v1/tables/steps/rows HTTP/1.1\r\nAuthorization: Bearer {own_token(server)}\r\nConnection: close\r\n\r\n"
+        who = f"Host: 127.0.0.1\r\nAuthorization: Bearer {own_token(server)}"
+        head = f"GET /v1/tables/steps/rows HTTP/1.1\r\n{who}\r\nConnection: close\r\n\r\n"
         client.sendall(head.encode())
         data = b""
         while part := client.recv(65536):

@@ -24,8 +24,8 @@ from holdfast.probe.remote import Remote
 from holdfast.probe.serve import tokens
 from holdfast.probe.serve.limits import Connections, Limits, Rate
 from holdfast.probe.serve.server import Server
-from holdfast.probe.serve.start import Settings, serving
 from holdfast.signals.run_folder import RunFolder
+from holdfast.web.start import Settings, serving
 
 READER = tokens.make("ro_0123456789abcdef", "reader")
 WRITER = tokens.make("hf_0123456789abcdef", "writer")
@@ -79,7 +79,7 @@ def test_nothing_is_told_without_the_right_token(server: Server, token: str | No
 def test_a_wrong_token_costs_time_and_the_connection(run: RunFolder) -> None:
     with served(run, wrong_token_seconds=0.5) as server, connect(server) as client:
         started = time.monotonic()
-        client.sendall(b"GET /v1/runs HTTP/1.1\r\nAuthorization: Bearer wrong-wrong-wrong\r\n\r\n")
+        client.sendall(b"GET /v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer wrong-wrong-wrong\r\n\r\n")
         assert is_shut(client) and time.monotonic() - started >= 0.5
 
 
@@ -126,7 +126,7 @@ def test_a_path_that_is_none_is_404(server: Server, path: str) -> None:
 
 @every_case("method", ["PUT", "DELETE", "OPTIONS"])
 def test_other_methods_are_refused(server: Server, method: str) -> None:
-    assert ask(server, method, "/v1/runs")[0] == 501
+    assert ask(server, method, "/v1/runs")[0] == 405
 
 
 @every_case("body", [b"[]", b"{", b"\xff", b'"text"', b'{"sql": 5}', b"{}"])
@@ -136,20 +136,20 @@ def test_a_body_that_makes_no_sense_is_told_so(server: Server, body: bytes) -> N
 
 def test_a_body_over_the_limit_is_refused_unread(server: Server) -> None:
     with connect(server) as client:
-        client.sendall(b"POST /v1/query HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n")
+        client.sendall(b"POST /v1/query HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 999999999999\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 413") and is_shut(client)
 
 
 @every_case("length", [b"-1", b"1e3", b"", b"0x10"])
 def test_a_length_that_is_no_number_is_refused(server: Server, length: bytes) -> None:
     with connect(server) as client:
-        client.sendall(b"POST /v1/query HTTP/1.1\r\nContent-Length: " + length + b"\r\n\r\n")
-        assert client.recv(100).startswith(b"HTTP/1.1 413")
+        client.sendall(b"POST /v1/query HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " + length + b"\r\n\r\n")
+        assert client.recv(100).startswith((b"HTTP/1.1 400", b"HTTP/1.1 413"))
 
 
 def test_a_body_in_chunks_is_refused(server: Server) -> None:
     with connect(server) as client:
-        client.sendall(b"POST /v1/query HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        client.sendall(b"POST /v1/query HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n")
         assert client.recv(100).startswith(b"HTTP/1.1 411") and is_shut(client)
 
 
@@ -157,13 +157,16 @@ def test_a_body_in_chunks_is_refused(server: Server) -> None:
 def test_a_head_over_the_limit_is_refused(server: Server, head: bytes) -> None:
     with connect(server) as client:
         with contextlib.suppress(ConnectionError):
-            client.sendall(b"GET /v1/hello HTTP/1.1\r\n" + head + b"\r\n\r\n")
+            client.sendall(b"GET /v1/hello HTTP/1.1\r\nHost: 127.0.0.1\r\n" + head + b"\r\n\r\n")
         with contextlib.suppress(ConnectionError):
             assert client.recv(100)[:12] in (b"HTTP/1.1 431", b"")
         assert is_shut(client)
 
 
-@every_case("start", [b"", b"G", b"GET /v1/hello HTTP/1.1\r\n", b"POST /v1/query HTTP/1.1\r\nContent-Length: 50\r\n\r\n"])
+HALF = b"POST /v1/query HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 50\r\n\r\n"
+
+
+@every_case("start", [b"", b"G", b"GET /v1/hello HTTP/1.1\r\n", HALF])
 def test_a_client_that_sends_a_byte_at_a_time_is_shut_and_others_are_served(run: RunFolder, start: bytes) -> None:
     with served(run, request_seconds=0.6) as server, connect(server) as slow:
         slow.sendall(start)
@@ -185,7 +188,8 @@ def test_a_client_that_sends_a_byte_at_a_time_is_shut_and_others_are_served(run:
 def test_a_client_that_does_not_read_its_answers_is_shut(tmp_path: Path) -> None:
     run = make_run(tmp_path, steps=5000)
     with served(run, answer_seconds=0.6) as server, connect(server) as client:
-        request = b"GET /v1/tables/steps/rows HTTP/1.1\r\nAuthorization: Bearer " + own_token(server).encode() + b"\r\n\r\n"
+        who = b"Host: 127.0.0.1\r\nAuthorization: Bearer " + own_token(server).encode()
+        request = b"GET /v1/tables/steps/rows HTTP/1.1\r\n" + who + b"\r\n\r\n"
         client.sendall(request * 150)  # the answers are more than the kernel holds for it
         wait_until(lambda: bool(server.connections._by_address))
         wait_until(lambda: not server.connections._by_address)

@@ -25,6 +25,7 @@ class Limits:
     sql_rows: int = 200_000
     sql_at_once: int = 2
     wrong_token_seconds: float = 0.5
+    wrong_tokens_a_minute: int = 10
     ask_seconds: float = 240.0
 
 

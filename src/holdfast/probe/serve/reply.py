@@ -31,13 +31,6 @@ class Json:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """An answer for a browser."""
-
-    html: str
-
-
-@dataclass(frozen=True, slots=True)
 class Stream:
     """An answer that is written piece by piece."""
 
@@ -45,7 +38,7 @@ class Stream:
     kind: str = "application/vnd.apache.arrow.stream"
 
 
-Reply = Json | Page | Stream
+Reply = Json | Stream
 
 
 @dataclass(slots=True)

@@ -7,11 +7,11 @@ import pytest
 from made_stacks import in_all_reduce, reading
 
 from holdfast.probe.cluster import find
-from holdfast.probe.serve.start import Settings, serving
 from holdfast.probe.stacks.cluster_report import Place, _one_job, _report, reports_on
 from holdfast.probe.stacks.keep import kept_stacks
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
+from holdfast.web.start import Settings, serving
 
 
 @pytest.fixture

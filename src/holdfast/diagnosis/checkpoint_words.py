@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli.show import duration, number, size
 from holdfast.probe.journal import whole_number
+from holdfast.probe.values import duration, number
 from holdfast.probe.words import plain
+from holdfast.units import size
 
 SHOWN_HERE = ("path", "diverted_to", "tensors", "bad_tensors", "note", "suspects", "folder")
 _NAMED = 3

@@ -6,18 +6,22 @@ import contextlib
 import errno
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.errors import UsageError
 from holdfast.probe.address import Address, is_loopback, parse_listen
-from holdfast.probe.serve.handler import Handler
 from holdfast.probe.serve.limits import Limits
 from holdfast.probe.serve.server import Server
 from holdfast.probe.serve.tokens import given_tokens, local_token
 from holdfast.signals.run_folder import RunFolder
+from holdfast.web.app import application
+from holdfast.web.engine import Engine
+from holdfast.web.sessions import Sessions
+from holdfast.web.site import Site
+
+_BACKLOG = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,9 @@ class Settings:
     cert: Path | None = None
     key: Path | None = None
     limits: Limits = field(default_factory=Limits)
+    hosts: tuple[str, ...] = ()  # names of this server, besides its address and that of the machine
+    far: tuple[str, ...] = ()  # other servers, whose runs the page shows as well
+    allow_actions: bool = False  # whether the page and MCP may change a training
 
 
 @contextlib.contextmanager
@@ -46,20 +53,25 @@ def serving(
     if not is_loopback(host):
         _check_open_to_all(settings, has_tokens=bool(tokens), has_tls=tls is not None, say=say)
     try:
-        server = Server(
-            (host, port), Handler, runs, tokens, read_only=settings.read_only, limits=settings.limits, tls=tls, say=say
+        listening = socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=_BACKLOG
         )
     except OSError as error:
         raise UsageError(f"cannot listen on {settings.listen}: {error.strerror or error}.", fix=_fix(error)) from None
-    with local_token(server.port) as own:
+    address = listening.getsockname()[:2]
+    server = Server(address, runs, tokens, read_only=settings.read_only, limits=settings.limits, say=say)
+    with listening, local_token(server.port) as own:
         server.tokens.append(own)
-        thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="holdfast-serve", daemon=True)
-        thread.start()
+        site = Site(
+            server, Sessions(server.tokens, own, server.port), far=settings.far, hosts=settings.hosts,
+            allow_actions=settings.allow_actions and not settings.read_only, is_secure=tls is not None,
+        )  # fmt: skip
+        engine = Engine(application(site), server, listening, tls)
+        engine.start()
         try:
             yield server
         finally:
-            server.close()
-            thread.join(2.0)
+            engine.close()
 
 
 def shown(server: Server, settings: Settings) -> str:
@@ -68,6 +80,14 @@ def shown(server: Server, settings: Settings) -> str:
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()
     return ("https://" if settings.cert else "") + str(Address(host, server.port))
+
+
+def link(server: Server, settings: Settings) -> str:
+    """The page with this user's token behind the #, which no browser sends and the page takes away at once."""
+    host = str(server.server_address[0])
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    own = server.tokens[-1].text
+    return f"{'https' if settings.cert else 'http'}://{Address(name, server.port)}/#token={own}"
 
 
 def tls_of(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.cli.show import number, size
+from holdfast.probe.values import number
 from holdfast.probe.words import plain
+from holdfast.units import size
 
 _CODE = 60
 

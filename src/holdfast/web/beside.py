@@ -1,4 +1,4 @@
-"""The server of one run, beside its supervisor: `python -m holdfast.probe.serve.beside FOLDER HOST:PORT`.
+"""The server of one run, beside its supervisor: `python -m holdfast.web.beside FOLDER HOST:PORT`.
 
 It says nothing: its address is in `serve.json` in the run folder, and what it could not do is in the journal. The supervisor ends
 it. If the supervisor was killed it stays as long as the training lives.
@@ -16,9 +16,9 @@ from pathlib import Path
 
 from holdfast.errors import HoldfastError
 from holdfast.probe.niceness import be_nice
-from holdfast.probe.serve.start import Settings, serving, shown
 from holdfast.probe.state import read_state
 from holdfast.signals.run_folder import RunFolder
+from holdfast.web.start import Settings, serving, shown
 
 FILE = "serve.json"
 _LOOK_SECONDS = 1.0

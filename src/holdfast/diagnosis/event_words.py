@@ -9,10 +9,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast.cli import checkpoint_words, control_words
-from holdfast.cli.show import DASH, for_json, number
+from holdfast.diagnosis import checkpoint_words, control_words
 from holdfast.probe.journal import Event, Folding
+from holdfast.probe.values import for_json, number
 from holdfast.probe.words import SILENT, action_words, finding_words, plain
+from holdfast.units import DASH
 
 STYLES = {
     "critical": "bold red",

@@ -1,0 +1,52 @@
+"""Verbs of the command line as functions: what they print with `--json`, for what no smaller function answers.
+
+A verb runs in a process of its own: it can be ended, and what it loads goes with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.errors import HoldfastError
+
+_SECONDS = 120.0
+
+
+async def answer_of(verb: Sequence[str], *words: str, seconds: float = _SECONDS) -> Any:
+    """What `holdfast VERB --json -- WORDS` prints. An error of it is raised here, with its fix."""
+    return await json_of(["-m", "holdfast", *verb, "--json", "--", *words], f"holdfast {' '.join(verb)}", seconds=seconds)
+
+
+async def json_of(words: Sequence[str], shown: str, *, seconds: float) -> Any:
+    """What Python prints with these words, as JSON; `shown` is how a person calls it."""
+    environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "400"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+    )
+    try:
+        printed, said = await asyncio.wait_for(process.communicate(), seconds)
+    except asyncio.TimeoutError:
+        raise HoldfastError(f"`{shown}` was not ready in {seconds:.0f} s.", fix="run it in a terminal") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode in (0, 1):
+        with contextlib.suppress(ValueError):
+            return json.loads(printed)
+    raise _error(said.decode(errors="replace"), shown)
+
+
+def _error(said: str, shown: str) -> HoldfastError:
+    """What a verb wrote on stderr: `error: …` and `fix: …`."""
+    problem = next((line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error: ")), "")
+    fix = next((line.strip().removeprefix("fix: ") for line in said.splitlines() if line.strip().startswith("fix: ")), "")
+    return HoldfastError(problem or f"`{shown}` failed: {said.strip()[-200:]}", fix=fix or "run it in a terminal")

@@ -1,0 +1,73 @@
+"""One run's page as a file that needs no server: the same scripts and styles, with the answers that they would ask for inside."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from typing import Any
+
+from holdfast.probe.values import for_json
+from holdfast.signals.run_folder import RunFolder
+from holdfast.web import tabs
+from holdfast.web.curves import AXES
+from holdfast.web.page import FOLDER
+from holdfast.web.runs import Runs, marks
+
+_POINTS = 2000
+_SCRIPTS = ("base.js", "plots.js", "tabs.js", "list.js", "run.js", "compare.js")
+
+
+def exported(run: RunFolder) -> str:
+    """The whole file."""
+    text = {
+        path.name: path.read_text(encoding="utf-8")
+        for path in FOLDER.iterdir()
+        if path.suffix in (".js", ".css", ".svg", ".html")
+    }
+    modules = {f"holdfast/{name}": _data("text/javascript", _named(text[name])) for name in _SCRIPTS}
+    answers = json.dumps(for_json({"id": run.name, "answers": answers_of(run)}), ensure_ascii=False).replace("<", "\\u003c")
+    head = [
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{html.escape(run.name)} · Holdfast</title>",
+        f"<style>{text['uplot.min.css']}{text['style.css']}</style>",
+        f"<script>{text['theme.js']}</script><script>{text['uplot.min.js']}</script>",
+        f"<script>globalThis.HOLDFAST = {answers};</script>",
+        f'<script type="importmap">{json.dumps({"imports": modules})}</script>',
+        f'<script type="module">{_named(text["app.js"])}</script>',
+    ]
+    body = re.search(r"<body>.*</body>", text["index.html"], re.DOTALL)
+    assert body is not None
+    shown = re.sub(r'src="/static/icon.svg[^"]*"', f'src="{_data("image/svg+xml", text["icon.svg"])}"', body[0])
+    return f'<!doctype html>\n<html lang="en"><head>{"".join(head)}</head>\n{shown}</html>\n'
+
+
+def answers_of(run: RunFolder) -> dict[str, Any]:
+    """What the page of a run asks, by the words of the question."""
+    runs = Runs(lambda: [run], ())
+    watched = runs.find(run.name)
+    curves, events = runs.curves(watched), watched.look().events
+    answers: dict[str, Any] = {"run": {"row": watched.row(run.name), "marks": marks(events)}}
+    for along in AXES:
+        places = curves.positions_of([one.step for one in events], [one.time for one in events], along)
+        answers[f"curves {along}"] = {**curves.answer(along=along, points=_POINTS), "marks": places}
+    answers["tab diagnosis"] = tabs.diagnosis(run)
+    for name, tab in tabs.TABS.items():
+        answers[f"tab {name}"] = tab(watched)
+    for what in tabs.GRIDS:
+        answers[f"tab ranks {what}"] = tabs.ranks(watched, what)
+    return answers
+
+
+def _named(script: str) -> str:
+    """A script whose imports are found in the file's import map."""
+    return _in_script(re.sub(r'from "\./(\w+\.js)"', r'from "holdfast/\1"', script))
+
+
+def _in_script(text: str) -> str:
+    return text.replace("</", "<\\/").replace("<!--", "<\\!--")
+
+
+def _data(kind: str, text: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"
