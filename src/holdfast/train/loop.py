@@ -92,7 +92,7 @@ class Training:
                 table.add(row | ({"grad_norm_max": float(self._norm)} if settings.max_grad_norm else {}))
                 is_over = epoch + 1 == settings.epochs or self._is_exhausted(table)
                 is_best = table.best(self.task.metric) is table.rows[-1]
-                run.save(metrics=metrics, wait=is_over, skip_if_busy=not (is_over or is_best))  # epochs may be shorter than a save
+                run.save(metrics=metrics, wait=is_over, skip_if_busy=not (is_over or is_best))  # slower than an epoch
                 progress.epoch_done(epoch, loss, metrics, best=table.best(self.task.metric))
                 if is_over:
                     break
