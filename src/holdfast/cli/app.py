@@ -33,6 +33,7 @@ from holdfast.cli import (
     save,
     serve,
     stats,
+    sync,
     tables,
     tail,
     train,
@@ -94,7 +95,7 @@ def run_verb(context: typer.Context) -> None:
 
 
 _BEFORE = (doctor, drill, plan, repro, stats, validate, visualize)  # before a run
-_DURING = (ps, tail, backtrace, journal, diagnose, compare, explain, tables, query, serve, replay, checkpoints, demo)
+_DURING = (ps, tail, backtrace, journal, diagnose, compare, explain, tables, query, serve, replay, checkpoints, demo, sync)
 _INSIDE = (eval_verb, repl, set_verb, undo, save, cleanup, pause, continue_, attach)
 _TRAINING = (train, resume, export)
 for _verb in (*_DURING, *_INSIDE, *_BEFORE, *_TRAINING):

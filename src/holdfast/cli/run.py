@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from holdfast.errors import UsageError
 from holdfast.inside.policy import POLICIES
+from holdfast.signals.tracker_names import read_trackers
 from holdfast.supervisor.command import find_command
 from holdfast.supervisor.launch import Settings
 from holdfast.supervisor.watching import run_command
@@ -55,6 +56,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--restarts", type=_whole_number(0), default=3, help=restarts)
     add("--resume-args", metavar="WORDS", help='How the script resumes: "--resume {checkpoint}". Remembered for its later runs.')
     add("--restart-args", metavar="WORDS", help='Extra arguments for a restart: "--workers {workers}".')
+    to = "Send metrics, findings and the report to a tracker: mlflow, tensorboard, trackio or wandb. Repeatable."
+    add("--to", action="append", default=[], metavar="TRACKER", help=to)
+    notify = "Run a command, or POST to a URL, on a critical finding, on a restart and at the end. Repeatable."
+    add("--notify", action="append", default=[], metavar="COMMAND|URL", help=notify)
     return parser
 
 
@@ -77,6 +82,8 @@ def run(words: Sequence[str]) -> int:
         restarts=arguments.restarts,
         resume_args=read_template(arguments.resume_args),
         restart_args=read_template(arguments.restart_args),
+        to=read_trackers(arguments.to),
+        notify=tuple(arguments.notify),
     )
     return run_command(find_command(command), settings)
 

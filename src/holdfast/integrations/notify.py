@@ -1,0 +1,111 @@
+"""Notifications: a command gets the event as JSON on its standard input, an address as the body of a POST."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast.errors import CannotSend
+from holdfast.integrations.sending import Notice, Row
+from holdfast.signals.run_folder import RunFolder
+
+_TARGETS = "HOLDFAST_NOTIFY"
+_SECONDS = 10.0
+_TRIES = 3
+
+
+class Notify:
+    """Tells every target of critical findings, restarts and the end; one that does not answer is given up after three tries."""
+
+    takes_metrics = False
+    address = "notifications"
+
+    def __init__(self) -> None:
+        self._targets = [line for line in os.environ.get(_TARGETS, "").splitlines() if line.strip()]
+        self._tries: Counter[tuple[str, Notice]] = Counter()
+        self._run: RunFolder | None = None
+
+    def connect(self, run: RunFolder, state: dict[str, Any]) -> None:  # noqa: ARG002 - as every tracker is called
+        """Nothing is kept open."""
+        self._run = run
+
+    def metrics(self, rows: Sequence[Row], state: dict[str, Any]) -> None:
+        """None are sent."""
+
+    def notice(self, notice: Notice, state: dict[str, Any]) -> None:  # noqa: ARG002
+        """Tell the targets that have not got it yet, all at the same time."""
+        if notice.event == "finding" and notice.severity != "critical":
+            return
+        waiting = [target for target in self._targets if self._tries[target, notice] < _TRIES]
+        with ThreadPoolExecutor(len(waiting) or 1) as pool:
+            reasons = dict(zip(waiting, pool.map(lambda target: self._tell(target, notice), waiting), strict=True))
+        for target, reason in reasons.items():
+            self._tries[target, notice] += 1 if reason else _TRIES
+        if wrong := "; ".join(f"{shown(target)}: {reason}" for target, reason in reasons.items() if reason):
+            raise CannotSend(f"no notification: {wrong}", fix="check the command or address of --notify")
+
+    def finish(self, end: Notice, report: Path | None, state: dict[str, Any]) -> None:  # noqa: ARG002
+        """Tell how it ended."""
+        self.notice(end, state)
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _tell(self, target: str, notice: Notice) -> str | None:
+        """Tell one target; why it was not told, or None."""
+        assert self._run is not None
+        info = self._run.info()
+        event = {**asdict(notice), "run": self._run.name, "folder": str(self._run.path), "host": os.uname().nodename}
+        event |= {"exit_code": info.get("exit_code")} if notice.event == "end" else {}
+        tell = _post if is_address(target) else _call
+        return tell(target, event)
+
+
+def is_address(target: str) -> bool:
+    """Whether a target is a URL; anything else is a command."""
+    return target.startswith(("http://", "https://"))
+
+
+def shown(target: str) -> str:
+    """The target without what may be a secret."""
+    return f"{urlsplit(target).scheme}://{urlsplit(target).hostname}/…" if is_address(target) else target.split()[0]
+
+
+def _post(url: str, event: dict[str, Any]) -> str | None:
+    request = urllib.request.Request(url, json.dumps(event).encode(), {"Content-Type": "application/json"}, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=_SECONDS):
+            return None
+    except urllib.error.HTTPError as error:
+        return f"status {error.code}"
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "reason", error))
+
+
+def _call(command: str, event: dict[str, Any]) -> str | None:
+    variables = {f"HOLDFAST_EVENT_{name.upper()}": str(value) for name, value in event.items() if value is not None}
+    environment = {**os.environ, "HOLDFAST_EVENT": event["event"], **variables}
+    text = json.dumps(event).encode()
+    try:
+        done = subprocess.run(
+            command, shell=True, input=text, env=environment, capture_output=True, timeout=_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"no end within {_SECONDS:.0f} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
+    said = done.stderr.decode(errors="replace").strip().splitlines()
+    return f"exit {done.returncode}{f': {said[-1]}' if said else ''}" if done.returncode else None
+
+
+def make() -> Notify:
+    """The targets of HOLDFAST_NOTIFY."""
+    return Notify()
