@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from holdfast.cli.project_settings import with_project
 from holdfast.errors import UsageError
 from holdfast.inside.policy import POLICIES
 from holdfast.signals.tracker_names import read_trackers
@@ -63,9 +64,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def option_names() -> list[str]:
+    """The options, as they are typed."""
+    return [word for word in _parser()._option_string_actions if word.startswith("--")]
+
+
+def default_settings() -> dict[str, object]:
+    """What the options are without flags."""
+    return vars(_parser().parse_args([]))
+
+
 def run(words: Sequence[str]) -> int:
     """Run the command after the options; returns its exit code. Options end at the first word of the command."""
-    options, command = _split(words)
+    options, command = split(words)
+    options = with_project(options, option_names()) if not {"-h", "--help"} & set(options) else options
     arguments, unknown = _parser().parse_known_args(options)
     if unknown:
         raise _no_such_option(unknown[0].partition("=")[0], [f"--{name.replace('_', '-')}" for name in vars(arguments)])
@@ -88,7 +100,7 @@ def run(words: Sequence[str]) -> int:
     return run_command(find_command(command), settings)
 
 
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The options of `run` and the command. Unlike in argparse, a value may begin with a dash: `--resume-args --resume`."""
     options, rest = list[str](), list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,19 +72,20 @@ def _sync(run: RunFolder, name: str) -> dict[str, Any]:
         sender = Sender(run, open_tracker(name), cursor)
         before = dict(cursor.content)
         try:
-            sender.send()
-            if not read_state(run).alive:
-                sender.finish()
+            with contextlib.redirect_stdout(io.StringIO()):  # some trackers print, also when they are let go
+                sender.send()
+                if not read_state(run).alive:
+                    sender.finish()
+                sender.close()
         except Exception as error:  # noqa: BLE001 - a tracker can fail in many ways
             fix = error.fix if isinstance(error, HoldfastError) else f"holdfast sync {run.name} --to {name} sends the rest later"
             raise CannotSend(f"not all was sent to {name}: {sender.failed(error)}", fix=fix) from None
-        sender.close()
     new = {key: cursor.content[key] - before[key] for key in ("values", "notices")}
     return {
         "tracker": name,
         **new,
         "report": before.get("finished") != cursor.content.get("finished"),
-        "at": cursor.content["address"],
+        "at": cursor.content.get("address"),
     }
 
 

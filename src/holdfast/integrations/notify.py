@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.errors import CannotSend
-from holdfast.integrations.sending import Notice, Row
+from holdfast.integrations.sending import End, Notice, Row
 from holdfast.signals.run_folder import RunFolder
 
 _TARGETS = "HOLDFAST_NOTIFY"
@@ -54,9 +53,9 @@ class Notify:
         if wrong := "; ".join(f"{shown(target)}: {reason}" for target, reason in reasons.items() if reason):
             raise CannotSend(f"no notification: {wrong}", fix="check the command or address of --notify")
 
-    def finish(self, end: Notice, report: Path | None, state: dict[str, Any]) -> None:  # noqa: ARG002
+    def finish(self, end: End, state: dict[str, Any]) -> None:
         """Tell how it ended."""
-        self.notice(end, state)
+        self.notice(end.notice, state)
 
     def close(self) -> None:
         """Nothing is kept open."""

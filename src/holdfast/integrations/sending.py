@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import importlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,6 +56,15 @@ class Notice:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a run: how it ended, its report and its settings."""
+
+    notice: Notice
+    report: Path | None = None
+    settings: dict[str, float | str] = field(default_factory=dict)
+
+
 class Tracker(Protocol):
     """What a tracker takes. When a call returns, the tracker has it; what a call raises is tried again later."""
 
@@ -69,8 +79,8 @@ class Tracker(Protocol):
     def notice(self, notice: Notice, state: dict[str, Any]) -> None:
         """Take a finding or a restart."""
 
-    def finish(self, end: Notice, report: Path | None, state: dict[str, Any]) -> None:
-        """The run has ended: take the report, and close the tracker's run."""
+    def finish(self, end: End, state: dict[str, Any]) -> None:
+        """The run has ended: take report and settings, and close the tracker's run."""
 
     def close(self) -> None:
         """Let go of the tracker; its run stays open."""
@@ -136,10 +146,6 @@ class Sender:
 
     def send(self) -> None:
         """All that was recorded so far. What it raises leaves the cursor where it was: call it again later."""
-        if not self._connected:
-            self._tracker.connect(self._run, self._cursor.content["state"])
-            self._connected = True
-            self._cursor.save(address=self._tracker.address)
         for name, recording in self._recordings() if self._tracker.takes_metrics else ():
             while self._send_rows(name, recording):
                 pass
@@ -150,8 +156,9 @@ class Sender:
     def finish(self) -> None:
         """The run is over, and all of it was sent: send the report, and close the tracker's run."""
         if self._cursor.content.get("finished") != (ended := self._run.info().get("ended") or True):
-            report = _report(self._run) if self._tracker.takes_metrics else None
-            self._tracker.finish(_end(self._run), report, self._cursor.content["state"])
+            whole = self._tracker.takes_metrics
+            self._connect()
+            self._tracker.finish(_end(self._run, whole=whole), self._cursor.content["state"])
             self._cursor.save(finished=ended, error=None)
 
     def failed(self, error: Exception) -> str:
@@ -168,6 +175,13 @@ class Sender:
         self._connected = False
         with contextlib.suppress(Exception):
             self._tracker.close()
+
+    def _connect(self) -> None:
+        """Connect when there is something to send."""
+        if not self._connected:
+            self._tracker.connect(self._run, self._cursor.content["state"])
+            self._connected = True
+            self._cursor.save(address=self._tracker.address)
 
     def _recordings(self) -> Iterator[tuple[str, Recording]]:
         """The trainings of the first rank, each with the prefix of its metrics: the second one of a process has its own."""
@@ -193,6 +207,7 @@ class Sender:
         new_steps, new_evaluations = steps.new_rows(_ROWS), evaluations.new_rows(_ROWS)
         rows = [*_of_steps(new_steps, kept, prefix), *_of_evaluations(new_evaluations, prefix)]
         if rows:
+            self._connect()
             self._tracker.metrics(rows, self._cursor.content["state"])
         position = {"steps": steps.position, "evaluations": evaluations.position, "kept": kept}
         if position != place:
@@ -208,6 +223,7 @@ class Sender:
             if notice is None or (notice.event == "finding" and notice.code in codes):
                 continue
             codes = [*codes, notice.code] if notice.event == "finding" else []  # after a restart each is told once more
+            self._connect()
             self._tracker.notice(notice, self._cursor.content["state"])
             self._cursor.save(codes=codes, notices=self._cursor.content["notices"] + 1)
         if reader.position != self._cursor.content["journal"]:
@@ -255,7 +271,8 @@ def _of_evaluations(rows: dict[str, Any], prefix: str) -> list[Row]:
     ):
         if (split, name) != ("train", "loss"):
             row = together.setdefault((int(step), float(time)), Row(int(step), float(time), {}))
-            row.values[f"{prefix}{split}/{name}"] = float(value)
+            own = str(name).removeprefix(f"{split}_").removeprefix(f"{split}/")
+            row.values[f"{prefix}{split}/{own}"] = float(value)
     return list(together.values())
 
 
@@ -277,13 +294,29 @@ def _notice(row: dict[str, Any]) -> Notice | None:
     return Notice("finding", severity, code, step, at, plain(f"{finding_words(code)}{where}{f': {more}' if more else ''}"))
 
 
-def _end(run: RunFolder) -> Notice:
+def _end(run: RunFolder, *, whole: bool) -> End:
     from holdfast.probe.health import exit_word
 
     info = run.info()
     word = exit_word(info.get("exit_code"))
     severity = "info" if word in ("finished", "ended") else "critical"
-    return Notice("end", severity, word, None, float(info.get("ended") or 0.0), f"run {run.name}: {word}")
+    notice = Notice("end", severity, word, None, float(info.get("ended") or 0.0), f"run {run.name}: {word}")
+    if not whole:
+        return End(notice)
+    from holdfast.diagnosis.run_settings import settings_of, steps_of
+
+    return End(notice, _report(run), {**settings_of(run, steps=steps_of(run)), **(info.get("settings") or {})})
+
+
+def project_of(run: RunFolder) -> str:
+    """What a tracker calls the project, unless its own variable names one: the folder that the run was started in."""
+    return Path(str(run.info().get("cwd") or run.path.parent.parent)).name or "holdfast"
+
+
+def identity_of(run: RunFolder) -> str:
+    """A name for this run that no other has, and that it keeps."""
+    info = run.info()
+    return hashlib.sha256(f"{info.get('host')} {run.path} {info.get('started')}".encode()).hexdigest()[:12]
 
 
 def _report(run: RunFolder) -> Path:

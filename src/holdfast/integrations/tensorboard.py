@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 from tensorboard.compat.proto.event_pb2 import Event
@@ -15,7 +15,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from holdfast.integrations.sending import Notice, Row
+from holdfast.integrations.sending import End, Notice, Row
 from holdfast.signals.run_folder import RunFolder
 
 _TEXT = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
@@ -64,9 +64,9 @@ class TensorBoard:
         value = Summary.Value(tag="holdfast/findings", metadata=_TEXT, tensor=tensor)
         self._write([Event(wall_time=notice.time, step=notice.step or 0, summary=Summary(value=[value]))], state)
 
-    def finish(self, end: Notice, report: Path | None, state: dict[str, Any]) -> None:
+    def finish(self, end: End, state: dict[str, Any]) -> None:
         """TensorBoard keeps no files: a text names the report."""
-        self.notice(Notice(end.event, end.severity, end.code, None, end.time, f"{end.text}; report: {report}"), state)
+        self.notice(replace(end.notice, text=f"{end.notice.text}; report: {end.report}"), state)
 
     def close(self) -> None:
         """Close the file."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.integrations.sending import Cursor, Notice, Row, Sender
+from holdfast.integrations.sending import Cursor, End, Notice, Row, Sender
 
 
 class Strict:
@@ -39,10 +38,10 @@ class Strict:
         self._maybe_fail()
         self.told.append(notice.text)
 
-    def finish(self, end: Notice, report: Path | None, state: dict[str, Any]) -> None:
+    def finish(self, end: End, state: dict[str, Any]) -> None:
         self._maybe_fail()
-        assert report is not None
-        self.ends.append((end.code, report.read_text(encoding="utf-8")[:15]))
+        assert end.report is not None
+        self.ends.append((end.notice.code, end.report.read_text(encoding="utf-8")[:15]))
 
     def close(self) -> None:
         pass
