@@ -63,12 +63,11 @@ print(json.dumps({"history": history, "tags": run.data.tags, "status": run.info.
 """
 IN_WANDB = """
 import json, sys
+from pathlib import Path
+from holdfast.logs.wandb_run import _records
 from wandb.proto.wandb_internal_pb2 import Record
-from wandb.sdk.internal.datastore import DataStore
-store = DataStore()
-store.open_for_scan(sys.argv[1])
 rows, alerts, artifacts, tags = [], [], [], []
-while (data := store.scan_data()) is not None:
+for data in _records(Path(sys.argv[1])):
     record = Record()
     record.ParseFromString(data)
     kind = record.WhichOneof("record_type")
@@ -87,8 +86,7 @@ print(json.dumps({"rows": rows, "alerts": alerts, "artifacts": artifacts, "tags"
 IN_TRACKIO = """
 import json, sys, trackio
 (run,) = trackio.Api().runs(sys.argv[1])
-history = run.history() if hasattr(run, "history") else run.metrics()
-print(json.dumps({"rows": history, "alerts": [one if isinstance(one, dict) else vars(one) for one in run.alerts()]}, default=str))
+print(json.dumps({"rows": trackio.SQLiteStorage.get_logs(sys.argv[1], run.name), "alerts": run.alerts()}, default=str))
 """
 
 

@@ -16,6 +16,8 @@ from holdfast.errors import CannotSend, HoldfastError, TargetError, UsageError
 if TYPE_CHECKING:
     from holdfast.signals.run_folder import RunFolder
 
+_OTHER_SECONDS = 60.0  # the run's own sender has as long to finish
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
@@ -65,16 +67,17 @@ def _sync(run: RunFolder, name: str) -> dict[str, Any]:
     from holdfast.integrations.sending import Cursor, Sender, open_tracker
     from holdfast.probe.state import read_state
 
-    cursor = Cursor(run, name)
-    with cursor.held() as ours:
+    cursor, alive = Cursor(run, name), read_state(run).alive
+    with cursor.held(0.0 if alive else _OTHER_SECONDS) as ours:
         if not ours:
-            raise TargetError(f"{run.name} is being sent to {name} by another process.", fix=f"holdfast sync {run.name} later")
+            fix = "nothing is to be done" if alive else f"holdfast sync {run.name} --to {name}, later"
+            raise TargetError(f"{run.name} is being sent to {name} by another process.", fix=fix)
         sender = Sender(run, open_tracker(name), cursor)
         before = dict(cursor.content)
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # some trackers print, also when they are let go
                 sender.send()
-                if not read_state(run).alive:
+                if not alive:
                     sender.finish()
                 sender.close()
         except Exception as error:  # noqa: BLE001 - a tracker can fail in many ways

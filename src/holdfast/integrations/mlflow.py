@@ -15,7 +15,7 @@ import mlflow
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
-from holdfast.environment.checks.mlflow import sqlite_file, who_locks
+from holdfast.environment.checks.mlflow import sqlite_file, who_locks, why_locked
 from holdfast.environment.reach import why_unreachable, without_secrets
 from holdfast.errors import CannotSend
 from holdfast.integrations.sending import End, Notice, Row, identity_of, project_of
@@ -111,10 +111,10 @@ class MLflow:
         except Exception as error:
             text = " ".join(str(error).split())
             shown = without_secrets(self._uri) if self._uri.startswith("http") else self._uri
-            if "database is locked" in text:
-                file = _database_behind(self._uri)
-                locked = who_locks(file) if file is not None else f"the database behind {shown} is locked"
-                raise CannotSend(locked, fix="end the process that holds it, or wait; holdfast sync sends the rest") from error
+            file = _database_behind(self._uri)  # a server keeps the reason to itself
+            if file is not None and "locked" in (why_locked(file) or ""):
+                fix = "end the process that holds it, or wait; holdfast sync sends the rest"
+                raise CannotSend(who_locks(file), fix=fix) from error
             away = why_unreachable(self._uri, 5.0) if self._uri.startswith("http") else None
             if away is not None:
                 fix = "start it, or correct MLFLOW_TRACKING_URI; holdfast sync sends the rest"

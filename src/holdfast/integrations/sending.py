@@ -8,10 +8,11 @@ import hashlib
 import importlib
 import json
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.probe.journal import JournalReader, whole_number
@@ -126,15 +127,22 @@ class Cursor:
         replace_text(self._path, json.dumps(self.content) + "\n")
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[bool]:
-        """Only one process sends: whether it is this one."""
+    def held(self, seconds: float = 0.0) -> Iterator[bool]:
+        """Only one process sends: whether it is this one, after so many seconds at most."""
+        deadline = time.monotonic() + seconds
         with self._path.with_suffix(".lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                yield False
-            else:
-                yield True
+            while not (ours := _locked(file)) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            self.load()
+            yield ours
+
+
+def _locked(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 class Sender:
@@ -266,11 +274,10 @@ def _thinned(steps: Any, last: int) -> Iterator[int]:
 def _of_evaluations(rows: dict[str, Any], prefix: str) -> list[Row]:
     """Metrics of evaluations and of `run.log`; the loss of the training is that of the steps."""
     together: dict[tuple[int, float], Row] = {}
-    for step, time, split, name, value in zip(
-        *(rows[column] for column in ("step", "time", "split", "name", "value")), strict=True
-    ):
+    columns = [rows[column] for column in ("step", "time", "split", "name", "value")]
+    for step, when, split, name, value in zip(*columns, strict=True):
         if (split, name) != ("train", "loss"):
-            row = together.setdefault((int(step), float(time)), Row(int(step), float(time), {}))
+            row = together.setdefault((int(step), float(when)), Row(int(step), float(when), {}))
             own = str(name).removeprefix(f"{split}_").removeprefix(f"{split}/")
             row.values[f"{prefix}{split}/{own}"] = float(value)
     return list(together.values())

@@ -28,7 +28,7 @@ def test_what_cannot_be_sent_says_why_and_what_to_do(training: Callable[..., Any
     assert none.code == 2 and "was started without a tracker" in none.err and "--to tensorboard" in none.err
     unknown = holdfast("sync", "digits", "--to", "mlfow")
     assert unknown.code == 2 and "fix: --to mlflow" in unknown.err
-    run = RunFolder.open(Path("runs/digits"))
-    with Cursor(run, "tensorboard").held():
-        busy = holdfast("sync", "digits", "--to", "tensorboard")
+    training("live")
+    with Cursor(RunFolder.open(Path("runs/live")), "tensorboard").held():
+        busy = holdfast("sync", "live", "--to", "tensorboard")
     assert busy.code == 2 and "by another process" in busy.err
