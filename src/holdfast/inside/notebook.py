@@ -25,13 +25,13 @@ def shell() -> Any:
     return found if hasattr(found, "kernel") else None
 
 
-def current_cell() -> str | None:
-    """What a cell is known again by when it is executed again: its id, or its code; None outside a notebook."""
+def current_cell() -> tuple[str, int] | None:
+    """The cell that is executed, by its id or else its code, and the count of this execution; None outside a notebook."""
     if (ipython := shell()) is None:
         return None
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(AttributeError, KeyError, IndexError, TypeError):
         identity = ipython.kernel.get_parent("shell").get("metadata", {}).get("cellId")
-        return str(identity or ipython.user_ns["In"][-1])
+        return str(identity or ipython.user_ns["In"][-1]), int(ipython.execution_count)
     return None
 
 

@@ -313,18 +313,23 @@ def _as_list(kind: type[Any], value: Any) -> list[Any]:
 
 
 def _close_replaced(optimizers: list[torch.optim.Optimizer], name: str | None) -> None:
-    """Close the runs that a new one takes the place of; in a notebook also those of the same cell and of the same name."""
-    cell = current_cell()
     for run in tuple(_open_runs):
-        again = cell is not None and (run._cell == cell or (name is not None and run._scope.run.info().get("asked") == name))
-        same = again or not optimizers or any(run._scope.wants(optimizer) for optimizer in optimizers)
-        if same or run._scope.is_over():
+        same = not optimizers or run._scope.is_over() or any(run._scope.wants(optimizer) for optimizer in optimizers)
+        if same or _is_executed_again(run, name):
             run.close()
+
+
+def _is_executed_again(run: Run, name: str | None) -> bool:
+    """In a notebook: whether an earlier execution of this cell, or of one that gave the same name, has opened the run."""
+    cell = current_cell()
+    if cell is None or run._cell is None or run._cell[1] == cell[1]:
+        return False
+    return run._cell[0] == cell[0] or (name is not None and run._scope.run.info().get("asked") == name)
 
 
 def _save_on_interrupt() -> None:
     """In a notebook, Ctrl-C saves a checkpoint after the step, whatever the policy."""
-    for run in _open_runs:
+    for run in _open_runs[-1:]:
         armed().runtime.interrupt.install(run._scope)
 
 

@@ -163,8 +163,9 @@ class Sender:
 
     def finish(self) -> None:
         """The run is over, and all of it was sent: send the report, and close the tracker's run."""
-        if self._cursor.content.get("finished") != (ended := self._run.info().get("ended") or True):
-            whole = self._tracker.takes_metrics
+        whole = self._tracker.takes_metrics
+        ended = self._run.info().get("ended") or True
+        if self._cursor.content.get("finished") != ended and (self._run.recordings() or not whole):
             self._connect()
             self._tracker.finish(_end(self._run, whole=whole), self._cursor.content["state"])
             self._cursor.save(finished=ended, error=None)
