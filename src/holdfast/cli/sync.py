@@ -64,7 +64,7 @@ def sync(
 
 
 def _sync(run: RunFolder, name: str) -> dict[str, Any]:
-    from holdfast.integrations.sending import Cursor, Sender, open_tracker
+    from holdfast.integrations.sending import Cursor, Sender, kind_of
     from holdfast.probe.state import read_state
 
     cursor, alive = Cursor(run, name), read_state(run).alive
@@ -72,7 +72,7 @@ def _sync(run: RunFolder, name: str) -> dict[str, Any]:
         if not ours:
             fix = "nothing is to be done" if alive else f"holdfast sync {run.name} --to {name}, later"
             raise TargetError(f"{run.name} is being sent to {name} by another process.", fix=fix)
-        sender = Sender(run, open_tracker(name), cursor)
+        sender = Sender(run, kind_of(name), cursor)
         before = dict(cursor.content)
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # some trackers print, also when they are let go

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
-from holdfast.integrations.sending import Cursor, Sender, open_tracker
+from holdfast.integrations.sending import Cursor, Sender, kind_of
 from holdfast.probe.niceness import be_nice
 from holdfast.probe.state import read_state
 from holdfast.signals.run_folder import RunFolder
@@ -50,7 +50,7 @@ def main(words: list[str]) -> int:
 def _send(run: RunFolder, name: str, cursor: Cursor, over: threading.Event, parent: int) -> int:
     trouble = Trouble(run.journal)
     try:
-        sender = Sender(run, open_tracker(name), cursor)
+        sender = Sender(run, kind_of(name), cursor)
     except HoldfastError as error:
         with contextlib.suppress(OSError):
             cursor.save(error=error.problem)

@@ -18,7 +18,7 @@ from mlflow.tracking import MlflowClient
 from holdfast.environment.checks.mlflow import sqlite_file, who_locks, why_locked
 from holdfast.environment.reach import why_unreachable, without_secrets
 from holdfast.errors import CannotSend
-from holdfast.integrations.sending import End, Notice, Row, identity_of, project_of
+from holdfast.integrations.tracker import End, Notice, Row, Tracker, command_of, identity_of, project_of
 from holdfast.signals.run_folder import RunFolder
 
 _AT_ONCE = 1000  # metrics that MLflow takes in one request
@@ -28,22 +28,16 @@ _PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_RETRI
 _WORDLESS = {"MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true"}
 
 
-class MLflow:
+class MLflow(Tracker):
     """One MLflow run for each run, found again by a tag."""
 
-    takes_metrics = True
-
-    def __init__(self) -> None:
+    def __init__(self, run: RunFolder, state: dict[str, Any]) -> None:
+        super().__init__(run, state)
         for name, value in (_PATIENCE | _WORDLESS).items():
             os.environ.setdefault(name, value)
         for logger in ("mlflow", "alembic"):
             logging.getLogger(logger).setLevel(logging.ERROR)
-        self._client: Any = None
-        self._id = self._uri = self.address = ""
-
-    def connect(self, run: RunFolder, state: dict[str, Any]) -> None:
-        """Find the run, or make it."""
-        self._uri = os.environ.get("MLFLOW_TRACKING_URI") or state.get("uri") or mlflow.get_tracking_uri()
+        self._uri = str(os.environ.get("MLFLOW_TRACKING_URI") or state.get("uri") or mlflow.get_tracking_uri())
         if self._uri.startswith("sqlite:"):
             self._uri = f"sqlite:///{sqlite_file(self._uri).absolute()}"
         if self._uri == without_secrets(self._uri) or self._uri.startswith("sqlite:"):
@@ -51,14 +45,13 @@ class MLflow:
         with self._words():
             mlflow.set_tracking_uri(self._uri)  # artifacts go by it
             self._client = MlflowClient(self._uri)
-            self._id = state.get("run") or self._found(run)
-            state["run"] = self._id
+            self._id = state["run"] = state.get("run") or self._found()
             experiment = self._client.get_run(self._id).info.experiment_id
         served = self._uri.startswith("http")
         where = f"{self._uri}/#/experiments/{experiment}/runs/{self._id}"
         self.address = where if served else f"mlflow ui --backend-store-uri {self._uri}"
 
-    def metrics(self, rows: Sequence[Row], state: dict[str, Any]) -> None:  # noqa: ARG002 - as every tracker is called
+    def metrics(self, rows: Sequence[Row]) -> None:
         """In as few requests as MLflow allows."""
         metrics = [
             Metric(_NOT_IN_NAMES.sub("_", name), value, int(row.time * 1000), row.step)
@@ -69,12 +62,12 @@ class MLflow:
             for first in range(0, len(metrics), _AT_ONCE):
                 self._client.log_batch(self._id, metrics=metrics[first : first + _AT_ONCE])
 
-    def notice(self, notice: Notice, state: dict[str, Any]) -> None:  # noqa: ARG002
+    def notice(self, notice: Notice) -> None:
         """A tag for each finding; in MLflow's table of runs it can be searched for."""
         with self._words():
             self._client.set_tag(self._id, f"holdfast.{notice.event}.{notice.code}", f"{notice.severity}: {notice.text}")
 
-    def finish(self, end: End, state: dict[str, Any]) -> None:  # noqa: ARG002
+    def finish(self, end: End) -> None:
         """The settings, the report, and how it ended."""
         code = end.notice.code
         status = "FINISHED" if code in ("finished", "ended") else "KILLED" if code.startswith("killed") else "FAILED"
@@ -85,19 +78,17 @@ class MLflow:
                 self._client.log_artifact(self._id, str(end.report))
             self._client.set_terminated(self._id, status, end_time=int(end.notice.time * 1000) or None)
 
-    def close(self) -> None:
-        """Nothing is kept open."""
-
-    def _found(self, run: RunFolder) -> str:
+    def _found(self) -> str:
         """The run with the tag of this one: a sender that was killed just after it had made one left no other trace."""
+        run, info = self.run, self.run.info()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or project_of(run)
         experiment = self._client.get_experiment_by_name(name)
         experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)
-        identity, info = identity_of(run), run.info()
+        identity = identity_of(run)
         same = self._client.search_runs([experiment_id], f"tags.`{_IDENTITY}` = '{identity}'", max_results=1)
         if same:
             return str(same[0].info.run_id)
-        tags = {_IDENTITY: identity, "holdfast.folder": str(run.path), "mlflow.source.name": " ".join(info.get("command") or ())}
+        tags = {_IDENTITY: identity, "holdfast.folder": str(run.path), "mlflow.source.name": command_of(run)}
         if commit := (info.get("git") or {}).get("commit"):
             tags["mlflow.source.git.commit"] = str(commit)
         started = int(float(info.get("started") or 0) * 1000) or None
@@ -148,6 +139,4 @@ def _is_sqlite(path: Path) -> bool:
     return False
 
 
-def make() -> MLflow:
-    """The tracker."""
-    return MLflow()
+KIND = MLflow

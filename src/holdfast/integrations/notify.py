@@ -8,66 +8,49 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from holdfast.errors import CannotSend
-from holdfast.integrations.sending import End, Notice, Row
-from holdfast.signals.run_folder import RunFolder
+from holdfast.integrations.tracker import End, Notice, Tracker
 
 _TARGETS = "HOLDFAST_NOTIFY"
 _SECONDS = 10.0
 _TRIES = 3
 
 
-class Notify:
+class Notify(Tracker):
     """Tells every target of critical findings, restarts and the end; one that does not answer is given up after three tries."""
 
     takes_metrics = False
     address = "notifications"
+    tries: ClassVar[Counter[tuple[str, Notice]]] = Counter()  # of this process: those that were told are not told again
 
-    def __init__(self) -> None:
-        self._targets = [line for line in os.environ.get(_TARGETS, "").splitlines() if line.strip()]
-        self._tries: Counter[tuple[str, Notice]] = Counter()
-        self._run: RunFolder | None = None
-
-    def connect(self, run: RunFolder, state: dict[str, Any]) -> None:  # noqa: ARG002 - as every tracker is called
-        """Nothing is kept open."""
-        self._run = run
-
-    def metrics(self, rows: Sequence[Row], state: dict[str, Any]) -> None:
-        """None are sent."""
-
-    def notice(self, notice: Notice, state: dict[str, Any]) -> None:  # noqa: ARG002
+    def notice(self, notice: Notice) -> None:
         """Tell the targets that have not got it yet, all at the same time."""
         if notice.event == "finding" and notice.severity != "critical":
             return
-        waiting = [target for target in self._targets if self._tries[target, notice] < _TRIES]
+        event = {**asdict(notice), "run": self.run.name, "folder": str(self.run.path), "host": os.uname().nodename}
+        event |= {"exit_code": self.run.info().get("exit_code")} if notice.event == "end" else {}
+        targets = [line for line in os.environ.get(_TARGETS, "").splitlines() if line.strip()]
+        waiting = [target for target in targets if self.tries[target, notice] < _TRIES]
         with ThreadPoolExecutor(len(waiting) or 1) as pool:
-            reasons = dict(zip(waiting, pool.map(lambda target: self._tell(target, notice), waiting), strict=True))
+            reasons = dict(zip(waiting, pool.map(lambda target: tell(target, event), waiting), strict=True))
         for target, reason in reasons.items():
-            self._tries[target, notice] += 1 if reason else _TRIES
+            self.tries[target, notice] += 1 if reason else _TRIES
         if wrong := "; ".join(f"{shown(target)}: {reason}" for target, reason in reasons.items() if reason):
             raise CannotSend(f"no notification: {wrong}", fix="check the command or address of --notify")
 
-    def finish(self, end: End, state: dict[str, Any]) -> None:
+    def finish(self, end: End) -> None:
         """Tell how it ended."""
-        self.notice(end.notice, state)
+        self.notice(end.notice)
 
-    def close(self) -> None:
-        """Nothing is kept open."""
 
-    def _tell(self, target: str, notice: Notice) -> str | None:
-        """Tell one target; why it was not told, or None."""
-        assert self._run is not None
-        info = self._run.info()
-        event = {**asdict(notice), "run": self._run.name, "folder": str(self._run.path), "host": os.uname().nodename}
-        event |= {"exit_code": info.get("exit_code")} if notice.event == "end" else {}
-        tell = _post if is_address(target) else _call
-        return tell(target, event)
+def tell(target: str, event: dict[str, Any]) -> str | None:
+    """Tell one target; why it was not told, or None."""
+    return _post(target, event) if is_address(target) else _call(target, event)
 
 
 def is_address(target: str) -> bool:
@@ -105,6 +88,4 @@ def _call(command: str, event: dict[str, Any]) -> str | None:
     return f"exit {done.returncode}{f': {said[-1]}' if said else ''}" if done.returncode else None
 
 
-def make() -> Notify:
-    """The targets of HOLDFAST_NOTIFY."""
-    return Notify()
+KIND = Notify

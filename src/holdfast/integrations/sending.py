@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import importlib
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from holdfast.errors import HoldfastError, UsageError
+from holdfast.integrations.tracker import End, Notice, Row, Tracker
 from holdfast.probe.journal import JournalReader, whole_number
 from holdfast.signals.run_folder import Recording, RunFolder, replace_text
 from holdfast.signals.tracker_names import SENT
@@ -36,72 +35,17 @@ _STEPS = {
 _OWN = "holdfast-degraded"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Metrics of one step, by name."""
-
-    step: int
-    time: float
-    values: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Something that people want to be told: a finding, a restart, the end."""
-
-    event: str
-    severity: str
-    code: str
-    step: int | None
-    time: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """The end of a run: how it ended, its report and its settings."""
-
-    notice: Notice
-    report: Path | None = None
-    settings: dict[str, float | str] = field(default_factory=dict)
-
-
-class Tracker(Protocol):
-    """What a tracker takes. When a call returns, the tracker has it; what a call raises is tried again later."""
-
-    takes_metrics: bool
-
-    def connect(self, run: RunFolder, state: dict[str, Any]) -> None:
-        """Make the tracker's run, or find it again; `state` is kept in the cursor."""
-
-    def metrics(self, rows: Sequence[Row], state: dict[str, Any]) -> None:
-        """Take metrics."""
-
-    def notice(self, notice: Notice, state: dict[str, Any]) -> None:
-        """Take a finding or a restart."""
-
-    def finish(self, end: End, state: dict[str, Any]) -> None:
-        """The run has ended: take report and settings, and close the tracker's run."""
-
-    def close(self) -> None:
-        """Let go of the tracker; its run stays open."""
-
-    @property
-    def address(self) -> str:
-        """Where people find the run."""
-
-
-def open_tracker(name: str) -> Tracker:
+def kind_of(name: str) -> type[Tracker]:
     """The tracker of that name; its package is imported here."""
     try:
-        tracker: Tracker = importlib.import_module(f"holdfast.integrations.{name}").make()
+        kind: type[Tracker] = importlib.import_module(f"holdfast.integrations.{name}").KIND
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("holdfast"):
             raise
         raise UsageError(
             f"{name} cannot be used: the package {error.name} is not installed.", fix=f"pip install {name}"
         ) from None
-    return tracker
+    return kind
 
 
 class Cursor:
@@ -148,13 +92,13 @@ def _locked(file: TextIO) -> bool:
 class Sender:
     """Sends what a cursor says is left."""
 
-    def __init__(self, run: RunFolder, tracker: Tracker, cursor: Cursor) -> None:
-        self._run, self._tracker, self._cursor = run, tracker, cursor
-        self._connected = False
+    def __init__(self, run: RunFolder, kind: type[Tracker], cursor: Cursor) -> None:
+        self._run, self._kind, self._cursor = run, kind, cursor
+        self._tracker: Tracker | None = None
 
     def send(self) -> None:
         """All that was recorded so far. What it raises leaves the cursor where it was: call it again later."""
-        for name, recording in self._recordings() if self._tracker.takes_metrics else ():
+        for name, recording in self._recordings() if self._kind.takes_metrics else ():
             while self._send_rows(name, recording):
                 pass
         self._send_notices()
@@ -163,11 +107,10 @@ class Sender:
 
     def finish(self) -> None:
         """The run is over, and all of it was sent: send the report, and close the tracker's run."""
-        whole = self._tracker.takes_metrics
+        whole = self._kind.takes_metrics
         ended = self._run.info().get("ended") or True
         if self._cursor.content.get("finished") != ended and (self._run.recordings() or not whole):
-            self._connect()
-            self._tracker.finish(_end(self._run, whole=whole), self._cursor.content["state"])
+            self._connected().finish(_end(self._run, whole=whole))
             self._cursor.save(finished=ended, error=None)
 
     def failed(self, error: Exception) -> str:
@@ -181,16 +124,17 @@ class Sender:
 
     def close(self) -> None:
         """Let go of the connection."""
-        self._connected = False
+        tracker, self._tracker = self._tracker, None
         with contextlib.suppress(Exception):
-            self._tracker.close()
+            if tracker is not None:
+                tracker.close()
 
-    def _connect(self) -> None:
-        """Connect when there is something to send."""
-        if not self._connected:
-            self._tracker.connect(self._run, self._cursor.content["state"])
-            self._connected = True
+    def _connected(self) -> Tracker:
+        """The tracker, connected when there is something to send."""
+        if self._tracker is None:
+            self._tracker = self._kind(self._run, self._cursor.content["state"])
             self._cursor.save(address=self._tracker.address)
+        return self._tracker
 
     def _recordings(self) -> Iterator[tuple[str, Recording]]:
         """The trainings of the first rank, each with the prefix of its metrics: the second one of a process has its own."""
@@ -216,8 +160,7 @@ class Sender:
         new_steps, new_evaluations = steps.new_rows(_ROWS), evaluations.new_rows(_ROWS)
         rows = [*_of_steps(new_steps, kept, prefix), *_of_evaluations(new_evaluations, prefix)]
         if rows:
-            self._connect()
-            self._tracker.metrics(rows, self._cursor.content["state"])
+            self._connected().metrics(rows)
         position = {"steps": steps.position, "evaluations": evaluations.position, "kept": kept}
         if position != place:
             self._cursor.content["tables"][recording.name] = position
@@ -232,8 +175,7 @@ class Sender:
             if notice is None or (notice.event == "finding" and notice.code in codes):
                 continue
             codes = [*codes, notice.code] if notice.event == "finding" else []  # after a restart each is told once more
-            self._connect()
-            self._tracker.notice(notice, self._cursor.content["state"])
+            self._connected().notice(notice)
             self._cursor.save(codes=codes, notices=self._cursor.content["notices"] + 1)
         if reader.position != self._cursor.content["journal"]:
             self._cursor.save(journal=reader.position)
@@ -314,17 +256,6 @@ def _end(run: RunFolder, *, whole: bool) -> End:
     from holdfast.diagnosis.run_settings import settings_of, steps_of
 
     return End(notice, _report(run), {**settings_of(run, steps=steps_of(run)), **(info.get("settings") or {})})
-
-
-def project_of(run: RunFolder) -> str:
-    """What a tracker calls the project, unless its own variable names one: the folder that the run was started in."""
-    return Path(str(run.info().get("cwd") or run.path.parent.parent)).name or "holdfast"
-
-
-def identity_of(run: RunFolder) -> str:
-    """A name for this run that no other has, and that it keeps."""
-    info = run.info()
-    return hashlib.sha256(f"{info.get('host')} {run.path} {info.get('started')}".encode()).hexdigest()[:12]
 
 
 def _report(run: RunFolder) -> Path:

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, BinaryIO
+from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
@@ -15,32 +15,25 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from holdfast.integrations.sending import End, Notice, Row
+from holdfast.integrations.tracker import End, Notice, Row, Tracker
 from holdfast.signals.run_folder import RunFolder
 
 _TEXT = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Appends to the event file; what a killed sender wrote after its last cursor is cut off again."""
 
-    takes_metrics = True
-
-    def __init__(self) -> None:
-        self._file: BinaryIO | None = None
-        self.address = ""
-
-    def connect(self, run: RunFolder, state: dict[str, Any]) -> None:
-        """Open the file where the cursor says that it ends."""
+    def __init__(self, run: RunFolder, state: dict[str, Any]) -> None:
+        super().__init__(run, state)
         state.setdefault("file", f"events.out.tfevents.{int(time.time())}.{os.uname().nodename}.holdfast")
-        path = run.path / state["file"]
         self.address = f"tensorboard --logdir {run.path.parent}"
-        self._file = path.open("ab")
+        self._file = (run.path / state["file"]).open("ab")
         self._file.truncate(state.setdefault("size", 0))
         if not state["size"]:
-            self._write([Event(wall_time=time.time(), file_version="brain.Event:2")], state)
+            self._write([Event(wall_time=time.time(), file_version="brain.Event:2")])
 
-    def metrics(self, rows: Sequence[Row], state: dict[str, Any]) -> None:
+    def metrics(self, rows: Sequence[Row]) -> None:
         """One event for each step."""
         self._write(
             [
@@ -50,11 +43,10 @@ class TensorBoard:
                     summary=Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in row.values.items()]),
                 )
                 for row in rows
-            ],
-            state,
+            ]
         )
 
-    def notice(self, notice: Notice, state: dict[str, Any]) -> None:
+    def notice(self, notice: Notice) -> None:
         """A text beside the curves."""
         tensor = TensorProto(
             dtype=DT_STRING,
@@ -62,26 +54,22 @@ class TensorBoard:
             tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
         )
         value = Summary.Value(tag="holdfast/findings", metadata=_TEXT, tensor=tensor)
-        self._write([Event(wall_time=notice.time, step=notice.step or 0, summary=Summary(value=[value]))], state)
+        self._write([Event(wall_time=notice.time, step=notice.step or 0, summary=Summary(value=[value]))])
 
-    def finish(self, end: End, state: dict[str, Any]) -> None:
+    def finish(self, end: End) -> None:
         """TensorBoard keeps no files: a text names the report."""
-        self.notice(replace(end.notice, text=f"{end.notice.text}; report: {end.report}"), state)
+        self.notice(replace(end.notice, text=f"{end.notice.text}; report: {end.report}"))
 
     def close(self) -> None:
         """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
-    def _write(self, events: Sequence[Event], state: dict[str, Any]) -> None:
-        assert self._file is not None
+    def _write(self, events: Sequence[Event]) -> None:
         writer = RecordWriter(self._file)
         for event in events:
             writer.write(event.SerializeToString())
         writer.flush()
-        state["size"] = self._file.tell()
+        self.state["size"] = self._file.tell()
 
 
-def make() -> TensorBoard:
-    """The tracker."""
-    return TensorBoard()
+KIND = TensorBoard

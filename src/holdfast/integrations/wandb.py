@@ -8,31 +8,24 @@ from typing import Any
 
 import wandb
 
-from holdfast.integrations.sending import End, Notice, Row, identity_of, project_of
+from holdfast.integrations.tracker import End, Notice, Row, Tracker, command_of, identity_of, project_of
 from holdfast.signals.run_folder import RunFolder
 
 _LEVELS = {"critical": wandb.AlertLevel.ERROR, "warning": wandb.AlertLevel.WARN, "info": wandb.AlertLevel.INFO}
 
 
-class WandB:
+class WandB(Tracker):
     """One W&B run for each run, resumed by its id. The x-axis is the training's step; W&B's own step counts the rows."""
 
-    takes_metrics = True
-
-    def __init__(self) -> None:
-        self._run: Any = None
-        self.address = ""
-
-    def connect(self, run: RunFolder, state: dict[str, Any]) -> None:
-        """Make the run, or resume it."""
-        info = run.info()
+    def __init__(self, run: RunFolder, state: dict[str, Any]) -> None:
+        super().__init__(run, state)
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or project_of(run),
             name=run.name,
             id=identity_of(run),
             resume="allow" if os.environ.get("WANDB_MODE") != "offline" else None,
             dir=os.environ.get("WANDB_DIR") or str(run.path),
-            config={"command": " ".join(info.get("command") or ()), "folder": str(run.path)},
+            config={"command": command_of(run), "folder": str(run.path)},
             settings=wandb.Settings(console="off", silent=True, x_disable_stats=True, disable_code=True),
         )
         self._run.define_metric("step", hidden=True)
@@ -40,19 +33,19 @@ class WandB:
         state.setdefault("rows", 0)
         self.address = f"wandb sync {self._run.settings.sync_dir}" if self._run.offline else str(self._run.url)
 
-    def metrics(self, rows: Sequence[Row], state: dict[str, Any]) -> None:
+    def metrics(self, rows: Sequence[Row]) -> None:
         """Rows that a killed sender had handed over already are behind W&B's step, and left out."""
-        for number, row in enumerate(rows, state["rows"]):
+        for number, row in enumerate(rows, self.state["rows"]):
             if number >= self._run.step:
                 self._run.log({"step": row.step, **row.values}, step=number)
-        state["rows"] += len(rows)
+        self.state["rows"] += len(rows)
 
-    def notice(self, notice: Notice, state: dict[str, Any]) -> None:  # noqa: ARG002 - as every tracker is called
+    def notice(self, notice: Notice) -> None:
         """An alert, and a tag."""
         self._run.alert(f"{self._run.name}: {notice.code}", notice.text, level=_LEVELS[notice.severity])
         self._run.tags = tuple(dict.fromkeys((*(self._run.tags or ()), notice.code)))
 
-    def finish(self, end: End, state: dict[str, Any]) -> None:  # noqa: ARG002
+    def finish(self, end: End) -> None:
         """The settings, the report as an artifact, and how it ended."""
         self._run.config.update(end.settings, allow_val_change=True)
         self._run.summary["end"] = end.notice.text
@@ -64,11 +57,7 @@ class WandB:
 
     def close(self) -> None:
         """Have W&B write everything down."""
-        if self._run is not None:
-            self._run.finish()
-            self._run = None
+        self._run.finish()
 
 
-def make() -> WandB:
-    """The tracker."""
-    return WandB()
+KIND = WandB

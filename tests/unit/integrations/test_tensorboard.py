@@ -8,11 +8,11 @@ from typing import Any
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from holdfast.integrations.sending import Cursor, Sender
-from holdfast.integrations.tensorboard import make
+from holdfast.integrations.tensorboard import TensorBoard
 
 
 def send(recorded: Any) -> Sender:
-    sender = Sender(recorded.run, make(), Cursor(recorded.run, "tensorboard"))
+    sender = Sender(recorded.run, TensorBoard, Cursor(recorded.run, "tensorboard"))
     sender.send()
     return sender
 
