@@ -75,6 +75,7 @@ def _words(process: psutil.Process) -> list[str]:
         return []
 
 
+@pytest.mark.slow
 def test_a_finding_a_restart_and_the_end_are_told_to_a_command(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(DIES_ONCE)
     command = "cat >> told.jsonl; echo >> told.jsonl; echo $HOLDFAST_EVENT $HOLDFAST_EVENT_CODE >> variables.txt"
