@@ -23,5 +23,6 @@ def read_trackers(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def not_installed(names: Iterable[str]) -> list[str]:
-    """Those whose package cannot be imported here."""
-    return [name for name in names if importlib.util.find_spec(name) is None]
+    """Those whose package cannot be imported here; a folder of that name, as W&B makes one, is no package."""
+    specs = {name: importlib.util.find_spec(name) for name in names}
+    return [name for name, spec in specs.items() if spec is None or spec.origin is None]
