@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from holdfast.inside.observers.heartbeat import HEARTBEAT
+
 _SECONDS = 60.0
 _EVERY_SECONDS, _SHARE = 5.0, 0.05  # of one core, for drawing
 
@@ -66,8 +68,10 @@ def show_live(run: Any) -> None:
         return time.monotonic() - begun
 
     def follow(seconds: float) -> None:
+        drawn = HEARTBEAT.beats
         while not run.wait_closed(max(_EVERY_SECONDS, seconds / _SHARE)):
-            seconds = publish(True)
+            if HEARTBEAT.beats != drawn:  # something was trained since
+                drawn, seconds = HEARTBEAT.beats, publish(True)
         publish(True)
 
     threading.Thread(target=follow, args=(publish(False),), name="holdfast-notebook", daemon=True).start()
