@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import CannotSend, HoldfastError
 from holdfast.integrations.sending import Cursor, Sender, kind_of
 from holdfast.probe.niceness import be_nice
 from holdfast.probe.state import read_state
@@ -48,7 +48,7 @@ def main(words: list[str]) -> int:
 
 
 def _send(run: RunFolder, name: str, cursor: Cursor, over: threading.Event, parent: int) -> int:
-    trouble = Trouble(run.journal)
+    trouble = Trouble(run.journal, severity="info")  # the run itself is well
     try:
         sender = Sender(run, kind_of(name), cursor)
     except HoldfastError as error:
@@ -67,7 +67,7 @@ def _send(run: RunFolder, name: str, cursor: Cursor, over: threading.Event, pare
                 return 0
             seconds = _EVERY_SECONDS
         except Exception as error:  # noqa: BLE001 - a tracker can fail in many ways; none is the run's business
-            trouble.step_back(f"sending to {name}", RuntimeError(sender.failed(error)))
+            trouble.step_back(f"sending to {name}", CannotSend(sender.failed(error), fix="holdfast sync"))
             seconds = min(_AT_MOST_SECONDS, seconds * 2)
         give_up = min(give_up, time.monotonic() + _AFTER_END_SECONDS) if is_over else give_up
         if time.monotonic() >= give_up:
