@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PRODUCT := $(VENV)/.installed-product
 INSTALLED := $(VENV)/.installed-tools
+TRACKERS := $(VENV)-trackers/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr $(CORES) + 1)
@@ -16,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes, and e
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format pytest test-slow test-gpu bench bench-train bench-heal bench-healthy bench-diagnose bench-survive fuzz drills strangers peers docs clean
+.PHONY: help setup demo test lint format pytest test-slow test-gpu test-trackers bench bench-train bench-heal bench-healthy bench-diagnose bench-survive fuzz drills strangers peers docs clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -45,6 +46,9 @@ test-slow: $(INSTALLED)  ## the tests that take too long for every day
 
 test-gpu: $(INSTALLED)  ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+test-trackers: $(TRACKERS)  ## real MLflow, W&B, Trackio and Jupyter, in an environment of their own: they want other versions
+	HOLDFAST_TRACKERS_PYTHON=$(CURDIR)/$(VENV)-trackers/bin/python $(BIN)/python -m pytest -m slow tests/faults/test_trackers.py tests/faults/test_notebook.py $(ARGS)
 
 bench: $(INSTALLED)  ## measure what Holdfast costs, and fail where a bar is missed
 	@set -e; for script in $(COST); do echo "== $$script"; $(BIN)/python "$$script"; done
@@ -83,7 +87,7 @@ docs: $(INSTALLED)  ## write the generated pages again
 	$(BIN)/python -m holdfast.diagnosis.describe docs/failures
 
 clean:  ## remove .venv and everything else that was made here, but no runs
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache lightning_logs
+	rm -rf $(VENV) $(VENV)-trackers build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache lightning_logs
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Two sets: what a user needs, and what the tests need on top. Each is made again whenever the dependencies change. The marks
@@ -98,4 +102,12 @@ $(PRODUCT): pyproject.toml setup.py constraints.txt src/holdfast/inside/gradient
 
 $(INSTALLED): $(PRODUCT)
 	$(INSTALL) -e '.[test]'
+	@touch $@
+
+# What is not found there is taken from .venv, torch above all.
+$(TRACKERS): $(INSTALLED)
+	$(PYTHON) -m venv $(VENV)-trackers
+	$(BIN)/python -c 'import holdfast, pathlib, torch; [print(pathlib.Path(m.__file__).parents[1]) for m in (holdfast, torch)]' \
+	  > $$($(VENV)-trackers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
+	$(VENV)-trackers/bin/python -m pip install --quiet --disable-pip-version-check mlflow trackio wandb ipykernel nbclient
 	@touch $@

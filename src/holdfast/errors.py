@@ -22,6 +22,7 @@
     │   └── BadCheckpoint         a checkpoint that must not be loaded: torn, unsafe, or with numbers that are not finite
     ├── DoesNotMatch              a checkpoint that does not fit the model
     ├── ControlFailed             a training that fails in a drill before any fault was put in
+    ├── CannotSend                a tracker that does not take what it is sent
     ├── CannotRestore             a state that is not there, or does not fit the training any more
     └── DoesNotFit                memory is too small for a single sample
     CannotHappen                  a fault of a drill that this training gives nothing to get hold of
@@ -134,6 +135,10 @@ class DoesNotMatch(HoldfastError):
 
 class ControlFailed(HoldfastError):
     """A training that fails, or does not train, before a drill has put any fault in."""
+
+
+class CannotSend(HoldfastError):
+    """A tracker or an address that does not take what it is sent; it is sent later."""
 
 
 class CannotRestore(HoldfastError):

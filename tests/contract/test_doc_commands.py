@@ -25,6 +25,7 @@ SLOW = (
     "recording",
     "resume",
     "run",
+    "trackers",
     "train",
     "ui",
 )  # their verbs have tests of their own

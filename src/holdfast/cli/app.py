@@ -6,7 +6,7 @@ import inspect
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from holdfast.cli import (
     attach,
@@ -34,6 +34,7 @@ from holdfast.cli import (
     save,
     serve,
     stats,
+    sync,
     tables,
     tail,
     train,
@@ -45,7 +46,9 @@ from holdfast.cli import (
 from holdfast.cli import eval as eval_verb
 from holdfast.cli import set as set_verb
 from holdfast.cli.errors import in_words
-from holdfast.cli.run import run
+from holdfast.cli.run import option_names, run, split
+from holdfast.inside.policy import POLICIES
+from holdfast.signals.tracker_names import TRACKERS
 from holdfast.version import __version__
 
 
@@ -62,6 +65,20 @@ class Verbs(TyperGroup):
         return rest
 
 
+class RunCommand(TyperCommand):
+    """`run`, whose options typer does not read: a shell completes them from the parser's list, and then files."""
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Option names, or the values of the option before."""
+        try:
+            from typer._click.shell_completion import CompletionItem
+        except ImportError:  # typer before 0.26 brings no click of its own
+            from click.shell_completion import CompletionItem  # type: ignore[assignment]
+        options, command = split(ctx.args)
+        values = {"--policy": POLICIES, "--to": TRACKERS}.get((options or [""])[-1], option_names())
+        return [CompletionItem(value) for value in values if value.startswith(incomplete) and not command]
+
+
 def _version(requested: bool) -> None:
     if requested:
         print(f"holdfast {__version__}")
@@ -72,7 +89,6 @@ app = typer.Typer(
     name="holdfast",
     cls=Verbs,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -87,6 +103,7 @@ def holdfast(
 
 @app.command(
     "run",
+    cls=RunCommand,
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
 )
@@ -96,10 +113,11 @@ def run_verb(context: typer.Context) -> None:
 
 
 _BEFORE = (doctor, drill, plan, repro, stats, validate, visualize)  # before a run
-_DURING = (ps, tail, backtrace, journal, diagnose, compare, explain, tables, query, serve, ui, mcp, replay, checkpoints, demo)
+_DURING = (ps, tail, backtrace, journal, diagnose, compare, explain, tables, query, replay, checkpoints, demo)
+_OUTWARDS = (serve, ui, mcp, sync)
 _INSIDE = (eval_verb, repl, set_verb, undo, save, cleanup, pause, continue_, attach)
 _TRAINING = (train, resume, export)
-for _verb in (*_DURING, *_INSIDE, *_BEFORE, *_TRAINING):
+for _verb in (*_DURING, *_OUTWARDS, *_INSIDE, *_BEFORE, *_TRAINING):
     _verb.register(app)
 for _typer in (app, *(_group.typer_instance for _group in app.registered_groups)):
     for _command in _typer.registered_commands if _typer is not None else ():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AsJson, Targets, all_of
+from holdfast.cli.options import AsJson, Targets, all_of, run_names
 from holdfast.errors import HoldfastError, StorageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,12 @@ def register(app: typer.Typer) -> None:
 def compare(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN RUN…", help="Runs (name, folder, HOST:PORT/RUN), logs or folders.", show_default=False),
+        typer.Argument(
+            metavar="RUN RUN…",
+            help="Runs (name, folder, HOST:PORT/RUN), logs or folders.",
+            show_default=False,
+            autocompletion=run_names,
+        ),
     ] = None,
     target: Targets = None,
     metric: Annotated[

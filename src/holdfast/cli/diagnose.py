@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import AsJson, Targets, all_of
+from holdfast.cli.options import AsJson, Targets, all_of, run_names
 from holdfast.errors import HoldfastError, LogUnreadable, NoSuchRun, StorageError
 
 if TYPE_CHECKING:
@@ -45,7 +45,12 @@ def register(app: typer.Typer) -> None:
 def diagnose(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TARGET…", help="Runs (name, folder, PID, HOST:PORT), logs or folders.", show_default=False),
+        typer.Argument(
+            metavar="TARGET…",
+            help="Runs (name, folder, PID, HOST:PORT), logs or folders.",
+            show_default=False,
+            autocompletion=run_names,
+        ),
     ] = None,
     target: Targets = None,
     everything: Annotated[bool, typer.Option("--all", help="Show all findings and causes, not only the first three.")] = False,

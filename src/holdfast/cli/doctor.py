@@ -93,13 +93,17 @@ def _hand_over(answers: list[Answer], *, as_json: bool, fix: bool) -> None:
 
 
 def _chosen(only: list[str] | None, command: list[str] | None, *, full: bool) -> list[Check]:
+    from holdfast.cli import project_settings
     from holdfast.cli.doctor_resume import resuming
+    from holdfast.cli.run import default_settings, option_names
     from holdfast.environment.checks import CHECKS
     from holdfast.supervisor.command import find_command
 
     if command:
         find_command(command)
-    checks = [*CHECKS, *([resuming(command)] if command else [])]
+    settings = project_settings.check(option_names(), default_settings())
+    shown = project_settings.find_file(Path.cwd()) or "settings" in (only or ())  # without a file there is little to tell
+    checks = [*CHECKS, *([settings] if shown else []), *([resuming(command)] if command else [])]
     names = [check.name for check in checks]
     for name in only or ():
         if name == "resuming" and not command:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from holdfast.cli.errors import in_words
@@ -9,7 +10,7 @@ from holdfast.cli.errors import in_words
 
 def main() -> None:
     """The entry point of the `holdfast` command. `run` goes without typer, which takes longer to import than all of `run`."""
-    if sys.argv[1:2] == ["run"]:
+    if sys.argv[1:2] == ["run"] and "_HOLDFAST_COMPLETE" not in os.environ:
         from holdfast.cli.run import run
 
         raise SystemExit(in_words(lambda: run(sys.argv[2:])))

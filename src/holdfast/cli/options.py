@@ -9,6 +9,14 @@ import typer
 
 from holdfast.errors import UsageError
 
+
+def run_names(incomplete: str) -> list[str]:
+    """The runs that a shell completes: those here, and the live ones of this machine."""
+    from holdfast.probe.target import registered_runs, runs_here
+
+    return [name for name in dict.fromkeys(run.name for run in (*runs_here(), *registered_runs())) if name.startswith(incomplete)]
+
+
 Target = Annotated[
     str | None,
     typer.Option(
@@ -17,6 +25,7 @@ Target = Annotated[
         metavar="TARGET",
         help="The run: name, folder or PID. (default: the newest run here)",
         show_default=False,
+        autocompletion=run_names,
     ),
 ]
 Targets = Annotated[
@@ -27,10 +36,12 @@ Targets = Annotated[
         metavar="TARGET",
         help="A run: name, folder, PID, or HOST:PORT of a server. Repeatable. (default: the newest run here)",
         show_default=False,
+        autocompletion=run_names,
     ),
 ]
-RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="Same as -t RUN.", show_default=False)]
-RunNames = Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Same as -t RUN.", show_default=False)]
+_run = typer.Argument(metavar="RUN", help="Same as -t RUN.", show_default=False, autocompletion=run_names)
+RunName = Annotated[str | None, _run]
+RunNames = Annotated[list[str] | None, _run]
 AllRuns = Annotated[bool, typer.Option("--all", help="All live runs of this machine.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

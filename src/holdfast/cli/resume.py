@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli.options import run_names
 from holdfast.errors import NoSuchRun, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ def register(app: typer.Typer) -> None:
 
 def resume(
     context: typer.Context,
-    run: Annotated[str | None, typer.Argument(help="Name or folder of the run; default: the newest.", show_default=False)] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(help="Name or folder of the run; default: the newest.", show_default=False, autocompletion=run_names),
+    ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="This checkpoint instead of the run's newest clean one.", show_default=False)
     ] = None,

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from holdfast.cli.project_settings import with_project
 from holdfast.errors import UsageError
 from holdfast.inside.policy import POLICIES
+from holdfast.signals.tracker_names import read_trackers
 from holdfast.supervisor.command import find_command
 from holdfast.supervisor.launch import Settings
 from holdfast.supervisor.watching import run_command
@@ -55,12 +57,27 @@ def _parser() -> argparse.ArgumentParser:
     add("--restarts", type=_whole_number(0), default=3, help=restarts)
     add("--resume-args", metavar="WORDS", help='How the script resumes: "--resume {checkpoint}". Remembered for its later runs.')
     add("--restart-args", metavar="WORDS", help='Extra arguments for a restart: "--workers {workers}".')
+    to = "Send metrics, findings and the report to a tracker: mlflow, tensorboard, trackio or wandb. Repeatable."
+    add("--to", action="append", default=[], metavar="TRACKER", help=to)
+    notify = "Run a command, or POST to a URL, on a critical finding, on a restart and at the end. Repeatable."
+    add("--notify", action="append", default=[], metavar="COMMAND|URL", help=notify)
     return parser
+
+
+def option_names() -> list[str]:
+    """The options, as they are typed."""
+    return [word for word in _parser()._option_string_actions if word.startswith("--")]
+
+
+def default_settings() -> dict[str, object]:
+    """What the options are without flags."""
+    return vars(_parser().parse_args([]))
 
 
 def run(words: Sequence[str]) -> int:
     """Run the command after the options; returns its exit code. Options end at the first word of the command."""
-    options, command = _split(words)
+    options, command = split(words)
+    options = with_project(options, option_names()) if not {"-h", "--help"} & set(options) else options
     arguments, unknown = _parser().parse_known_args(options)
     if unknown:
         raise _no_such_option(unknown[0].partition("=")[0], [f"--{name.replace('_', '-')}" for name in vars(arguments)])
@@ -77,11 +94,13 @@ def run(words: Sequence[str]) -> int:
         restarts=arguments.restarts,
         resume_args=read_template(arguments.resume_args),
         restart_args=read_template(arguments.restart_args),
+        to=read_trackers(arguments.to),
+        notify=tuple(arguments.notify),
     )
     return run_command(find_command(command), settings)
 
 
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The options of `run` and the command. Unlike in argparse, a value may begin with a dash: `--resume-args --resume`."""
     options, rest = list[str](), list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":

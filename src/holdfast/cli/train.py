@@ -54,7 +54,14 @@ def start(arguments: Arguments) -> int:
     if arguments.validate and settings.VALIDATED:
         _check_data(settings.data)
     command = find_command(_command(arguments, count))
-    return run_command(command, Settings(name=settings.name or None, folder=Path(settings.project), policy=settings.policy))
+    watched = Settings(
+        name=settings.name or None,
+        folder=Path(settings.project),
+        policy=settings.policy,
+        to=arguments.to,
+        notify=arguments.notify,
+    )
+    return run_command(command, watched)
 
 
 def _make_folder(project: Path) -> None:

@@ -131,16 +131,12 @@ def _finding(event: Event, *, brief: bool) -> str:
 
 def _in_words(event: Event) -> str | None:
     """The sentence of `holdfast diagnose`; None if there is none, or its evidence is missing."""
-    from holdfast.detectors.finding import Finding
-    from holdfast.diagnosis.run_sentences import SENTENCES
+    from holdfast.diagnosis.run_sentences import sentence_of
 
-    words = SENTENCES.get(event.code)
-    if words is None or event.code in ("checkpoint-torn", "checkpoint-non-finite"):  # `checkpoint_words` has more to say
+    if event.code in ("checkpoint-torn", "checkpoint-non-finite"):  # `checkpoint_words` has more to say
         return None
-    try:
-        return plain(words(Finding(event.code, step=event.step or 0, evidence=event.evidence)))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
+    words = sentence_of(event.code, event.step, event.evidence)
+    return None if words is None else plain(words)
 
 
 def _with_reflex(event: Event, reflex: Event) -> str:

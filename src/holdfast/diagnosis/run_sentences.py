@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from holdfast.detectors.finding import Finding
 from holdfast.units import count, size
@@ -200,3 +201,12 @@ SENTENCES: dict[str, Callable[[Finding], str]] = {
     "loader-stall": _hung,
     "collective-stall": _hung,
 }
+
+
+def sentence_of(code: str, step: int | None, evidence: Mapping[str, Any]) -> str | None:
+    """The sentence of a finding in a journal; None if there is none, or its evidence is missing."""
+    words = SENTENCES.get(code)
+    try:
+        return None if words is None else words(Finding(code, step=step or 0, evidence=dict(evidence)))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None

@@ -13,6 +13,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 import warnings
 import weakref
@@ -28,11 +29,13 @@ from torch.utils.data import DataLoader
 from holdfast.errors import UsageError
 from holdfast.inside.arm import armed
 from holdfast.inside.control.restarted import restarted
+from holdfast.inside.notebook import before_each_cell, current_cell, draw, show_live
 from holdfast.inside.observers.metrics import Logged
 from holdfast.inside.policy import POLICIES, Policy
 from holdfast.inside.scope import Scope
 from holdfast.inside.shield import Shield
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.tracker_names import not_installed, read_trackers
 
 if TYPE_CHECKING:
     from holdfast.inside.run_checkpoints import RunCheckpoints
@@ -48,11 +51,21 @@ class Run:
 
     def __init__(self, scope: Scope, *, owned: bool, models: Iterable[Any] = (), optimizers: Iterable[Any] = ()) -> None:
         self._scope, self._owned = scope, owned
-        self.closed = False
+        self._closed = threading.Event()
+        self._cell = current_cell()
         self._checkpoints: RunCheckpoints | None = None
         self._positions: Positions | None = None
         self._models, self._optimizers = [weakref.ref(model) for model in models], [weakref.ref(opt) for opt in optimizers]
         self._shield = Shield(scope.step_back)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the recording has ended."""
+        return self._closed.is_set()
+
+    def wait_closed(self, seconds: float) -> bool:
+        """Wait until the recording has ended, so many seconds at most; whether it has."""
+        return self._closed.wait(seconds)
 
     @property
     def folder(self) -> Path:
@@ -213,7 +226,7 @@ class Run:
     def close(self) -> None:
         """End the recording."""
         if not self.closed:
-            self.closed = True
+            self._closed.set()
             if self in _open_runs:
                 _open_runs.remove(self)
             if self._checkpoints is not None:
@@ -232,6 +245,12 @@ class Run:
     def __repr__(self) -> str:
         return f"<holdfast run {self.name} in {self.folder}>"
 
+    def _repr_html_(self) -> str | None:
+        return draw(self.folder)
+
+    def _ipython_display_(self) -> None:
+        show_live(self)
+
 
 def watch(
     model: nn.Module | Iterable[nn.Module] = (),
@@ -243,12 +262,13 @@ def watch(
     rules: Mapping[str, str] | None = None,
     budget: float = 0.01,
     control: bool = True,
+    to: str | Iterable[str] = (),
 ) -> Run:
     """Record a training from now on. Without a model or optimizer, every optimizer that steps is recorded.
 
     Under `holdfast run` it returns that run. An open run on the same optimizer (a notebook cell that is executed again) is
     closed first. If the folder is not writable, the training continues unrecorded, with a warning. `control=False` disables the
-    control server (`holdfast eval`, `set`, …).
+    control server (`holdfast eval`, `set`, …). `to="mlflow"` sends the run to a tracker, from another process.
     """
     if policy not in POLICIES and not Path(policy).is_file():
         raise UsageError(
@@ -260,14 +280,15 @@ def watch(
             raise UsageError(f"the rule for {code} names no policy: {rule!r}.", fix="use 'observe', 'guard' or 'heal'")
     if not 0.0 < budget <= 1.0:
         raise UsageError(f"budget {budget!r} is not a fraction of the step time.", fix="use a number such as 0.01 for 1 %")
+    trackers = read_trackers([to] if isinstance(to, str) else to)
     models: list[nn.Module] = _as_list(nn.Module, model)
     optimizers: list[torch.optim.Optimizer] = _as_list(torch.optim.Optimizer, optimizer)
     launched = next((scope for scope in armed().runtime.scopes if scope.follows_children), None)
     if launched is not None:
         return Run(launched, owned=False, models=models, optimizers=optimizers)
-    _close_replaced(optimizers)
+    _close_replaced(optimizers, name)
     try:
-        run_folder = _make_folder(Path(folder), name, chosen)
+        run_folder = _make_folder(Path(folder), name, chosen, trackers)
     except OSError as error:
         warnings.warn(f"holdfast: the training is not recorded: {error}", stacklevel=2)
         unrecorded = Scope(RunFolder(Path(folder) / (name or "run")))
@@ -276,6 +297,9 @@ def watch(
     armed().add(scope)
     run = Run(scope, owned=True, models=models, optimizers=optimizers)
     _open_runs.append(run)
+    if run._cell is not None:
+        _save_on_interrupt()
+        before_each_cell(_save_on_interrupt)
     return run
 
 
@@ -290,13 +314,28 @@ def _as_list(kind: type[Any], value: Any) -> list[Any]:
     return list(value)
 
 
-def _close_replaced(optimizers: list[torch.optim.Optimizer]) -> None:
+def _close_replaced(optimizers: list[torch.optim.Optimizer], name: str | None) -> None:
     for run in tuple(_open_runs):
-        if not optimizers or run._scope.is_over() or any(run._scope.wants(optimizer) for optimizer in optimizers):
+        same = not optimizers or run._scope.is_over() or any(run._scope.wants(optimizer) for optimizer in optimizers)
+        if same or _is_executed_again(run, name):
             run.close()
 
 
-def _make_folder(parent: Path, name: str | None, policy: Policy) -> RunFolder:
+def _is_executed_again(run: Run, name: str | None) -> bool:
+    """In a notebook: whether an earlier execution of this cell, or of one that gave the same name, has opened the run."""
+    cell = current_cell()
+    if cell is None or run._cell is None or run._cell[1] == cell[1]:
+        return False
+    return run._cell[0] == cell[0] or (name is not None and run._scope.run.info().get("asked") == name)
+
+
+def _save_on_interrupt() -> None:
+    """In a notebook, Ctrl-C saves a checkpoint after the step, whatever the policy."""
+    for run in _open_runs[-1:]:
+        armed().runtime.interrupt.install(run._scope)
+
+
+def _make_folder(parent: Path, name: str | None, policy: Policy, trackers: Iterable[str]) -> RunFolder:
     info = {
         "command": sys.orig_argv,
         "cwd": str(Path.cwd()),
@@ -307,7 +346,10 @@ def _make_folder(parent: Path, name: str | None, policy: Policy) -> RunFolder:
         "python": sys.executable,
         "world_size": int(os.environ.get("WORLD_SIZE", "1")),
         "asked": name,
+        "to": list(trackers),
     }
+    for tracker in not_installed(trackers):
+        warnings.warn(f"holdfast: {tracker} is not installed: pip install {tracker}, then: holdfast sync", stacklevel=3)
     run_id = os.environ.get("TORCHELASTIC_RUN_ID")
     if run_id is not None and info["world_size"] != 1:  # the ranks of one run share one folder
         attempt = f"{os.environ.get('MASTER_PORT', '0')}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"

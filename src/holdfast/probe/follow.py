@@ -24,6 +24,16 @@ class Follower:
         timed = columns if len(folders) == 1 else tuple(dict.fromkeys((*columns, "time")))
         self._parts = [_PartFollower(one, table, timed) for one in folders]
 
+    @property
+    def position(self) -> list[list[int]]:
+        """How far it has read: another one that is set there reads on. It stays right when segments become Parquet."""
+        return [[part.number, part.read] for part in self._parts]
+
+    @position.setter
+    def position(self, position: list[list[int]]) -> None:
+        for part, (number, read) in zip(self._parts, position, strict=True):
+            part.number, part.read = number, read
+
     def new_rows(self, at_most: int = 4096) -> dict[str, Column]:
         """The rows since the last call, oldest first and no more than about `at_most`; see `last_rows` for their form."""
         parts = [part.new_rows(at_most) for part in self._parts]
@@ -36,7 +46,7 @@ class _PartFollower:
 
     def __init__(self, folder: Path, table: str, columns: Sequence[str]) -> None:
         self._folder, self._table, self._columns = folder, table, tuple(columns)
-        self._number, self._read = 0, 0
+        self.number, self.read = 0, 0
 
     def new_rows(self, at_most: int = 4096) -> dict[str, Column]:
         """The rows since the last call, oldest first and no more than about `at_most`; see `last_rows` for their form."""
@@ -57,32 +67,32 @@ class _PartFollower:
         """Rows of the current file, and whether it is used up and another one follows."""
         folder = self._folder / self._table
         try:
-            segment = Segment(segment_path(folder, self._number))
+            segment = Segment(segment_path(folder, self.number))
         except (OSError, DamagedSegment):
             return self._take_parquet(folder, at_most)
-        unread = segment.rows - self._read
+        unread = segment.rows - self.read
         part = self._cut(_from_segment(segment, self._table, self._columns, unread), at_most) if unread > 0 else None
-        return part, self._advance((segment.sealed and self._read >= segment.rows) or self._follows(folder, segment))
+        return part, self._advance((segment.sealed and self.read >= segment.rows) or self._follows(folder, segment))
 
     def _take_parquet(self, folder: Path, at_most: int) -> tuple[dict[str, Column] | None, bool]:
-        path = parquet_path(folder, self._number)
+        path = parquet_path(folder, self.number)
         if not path.exists():  # not made yet; or lost, and then there are later ones
-            return None, self._advance(any(number > self._number + 1 for number in numbers(folder)))
+            return None, self._advance(any(number > self.number + 1 for number in numbers(folder)))
         whole = _from_parquet(path, self._table, self._columns, 1 << 40)
         rows = len(whole[self._columns[0]])
-        part = self._cut({name: values[self._read :] for name, values in whole.items()}, at_most)
-        return part, self._advance(self._read >= rows)
+        part = self._cut({name: values[self.read :] for name, values in whole.items()}, at_most)
+        return part, self._advance(self.read >= rows)
 
     def _cut(self, part: dict[str, Column], at_most: int) -> dict[str, Column]:
         part = {name: values[:at_most] for name, values in part.items()}
-        self._read += len(part[self._columns[0]])
+        self.read += len(part[self._columns[0]])
         return part
 
     def _advance(self, over: bool) -> bool:
         if over:
-            self._number, self._read = self._number + 1, 0
+            self.number, self.read = self.number + 1, 0
         return over
 
     def _follows(self, folder: Path, segment: Segment) -> bool:
         """A segment that was full but not sealed when we looked (its writer may have died between the two)."""
-        return self._read >= segment.capacity and segment_path(folder, self._number + 1).exists()
+        return self.read >= segment.capacity and segment_path(folder, self.number + 1).exists()

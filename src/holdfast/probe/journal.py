@@ -20,22 +20,22 @@ Row = Mapping[str, Any]
 class JournalReader:
     """Reads the rows that were appended since the last call; all rows so far are in `rows`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, position: int = 0) -> None:
         self.rows: list[dict[str, Any]] = []
-        self._path, self._read = path, 0
+        self._path, self.position = path, position  # in bytes: another reader that begins there reads on
 
     def new_rows(self) -> list[dict[str, Any]]:
         """The rows that have come. A line that is still being written comes next time; an invalid one is skipped."""
         try:
             with self._path.open("rb") as file:
-                if file.seek(0, 2) < self._read:  # another file took its place
-                    self._read = 0
-                file.seek(self._read)
+                if file.seek(0, 2) < self.position:  # another file took its place
+                    self.position = 0
+                file.seek(self.position)
                 data = file.read()
         except OSError:
             return []
         whole = data[: data.rfind(b"\n") + 1]
-        self._read += len(whole)
+        self.position += len(whole)
         new = [row for line in whole.split(b"\n") if (row := _row(line)) is not None]
         self.rows += new
         return new

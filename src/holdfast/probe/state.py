@@ -257,7 +257,7 @@ def _was_skipped(rows: Mapping[str, Column], events: Sequence[Event]) -> bool:
 
 def _degraded(events: Sequence[Event], rank: int) -> str | None:
     for event in events:
-        if event.kind == "finding" and event.code == "holdfast-degraded" and event.concerns(rank):
+        if event.kind == "finding" and event.code == "holdfast-degraded" and event.severity != "info" and event.concerns(rank):
             return str(event.evidence.get("what") or event.evidence.get("error") or "see the journal")
     return None
 

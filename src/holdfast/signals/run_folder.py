@@ -10,6 +10,7 @@ runs/<name>/
   host/            what was seen from outside: processes, GPUs
   starting/        pulses of processes that have not made a step yet; later `pulse` is in the rank's folder
   faults/          stacks of processes that crashed
+  sent/            how far the run was sent to each tracker
   post-mortem.txt  how it ended, if badly; and `.json`
 """
 

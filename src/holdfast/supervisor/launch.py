@@ -20,6 +20,7 @@ import holdfast
 from holdfast.errors import UsageError
 from holdfast.inside.policy import Policy
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.tracker_names import not_installed
 from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.command import Command
 from holdfast.supervisor.facts import default_name, facts_at_start
@@ -42,6 +43,8 @@ class Settings:
     restarts: int = 3
     resume_args: str | None = None
     restart_args: str | None = None
+    to: tuple[str, ...] = ()  # trackers
+    notify: tuple[str, ...] = ()  # commands and addresses
 
     def __post_init__(self) -> None:
         if self.name is not None and not _usable(self.name):
@@ -106,6 +109,7 @@ def prepare(command: Command, settings: Settings) -> Launch:
         "budget": settings.budget,
         "hang_after": settings.hang_after,
         "resume_args": settings.resume_args,
+        "to": list(settings.to),
         "supervisor": os.getpid(),
         "started": time.time(),
         "ended": None,
@@ -118,7 +122,12 @@ def prepare(command: Command, settings: Settings) -> Launch:
     except OSError as error:
         return _prepare_elsewhere(command, settings, name, facts, error)
     taken = "" if run.name == name else f" (the name {name} was taken)"
-    return Launch(command, settings, run, f"holdfast: run {run.name} in {_shown(run.path)}{taken}{command.note}")
+    line = f"holdfast: run {run.name} in {_shown(run.path)}{taken}{command.note}"
+    missing = [
+        f"\nholdfast: {one} is not installed: pip install {one}, then: holdfast sync {run.name} --to {one}"
+        for one in not_installed(settings.to)
+    ]
+    return Launch(command, settings, run, line + "".join(missing))
 
 
 def _resume_args(settings: Settings, facts: Mapping[str, Any]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 
 from holdfast.signals import registry
@@ -13,19 +14,23 @@ from holdfast.supervisor.hang import Hangs
 from holdfast.supervisor.host import HostSampler
 from holdfast.supervisor.judging import Judging
 from holdfast.supervisor.listening import Listening
+from holdfast.supervisor.senders import Senders
 from holdfast.supervisor.upkeep import Upkeep
 
 
 class Outside:
     """Everything that `holdfast run` and the side process of `holdfast.watch` do alike, in background threads."""
 
-    def __init__(self, run: RunFolder, root: int, trouble: Trouble, *, hurry: threading.Event) -> None:
+    def __init__(
+        self, run: RunFolder, root: int, trouble: Trouble, *, hurry: threading.Event, notify: Sequence[str] = ()
+    ) -> None:
         self._run = run
         self.hang = Hangs(run, trouble)
         self._host = HostSampler(run, root, trouble)
         self._upkeep = Upkeep(run, trouble, hurry=hurry)
         self._judging = Judging(run, trouble, hurry=hurry)
         self._listening = Listening(run, trouble)
+        self.senders = Senders(run, trouble, hurry=hurry, notify=notify)
 
     def __enter__(self) -> Outside:
         registry.register(self._run, os.getpid())
@@ -34,6 +39,7 @@ class Outside:
         self._judging.start()
         self.hang.start()
         self._listening.start()
+        self.senders.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -43,6 +49,7 @@ class Outside:
         self._judging.finish()
         self._upkeep.finish()
         registry.forget(os.getpid())
+        self.senders.finish()
 
     def follow(self, root: int) -> None:
         """The command was started again."""

@@ -61,7 +61,7 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
     printed.start()
     streams.start()
     signals.to(pid)
-    with Outside(run, pid, trouble, hurry=signals.hurry) as outside:
+    with Outside(run, pid, trouble, hurry=signals.hurry, notify=launch.settings.notify) as outside:
         later = threading.Thread(target=lambda: info.note(**facts_later(launch.command.words)), daemon=True)
         later.start()
         restarts.begins(pid, outside)
@@ -89,6 +89,7 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
         if held:
             _leave_to_drain(held, log.path, signals)
     restarts.say()
+    outside.senders.say_left()
     if outside.busy:
         os._exit(code)  # ending the interpreter under a thread that writes Parquet can crash, and the code would be lost
     return code

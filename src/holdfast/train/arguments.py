@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from holdfast.errors import UsageError
+from holdfast.signals.tracker_names import read_trackers
 from holdfast.train.settings import TrainSettings, add_flags, read_settings
 from holdfast.train.tasks import TASKS, is_other_stage
 
@@ -30,6 +31,8 @@ class Arguments:
     settings: TrainSettings
     validate: bool = True
     resume: Path | None = None
+    to: tuple[str, ...] = ()  # trackers
+    notify: tuple[str, ...] = ()  # commands and addresses
 
 
 def parse(words: Sequence[str]) -> Arguments:
@@ -42,11 +45,16 @@ def parse(words: Sequence[str]) -> Arguments:
         task.add_argument("--no-validate", action="store_true", help="do not check the data before training")
         resumes = "continue from this run or checkpoint, with the settings given here; `holdfast resume` keeps those of the run"
         task.add_argument("--resume-from", "--resume", type=Path, metavar="CHECKPOINT", dest="resume", help=resumes)
+        to = "send the run to a tracker: mlflow, tensorboard, trackio or wandb; repeatable"
+        task.add_argument("--to", action="append", default=[], metavar="TRACKER", help=to)
+        notify = "run a command, or POST to a URL, on a critical finding, on a restart and at the end; repeatable"
+        task.add_argument("--notify", action="append", default=[], metavar="COMMAND|URL", help=notify)
         add_flags(task, kind.settings)
     arguments, unknown = parser.parse_known_args(list(words))
     if unknown:
         raise _unknown(unknown[0], list(vars(arguments)), f"holdfast train {arguments.task} --help")
-    flags = {name: value for name, value in vars(arguments).items() if name not in ("task", "config", "no_validate", "resume")}
+    own = ("task", "config", "no_validate", "resume", "to", "notify")
+    flags = {name: value for name, value in vars(arguments).items() if name not in own}
     settings = read_settings(TASKS[arguments.task].settings, arguments.config, flags)
     if not settings.data:
         example = "--config sensors.yaml" if settings.STAGE else "--data data.yaml"
@@ -54,7 +62,14 @@ def parse(words: Sequence[str]) -> Arguments:
     resume: Path | None = arguments.resume
     if resume is not None and is_other_stage(settings, resume):
         settings, resume = settings.with_changes(weights=str(resume)), None
-    return Arguments(task=arguments.task, settings=settings, validate=not arguments.no_validate, resume=resume)
+    return Arguments(
+        task=arguments.task,
+        settings=settings,
+        validate=not arguments.no_validate,
+        resume=resume,
+        to=read_trackers(arguments.to),
+        notify=tuple(arguments.notify),
+    )
 
 
 def parse_resume(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -36,6 +37,23 @@ def test_a_follower_that_starts_late_reads_what_is_parquet_already(tiny_segments
     recorder.close()
     compact(recorder.recording.path, final=True)
     assert Follower(recorder.recording.path, "steps", ("step",)).new_rows()["step"].tolist() == list(range(60))
+
+
+def test_another_one_reads_on_from_a_position_that_was_written_down(tiny_segments: None, record: Any, row: Any) -> None:
+    """A sender that was killed is started again, and its segments are Parquet meanwhile."""
+    recorder, seen, position = record(), list[int](), None
+    for first in range(0, 60, 10):
+        write(recorder, row, first, 10)
+        follower = Follower(recorder.recording.path, "steps", ("step",))
+        if position is not None:
+            follower.position = json.loads(position)
+        seen += follower.new_rows(7)["step"].tolist()
+        position = json.dumps(follower.position)
+        compact(recorder.recording.path)
+    follower.position = json.loads(position or "")
+    while len(new := follower.new_rows()["step"]):
+        seen += new.tolist()
+    assert seen == list(range(60))
 
 
 def test_names_come_as_text(record: Any, row: Any) -> None:

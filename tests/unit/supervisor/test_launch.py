@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,13 @@ def test_a_name_that_is_no_folder_name_is_refused(name: str) -> None:
 def test_any_other_name_will_do(name: str, tmp_path: Path) -> None:
     launch = prepare(find_command(["true"]), Settings(name=name, folder=tmp_path))
     assert launch.run is not None and launch.run.name == name
+
+
+def test_a_tracker_that_is_not_installed_is_named_with_the_command_and_the_run_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    launch = prepare(find_command(["true"]), Settings(name="a", folder=tmp_path, to=("tensorboard", "trackio")))
+    said = launch.line.splitlines()[1:]
+    assert said == ["holdfast: trackio is not installed: pip install trackio, then: holdfast sync a --to trackio"]
+    assert launch.run is not None and launch.run.info()["to"] == ["tensorboard", "trackio"]

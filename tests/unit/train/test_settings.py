@@ -104,3 +104,9 @@ def test_a_run_that_is_resumed_with_more_epochs_keeps_its_stage_1(tmp_path: Path
     SegmentSettings(data="d", epochs=50).write(tmp_path / "settings.yaml")
     resumed = read_settings(SegmentSettings, tmp_path / "settings.yaml", {"epochs": "200"})
     assert [stage.epochs for stage in resumed.stages] == [5, 195]
+
+
+def test_trackers_and_notifications_are_the_supervisors_not_the_trainings() -> None:
+    arguments = parse(["detect", "--data", "d.yaml", "--to", "mlflow", "--to", "wandb", "--notify", "mail me"])
+    assert arguments.to == ("mlflow", "wandb") and arguments.notify == ("mail me",)
+    assert words_of(arguments) == ["detect", "--data", "d.yaml"]

@@ -35,7 +35,7 @@ def ask(machine: Machine, environment: Mapping[str, str] = os.environ) -> Verdic
     if kind in ("http", "https"):
         return _server(uri, environment)
     if kind == "sqlite":
-        return _database(_sqlite_file(uri))
+        return _database(sqlite_file(uri))
     if kind in ("", "file"):
         return _folder(Path(unquote(urlsplit(uri).path) if kind else uri))
     return _other(uri)
@@ -72,7 +72,8 @@ def _login(environment: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
-def _sqlite_file(uri: str) -> Path:
+def sqlite_file(uri: str) -> Path:
+    """The file of a `sqlite://` address."""
     path = unquote(urlsplit(uri).path)
     return Path(path.removeprefix("/"))  # three slashes: relative to here; four: absolute
 
@@ -88,7 +89,12 @@ def _database(file: Path) -> Verdict:
         return problem(f"the database {file} cannot be written: {locked}", _ELSEWHERE, **facts)
     who = holders(file)
     facts["held by"] = ", ".join(map(str, who)) or "nobody on this machine"
-    return problem(f"the database {file} is locked{_by(who)}", *_free(who), _ELSEWHERE, **facts)
+    return problem(who_locks(file, who), *_free(who), _ELSEWHERE, **facts)
+
+
+def who_locks(file: Path, who: list[Holder] | None = None) -> str:
+    """That a database is locked, and by which processes."""
+    return f"the database {file} is locked{_by(holders(file) if who is None else who)}"
 
 
 def why_locked(file: Path, seconds: float = 1.0) -> str | None:

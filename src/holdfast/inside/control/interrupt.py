@@ -36,7 +36,7 @@ class Interrupt:
 
     def install(self, scope: Scope) -> None:
         """Replace Python's SIGINT handler, in the main thread of a single-rank training."""
-        if self._scope is not None or threading.current_thread() is not threading.main_thread() or world_size() > 1:
+        if threading.current_thread() is not threading.main_thread() or world_size() > 1:
             return
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._scope, self._requested, self._pid = scope, False, os.getpid()
