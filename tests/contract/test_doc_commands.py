@@ -16,13 +16,9 @@ SLOW = (
     "before_the_run",
     "capture",
     "checkpoints",
-    "data",
     "diagnose",
     "drills",
-    "live",
-    "out_of_memory",
     "recording",
-    "resume",
     "run",
     "train",
 )  # their verbs have tests of their own
