@@ -158,7 +158,7 @@ def _pixels(how: Examination, file: str, content: bytes, header: Header, faults:
             return Facts(*image.size, len(image.getbands()), histograms=tuple(channels_of(image)))
         if how.quick:
             return _without_decoding(content, header)
-        return look_at(content)
+        return look_at(content, header)
     except TooLarge as error:
         width, _, height = str(error).split()[:3]
         return Facts(int(width), int(height))
