@@ -86,14 +86,16 @@ def _remarks(measured: list[Measured]) -> list[Text]:
     compiled = [one for one in measured[1:] if not one.failed]
     for one in compiled:
         if one.graph_breaks:
-            remarks.append(f"graph breaks cost speed; the first: {one.break_reasons[0] if one.break_reasons else 'not told'}")
+            remarks.append(
+                f"graph breaks cost speed; the first: {one.break_reasons[0] if one.break_reasons else 'no reason given'}"
+            )
             break
     for one in compiled:
         if one.partial_batch_graphs:
             took = duration(one.partial_batch_seconds)
             remarks.append(f"a smaller last batch is compiled once more ({took}): DataLoader(drop_last=True), or pad it")
     if measured[0].device == "cpu":
-        remarks.append("reduce-overhead works by CUDA graphs: on a CPU it is the default mode under another name")
+        remarks.append("reduce-overhead uses CUDA graphs: on a CPU it is the same as the default mode")
     remarks += dict.fromkeys(note for one in compiled for note in one.notes)
     return [Text(f"note: {one}", "dim") for one in remarks]
 

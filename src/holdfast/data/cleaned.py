@@ -56,7 +56,7 @@ def bad_rows(report: Report) -> dict[str, list[int]]:
     """Rows of tables, arrays and trees that are to be skipped, by file, counted from 0."""
     rows: dict[str, set[int]] = {}
     for problem in report.problems:
-        for file, some in problem.numbers.get("in_files", {}).items() if leaves_out(problem) else ():
+        for file, some in problem.evidence.get("in_files", {}).items() if leaves_out(problem) else ():
             rows.setdefault(file, set()).update(some)
     return {file: sorted(some) for file, some in rows.items()}
 
@@ -87,11 +87,11 @@ def read_quarantine(path: Path) -> frozenset[str]:
 def write_cleaned(report: Report, path: str, settings: Settings, into: Path | None) -> Iterator[str]:
     """Write what is left when bad samples are left out; a line for each file that was written."""
     if is_remote(path) and into is None:
-        raise UsageError(f"{path} does not lie on this machine", fix="name a folder for the cleaned list: --fix-into FOLDER")
+        raise UsageError(f"{path} is not on this machine", fix="name a folder for the cleaned list: --fix-into FOLDER")
     data = image_set(path, settings, report.format)
     if data is None:
         to = (into or (Path(path) if Path(path).is_dir() else Path(path).parent)) / "skip.txt"
-        yield f"wrote {to}: {write_quarantine(report, path, settings, to):,} rows to leave out, as --quarantine lists them"
+        yield f"wrote {to}: {write_quarantine(report, path, settings, to):,} rows to skip, as --quarantine lists them"
         return
     gone = {(entry.split, entry.image) for entry in bad_entries(report, data)}
     kept = [entry for entry in data.entries if (entry.split, entry.image) not in gone]

@@ -215,7 +215,7 @@ def opened(content: bytes) -> Image.Image:
     try:
         image = Image.open(io.BytesIO(content), formats=_DECODERS)
     except (KeyError, UnidentifiedImageError):  # KeyError: a decoder that this Pillow was built without
-        raise ValueError("no image of a kind that is known") from None
+        raise ValueError("not an image in a known format") from None
     if image.width * image.height > MOST_PIXELS:
         raise TooLarge(f"{image.width} × {image.height} pixels")
     return image

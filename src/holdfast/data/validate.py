@@ -109,7 +109,7 @@ def _thumbnails(report: Report) -> list[list[tuple[str, Tile]]]:
 
 
 def _of_problem(drawing: ImageDrawing, problem: Problem, shown: dict[str, Entry]) -> list[tuple[str, Tile]]:
-    pairs = [file for pair in problem.numbers.get("pairs", ())[: _SHOWN // 2] for file in pair]
+    pairs = [file for pair in problem.evidence.get("pairs", ())[: _SHOWN // 2] for file in pair]
     entries = list(dict.fromkeys(shown[file] for file in pairs or problem.files[: 10 * _SHOWN] if file in shown))
     lines: dict[str, list[Fault]] = {}  # of labels, by file: what is wrong there is drawn in red
     for file, line in (match.groups() for case in problem.cases[: 100 * _SHOWN] if (match := _LINE.match(case))):

@@ -113,8 +113,8 @@ def test_parts_that_do_not_fit_each_other_are_told(tmp_path: Path) -> None:
     path.write_bytes(parts())
     assert open_legacy(path).state == "clean"
     for change, told in (
-        ({"version": 1002}, "the version of its form is not known"),
-        ({"keys": ["7"]}, "Its content and its storages do not match: another one is listed"),
+        ({"version": 1002}, "unknown format version"),
+        ({"keys": ["7"]}, "Its content and its storages do not match: a storage is listed that the file does not have"),
         ({"keys": []}, "A tensor is not there in full: w"),
         ({"keys": {}}, "A tensor is not there in full: w"),
         ({"count": 2}, "a storage says 2 numbers where the content says 3"),

@@ -259,7 +259,7 @@ def test_frames_of_a_camera_that_does_not_move_take_little_memory_and_leak(tmp_p
     assert samples == 500 and grown < 60, f"{grown} MB"
     leak, near = (next(one for one in found(tmp_path).problems if one.code == code) for code in ("split-leak", "near-duplicate"))
     assert (leak.count, near.count) == (125, 374)
-    assert {first.split("/")[0] for first, _ in leak.numbers["pairs"]} == {"train"}
+    assert {first.split("/")[0] for first, _ in leak.evidence["pairs"]} == {"train"}
 
 
 @every_case("apart", [0, 3, 6, 7])

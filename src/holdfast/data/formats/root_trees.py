@@ -45,7 +45,7 @@ def read(listing: Listing, named: str | None, tree: str | None = None) -> TableS
         chosen = tree or max(trees, key=lambda name: trees[name])
         if len(trees) > 1 and tree is None:
             others = ", ".join(name for name in trees if name != chosen)
-            data.notes.append(f"{file}: the tree {chosen} was read; --tree names another one: {others}")
+            data.notes.append(f"{file}: the tree {chosen} was read; --tree selects another: {others}")
         data.parts.append(Part(split_named(file), file, partial(_chunks, path, chosen), trees[chosen]))
     return data
 

@@ -243,7 +243,7 @@ class _Measuring:
         else:
             at = f"sample {answer.sample}" if answer.sample else "a sample"
             found.failed = f"{at} cannot be loaded: {self._why(answer)}"
-            found.fix = "look at that sample by itself, and leave it out if it cannot be mended"
+            found.fix = "load that sample alone; exclude it if it cannot be fixed"
         if answer.how != DONE:
             self._measurer = None
 

@@ -170,11 +170,11 @@ def _done(source: Source, command: dict[str, Any], at: str, door: Connection) ->
 def _phases(source: Source, command: dict[str, Any], at: str) -> dict[str, Any]:
     file = os.open(at, os.O_WRONLY)
 
-    def told(index: Any) -> None:
+    def write_index(index: Any) -> None:
         os.pwrite(file, str(index)[:_AT].ljust(_AT).encode("ascii", "replace"), 0)
 
     try:
-        return {"phases": measured_phases(source, command["seconds"], told, device="cuda" if card() else None)}
+        return {"phases": measured_phases(source, command["seconds"], write_index, device="cuda" if card() else None)}
     finally:
         os.close(file)
 

@@ -83,7 +83,7 @@ def visualize(path: str, settings: Settings, wish: Wish, page: Path | None, look
         _refuse_unknown(wish, report)
         groups = _groups(path, shared, wish, report, looks() if looks else None)
     if not groups:
-        raise UsageError(f"no sample of {path} fits", fix="leave out --class or --finding, or name another one")
+        raise UsageError(f"no sample of {path} fits", fix="drop --class or --finding, or choose another")
     codes = {mark.code for group in groups for sample in group for mark in sample.marks}
     notes = [
         f"{code} is about the set as a whole, not about single samples: a choice of all samples is shown"
@@ -139,7 +139,7 @@ def _refuse_unknown(wish: Wish, report: Report) -> None:
     codes = list(dict.fromkeys(problem.code for problem in report.problems))
     for code in wish.findings:
         if code not in codes:
-            there = f"found were: {', '.join(codes)}" if codes else "nothing was found; leave out --finding"
+            there = f"found were: {', '.join(codes)}" if codes else "nothing was found; drop --finding"
             raise UsageError(f"{code} was not found in {report.path}", fix=there)
     for name in wish.classes:
         if report.classes and name not in report.classes:
