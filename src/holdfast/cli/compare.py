@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AsJson, Targets, all_of
+from holdfast.cli.options import AsJson, NamedTargets, all_of
 from holdfast.errors import HoldfastError, StorageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def compare(
         list[str] | None,
         typer.Argument(metavar="RUN RUN…", help="Runs (name, folder, HOST:PORT/RUN), logs or folders.", show_default=False),
     ] = None,
-    target: Targets = None,
+    target: NamedTargets = None,
     metric: Annotated[
         str | None, typer.Option("--metric", metavar="NAME", help="What to compare, such as val_loss.", show_default=False)
     ] = None,

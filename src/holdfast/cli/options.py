@@ -29,6 +29,16 @@ Targets = Annotated[
         show_default=False,
     ),
 ]
+NamedTargets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-t",
+        "--target",
+        metavar="TARGET",
+        help="A run: name, folder, PID, or HOST:PORT of a server. Repeatable.",
+        show_default=False,
+    ),
+]
 RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="Same as -t RUN.", show_default=False)]
 RunNames = Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Same as -t RUN.", show_default=False)]
 AllRuns = Annotated[bool, typer.Option("--all", help="All live runs of this machine.")]

@@ -74,7 +74,7 @@ def test_a_hundred_columns_hold_every_entry_folded_under_its_own_words(training:
         "                                      22, 40, …; batch saved as batches/step-412.pt",
         "step 412  done       update skipped, because non-finite-gradient",
         "step 900  critical   the loss rose and stays high [loss-divergence]: loss 14.2,",
-        "                                      usual 0.48",
+        "                                      normal 0.48",
         "step 900  diagnosis  likely cause: learning-rate-too-high (or no-warmup); seen by",
         "                                      loss-divergence, since step 871",
         "step 900  done       rolled back to step 850, learning rate x 0.75 for 50 steps,",
