@@ -79,9 +79,9 @@ def write_quarantine(report: Report, path: str, settings: Settings, to: Path) ->
     return len(lines)
 
 
-def read_quarantine(path: Path) -> frozenset[str]:
-    """The list again, for a loader: `skip = read_quarantine(Path("skip.txt"))`."""
-    return frozenset(line for line in path.read_text(encoding="utf-8").splitlines() if line)
+def read_quarantine(path: str | Path) -> frozenset[str]:
+    """The samples to skip, for a loader: paths of images, or `file:row`."""
+    return frozenset(line for line in Path(path).read_text(encoding="utf-8").splitlines() if line)
 
 
 def write_cleaned(report: Report, path: str, settings: Settings, into: Path | None) -> Iterator[str]:

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from holdfast import read_quarantine
 from holdfast.cli.app import app
-from holdfast.data.cleaned import read_quarantine
 
 
 @pytest.fixture(autouse=True)
