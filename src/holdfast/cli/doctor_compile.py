@@ -93,7 +93,7 @@ def _remarks(measured: list[Measured]) -> list[Text]:
     for one in compiled:
         if one.partial_batch_graphs:
             took = duration(one.partial_batch_seconds)
-            remarks.append(f"a smaller last batch is compiled once more ({took}): DataLoader(drop_last=True), or pad it")
+            remarks.append(f"a smaller last batch is compiled again ({took}): DataLoader(drop_last=True), or pad it")
     if measured[0].device == "cpu":
         remarks.append("reduce-overhead uses CUDA graphs: on a CPU it is the same as the default mode")
     remarks += dict.fromkeys(note for one in compiled for note in one.notes)

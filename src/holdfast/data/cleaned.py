@@ -101,7 +101,7 @@ def write_cleaned(report: Report, path: str, settings: Settings, into: Path | No
         yield from _coco(data, gone, folder)
     else:
         yield from _lists(data, kept, folder, beside=beside)
-    yield f"{len(kept):,} of {len(data.entries):,} samples are kept; the data itself is as it was"
+    yield f"{len(kept):,} of {len(data.entries):,} samples are kept; the data itself is unchanged"
 
 
 def _lists(data: ImageSet, kept: list[Entry], folder: Path, *, beside: bool) -> Iterator[str]:

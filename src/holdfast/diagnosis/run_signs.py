@@ -135,11 +135,11 @@ def _out_of_memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         return
     idle, others = reserved - allocated, total - free - reserved
     if idle > max(requested, 0.05 * total):
-        yield "reserved-but-unused", f"{size(idle)} are reserved but unused, more than the {size(requested)} that were asked for"
+        yield "reserved-but-unused", f"{size(idle)} are reserved but unused, more than the {size(requested)} that were requested"
     if free and reserved and others > 0.1 * total:
         yield "other-processes", f"{size(others)} of the card's {size(total)} are held by other processes"
     if requested > total:
-        yield "one-sample-fills-it", f"one tensor of {size(requested)} was asked for, more than the whole card has"
+        yield "one-sample-fills-it", f"one tensor of {size(requested)} was requested, more than the whole GPU has"
     elif evidence.get("step") == 0 and allocated > 0.7 * total:
         yield "fixed-part-fills-it", f"{size(allocated)} of {size(total)} were held before the first step was done"
 

@@ -167,7 +167,7 @@ def test_a_storage_that_is_missing_or_too_short_names_its_tensors(path: Path) ->
             for name, data in {**{name: data for name, data in records.items() if name != "a/data/1"}, **change}.items():
                 archive.writestr(name, data)
         contents = open_zip(path)
-        assert contents.state == "torn" and "A tensor is not there in full: model.b" in words(contents)
+        assert contents.state == "torn" and "A tensor is incomplete: model.b" in words(contents)
         assert contents.troubles[0].where == "model.b"
 
 

@@ -128,7 +128,7 @@ def _refuse_place(page: Path, data: Path | None) -> None:
     if page.is_dir():
         raise UsageError(f"{page} is a folder", fix=fix)
     if page.is_symlink() or (page.exists() and _MADE_BY not in page.read_text(encoding="utf-8", errors="replace")[:_HEAD]):
-        raise UsageError(f"{page} is there and was not made by {_MADE_BY}", fix=fix)
+        raise UsageError(f"{page} exists and was not written by {_MADE_BY}", fix=fix)
 
 
 def _is_within(path: Path, folder: Path) -> bool:
