@@ -55,7 +55,7 @@ def test_a_file_of_somebody_else_and_the_data_are_left_alone(tmp_path: Path) -> 
         assert typed("set", "-n", 1).exit_code == 0, "its own file is replaced"
     Image.new("RGB", (4, 4)).save("mine.png")
     before = Path("mine.png").read_bytes()
-    for place, said in (("mine.png", "was not written by"), ("set/images/a.png", "is inside the data")):
+    for place, said in (("mine.png", "was not made by"), ("set/images/a.png", "is inside the data")):
         answer = typed("set", "-o", place)
         assert answer.exit_code == 2 and said in answer.stderr and "--output" in answer.stderr
     assert Path("mine.png").read_bytes() == before
