@@ -1,4 +1,4 @@
-"""Draw the README's picture, the end of `holdfast demo`, which runs in this folder: `python docs/make_picture.py > docs/healed.svg`."""
+"""Draw the README's picture, how `holdfast demo` ends: `python docs/make_picture.py > docs/healed.svg`."""
 
 from __future__ import annotations
 
