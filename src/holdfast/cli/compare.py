@@ -101,8 +101,8 @@ def _show(comparison: Comparison) -> None:
     for gap in comparison.gaps:
         style = {True: "green", False: "red", None: ""}[gap.is_better]
         console.print(sentence(comparison, gap), style=style)
-    if remark := _remark(comparison):
-        console.print(remark, style="dim")
+    if note := _note(comparison):
+        console.print(note, style="dim")
     if comparison.settings:
         console.print("\nsettings that differ", style="bold")
         names = ["", *(run.name for run in comparison.runs)]
@@ -145,7 +145,7 @@ def sentence(comparison: Comparison, gap: Gap) -> str:
     return f"{at} (95 % interval {gap.low:+.2g} to {gap.high:+.2g}): {verdict}"
 
 
-def _remark(comparison: Comparison) -> str:
+def _note(comparison: Comparison) -> str:
     if comparison.has_seeds or all(gap.low is None for gap in comparison.gaps):
         return ""
     return "One run each: how much seeds differ is not included. Several seeds: name the runs base-1, base-2, …"
@@ -172,7 +172,7 @@ def _write_page(path: Path, comparison: Comparison) -> None:
         plot=Markup(drawing(comparison)),
         columns=_columns(comparison),
         rows=list(map(_cells(comparison), comparison.runs)),
-        sentences=[*(sentence(comparison, gap) for gap in comparison.gaps), _remark(comparison)],
+        sentences=[*(sentence(comparison, gap) for gap in comparison.gaps), _note(comparison)],
         settings=_setting_rows(comparison),
     )
     try:
