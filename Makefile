@@ -78,7 +78,7 @@ drills: $(INSTALLED)  ## the drill suite: every fault in every training, and hea
 strangers: $(INSTALLED)  ## drills in the loops of public packages, as far as they are installed
 	$(BIN)/python benchmarks/strangers.py $(ARGS)
 
-peers: $(INSTALLED)  ## the same faults as others see them; writes docs/peers.md (half an hour)
+peers: $(INSTALLED)  ## the same faults under other tools; writes docs/scoreboard.md (half an hour)
 	$(BIN)/python benchmarks/peers.py $(ARGS)
 
 docs: $(INSTALLED)  ## write the generated pages again

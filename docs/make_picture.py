@@ -1,26 +1,29 @@
-"""Draw the README's picture from a real run: `python docs/make_picture.py RUN_FOLDER > docs/tail.svg`."""
+"""Draw the README's picture, how `holdfast demo` ends: `python docs/make_picture.py > docs/healed.svg`."""
 
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
 import sys
-from pathlib import Path
 
 from rich.console import Console
-
-from holdfast.cli.screen import screen
-from holdfast.probe.glance import look
-from holdfast.signals.run_folder import RunFolder
+from rich.text import Text
 
 WIDTH = 100
+FIRST, LAST = "$ holdfast diagnose demo", "What to try next:"
 
 
 def main() -> None:
-    run = RunFolder.open(Path(sys.argv[1]))
+    shown = {"FORCE_COLOR": "1", "COLUMNS": str(WIDTH), "TERM": "xterm-256color", "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "holdfast", "demo"]
+    both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    lines = subprocess.run(command, env={**os.environ, **shown}, check=True, **both).stdout.splitlines()
+    first, last = (next(place for place, line in enumerate(lines) if words in line) for words in (FIRST, LAST))
     console = Console(record=True, width=WIDTH, file=io.StringIO(), highlight=False, force_terminal=True)
-    console.print(screen(look(run), WIDTH))
-    picture = console.export_svg(title="holdfast tail")
+    console.print(Text.from_ansi("\n".join(lines[first:last]).rstrip()))
+    picture = console.export_svg(title="holdfast demo")
     sys.stdout.write(re.sub(r"@font-face\s*{.*?}", "", picture, flags=re.DOTALL))  # any monospaced font will do
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 Row = dict[str, Any]
 _PATH = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+")  # of the machine that it was run on
-STRANGERS = "<!-- strangers -->"  # what follows on the page is written by `make strangers`
+STRANGERS, END_OF_STRANGERS = "<!-- strangers -->", "<!-- end of strangers -->"  # `make strangers` writes between them
 AT_A_TIME = re.compile(r" \(\d+ runs at a time\)")
 SEEN, CAUSE_RIGHT, CONTROLS, SURVIVED = 0.98, 0.90, 100, 0.95
 
@@ -108,7 +108,9 @@ def page(rows: list[Row], missing_runs: int = 0) -> str:
     dates = sorted({row["date"] for row in rows if row["kind"] == "machine"})
     parts = [
         "# Scoreboard\n",
-        "What Holdfast sees, explains and survives when faults are put into small real trainings on purpose.",
+        "What Holdfast detects, explains and survives when faults are injected into small real trainings; "
+        "[other tools](#the-same-faults-under-other-tools) under\nthe same faults; [repairs](#repairs-run-by-run), run by run; "
+        "and [what Holdfast costs](#what-holdfast-costs).",
         f"Written by `make drills` on {' and '.join(dates)}. Measured on: {'; '.join(machines)}.",
         "The trainings, and how to read this: [below](#how-it-is-measured).\n",
         table(("bar", "measured", ""), ((bar.what, bar.measured, "ok" if bar.ok else "MISSED") for bar in course.bars())),

@@ -1,11 +1,11 @@
-"""The scores of `make strangers` become the last section of docs/scoreboard.md: both halves, and the misses of one of them."""
+"""The scores of `make strangers` become a section of docs/scoreboard.md: both halves, and the misses of one of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scoreboard import AT_A_TIME, STRANGERS, Row, table
+from scoreboard import AT_A_TIME, END_OF_STRANGERS, STRANGERS, Row, table
 
 HALVES = {
     "score": "Only scored: nothing in Holdfast was chosen by looking at these.",
@@ -77,7 +77,9 @@ def section(rows: list[Row]) -> str:
 
 def with_section(page: str, text: str) -> str:
     """The page with its section replaced, or added."""
-    return f"{page.partition(STRANGERS)[0].rstrip()}\n\n{STRANGERS}\n\n{text}"
+    before, _, rest = page.partition(STRANGERS)
+    after = rest.partition(END_OF_STRANGERS)[2].lstrip()
+    return f"{before.rstrip()}\n\n{STRANGERS}\n\n{text.rstrip()}\n\n{END_OF_STRANGERS}\n" + (f"\n{after}" if after else "")
 
 
 def _heads() -> list[str]:

@@ -12,13 +12,25 @@ from holdfast.version import __version__
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.load import Loaded, load
+    from holdfast.data.cleaned import read_quarantine
     from holdfast.data.predictions import PredictionWriter
     from holdfast.inside.seeding import seed
     from holdfast.inside.watch import Run, watch
     from holdfast.state.position import Position
     from holdfast.state.store import CheckpointStore
 
-__all__ = ["CheckpointStore", "Loaded", "Position", "PredictionWriter", "Run", "__version__", "load", "seed", "watch"]
+__all__ = [
+    "CheckpointStore",
+    "Loaded",
+    "Position",
+    "PredictionWriter",
+    "Run",
+    "__version__",
+    "load",
+    "read_quarantine",
+    "seed",
+    "watch",
+]
 
 _WHERE = {
     "CheckpointStore": "holdfast.state.store",
@@ -27,6 +39,7 @@ _WHERE = {
     "PredictionWriter": "holdfast.data.predictions",
     "Run": "holdfast.inside.watch",
     "load": "holdfast.checkpoints.load",
+    "read_quarantine": "holdfast.data.cleaned",
     "seed": "holdfast.inside.seeding",
     "watch": "holdfast.inside.watch",
 }

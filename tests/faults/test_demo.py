@@ -22,7 +22,7 @@ def test_the_demo_breaks_its_training_and_heals_it(tmp_path: Path) -> None:
     assert "step" in done.stdout and "loss" in done.stdout  # the live view, as lines
     assert "update skipped" in done.stdout and "rolled back" in done.stdout  # the journal
     told = done.stdout[done.stdout.index("Holdfast repaired it") :]  # and at its end the diagnosis of what it broke
-    assert "likely cause: data non finite" in told and "likely cause: weights damaged" in told
+    assert "likely cause: data non-finite" in told and "likely cause: weights damaged" in told
     alone, healed = (float(right) for right in re.findall(r"Holdfast +epoch +12: accuracy ([\d.]+) %", done.stdout))
     assert alone < 50 and healed > 90
     assert "What to try next" in done.stderr

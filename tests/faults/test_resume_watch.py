@@ -131,7 +131,7 @@ def test_weights_that_were_not_loaded_are_told(saved: Place, forgets: str) -> No
     (finding,) = weighty(rows)
     evidence = finding["evidence"]
     assert evidence["suspects"] == ["weights"] and finding["step"] < 40
-    assert evidence["first_loss"] > 3 * evidence["usual"] and evidence.get("weights_missing", 10) == 10
+    assert evidence["first_loss"] > 3 * evidence["normal"] and evidence.get("weights_missing", 10) == 10
     assert causes(rows) == ["weights-not-restored"]
 
 

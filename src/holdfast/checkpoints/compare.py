@@ -153,7 +153,7 @@ def _weights(matched: Matched, saved: Weights, one: Side, other: Side, which: Wh
         yield from _parts(matched, other, labels)
     if matched.kinds:
         name, (here, there) = next(iter(matched.kinds.items()))
-        words = f"{count(len(matched.kinds), 'weight')} of another kind: {name} is {labels.both(here, there)}"
+        words = f"{count(len(matched.kinds), 'weight')} of a different type: {name} is {labels.both(here, there)}"
         yield unfit("dtype", words, "quantise or convert both in the same way", matched.kinds)
 
 

@@ -36,7 +36,7 @@ PLAIN: tuple[tuple[str, str, str], ...] = (
     ("copyreg", "_reconstructor __newobj__ __newobj_ex__", "how older protocols make an object of a class that is judged itself"),
     ("collections", "OrderedDict defaultdict Counter deque ChainMap UserDict UserList UserString", "containers"),
     ("datetime", "datetime date time timedelta timezone", "times"),
-    ("pathlib", _PATHS, "a path is words until it is opened"),
+    ("pathlib", _PATHS, "a path is only text until it is opened"),
     ("pathlib._local", _PATHS, "the same in Python 3.13"),
     ("argparse", "Namespace", "settings of a command line"),
     ("types", "SimpleNamespace GenericAlias MappingProxyType", "settings and annotations"),

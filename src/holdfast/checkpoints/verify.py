@@ -107,7 +107,7 @@ _MASK = re.compile(r"mask|causal|tril|triu", re.IGNORECASE)
 _MASKED = 0.05  # share of -Inf that a mask has at least
 _AGAIN = "verify it again when nothing writes to it any more"
 _COPY = "copy it again from where it came from; if this is where it was saved, use an older one and check the disk"
-_BESIDE = "kept beside the weights, and nothing is computed from it"
+_BESIDE = "stored beside the weights; nothing is computed from it"
 _NO_TENSOR = "name the file or the folder that holds the weights"
 _OLDER = "use an older one: holdfast checkpoints choose FOLDER"
 

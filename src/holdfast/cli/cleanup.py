@@ -22,7 +22,7 @@ def cleanup(
 ) -> None:
     """Free memory of a live training: gradients of the last step, garbage, cached GPU memory.
 
-    The update has already been made. A script that reads gradients between `step()` and `zero_grad()` finds none once.
+    The update has already been made. A script that reads gradients between `step()` and `zero_grad()` finds None once.
     """
     from holdfast.cli.live_requests import change_all, finish
 

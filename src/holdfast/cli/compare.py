@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AsJson, Targets, all_of, run_names
+from holdfast.cli.options import AsJson, NamedTargets, all_of, run_names
 from holdfast.errors import HoldfastError, StorageError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def compare(
             autocompletion=run_names,
         ),
     ] = None,
-    target: Targets = None,
+    target: NamedTargets = None,
     metric: Annotated[
         str | None, typer.Option("--metric", metavar="NAME", help="What to compare, such as val_loss.", show_default=False)
     ] = None,
@@ -91,8 +91,8 @@ def _show(comparison: Comparison) -> None:
     for gap in comparison.gaps:
         style = {True: "green", False: "red", None: ""}[gap.is_better]
         console.print(sentence(comparison, gap), style=style)
-    if remark := _remark(comparison):
-        console.print(remark, style="dim")
+    if note := _note(comparison):
+        console.print(note, style="dim")
     if comparison.settings:
         console.print("\nsettings that differ", style="bold")
         names = ["", *(run.name for run in comparison.runs)]
@@ -125,7 +125,7 @@ def _cells(comparison: Comparison) -> Any:
     return cells
 
 
-def _remark(comparison: Comparison) -> str:
+def _note(comparison: Comparison) -> str:
     if comparison.has_seeds or all(gap.low is None for gap in comparison.gaps):
         return ""
     return "One run each: how much seeds differ is not included. Several seeds: name the runs base-1, base-2, …"
@@ -152,7 +152,7 @@ def _write_page(path: Path, comparison: Comparison) -> None:
         plot=Markup(drawing(comparison)),
         columns=_columns(comparison),
         rows=list(map(_cells(comparison), comparison.runs)),
-        sentences=[*(sentence(comparison, gap) for gap in comparison.gaps), _remark(comparison)],
+        sentences=[*(sentence(comparison, gap) for gap in comparison.gaps), _note(comparison)],
         settings=_setting_rows(comparison),
     )
     try:

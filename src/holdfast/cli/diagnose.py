@@ -303,13 +303,11 @@ def _tell_cause(console: Console, ranked: Ranked, *, first: bool, everything: bo
     from rich.padding import Padding
     from rich.text import Text
 
-    words = ranked.cause.code.replace("-", " ")
-    head = Text.assemble(f"{ranked.stated} cause: " if first else f"or, {ranked.stated}: ", (words, "bold"))
+    head = Text.assemble(f"{ranked.stated} cause: " if first else f"or, {ranked.stated}: ", (ranked.cause.title, "bold"))
     because = "; ".join((ranked.cause.because.rstrip("."), *ranked.because))
     console.print(Padding(head.append(f": {because}"), (0, 0, 0, 2), expand=False))
     for fix in ranked.fixes if everything else ranked.fixes[:2]:
-        change = {"multiply": "×", "set": "="}.get(fix.op or "", "")
-        setting = f"  ({fix.setting} {change} {fix.value:g})" if isinstance(fix.value, (int, float)) and fix.setting else ""
+        setting = f"  ({fix.change})" if fix.change else ""
         console.print(Padding(Text(f"fix: {fix.words}{setting}"), (0, 0, 0, 4), expand=False))
         if command := ranked.command_of(fix):
             console.print(Padding(Text(f"$ {command}", "cyan"), (0, 0, 0, 9), expand=False))

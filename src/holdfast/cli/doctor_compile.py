@@ -54,7 +54,7 @@ def show(measured: list[Measured]) -> None:
     for one in measured:
         table.add_row(*_cells(measured[0], one))
     console.print(table)
-    for line in [*_failures(measured), *_remarks(measured)]:
+    for line in [*_failures(measured), *_notes(measured)]:
         console.print(line, soft_wrap=not console.is_terminal)
     console.print()
     for use, mode in _uses(measured):
@@ -80,22 +80,24 @@ def _failures(measured: list[Measured]) -> list[Text]:
     return [Text.assemble((f"{one.mode}: ", "bold red"), one.failed) for one in measured if one.failed]
 
 
-def _remarks(measured: list[Measured]) -> list[Text]:
+def _notes(measured: list[Measured]) -> list[Text]:
     """What the numbers mean beyond themselves."""
-    remarks: list[str] = []
+    notes: list[str] = []
     compiled = [one for one in measured[1:] if not one.failed]
     for one in compiled:
         if one.graph_breaks:
-            remarks.append(f"graph breaks cost speed; the first: {one.break_reasons[0] if one.break_reasons else 'not told'}")
+            notes.append(
+                f"graph breaks cost speed; the first: {one.break_reasons[0] if one.break_reasons else 'no reason given'}"
+            )
             break
     for one in compiled:
         if one.partial_batch_graphs:
             took = duration(one.partial_batch_seconds)
-            remarks.append(f"a smaller last batch is compiled once more ({took}): DataLoader(drop_last=True), or pad it")
+            notes.append(f"a smaller last batch is compiled again ({took}): DataLoader(drop_last=True), or pad it")
     if measured[0].device == "cpu":
-        remarks.append("reduce-overhead works by CUDA graphs: on a CPU it is the default mode under another name")
-    remarks += dict.fromkeys(note for one in compiled for note in one.notes)
-    return [Text(f"note: {one}", "dim") for one in remarks]
+        notes.append("reduce-overhead uses CUDA graphs: on a CPU it is the same as the default mode")
+    notes += dict.fromkeys(note for one in compiled for note in one.notes)
+    return [Text(f"note: {one}", "dim") for one in notes]
 
 
 def _uses(measured: list[Measured]) -> list[tuple[str, str]]:

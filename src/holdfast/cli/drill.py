@@ -43,7 +43,7 @@ def drill(
         typer.Option(metavar="STEP", help="When: step=200 for all, nan-batch=200 for one. (default: random)", show_default=False),
     ] = None,
     policy: Annotated[str, typer.Option(help="What Holdfast may do: heal, guard, observe, or both (observe and heal).")] = "heal",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each fault; each seed draws another step.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds for each fault; each seed draws a different step.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="The first seed. The same seed gives the same steps.")] = 0,
     controls: Annotated[int, typer.Option(min=1, help="Minimum number of runs without a fault.")] = 3,
     sequence: Annotated[bool, typer.Option("--sequence", help="All faults in one run.")] = False,

@@ -120,11 +120,9 @@ def answer(found: Answer, name: str | None) -> None:
     """What was found in a log, the most important first."""
     console = _console()
     if unknown_comes_first(found) and found.unknown is not None:
-        console.print(
-            Text.assemble(("an error that is not known here", "bold"), f", {_place(found.unknown[1], found.lines, name)}:")
-        )
+        console.print(Text.assemble(("an unknown error", "bold"), f", {_place(found.unknown[1], found.lines, name)}:"))
         console.print(Padding(Text(_short(found.unknown[0]), "red"), (0, 0, 0, 4)))
-        console.print("\nknown, and perhaps of help:\n")
+        console.print("\nknown errors that may help:\n")
     shown = found.matches[:_NUM_SHOWN]
     for place, one in enumerate(shown):
         if place:
@@ -134,7 +132,7 @@ def answer(found: Answer, name: str | None) -> None:
     if left:
         console.print(f"\nand {left} more: --json", style="dim")
     if found.unknown is not None and not unknown_comes_first(found):
-        console.print(Text(f"\nit ends with an error that is not known here: {_short(found.unknown[0])}", "dim"))
+        console.print(Text(f"\nit ends with an unknown error: {_short(found.unknown[0])}", "dim"))
 
 
 def _match(console: Console, one: Match, lines: int, name: str | None, *, follows: bool) -> None:

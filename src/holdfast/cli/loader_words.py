@@ -114,11 +114,11 @@ def _cells(trial: Trial, found: Benchmark, chosen: bool, cuda: bool) -> list[str
     cells = [str(one.workers), number(one.prefetch), number(one.threads)]
     cells += ["yes" if one.pin else "no"] if cuda else []
     rate = DASH if trial.rate is None else f"{trial.rate:,.0f}" if trial.rate >= 10 else f"{trial.rate:.2g}"
-    remarks = ["yours"] if trial.own else []
-    remarks += ["best"] if chosen else []
-    remarks += ["no time left"] if trial.how == LATE else ["failed"] if trial.failed and trial.how != OUTGREW else []
-    remarks += ["too much memory"] if trial.how == OUTGREW or (trial.memory or 0) > found.limits.memory else []
-    return [*cells, rate, size(trial.memory), duration(trial.start_seconds), ", ".join(remarks)]
+    notes = ["yours"] if trial.own else []
+    notes += ["best"] if chosen else []
+    notes += ["no time left"] if trial.how == LATE else ["failed"] if trial.failed and trial.how != OUTGREW else []
+    notes += ["too much memory"] if trial.how == OUTGREW or (trial.memory or 0) > found.limits.memory else []
+    return [*cells, rate, size(trial.memory), duration(trial.start_seconds), ", ".join(notes)]
 
 
 def _not_measured(found: Benchmark) -> list[str]:

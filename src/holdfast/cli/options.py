@@ -39,6 +39,17 @@ Targets = Annotated[
         autocompletion=run_names,
     ),
 ]
+NamedTargets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-t",
+        "--target",
+        metavar="TARGET",
+        help="A run: name, folder, PID, or HOST:PORT of a server. Repeatable.",
+        show_default=False,
+        autocompletion=run_names,
+    ),
+]
 _run = typer.Argument(metavar="RUN", help="Same as -t RUN.", show_default=False, autocompletion=run_names)
 RunName = Annotated[str | None, _run]
 RunNames = Annotated[list[str] | None, _run]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import AsJson, RunNames, Targets, all_of
+from holdfast.cli.options import AsJson, NamedTargets, RunNames, all_of
 
 if TYPE_CHECKING:
     from holdfast.probe.state import RankState, RunState
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 def ps(
     runs: RunNames = None,
-    target: Targets = None,
+    target: NamedTargets = None,
     everything: Annotated[bool, typer.Option("--all", help="Also finished runs in ./runs.")] = False,
     as_json: AsJson = False,
 ) -> None:

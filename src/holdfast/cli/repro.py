@@ -111,6 +111,6 @@ def _show(result: ReproResult, cost: float | None) -> None:
 def _where(difference: Difference) -> str:
     stage = _STAGES[difference.stage]
     name = "" if difference.stage in ("loss", "steps") else f" {difference.name}".rstrip()
-    order = {True: ", the same samples in another order", False: ", other samples or other values", None: ""}
+    order = {True: ", the same samples in a different order", False: ", other samples or other values", None: ""}
     drawn = f"; the random state of {' and '.join(difference.generators)} differed" if difference.generators else ""
     return f"at step {difference.step} {stage}{name} differs{order[difference.same_samples]}{drawn}"

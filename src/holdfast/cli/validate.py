@@ -65,7 +65,7 @@ def validate(
     """
     if benchmark:
         if strict or quick or fix or fix_into or quarantine or html or format or tree or also:
-            raise UsageError("--benchmark measures and checks nothing", fix="leave out the options of the checks, or --benchmark")
+            raise UsageError("--benchmark measures and checks nothing", fix="drop the options of the checks, or drop --benchmark")
         from holdfast.cli.validate_benchmark import measure_loader
 
         measure_loader(path, batch=batch, seconds=time_limit, memory=memory_limit, as_json=as_json)

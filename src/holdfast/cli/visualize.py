@@ -97,7 +97,7 @@ def _augmented(
     from holdfast.train.detect.preview import draw_augmented
 
     if chooses:
-        raise UsageError("--augmented draws any training images.", fix="leave out --class and --finding")
+        raise UsageError("--augmented draws any training images.", fix="drop --class and --finding")
     file, count = draw_augmented(path, samples=samples, seed=seed, output=output, format=format)
     if as_json:
         print(json.dumps({"path": path, "samples": count, "seed": seed, "file": str(file)}))

@@ -56,7 +56,7 @@ def bad_rows(report: Report) -> dict[str, list[int]]:
     """Rows of tables, arrays and trees that are to be skipped, by file, counted from 0."""
     rows: dict[str, set[int]] = {}
     for problem in report.problems:
-        for file, some in problem.numbers.get("in_files", {}).items() if leaves_out(problem) else ():
+        for file, some in problem.evidence.get("in_files", {}).items() if leaves_out(problem) else ():
             rows.setdefault(file, set()).update(some)
     return {file: sorted(some) for file, some in rows.items()}
 
@@ -79,19 +79,19 @@ def write_quarantine(report: Report, path: str, settings: Settings, to: Path) ->
     return len(lines)
 
 
-def read_quarantine(path: Path) -> frozenset[str]:
-    """The list again, for a loader: `skip = read_quarantine(Path("skip.txt"))`."""
-    return frozenset(line for line in path.read_text(encoding="utf-8").splitlines() if line)
+def read_quarantine(path: str | Path) -> frozenset[str]:
+    """The samples to skip, for a loader: paths of images, or `file:row`."""
+    return frozenset(line for line in Path(path).read_text(encoding="utf-8").splitlines() if line)
 
 
 def write_cleaned(report: Report, path: str, settings: Settings, into: Path | None) -> Iterator[str]:
     """Write what is left when bad samples are left out; a line for each file that was written."""
     if is_remote(path) and into is None:
-        raise UsageError(f"{path} does not lie on this machine", fix="name a folder for the cleaned list: --fix-into FOLDER")
+        raise UsageError(f"{path} is not on this machine", fix="name a folder for the cleaned list: --fix-into FOLDER")
     data = image_set(path, settings, report.format)
     if data is None:
         to = (into or (Path(path) if Path(path).is_dir() else Path(path).parent)) / "skip.txt"
-        yield f"wrote {to}: {write_quarantine(report, path, settings, to):,} rows to leave out, as --quarantine lists them"
+        yield f"wrote {to}: {write_quarantine(report, path, settings, to):,} rows to skip, as --quarantine lists them"
         return
     gone = {(entry.split, entry.image) for entry in bad_entries(report, data)}
     kept = [entry for entry in data.entries if (entry.split, entry.image) not in gone]
@@ -101,7 +101,7 @@ def write_cleaned(report: Report, path: str, settings: Settings, into: Path | No
         yield from _coco(data, gone, folder)
     else:
         yield from _lists(data, kept, folder, beside=beside)
-    yield f"{len(kept):,} of {len(data.entries):,} samples are kept; the data itself is as it was"
+    yield f"{len(kept):,} of {len(data.entries):,} samples are kept; the data itself is unchanged"
 
 
 def _lists(data: ImageSet, kept: list[Entry], folder: Path, *, beside: bool) -> Iterator[str]:

@@ -158,7 +158,7 @@ def _pixels(how: Examination, file: str, content: bytes, header: Header, faults:
             return Facts(*image.size, len(image.getbands()), histograms=tuple(channels_of(image)))
         if how.quick:
             return _without_decoding(content, header)
-        return look_at(content)
+        return look_at(content, header)
     except TooLarge as error:
         width, _, height = str(error).split()[:3]
         return Facts(int(width), int(height))
@@ -187,7 +187,9 @@ def _masks(how: Examination, entry: Entry, faults: list[Fault]) -> Iterator[Mask
     folders = Counter(map(folder_of_masks, entry.masks))
     if len(entry.masks) > 1 and max(folders.values()) > 1 and not faults and not how.quick:
         pixels = overlapping_pixels(how.root, entry.masks)
-        faults += [Fault("instances-overlap", entry.image, 0, f"{pixels:,} pixels belong to more than one")] if pixels else []
+        faults += (
+            [Fault("instances-overlap", entry.image, 0, f"{pixels:,} pixels belong to more than one mask")] if pixels else []
+        )
 
 
 def _against_the_image(

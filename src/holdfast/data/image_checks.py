@@ -140,7 +140,7 @@ def pair_problems(files: Sequence[str], splits: Sequence[str], exact: Iterable[P
 _COLOURS = ("red", "green", "blue", "alpha")
 
 
-class Gathering:
+class ImageFindings:
     """Takes the facts of one sample after the other."""
 
     def __init__(self, data: ImageSet) -> None:

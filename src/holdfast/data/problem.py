@@ -60,25 +60,25 @@ class Problem:
     files: list[str]
     example: str
     fix: str
-    numbers: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
     cases: list[str] = field(default_factory=list)  # each with its file, where files, pairs and rows do not say it all
 
     def every_case(self) -> list[str]:
         """All cases that are remembered, one a line."""
         if self.cases:
             return self.cases
-        pairs = [f"{later} is {first}" for first, later in self.numbers.get("pairs", ())]
-        rows = [f"{file}: row {row:,}" for file, some in self.numbers.get("in_files", {}).items() for row in some]
+        pairs = [f"{later} is {first}" for first, later in self.evidence.get("pairs", ())]
+        rows = [f"{file}: row {row:,}" for file, some in self.evidence.get("in_files", {}).items() for row in some]
         return pairs or rows or self.files or [self.example]
 
 
 def problem(
-    name: str, *, count: int, files: list[str], example: str, words: str | None = None, cases: Sequence[str] = (), **numbers: Any
+    name: str, *, count: int, files: list[str], example: str, words: str | None = None, cases: Sequence[str] = (), **evidence: Any
 ) -> Problem:
     """A problem of a kind, by its name in the table; `words` where the usual ones are not exact enough."""
     kind = kinds()[name]
     sentence = (words or kind.words).format(count=f"{count:,}")
-    return Problem(kind.code, kind.severity, sentence, count, files, example, kind.fix, numbers, list(cases[:MOST_CASES]))
+    return Problem(kind.code, kind.severity, sentence, count, files, example, kind.fix, evidence, list(cases[:MOST_CASES]))
 
 
 def gathered(faults: Iterable[Fault]) -> Iterator[Problem]:

@@ -113,7 +113,7 @@ def examined_by_many(how: Examination, entries: Iterable[Numbered], jobs: int) -
     busy = [worker for worker in started if worker.give(next(waiting, []))]
     try:
         while busy:
-            wait([worker.door for worker in busy], timeout=1.0)
+            wait([worker.pipe for worker in busy], timeout=1.0)
             for place, worker in enumerate(busy):
                 yield from worker.answers()
                 if worker.batch and worker.is_lost():
@@ -136,7 +136,7 @@ class _Worker:
 
     def __init__(self, how: Examination) -> None:
         context = multiprocessing.get_context("spawn")
-        self.door, theirs = context.Pipe()
+        self.pipe, theirs = context.Pipe()
         self._at = context.RawValue("q", -1)
         self._process = context.Process(target=_work, args=(how, theirs, self._at), daemon=True)
         with _deaf_to_ctrl_c():
@@ -156,22 +156,22 @@ class _Worker:
         self.batch, self._since = batch, time.monotonic()
         with contextlib.suppress(OSError):
             if batch:
-                self.door.send(batch)
+                self.pipe.send(batch)
         return bool(batch)
 
     def answers(self) -> Iterator[tuple[int, Facts]]:
         """The answers of its batch, where they are there."""
         with contextlib.suppress(EOFError, OSError):
-            if self.batch and self.door.poll():
-                answers: list[tuple[int, Facts]] = self.door.recv()
+            if self.batch and self.pipe.poll():
+                answers: list[tuple[int, Facts]] = self.pipe.recv()
                 self.batch = []
                 yield from answers
 
     def is_lost(self) -> bool:
-        """Dead, or silent for too long, with no answer in the door. A closed door looks like one with something in it."""
+        """Dead, or silent for too long, with no answer in the pipe. A closed pipe looks like one with something in it."""
         if self.at != self._seen:
             self._seen, self._since = self.at, time.monotonic()
-        return not self._process.is_alive() or (time.monotonic() - self._since > _PATIENCE and not self.door.poll())
+        return not self._process.is_alive() or (time.monotonic() - self._since > _PATIENCE and not self.pipe.poll())
 
     def given_up(self, how: Examination) -> Iterator[tuple[int, Facts]]:
         """What a lost one leaves behind: the sample that it was lost on. The rest stays in its batch, for another one.
@@ -197,16 +197,16 @@ class _Worker:
         with contextlib.suppress(OSError, ValueError):
             self._process.kill()
             self._process.join(5)
-            self.door.close()
+            self.pipe.close()
 
 
-def _work(how: Examination, door: Connection, at: Any) -> None:
+def _work(how: Examination, pipe: Connection, at: Any) -> None:
     """What runs in each process. `at` is shared memory: it says which sample a death belongs to."""
     warnings.simplefilter("ignore")  # decoders warn about odd files in words of their own
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError):
         while True:
-            door.send(examine_many(how, door.recv(), partial(setattr, at, "value")))
+            pipe.send(examine_many(how, pipe.recv(), partial(setattr, at, "value")))
 
 
 @contextlib.contextmanager

@@ -51,7 +51,7 @@ class _Split:
         self.last: Any = None
 
 
-class TableGathering:
+class TableFindings:
     """Takes one chunk after the other."""
 
     def __init__(self, label: str | None, class_names: dict[str, list[str]] | None = None) -> None:

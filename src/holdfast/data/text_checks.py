@@ -48,11 +48,11 @@ class _Text:
         """Whether there is room for another one."""
         return len(self.cases.get(kind, ())) < _MOST_CASES
 
-    def problem(self, kind: str, count: int, example: str, **numbers: Any) -> Problem:
+    def problem(self, kind: str, count: int, example: str, **evidence: Any) -> Problem:
         """All faults of one kind in this file."""
         lines = self.cases[kind]
         cases, shown = [f"{self.file}:{row + 1}: {words}" for row, words in lines], [[(self.file, row)] for row, _ in lines]
-        return problem(kind, count=count, files=[self.file], example=example, cases=cases, shown=shown, **numbers)
+        return problem(kind, count=count, files=[self.file], example=example, cases=cases, shown=shown, **evidence)
 
 
 class TextCounts:

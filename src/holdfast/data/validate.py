@@ -9,12 +9,12 @@ from pathlib import Path
 from holdfast.data.cache import Cache
 from holdfast.data.columns import TableSet
 from holdfast.data.formats.detect import Data, Settings, answer, open_data
-from holdfast.data.image_checks import Gathering
+from holdfast.data.image_checks import ImageFindings
 from holdfast.data.pages import rendered
 from holdfast.data.problem import WORST_FIRST, Fault, Problem, Report, gathered, report_from, sorted_by_severity
 from holdfast.data.samples import Entry, ImageSet
 from holdfast.data.scan import Progress, scan
-from holdfast.data.table_checks import TableGathering
+from holdfast.data.table_checks import TableFindings
 from holdfast.data.text_checks import TextCounts
 from holdfast.data.visualize.image_drawing import ImageDrawing
 from holdfast.data.visualize.pictures import Tile
@@ -41,13 +41,13 @@ def judged(data: Data, settings: Settings, cache: Cache, progress: Progress | No
 
 def _images(data: ImageSet, settings: Settings, cache: Cache, progress: Progress | None) -> Report:
     """Look at every image, and at all of them together."""
-    gathering = Gathering(data)
+    images = ImageFindings(data)
     samples = scan(data, cache, jobs=settings.jobs, quick=settings.quick, masks=not settings.quick, progress=progress)
     with contextlib.closing(samples):  # Ctrl-C closes it, and it keeps what was done
         for entry, facts in samples:
-            gathering.add(entry, facts)
-    report = Report(format=data.format, splits=gathering.splits, classes=gathering.named_classes(), notes=data.notes)
-    report.problems = sorted_by_severity(gathering.problems())
+            images.add(entry, facts)
+    report = Report(format=data.format, splits=images.splits, classes=images.named_classes(), notes=data.notes)
+    report.problems = sorted_by_severity(images.problems())
     if settings.quick:
         report.notes.append(
             "quick: nothing was decoded, so damage inside images, masks, look-alikes and pixel statistics were not looked for"
@@ -57,9 +57,9 @@ def _images(data: ImageSet, settings: Settings, cache: Cache, progress: Progress
 
 def _table(data: TableSet, settings: Settings, progress: Progress | None) -> Report:
     """Read every chunk once, and judge what is left. Files with other columns are other tables."""
-    tables: dict[frozenset[str], TableGathering] = {}
+    tables: dict[frozenset[str], TableFindings] = {}
     for part, first, chunk in data.read(progress):
-        table = tables.setdefault(frozenset(chunk), TableGathering(settings.label, data.class_names))
+        table = tables.setdefault(frozenset(chunk), TableFindings(settings.label, data.class_names))
         table.add(part.split, part.file, chunk, first)
     columns = list(dict.fromkeys(name for table in tables.values() for name in table.columns))
     if settings.label is not None and tables and settings.label not in columns:
@@ -109,7 +109,7 @@ def _thumbnails(report: Report) -> list[list[tuple[str, Tile]]]:
 
 
 def _of_problem(drawing: ImageDrawing, problem: Problem, shown: dict[str, Entry]) -> list[tuple[str, Tile]]:
-    pairs = [file for pair in problem.numbers.get("pairs", ())[: _SHOWN // 2] for file in pair]
+    pairs = [file for pair in problem.evidence.get("pairs", ())[: _SHOWN // 2] for file in pair]
     entries = list(dict.fromkeys(shown[file] for file in pairs or problem.files[: 10 * _SHOWN] if file in shown))
     lines: dict[str, list[Fault]] = {}  # of labels, by file: what is wrong there is drawn in red
     for file, line in (match.groups() for case in problem.cases[: 100 * _SHOWN] if (match := _LINE.match(case))):

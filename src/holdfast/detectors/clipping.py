@@ -43,8 +43,8 @@ def _finding(code: str, signals: SignalView, norm: Floats, limit: Floats) -> Fin
     middle = float(np.median(norm))
     evidence = {
         "limit": float(limit[-1]),
-        "usual": middle,
-        "clipped_share": float(np.mean(norm > limit)),
+        "normal": middle,
+        "clipped_fraction": float(np.mean(norm > limit)),
         "suggested": [2 * middle, 5 * middle],
     }
     return Finding(code, step=signals.step, severity="info", evidence=evidence)

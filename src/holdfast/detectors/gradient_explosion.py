@@ -41,7 +41,7 @@ def gradient_explosion(
     evidence = {
         "onset": onset,
         "norm": level,
-        "usual": float(np.exp(normal.value)),
+        "normal": float(np.exp(normal.value)),
         "times": level / float(np.exp(normal.value)),
         "highest_before": ever,
         **_first_step(norm[max(0, place - 1) : place + 1]),

@@ -89,8 +89,8 @@ def _against(
     evidence = {
         "onset": onset,
         "loss": level,
-        "usual": normal.value,
-        "at_the_beginning": early,
+        "normal": normal.value,
+        "initial_loss": early,
         "highest_level_before": top,
         "steps_high": int(np.sum(steps >= onset)),
         **rates,

@@ -40,7 +40,7 @@ def loss_spike(
     evidence = {
         "onset": int(steps[-settle + peak]),
         "loss": top,
-        "usual": normal.value,
+        "normal": normal.value,
         "sigmas": score,
         "recovered": back is not None,
         "within_steps": None if back is None else back + 1,

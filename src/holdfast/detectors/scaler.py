@@ -28,7 +28,7 @@ def scaler_collapse(
     evidence = {
         "scale": newest,
         "highest_scale": signals.highest("scale", before=int(steps[-1]) + 1),
-        "skipped_share": skipped_fraction,
+        "skipped_fraction": skipped_fraction,
         "proposal": "use bfloat16 where the card has it: it needs no scaler",
     }
     return Finding(

@@ -72,8 +72,8 @@ class Straggler:
             "rank": rank,
             "wait_seconds": wait,
             "step_seconds": usual,
-            "share": wait / usual,
-            "by_data": median(late.more_data for late in self._last) > 0.5 * wait,
+            "fraction": wait / usual,
+            "data_bound": median(late.more_data for late in self._last) > 0.5 * wait,
         }
         return Finding("straggler", step=step, evidence=evidence)
 

@@ -73,5 +73,5 @@ def _with_loss(signals: SignalView, steps: Steps, norms: Floats, lost: float, su
     ):
         return None
     weights = {"weight_norm_before": float(norms[0]), "weight_norm": float(norms[1])}
-    evidence = {"onset": onset, "loss": level, "usual": normal.value, "at_the_beginning": early, **weights, **rates}
+    evidence = {"onset": onset, "loss": level, "normal": normal.value, "initial_loss": early, **weights, **rates}
     return Finding("loss-divergence", step=int(loss_at[-1]), severity="critical", evidence=evidence)

@@ -128,7 +128,7 @@ def _oscillation(finding: Finding, at: _Place) -> str:  # noqa: ARG001 - all are
 def _spike(finding: Finding, at: _Place) -> str:
     evidence = finding.evidence
     came = "recovered" if evidence["recovered"] else "did not recover"
-    name, usual, top = finding.series or "loss", short(evidence["usual"]), short(evidence["loss"])
+    name, usual, top = finding.series or "loss", short(evidence["normal"]), short(evidence["loss"])
     return f"{name} jumped from {usual} to {top} at {at(evidence['onset'])}, and {came}"
 
 

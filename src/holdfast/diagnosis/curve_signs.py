@@ -41,7 +41,7 @@ def signs_of(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
     stays = any(finding.code in ("loss-divergence", "metric-collapse") for finding in findings)
     for finding in findings:
         if finding.evidence.get("recovered") and not stays:
-            signs.append(("recovered", "it came back by itself"))
+            signs.append(("recovered", "it recovered without intervention"))
         if finding.code in ("not-learning", "non-finite-loss") and onset is not None and onset <= _first_step(curves):
             signs.append(("from-the-start", "it is so from the first point on"))
         if (classes := finding.evidence.get("classes")) is not None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from holdfast.diagnosis.causes.cause import Fix
 from holdfast.diagnosis.checkup import Checkup, Episode
 from holdfast.diagnosis.curve_sentences import sentence
 from holdfast.diagnosis.of_run import check_up_run
@@ -82,15 +83,14 @@ def _episode(number: int, episode: Episode, curves: Curves) -> str:
 
 def _cause(ranked: Ranked) -> str:
     because = "; ".join((ranked.cause.because.rstrip("."), *ranked.because))
-    fixes = "".join(f"<li>{_text(fix.words)}{_setting(fix.setting, fix.op, fix.value)}</li>" for fix in ranked.fixes)
-    name = ranked.cause.code.replace("-", " ")
-    return f"<p><b>{_text(name)}</b> <span class=soft>({ranked.stated})</span>: {_text(because)}</p><ul>{fixes}</ul>"
+    fixes = "".join(f"<li>{_text(fix.words)}{_setting(fix)}</li>" for fix in ranked.fixes)
+    return (
+        f"<p><b>{_text(ranked.cause.title)}</b> <span class=soft>({ranked.stated})</span>: {_text(because)}</p><ul>{fixes}</ul>"
+    )
 
 
-def _setting(setting: str | None, op: str | None, value: object) -> str:
-    if setting is None or not isinstance(value, (int, float)):
-        return ""
-    return f" <code>{_text(setting)} {'×' if op == 'multiply' else '='} {value:g}</code>"
+def _setting(fix: Fix) -> str:
+    return f" <code>{_text(fix.change)}</code>" if fix.change else ""
 
 
 def _text(words: str) -> str:

@@ -73,8 +73,8 @@ def _mismatch(finding: Finding) -> str:
 
 def _leak(finding: Finding) -> str:
     evidence = finding.evidence
-    seen = f"{evidence['known']} of {evidence['samples']} sampled held-out samples are in training batches too"
-    return f"{seen}; an estimated {100 * evidence['share']:.0f} % of the held-out data is in the training data"
+    seen = f"{evidence['seen_in_training']} of {evidence['samples']} sampled held-out samples are in training batches too"
+    return f"{seen}; an estimated {100 * evidence['fraction']:.0f} % of the held-out data is in the training data"
 
 
 def _growth(finding: Finding) -> str:
@@ -86,9 +86,11 @@ def _growth(finding: Finding) -> str:
 def _loading(finding: Finding) -> str:
     evidence = finding.evidence
     slow = (
-        f"; {100 * evidence['its_share']:.0f} % of it for worker {evidence['slow_worker']}" if "slow_worker" in evidence else ""
+        f"; {100 * evidence['worker_fraction']:.0f} % of it for worker {evidence['slow_worker']}"
+        if "slow_worker" in evidence
+        else ""
     )
-    share = f"{100 * evidence['share']:.0f} % of each step is spent waiting for data"
+    share = f"{100 * evidence['fraction']:.0f} % of each step is spent waiting for data"
     return f"{share}, {1000 * evidence['wait_seconds']:.0f} ms a step{slow}"
 
 
@@ -124,7 +126,7 @@ def _late(finding: Finding) -> str:
     evidence = finding.evidence
     share = f"{_seconds(evidence['wait_seconds'])} of a step of {_seconds(evidence['step_seconds'])}"
     waits = f"the other ranks wait {share} for rank {evidence['rank']}"
-    return f"{waits}, which waits that much longer for its data" if evidence["by_data"] else waits
+    return f"{waits}, which waits that much longer for its data" if evidence["data_bound"] else waits
 
 
 def _server(finding: Finding) -> str:

@@ -66,11 +66,11 @@ def _of_updates(curves: Curves) -> Iterable[Sign]:
         if next(iter(curves.of("norm")), None) is None:
             yield "optimizer-misses-some", "nothing that the optimizer holds ever gets a gradient"
     elif 0.0 < usual < _TINY:
-        yield "lr-tiny", f"an update changes the weights by {usual:.1e} of their size (usual: 1e-3)"
+        yield "lr-tiny", f"an update changes the weights by {usual:.1e} of their size (typical: 1e-3)"
     elif usual > _HUGE:
-        yield "lr-huge", f"an update changes the weights by {100 * usual:.0f} % of their size (usual: 0.1 %)"
+        yield "lr-huge", f"an update changes the weights by {100 * usual:.0f} % of their size (typical: 0.1 %)"
     elif _USUAL[0] < usual < _USUAL[1]:
-        yield "updates-usual", f"updates have the usual size ({usual:.1e} of the weights)"
+        yield "updates-usual", f"updates are of normal size ({usual:.1e} of the weights)"
 
 
 def _not_learning(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -79,7 +79,7 @@ def _not_learning(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if not evidence.get("lr"):
         yield "lr-zero", "the learning rate is 0"
     elif evidence["update_ratio"]:
-        yield "lr-tiny", f"an update changes the weights by {float(evidence['update_ratio']):.1e} of their size (usual: 1e-3)"
+        yield "lr-tiny", f"an update changes the weights by {float(evidence['update_ratio']):.1e} of their size (typical: 1e-3)"
     else:
         yield "no-update", "updates change nothing, though the learning rate is not 0"
 
@@ -135,18 +135,18 @@ def _out_of_memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         return
     idle, others = reserved - allocated, total - free - reserved
     if idle > max(requested, 0.05 * total):
-        yield "reserved-but-unused", f"{size(idle)} are reserved but unused, more than the {size(requested)} that were asked for"
+        yield "reserved-but-unused", f"{size(idle)} are reserved but unused, more than the {size(requested)} that were requested"
     if free and reserved and others > 0.1 * total:
         yield "other-processes", f"{size(others)} of the card's {size(total)} are held by other processes"
     if requested > total:
-        yield "one-sample-fills-it", f"one tensor of {size(requested)} was asked for, more than the whole card has"
+        yield "one-sample-fills-it", f"one tensor of {size(requested)} was requested, more than the whole GPU has"
     elif evidence.get("step") == 0 and allocated > 0.7 * total:
         yield "fixed-part-fills-it", f"{size(allocated)} of {size(total)} were held before the first step was done"
 
 
 def _loading(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if evidence.get("slow_worker") is not None:
-        share = 100 * float(evidence.get("its_share") or 0)
+        share = 100 * float(evidence.get("worker_fraction") or 0)
         yield "one-worker-slow", f"{share:.0f} % of the waiting is for worker {evidence['slow_worker']}"
     workers, cores = evidence.get("workers"), evidence.get("cores")
     if workers == 0:
@@ -166,7 +166,7 @@ def _out_of_range(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     named = _TARGET.search(str(evidence.get("error") or ""))
     if named:
         label = f"label {named.group(1)}" if named.group(1) else "a label"
-        yield "labels-beyond", f"the loss was given {label}, which is no class"
+        yield "labels-beyond", f"the loss was given {label}, which is not a class"
 
 
 def _scaled(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -198,13 +198,13 @@ def _leaked(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if evidence.get("same_samples"):
         yield (
             "same-samples",
-            f"{evidence.get('known')} of {evidence.get('samples')} held-out samples were seen in training batches",
+            f"{evidence.get('seen_in_training')} of {evidence.get('samples')} held-out samples were seen in training batches",
         )
 
 
 def _order(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if evidence.get("sorted"):
-        same = "every pass begins with the same batch" if "repeats" in evidence else "the loss oscillates alike in every pass"
+        same = "every epoch starts with the same batch" if "repeats" in evidence else "the loss oscillates alike in every pass"
         yield "period-of-an-epoch", same
         yield "labels-in-order", "batches that follow each other are alike"
 
@@ -227,8 +227,8 @@ _WAITS = {  # what a worker that stands waits for
     "compute": ("computes-on", "the worker computes without finishing"),
 }
 _STANDS = {  # what the stacks of a hang showed
-    "worker-died": ("workers-fewer", "a loader worker is gone"),
-    "no-workers": ("workers-fewer", "the loader's workers are gone"),
+    "worker-died": ("workers-fewer", "a loader worker died"),
+    "no-workers": ("workers-fewer", "the loader's workers died"),
     "worker": ("worker-stands", "the worker is alive, and stuck in its own code"),
     "loading": ("worker-stands", "the batch is made in the main process"),
     "deadlock": ("locks-wait", "two threads wait for each other"),
@@ -264,7 +264,7 @@ def _divergence(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 
 def _late(evidence: Mapping[str, Any]) -> Iterable[Sign]:
-    if evidence.get("by_data"):
+    if evidence.get("data_bound"):
         yield "waits-for-disk", f"rank {evidence.get('rank')} waits that much longer for its data"
     else:
         yield "late-by-its-own-work", f"rank {evidence.get('rank')} does not wait longer for its data than the others"

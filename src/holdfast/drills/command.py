@@ -37,7 +37,7 @@ def command_for(train: Train) -> tuple[str, ...]:
         return _call(train)
     words = tuple(str(word) for word in train)
     if not words:
-        raise UsageError("the command has no words.", fix='name a command as a list: ["python", "train.py"]')
+        raise UsageError("the command is empty.", fix='name a command as a list: ["python", "train.py"]')
     return words
 
 

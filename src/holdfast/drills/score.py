@@ -235,7 +235,7 @@ def why_not_survived(trial: Trial, control: Trial, noise: float = 0.0) -> str:
         return ""
     name, metric = control.metric_name, _comparable(trial, control)
     if metric is None or not math.isfinite(metric):
-        return f"{name} is {'not known' if metric is None else metric}"
+        return f"{name} is {'unknown' if metric is None else metric}"
     worse = control.metric - metric if control.metric_is_higher else metric - control.metric
     return f"{name} {metric:.4g}, not {control.metric:.4g}" if worse > _allowed(control, noise) else ""
 

@@ -39,7 +39,7 @@ class Ended:
     peak: int = 0  # bytes of the child and the processes it started
 
     @property
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The last non-empty line on stderr; of a traceback its error."""
         lines = [line.strip() for line in self.errors.splitlines() if line.strip()]
         return lines[-1] if lines else _by_signal(self.code)

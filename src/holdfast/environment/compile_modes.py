@@ -70,7 +70,7 @@ def _why(ended: Ended, seconds: float, memory: int | None) -> str | None:
         return f"took more than {size(memory or 0)} of memory (after: {ended.stage})"
     lines = [line.strip() for line in ended.errors.splitlines()]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Compiler|Missing|Failed)\w*:", line)]
-    return (named[-1] if named else ended.last_words)[:200]
+    return (named[-1] if named else ended.last_output)[:200]
 
 
 def _notes(ended: Ended) -> Iterator[str]:

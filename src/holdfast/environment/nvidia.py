@@ -62,7 +62,7 @@ def read_nvidia(seconds: float = 20.0, bus: Path = Path("/sys/bus/pci/devices"))
             error="hang", words=f"NVML did not answer in {seconds:.0f} s (after {ended.stage or 'start'})", on_the_bus=seen
         )
     if ended.how != DONE:
-        return Nvidia(error="crash", words=ended.last_words, on_the_bus=seen)
+        return Nvidia(error="crash", words=ended.last_output, on_the_bus=seen)
     facts = ended.facts
     if facts.get("error") is not None:
         return Nvidia(error=facts["error"], words=str(facts.get("words", "")), driver=facts.get("driver", ""), on_the_bus=seen)

@@ -32,7 +32,7 @@ def why_unreachable(url: str, seconds: float) -> str | None:
         with socket.create_connection((parts.hostname, port), timeout=seconds):
             return None
     except socket.gaierror:
-        return f"the name {parts.hostname} is not known"
+        return f"cannot resolve {parts.hostname}"
     except TimeoutError:
         return f"no answer within {seconds:.0f} s"
     except ConnectionRefusedError:

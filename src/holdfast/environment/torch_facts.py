@@ -48,7 +48,7 @@ def read_torch(seconds: float = 90.0) -> TorchFacts:
     if ended.how == TIMED_OUT:
         error = f"no answer in {seconds:.0f} s, after: {ended.stage or 'start'}"
     elif ended.how != DONE and error is None:
-        error = f"{ended.last_words} (after: {ended.stage or 'start'})"
+        error = f"{ended.last_output} (after: {ended.stage or 'start'})"
     return TorchFacts(
         cuda=_version(cuda),
         architectures=tuple(facts.pop("architectures", ())),

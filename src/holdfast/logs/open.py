@@ -152,7 +152,7 @@ def _no_known_series(path: Path, runs: list[Curves]) -> LogUnreadable:
     if names:
         some = ", ".join(names[:6]) + (" …" if len(names) > 6 else "")
         fix = f"say which series is the loss: --train-loss '{names[0]}'"
-        return LogUnreadable(f"{path} has no series that is known as a loss or metric, only {some}.", fix=fix)
+        return LogUnreadable(f"{path} has no series recognised as a loss or metric, only {some}.", fix=fix)
     if re.search(r"requirements|readme|licen[cs]e", path.name.lower()):
         return LogUnreadable(f"{path} is not a log: it has no loss or metric.", fix="name a training log")
     return LogUnreadable(f"{path} has no loss or metric.", fix="a loss looks like `loss: 0.12`, or is a column named loss")

@@ -40,7 +40,7 @@ class SeriesChoice:
         way = self.better or curve.better
         if way is None:
             raise LogUnreadable(
-                f"It is not known whether higher or lower {curve.name} is better.",
+                f"Unclear whether higher or lower {curve.name} is better.",
                 fix="add --higher-is-better or --lower-is-better",
             )
         return _as(curve, "metric", curve.split if curve.split in HELD_OUT else "val", way)

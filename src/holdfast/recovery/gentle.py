@@ -38,7 +38,7 @@ class ClipSpikes:
         finding = diagnosis.finding("gradient-explosion")
         if finding is None or "loss-divergence" in diagnosis.codes or _spent(self, "clip", diagnosis, past):
             return None
-        limit = float(f"{self.times * float(finding.evidence['usual']):.4g}")
+        limit = float(f"{self.times * float(finding.evidence['normal']):.4g}")
         settings = {"max_norm": limit, "steps": self.steps}
         return Action("clip", step=diagnosis.step, because=finding.code, settings=settings)
 

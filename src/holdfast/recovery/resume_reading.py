@@ -37,12 +37,12 @@ def run_before(save: Save) -> tuple[RunBefore, int] | None:
     whole, into = _passes(past["epoch"], from_the_start=int(past["step"][0]) == 0)
     evaluated = last_rows(folder, "evaluations", EVALUATION, _EVALUATIONS)
     before = RunBefore(
-        loss=known(past, "loss")[-_NEAR:],
-        later=known(later, "loss")[:_NEAR],
-        first=known(first, "loss"),
-        lr=known(past, "lr")[-_NEAR:],
-        lr_later=known(later, "lr")[:_FIRST],
-        lr_first=known(first, "lr"),
+        loss=measured_column(past, "loss")[-_NEAR:],
+        later=measured_column(later, "loss")[:_NEAR],
+        first=measured_column(first, "loss"),
+        lr=measured_column(past, "lr")[-_NEAR:],
+        lr_later=measured_column(later, "lr")[:_FIRST],
+        lr_first=measured_column(first, "lr"),
         stride=strides({name: values[past["step"] >= step - max(100, step // 2)] for name, values in past.items()}),
         pass_steps=whole,
         into_pass=into,
@@ -57,15 +57,15 @@ def resumed(rows: Mapping[str, Column], evaluated: Mapping[str, Column]) -> Resu
     epochs = rows["epoch"]
     over = len(epochs) > 0 and measured(epochs).all() and epochs[-1] != epochs[0]
     return Resumed(
-        loss=known(rows, "loss"),
-        lr=known(rows, "lr"),
+        loss=measured_column(rows, "loss"),
+        lr=measured_column(rows, "lr"),
         stride=strides(early),
         pass_steps=int(np.sum(epochs == epochs[0])) if over else None,
         evaluations=metrics(evaluated),
     )
 
 
-def known(rows: Mapping[str, Column], name: str) -> Floats:
+def measured_column(rows: Mapping[str, Column], name: str) -> Floats:
     """A column where it was measured, at steps whose update was made; NaN that was measured stays."""
     values = rows[name]
     chosen: Floats = values[measured(values) & (rows["skipped"] != 1)].astype(np.float64)

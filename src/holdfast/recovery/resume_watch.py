@@ -17,7 +17,7 @@ from holdfast.detectors.resume.mismatch import VERDICTS, resume_mismatch
 from holdfast.detectors.resume.runs import Restored, Resumed, RunBefore
 from holdfast.probe.follow import Follower
 from holdfast.probe.rows import Column
-from holdfast.recovery.resume_reading import COLUMNS, EVALUATION, known, resumed, run_before
+from holdfast.recovery.resume_reading import COLUMNS, EVALUATION, measured_column, resumed, run_before
 from holdfast.signals.lineage import save_in
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.view import Floats, measured
@@ -95,7 +95,7 @@ class ResumeWatch:
     def _end(self, steps: int) -> None:
         self.over = True
         rows = {name: values[:steps] for name, values in self._rows.items()}
-        how = self._course_of_loss(known(rows, "loss")) if self._verdict != "healthy" else {}
+        how = self._course_of_loss(measured_column(rows, "loss")) if self._verdict != "healthy" else {}
         verdict = "unknown" if steps < _TOO_FEW and self._verdict == "healthy" else self._verdict
         step = int(self._rows["step"][steps - 1]) if steps else 0
         self._write(verdict, step=step, after=steps, against=self._against, over=True, **how)

@@ -135,7 +135,7 @@ class RunView:
         """A column over the last `count` rows, missing values and all."""
         return self._columns[name][max(0, self._end - count) : self._end]
 
-    def known(self, name: str, count: int = ROWS) -> tuple[Steps, Floats]:
+    def finite(self, name: str, count: int = ROWS) -> tuple[Steps, Floats]:
         """What was measured and is finite of it."""
         values, steps = self.column(name, count), self.column("step", count)
         wanted = measured(values)
@@ -156,10 +156,10 @@ class RunView:
         self.seen += count
         self._note_passes(count)
         for name, blocks in self.whole.items():
-            for value in self.known(name, count)[1]:
+            for value in self.finite(name, count)[1]:
                 blocks.add(float(value))
         self._add_seconds(count)
-        rates = self.known("lr", count)[1]
+        rates = self.finite("lr", count)[1]
         self.peak_lr = max(self.peak_lr, float(rates.max()) if len(rates) else 0.0)
 
     def _note_passes(self, count: int) -> None:

@@ -182,7 +182,7 @@ def names_in(template: str) -> list[str]:
         raise UsageError(f"{template!r} cannot be read: {error}.", fix='--resume-args "--resume {checkpoint}"') from None
     for name in names:
         if name not in _NAMES:
-            raise UsageError(f"{template!r} names {{{name}}}, which is not known.", fix=f"use {{{'}, {'.join(_NAMES)}}}")
+            raise UsageError(f"{template!r} names {{{name}}}, which is unknown.", fix=f"use {{{'}, {'.join(_NAMES)}}}")
     return names
 
 

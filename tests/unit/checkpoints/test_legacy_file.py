@@ -81,7 +81,7 @@ def test_a_cut_file_tells_how_much_is_there(tmp_path: Path) -> None:
     path.write_bytes(data[:22_000])
     contents = open_legacy(aged(path))
     assert len(contents.tensors) == 10 and "The file ends after 21.5 of 40." in words(contents)
-    assert "it ends in its storages" in words(contents) and "tensors are not there in full" in words(contents)
+    assert "it ends in its storages" in words(contents) and "tensors are incomplete" in words(contents)
     assert sum(storage.size == 4000 for storage in contents.storages) == 5
     path.write_bytes(data[:22_000])
     assert "it is still being saved" in words(open_legacy(path))
@@ -113,10 +113,10 @@ def test_parts_that_do_not_fit_each_other_are_told(tmp_path: Path) -> None:
     path.write_bytes(parts())
     assert open_legacy(path).state == "clean"
     for change, told in (
-        ({"version": 1002}, "the version of its form is not known"),
-        ({"keys": ["7"]}, "Its content and its storages do not match: another one is listed"),
-        ({"keys": []}, "A tensor is not there in full: w"),
-        ({"keys": {}}, "A tensor is not there in full: w"),
+        ({"version": 1002}, "unknown format version"),
+        ({"keys": ["7"]}, "Its content and its storages do not match: a storage is listed that the file does not have"),
+        ({"keys": []}, "A tensor is incomplete: w"),
+        ({"keys": {}}, "A tensor is incomplete: w"),
         ({"count": 2}, "a storage says 2 numbers where the content says 3"),
         ({"count": -1}, "a storage says -1 numbers"),
         ({"count": 1 << 60}, "a storage says"),

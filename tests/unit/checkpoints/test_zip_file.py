@@ -167,7 +167,7 @@ def test_a_storage_that_is_missing_or_too_short_names_its_tensors(path: Path) ->
             for name, data in {**{name: data for name, data in records.items() if name != "a/data/1"}, **change}.items():
                 archive.writestr(name, data)
         contents = open_zip(path)
-        assert contents.state == "torn" and "A tensor is not there in full: model.b" in words(contents)
+        assert contents.state == "torn" and "A tensor is incomplete: model.b" in words(contents)
         assert contents.troubles[0].where == "model.b"
 
 
@@ -181,7 +181,7 @@ def test_a_storage_that_is_missing_or_too_short_names_its_tensors(path: Path) ->
         (42, struct.pack("<I", 0xFFFFFFF0), "is not where the index says"),
         (8, struct.pack("<H", 1), "is encrypted"),
         (10, struct.pack("<H", 99), "is compressed in a way that torch cannot read"),
-        (46, b"z", "has another name in the index"),
+        (46, b"z", "has a different name in the index"),
     ],
 )
 def test_an_index_that_lies_is_told(path: Path, at: int, value: bytes, told: str) -> None:

@@ -41,9 +41,9 @@ def roll_back(run: Any, *states: tuple[str, int | None]) -> None:
 
 
 def a_bad_day(run: Any) -> None:
-    run.journal.write("finding", code="slow-loading", severity="warning", step=120, rank=0, evidence={"share": 0.42})
+    run.journal.write("finding", code="slow-loading", severity="warning", step=120, rank=0, evidence={"fraction": 0.42})
     bad_update(run)
-    run.journal.write("finding", code="loss-divergence", severity="critical", step=900, evidence={"loss": 14.2, "usual": 0.48})
+    run.journal.write("finding", code="loss-divergence", severity="critical", step=900, evidence={"loss": 14.2, "normal": 0.48})
     causes = {"causes": ["learning-rate-too-high", "no-warmup"], "findings": ["loss-divergence"], "onset": 871}
     run.journal.write("diagnosis", step=900, **causes)
     roll_back(run, ("posted", None), ("done", 0))
@@ -67,14 +67,14 @@ def test_a_hundred_columns_hold_every_entry_folded_under_its_own_words(training:
     shown = told(run)
     assert max(map(len, shown.splitlines())) <= 100
     assert words(shown) == [
-        "step 120  warning    slow data loading [slow-loading]: share 0.42",
+        "step 120  warning    slow data loading [slow-loading]: fraction 0.42",
         "step 412  critical   non-finite gradient in encoder.2.weight: loss 0.54 → 0.53 →",
         "                                      0.52 → nan, norm 1.2 → 1.1 → inf, lr 0.0003; 38 parameters are",
         "                                      not finite; input: field 0 holds 3 NaN; batch indices 3, 17,",
         "                                      22, 40, …; batch saved as batches/step-412.pt",
         "step 412  done       update skipped, because non-finite-gradient",
         "step 900  critical   the loss rose and stays high [loss-divergence]: loss 14.2,",
-        "                                      usual 0.48",
+        "                                      normal 0.48",
         "step 900  diagnosis  likely cause: learning-rate-too-high (or no-warmup); seen by",
         "                                      loss-divergence, since step 871",
         "step 900  done       rolled back to step 850, learning rate x 0.75 for 50 steps,",
@@ -86,7 +86,7 @@ def test_a_hundred_columns_hold_every_entry_folded_under_its_own_words(training:
 
 def test_a_finding_of_a_detector_is_told_as_diagnose_tells_it(training: Any) -> None:
     run = training().run
-    evidence = {"onset": 1614, "share": 0.2091, "wait_seconds": 0.009833, "step_seconds": 0.047, "workers": 2}
+    evidence = {"onset": 1614, "fraction": 0.2091, "wait_seconds": 0.009833, "step_seconds": 0.047, "workers": 2}
     run.journal.write("finding", code="slow-loading", severity="warning", step=1900, rank=0, evidence=evidence)
     said = "slow data loading [slow-loading]: 21 % of each step is spent waiting for data, 10 ms a step"
     assert said in told(run, None)

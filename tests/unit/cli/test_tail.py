@@ -26,7 +26,7 @@ def test_the_screen_shows_everything_at_a_hundred_columns(training: Any) -> None
     recorder = training("digits", steps=200)
     code = recorder.strings.code
     recorder.table("evaluations").append([150, 3, code("val"), code("accuracy"), 0.91, 300, time.time()])
-    recorder.run.journal.write("finding", code="slow-loading", severity="warning", rank=0, evidence={"share": 0.42})
+    recorder.run.journal.write("finding", code="slow-loading", severity="warning", rank=0, evidence={"fraction": 0.42})
     text = drawn(recorder.run)
     for shown in ("digits", "step 199", "loss", "grad norm", "lr", "step rate", "10/s", "data wait", "30 %", "memory", "954 MiB"):
         assert shown in text, shown
@@ -38,7 +38,7 @@ def test_the_screen_shows_everything_at_a_hundred_columns(training: Any) -> None
         "step 150",
         "accuracy 0.91",
         "slow-loading",
-        "share 0.42",
+        "fraction 0.42",
     ):
         assert shown in text, shown
     assert "█" in text and "▁" in text

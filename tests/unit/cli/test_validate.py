@@ -10,8 +10,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from holdfast import read_quarantine
 from holdfast.cli.app import app
-from holdfast.data.cleaned import read_quarantine
 
 
 @pytest.fixture(autouse=True)
@@ -144,8 +144,8 @@ def test_html_is_one_page_with_the_problems(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("nowhere",), "does not exist"),
-        (("empty",), "in no format that is known"),
-        (("set", "--format", "yollo"), "yollo is no format"),
+        (("empty",), "not in a known format"),
+        (("set", "--format", "yollo"), "unknown format yollo"),
         (("set", "--html", "nowhere/at/all.html"), "cannot write"),
     ],
 )

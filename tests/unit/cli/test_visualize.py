@@ -48,7 +48,7 @@ def test_as_json_every_sample_is_named_with_its_group(tmp_path: Path) -> None:
         (("set", "--finding", "box-outside"), "box-outside was not found in set"),
         (("set", "--class", "cow"), "set has no class cow"),
         (("set", "-o", "set/page.html"), "is inside the data"),
-        (("set", "--format", "paper"), "paper is no format"),
+        (("set", "--format", "paper"), "unknown format paper"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_two_lines(tmp_path: Path, words: tuple[str, ...], said: str) -> None:

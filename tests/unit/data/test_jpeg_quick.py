@@ -15,6 +15,7 @@ from PIL import Image
 from holdfast.data import examine as examined
 from holdfast.data.examine import Examination, examine
 from holdfast.data.formats.yolo import read_label
+from holdfast.data.pixels import Header, look_at, read_header
 from holdfast.data.samples import Entry, Facts
 from holdfast.data.validate import Settings, validate
 
@@ -134,3 +135,41 @@ def test_the_rotation_of_a_photo_with_a_thumbnail_is_known_to_a_quick_look(tmp_p
     ends = examined._ends(f"{tmp_path}/photo.jpg")
     assert ends is not None, "the whole file was read"
     assert (ends[1].orientation, ends[1].width, ends[1].height) == (6, *SIZE)
+
+
+def saved(size: tuple[int, int], mode: str = "RGB", **options: object) -> bytes:
+    buffer = io.BytesIO()
+    Image.open(io.BytesIO(encoded(3, size))).convert(mode).save(buffer, "JPEG", **options)
+    return buffer.getvalue()
+
+
+KINDS = {
+    "grey": saved((400, 300), "L"),
+    "progressive": saved((401, 303), progressive=True),
+    "no subsampling": saved((640, 480), subsampling=0),
+    "stored as RGB": saved((640, 480), keep_rgb=True),
+    "inks": saved((640, 480), "CMYK"),
+    "small": saved((40, 24)),
+    "restart markers": saved((640, 480), restart_marker_blocks=8),
+}
+
+
+def outcome(content: bytes, header: Header) -> tuple[Facts | None, str]:
+    try:
+        return look_at(content, header), ""
+    except Exception as error:  # noqa: BLE001 - damaged files raise anything
+        return None, f"{type(error).__name__}: {error}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_jpeg_looks_as_pillow_decodes_it_whole_or_damaged(kind: str) -> None:
+    chance, content = np.random.default_rng(0), KINDS[kind]
+    assert outcome(content, read_header(content)) == outcome(content, Header(""))
+    for _ in range(40):
+        damaged = bytearray(content)
+        if chance.random() < 0.5:
+            del damaged[int(chance.integers(2, len(damaged))) :]
+        for place in chance.integers(2, len(damaged), 3) if len(damaged) > 2 else ():
+            damaged[place] = int(chance.integers(256))
+        header = read_header(bytes(damaged))
+        assert outcome(bytes(damaged), header) == outcome(bytes(damaged), Header(""))

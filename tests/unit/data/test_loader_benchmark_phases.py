@@ -22,7 +22,7 @@ from every_case import every_case
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
-from holdfast.data.loading.blame import of_error, of_text, sample_of, where
+from holdfast.data.loading.error_origin import of_error, of_text, sample_of, where
 from holdfast.data.loading.measurer import tree_memory
 from holdfast.data.loading.phases import SampleFailed, measured_phases
 from holdfast.data.loading.setting import Phases

@@ -63,7 +63,7 @@ def test_the_samples_of_tar_shards_are_checked_like_files(tmp_path: Path) -> Non
     found = {problem.code: problem for problem in report.problems}
     assert found["image-truncated"].files == ["val-0002.tar/000201.jpg"]
     assert found["label-unreadable"].files == ["val-0002.tar/000202.json"]
-    assert found["split-leak"].numbers["pairs"] == [["train-0000.tar/000007.jpg", "val-0002.tar/000200.jpg"]]
+    assert found["split-leak"].evidence["pairs"] == [["train-0000.tar/000007.jpg", "val-0002.tar/000200.jpg"]]
     assert codes(validate(tmp_path, Settings(jobs=1, quick=True))) >= {"image-truncated", "label-unreadable", "split-leak"}
 
 
@@ -162,7 +162,7 @@ def test_a_line_of_a_time_series_that_cannot_be_read_is_named(tmp_path: Path) ->
     report = validate(tmp_path, Settings())
     found = {problem.code: problem for problem in report.problems}
     assert report.splits["train"] == 61 and codes(report) == {"table-unreadable", "non-finite-input"}
-    assert found["non-finite-input"].numbers["in_files"] == {"Made_TRAIN.ts": [60]}
+    assert found["non-finite-input"].evidence["in_files"] == {"Made_TRAIN.ts": [60]}
     assert [re.sub(r"^[^:]*:(\d+):.*", r"\1", case) for case in found["table-unreadable"].cases] == ["69", "70", "71"]
 
 

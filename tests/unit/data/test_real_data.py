@@ -37,7 +37,7 @@ def test_the_yolo_conversion_of_bccd_is_clean_but_for_two_shots_of_one_scene() -
     report = found("bccd/yolo")
     assert told(report) == [TWO_SHOTS_OF_ONE_SCENE]
     pair = ["images/train/BloodImage_00038.jpg", "images/val/BloodImage_00037.jpg"]  # the same cells, at two depths of focus
-    assert report.problems[0].numbers["pairs"] == [pair]
+    assert report.problems[0].evidence["pairs"] == [pair]
 
 
 def test_the_nuclei_have_an_alpha_channel_and_instances_that_touch_and_nothing_wrong() -> None:

@@ -259,7 +259,7 @@ def test_frames_of_a_camera_that_does_not_move_take_little_memory_and_leak(tmp_p
     assert samples == 500 and grown < 60, f"{grown} MB"
     leak, near = (next(one for one in found(tmp_path).problems if one.code == code) for code in ("split-leak", "near-duplicate"))
     assert (leak.count, near.count) == (125, 374)
-    assert {first.split("/")[0] for first, _ in leak.numbers["pairs"]} == {"train"}
+    assert {first.split("/")[0] for first, _ in leak.evidence["pairs"]} == {"train"}
 
 
 @every_case("apart", [0, 3, 6, 7])
@@ -306,3 +306,22 @@ def test_words_in_labels_cannot_steer_the_terminal_or_the_page(tmp_path: Path) -
     report = found(tmp_path)
     assert codes(report) == {"label-unreadable"}
     assert "<script>alert" not in page(report)
+
+
+def test_a_list_of_an_rntuple_that_claims_more_than_there_is_is_not_believed(tmp_path: Path) -> None:
+    import uproot
+
+    path = tmp_path / "events.root"
+    with uproot.recreate(path) as file:
+        file.mkrntuple("events", {"energy": np.float64}).extend({"energy": np.arange(50.0)})
+    assert validate(tmp_path, Settings()).samples == 50
+    with uproot.open(path) as file:
+        link = file["events"].footer.cluster_group_records[0].page_list_link
+    content = bytearray(path.read_bytes())
+    items = link.locator.offset + 24  # behind the type, the checksum of the header and the size of the list
+    assert content[items : items + 4] == struct.pack("<I", 1), "one cluster"
+    content[items : items + 12] = struct.pack("<Iq", 0xFFFFFFFF, 0)  # so many records, each of which takes no bytes
+    path.write_bytes(content)
+    report = validate(tmp_path, Settings())
+    assert [problem.code for problem in report.problems] == ["tree-unreadable"]
+    assert "claims 4,294,967,295 items" in report.problems[0].example

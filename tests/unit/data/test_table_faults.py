@@ -159,7 +159,7 @@ def only_this_fault_is_found(kind: str, fault: Callable[[Tables], None], expecte
 def test_the_rows_with_nan_are_named(tmp_path: Path) -> None:
     made.table(tmp_path, "csv", nan)
     (problem,) = found(tmp_path).problems
-    assert problem.numbers["rows"] == [17, 40]
+    assert problem.evidence["rows"] == [17, 40]
     assert "first in row 17" in problem.example
 
 

@@ -137,7 +137,7 @@ def test_gaps_in_a_late_chunk_of_whole_numbers_are_found(tmp_path: Path) -> None
     (problem,) = found(tmp_path).problems
     assert problem.code == "non-finite-input"
     assert problem.example == "people.parquet: age has 100 NaN of 70,000, first in row 66,000"
-    assert problem.numbers["in_files"] == {"people.parquet": list(range(66_000, 66_100))}
+    assert problem.evidence["in_files"] == {"people.parquet": list(range(66_000, 66_100))}
 
 
 @every_case("gap_in", ["train", "val"])
@@ -162,7 +162,7 @@ def test_rows_of_one_patient_leak_though_one_patient_is_not_known(tmp_path: Path
     report = found(tmp_path)
     assert codes(report) == {"split-leak", "non-finite-input"}
     (leak,) = [problem for problem in report.problems if problem.code == "split-leak"]
-    assert leak.count == 50 and leak.numbers["keys"] == ["patient_id"]
+    assert leak.count == 50 and leak.evidence["keys"] == ["patient_id"]
 
 
 def test_patients_who_are_not_known_are_not_taken_for_one_patient(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_texts_leak_whatever_the_chunks_are(tmp_path: Path, monkeypatch: pytest.
     for size in (1 << 22, 2000, 20_000):
         monkeypatch.setattr("holdfast.data.formats.tables._BLOCK", size)
         (leak,) = [one for one in found(tmp_path).problems if one.code == "split-leak"]
-        assert leak.numbers["in_files"] == {"val.csv": [100, 101, 102, 103, 104]}
+        assert leak.evidence["in_files"] == {"val.csv": [100, 101, 102, 103, 104]}
 
 
 def test_many_long_texts_are_not_kept(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def drawn(data: Path, to: Path | None, samples: int = 4) -> Drawn:
 
 def test_a_file_of_somebody_else_is_not_overwritten(data: Path, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("mine")
-    with pytest.raises(UsageError, match=r"page\.html is there and was not made by"):
+    with pytest.raises(UsageError, match=r"page\.html exists and was not written by"):
         drawn(data, tmp_path / "page.html")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"] and (tmp_path / "page.html").read_text() == "mine"
 
@@ -44,7 +44,7 @@ def test_what_was_drawn_before_is_drawn_anew(data: Path, tmp_path: Path) -> None
 def test_a_link_is_not_written_through(data: Path, tmp_path: Path) -> None:
     (tmp_path / "precious.txt").write_text("mine")
     (tmp_path / "page.html").symlink_to(tmp_path / "precious.txt")
-    with pytest.raises(UsageError, match="was not made by"):
+    with pytest.raises(UsageError, match="was not written by"):
         drawn(data, tmp_path / "page.html")
     assert (tmp_path / "precious.txt").read_text() == "mine"
 

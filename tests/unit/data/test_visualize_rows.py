@@ -214,7 +214,7 @@ def test_lines_with_unknown_words_are_shown_and_lines_of_two_splits_side_by_side
     answer = drawn(tmp_path / "set", tmp_path / "to")
     unknown = [one for one in answer.samples for mark in one.marks if mark.code == "unknown-tokens" and mark.words == "submarine"]
     assert unknown and {one.name for one in unknown} <= {f"train.txt:{line}" for line in range(32, 38)}
-    assert all("submarine submarine" in one.draw().values[0].said for one in unknown)
+    assert all("submarine submarine" in one.draw().values[0].text for one in unknown)
     pairs = [[one.name for one in group] for group in answer.groups if len(group) == 2]
     assert pairs and all(pair[0] == f"train.txt:{int(pair[1].removeprefix('val.txt:')) + 80}" for pair in pairs)
 
@@ -228,7 +228,7 @@ def test_a_token_id_beyond_the_vocabulary_is_shown_among_the_others(tmp_path: Pa
     ids.tofile(tmp_path / "set/train.bin")
     answer = drawn(tmp_path / "set", tmp_path / "to", findings=("token-out-of-range",))
     (sample,) = answer.samples
-    words = sample.draw().values[0].said.split()
+    words = sample.draw().values[0].text.split()
     assert "500" in words and "whale" in words and sample.marks[0].words == "id 500, the 1,235th of the file"
 
 

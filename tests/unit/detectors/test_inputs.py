@@ -82,7 +82,7 @@ def test_an_evaluation_on_the_training_data_itself_is_not_compared() -> None:
 
 def test_held_out_samples_that_were_learned_from_are_a_leak() -> None:
     found = split_leak(looked_at({"known": 3, "known_share": 0.1}))
-    assert found is not None and found.evidence["share"] == pytest.approx(0.94, abs=0.1)
+    assert found is not None and found.evidence["fraction"] == pytest.approx(0.94, abs=0.1)
 
 
 @every_case(

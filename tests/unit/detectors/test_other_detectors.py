@@ -93,7 +93,7 @@ def test_a_scale_below_one_is_a_collapse_and_bf16_is_proposed(view: View) -> Non
     assert scaler_collapse(view(scale=scale, skipped=skipped)) is None
     skipped[100::4] = 1
     found = scaler_collapse(view(scale=scale, skipped=skipped))
-    assert found is not None and found.severity == "warning" and found.evidence["skipped_share"] == pytest.approx(0.25)
+    assert found is not None and found.severity == "warning" and found.evidence["skipped_fraction"] == pytest.approx(0.25)
     scale[-1] = 0.5
     found = scaler_collapse(view(scale=scale, skipped=skipped))
     assert found is not None and found.severity == "critical" and "bfloat16" in found.evidence["proposal"]
@@ -115,7 +115,7 @@ def test_clipping_on_every_step_suggests_two_to_five_times_the_usual_norm(view: 
 
 def test_clipping_that_never_acts_is_said_after_a_long_time(view: View) -> None:
     found = clipping_never(view(grad_norm=noise(0, 2100, 0.5, 0.2), clip_norm=np.full(2100, 50.0)))
-    assert found is not None and found.code == "clipping-never" and found.evidence["clipped_share"] == 0
+    assert found is not None and found.code == "clipping-never" and found.evidence["clipped_fraction"] == 0
     assert clipping_never(view(grad_norm=noise(0, 2100, 5.0), clip_norm=np.full(2100, 10.0))) is None
 
 

@@ -112,7 +112,7 @@ def late(share: float, *, ranks: int = 4, steps: int = 200, seed: int = 0, slow:
 def test_a_rank_that_all_others_wait_for_is_told_once() -> None:
     (found,) = late(0.8)
     assert found.evidence["rank"] == 2 and found.severity == "warning" and found.step < 40
-    assert 0.6 < found.evidence["share"] < 1.0 and not found.evidence["by_data"]
+    assert 0.6 < found.evidence["fraction"] < 1.0 and not found.evidence["data_bound"]
 
 
 @every_case("seed", range(10))
@@ -126,7 +126,7 @@ def test_a_straggler_that_waits_for_its_data_is_told_so() -> None:
     watch = Straggler(2)
     found = [watch.add(rank, step, Held(0.02 + 0.08 * (1 - rank), 0.1, 0.08 * rank)) for step in range(40) for rank in (0, 1)]
     (one,) = [finding for finding in found if finding is not None]
-    assert one.evidence["by_data"] and one.evidence["rank"] == 1
+    assert one.evidence["data_bound"] and one.evidence["rank"] == 1
 
 
 @every_case("seed", range(10))

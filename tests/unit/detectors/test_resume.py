@@ -110,7 +110,7 @@ def test_weights_that_were_not_loaded_are_found_within_thirty_steps(seed: int, n
     before, after = training(seed, noise=noise)
     finding = resume_mismatch(before, after(0, count=30), replace(ALL, weights=None))
     assert suspects(finding) == ["weights"] and finding.severity == "warning"
-    assert finding.evidence["loss"] > 1.5 > finding.evidence["usual"]
+    assert finding.evidence["loss"] > 1.5 > finding.evidence["normal"]
 
 
 def test_weights_that_were_missing_are_named_with_their_number() -> None:

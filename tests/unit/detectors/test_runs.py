@@ -174,7 +174,7 @@ def test_memory_that_grows_is_told_from_memory_that_levels_off(
 
 def test_waiting_for_data_counts_when_it_is_long() -> None:
     found = slow_loading(view(data_seconds=0.02, step_seconds=0.05, epoch=0))
-    assert found is not None and found.evidence["share"] == pytest.approx(0.4)
+    assert found is not None and found.evidence["fraction"] == pytest.approx(0.4)
     assert slow_loading(view(data_seconds=0.0005, step_seconds=0.001, epoch=0)) is None, "any loader costs that"
     assert slow_loading(view(data_seconds=0.005, step_seconds=0.05, epoch=0)) is None
 
@@ -184,7 +184,7 @@ def test_a_cpu_that_always_read_by_turns_is_a_remark_and_one_that_came_to_it_is_
     assert always is not None and always.severity == "info"
     waits = np.where(np.arange(512) < 160, 0.002, 0.03)
     later = slow_loading(view(data_seconds=waits, step_seconds=0.05 + waits, epoch=0))
-    assert later is not None and later.severity == "warning" and later.evidence["share"] < 0.4
+    assert later is not None and later.severity == "warning" and later.evidence["fraction"] < 0.4
     most = slow_loading(view(data_seconds=0.04, step_seconds=0.07, epoch=0))
     assert most is not None and most.severity == "warning"
 

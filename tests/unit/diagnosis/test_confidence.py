@@ -28,7 +28,7 @@ def test_a_cause_that_was_often_wrong_is_less_sure_than_one_that_never_was() -> 
 
 
 @every_case("score", [0.15, 0.5, 0.8, 2.0])
-def test_a_word_is_said_only_where_its_share_is_reached(score: float) -> None:
+def test_a_word_is_said_only_where_worker_fraction_is_reached(score: float) -> None:
     for first in (True, False):
         sure, word = probability("unheard-of", score, first=first), stated("unheard-of", score, first=first)
         assert word == ("likely" if sure >= LIKELY else "possible" if sure >= POSSIBLE else "")

@@ -43,8 +43,8 @@ GB = 1 << 30
         ),
         ("gpu-out-of-memory", {"error": "CUDA out of memory. Tried … 182.00 MiB allowed; Of the …"}, "part-of-the-card"),
         ("gpu-out-of-memory", {"error": "CUDA out of memory. Tried to allocate 2.00 GiB."}, "micro-batch-too-large"),
-        ("straggler", {"rank": 1, "by_data": True}, "slow-storage"),
-        ("straggler", {"rank": 1, "by_data": False}, "uneven-work"),
+        ("straggler", {"rank": 1, "data_bound": True}, "slow-storage"),
+        ("straggler", {"rank": 1, "data_bound": False}, "uneven-work"),
     ],
 )
 def test_the_first_cause_is_what_the_end_says(code: str, evidence: dict[str, Any], cause: str) -> None:

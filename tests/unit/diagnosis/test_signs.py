@@ -136,7 +136,7 @@ def test_validation_on_inputs_of_another_scale_says_nothing_of_too_little_data()
 
 def test_gradients_that_grow_beyond_measure_from_one_step_to_the_next_speak_for_damaged_weights() -> None:
     def exploded(first: float, **more: float) -> Finding:
-        evidence = {"onset": 89, "norm": 1.6e37, "usual": 1.5, "times": 1e37, "step_before": 1.2, "first": first, **more}
+        evidence = {"onset": 89, "norm": 1.6e37, "normal": 1.5, "times": 1e37, "step_before": 1.2, "first": first, **more}
         return Finding("gradient-explosion", step=99, severity="critical", evidence=evidence)
 
     calm = curves(np.full(100, 0.3))
@@ -165,7 +165,7 @@ def test_a_spike_that_came_back_is_a_remark_with_its_likely_cause_and_a_calm_run
 
 
 def test_what_a_loader_does_already_is_not_advised() -> None:
-    loading = {"onset": 0, "share": 0.4, "wait_seconds": 0.02, "step_seconds": 0.05}
+    loading = {"onset": 0, "fraction": 0.4, "wait_seconds": 0.02, "step_seconds": 0.05}
 
     def advice(**settings: Any) -> dict[str, list[str]]:
         finding = Finding("slow-loading", step=200, evidence={**loading, **settings})
@@ -181,7 +181,7 @@ def test_what_a_loader_does_already_is_not_advised() -> None:
 
 
 def test_weights_that_jumped_were_overwritten_and_the_learning_rate_comes_after_that() -> None:
-    evidence = {"onset": 150, "loss": 1.7, "usual": 0.25, "at_the_beginning": 2.3}
+    evidence = {"onset": 150, "loss": 1.7, "normal": 0.25, "initial_loss": 2.3}
     jumped = Finding(
         "loss-divergence", step=180, severity="critical", evidence={**evidence, "weight_norm_before": 6.0, "weight_norm": np.inf}
     )

@@ -49,7 +49,7 @@ def test_what_no_other_process_can_find_is_refused_in_words() -> None:
         (needs_more, "it needs folder"),
         (partial(needs_more, Path()), "is in no module"),
         ("nowhere.py", "no script nowhere.py"),
-        ([], "no words"),
+        ([], "is empty"),
     ):
         with pytest.raises(UsageError) as told:
             command_for(train)

@@ -138,14 +138,18 @@ def test_the_tables_of_strangers_tell_what_was_missed_only_of_the_half_to_build_
     assert "`dead-relu` | not survived: exit 1" in text and "`lr-x100`" not in text
 
 
-def test_a_course_run_again_keeps_the_tables_of_strangers(tmp_path: Path) -> None:
+def test_drills_run_again_keep_the_other_sections_of_the_scoreboard(tmp_path: Path) -> None:
     page = tmp_path / "scoreboard.md"
-    page.write_text(strangers_table.with_section("# Scoreboard\n", "## Training loops\n"), encoding="utf-8")
+    page.write_text(
+        strangers_table.with_section("# Scoreboard\n", "## Training loops\n") + "\n## Other tools\n", encoding="utf-8"
+    )
     given = argparse.Namespace(write=page, only_training=[], only_fault=[], only_policy=None)
     drills.report(good_course(), 0, given, 1.0)
     text = page.read_text(encoding="utf-8")
-    assert "| `nan-batch` |" in text and text.endswith("## Training loops\n")
-    assert strangers_table.with_section(text, "## New\n").count(scoreboard.STRANGERS) == 1
+    assert "| `nan-batch` |" in text and "## Training loops\n" in text
+    assert text.endswith(f"{scoreboard.END_OF_STRANGERS}\n\n## Other tools\n")
+    replaced = strangers_table.with_section(text, "## New\n")
+    assert "## Training loops" not in replaced and replaced.endswith("## New\n\n<!-- end of strangers -->\n\n## Other tools\n")
 
 
 def test_no_training_of_the_course_knows_of_holdfast_or_of_drills() -> None:

@@ -111,11 +111,11 @@ def test_a_decline_noticed_before_does_not_drag_the_roll_back_further() -> None:
 
 
 def test_clipping_is_for_gradients_whose_loss_has_not_diverged() -> None:
-    action = ClipSpikes().decide(diagnosis("gradient-explosion", usual=0.5), past())
+    action = ClipSpikes().decide(diagnosis("gradient-explosion", normal=0.5), past())
     assert action is not None and action.settings == {"max_norm": 1.5, "steps": 200}
-    assert ClipSpikes().decide(diagnosis("gradient-explosion", "loss-divergence", usual=0.5), past()) is None
+    assert ClipSpikes().decide(diagnosis("gradient-explosion", "loss-divergence", normal=0.5), past()) is None
     often = past(*[("clip", 900 + n, {}) for n in range(3)])
-    assert ClipSpikes().decide(diagnosis("gradient-explosion", usual=0.5), often) is None
+    assert ClipSpikes().decide(diagnosis("gradient-explosion", normal=0.5), often) is None
 
 
 def test_the_learning_rate_is_lowered_for_a_decline_without_a_change_only_if_told_so() -> None:

@@ -251,7 +251,7 @@ class DataFile:
 
     def _storage(self, offset: int, use: StorageUse, record: Record | None, *, checked: bool) -> Storage:
         if record is None:
-            raise BadItem(f"the numbers of its storage {use.key} are not there")
+            raise BadItem(f"the data of its storage {use.key} is missing")
         crc = record.crc32 if checked else None
         return Storage(self.path, offset + record.offset, record.size, use.dtype, crc32=crc, name=record.name)
 

@@ -139,7 +139,7 @@ def _tell_what_is_missing(contents: Contents, name: str, names: list[str]) -> No
             contents.notes.append(f"{since}{' and '.join(lacking)} state is missing: a resume would start it fresh")
     missing = missing_ranks(r"^(?:rng_state|random_states)_(\d+)\.", names)
     if missing:
-        contents.notes.append(f"the random state of {', '.join(missing)} is missing, but that of a higher rank is there")
+        contents.notes.append(f"the random state of {', '.join(missing)} is missing, but that of a higher rank exists")
 
 
 # --- weights in several files, with an index beside them

@@ -62,7 +62,7 @@ def recognise(path: Path, size: int) -> Recognised:
             "torn", "It is empty: nothing was written into it.", "the save or the copy was interrupted: use an older one"
         )
     if not head.strip(b"\0"):
-        words = "It begins with zeros only: its room was reserved and never filled, as a crash of the machine leaves it."
+        words = "It starts with zeros: its space was reserved but never written, as after a crash of the machine."
         return _other("torn", words, "use an older one")
     return _by_content(path, head) or _by_text(path, head, last, size) or _by_name(path, head)
 
@@ -107,7 +107,7 @@ def _by_text(path: Path, head: bytes, last: bytes, size: int) -> Recognised | No
         words = f'It is an XML text ("{begin}"), as storage services answer with when a download is refused.'
         return _other("unreadable", words, "check your access there, then download it again")
     what = "a JSON text" if low.startswith(("{", "[")) else "a text"
-    words = f'It is {what}, not a checkpoint. It begins with "{begin}".'
+    words = f'It is {what}, not a checkpoint. It starts with "{begin}".'
     unreadable = _other("unreadable", words, "name another file, or copy or download this one again")
     return Recognised("pickle", unreadable.trouble) if last == b"." and text[0] in "(c}])lpdIFNSVi" else unreadable
 

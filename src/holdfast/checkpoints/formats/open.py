@@ -108,7 +108,7 @@ def _absent(path: Path, error: OSError | ValueError) -> Contents:
     if isinstance(error, PermissionError):
         return _unknown(path, no_access(error))
     if holds(path.is_symlink):
-        words = f"It is a link to {path.readlink()}, which is not there."
+        words = f"It is a link to {path.readlink()}, which does not exist."
         return _unknown(path, Trouble("unreadable", words, "restore its target, or name another checkpoint"))
     raise NoCheckpoint(f"There is no checkpoint at {path}: {_what_is_missing(path)}.", fix=_candidates(path)) from None
 

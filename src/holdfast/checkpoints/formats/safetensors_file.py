@@ -105,12 +105,12 @@ def read_header(path: Path, size: int) -> Header:
         if len(first) < 8:
             raise _bad(
                 "torn",
-                f"It is truncated: it has {size} bytes, and a safetensors file begins with 8 that say how long its header is.",
+                f"It is truncated: it has {size} bytes, and a safetensors file starts with 8 that give the length of its header.",
                 AGAIN,
             )
         (length,) = struct.unpack("<Q", first)
         if length > LONGEST_HEADER:
-            words = f"It begins with a header length of {length:,} bytes; {LONGEST_HEADER:,} are enough for 250,000 tensors."
+            words = f"It starts with a header length of {length:,} bytes; {LONGEST_HEADER:,} are enough for 250,000 tensors."
             raise _bad("unreadable", words, f"if it is a model, save it in shards; otherwise it was overwritten: {AGAIN}")
         if length + 8 > size:
             words = f"It is truncated within its header: {length + 8 - size:,} bytes of the header and all tensors are missing."
@@ -138,7 +138,7 @@ def read_block(file: IO[bytes], offset: int) -> Header | None:
 def parse_header(text: bytes) -> Header:
     """The header from its JSON. Raises `_Bad`."""
     if not text.startswith(b"{"):
-        raise _bad("unreadable", f"Its header does not begin with a brace but with {text[:8]!r}.", AGAIN)
+        raise _bad("unreadable", f"Its header does not start with a brace but with {text[:8]!r}.", AGAIN)
     try:
         raw = parse_json(text, most=MOST_VALUES)
     except BadJson as error:

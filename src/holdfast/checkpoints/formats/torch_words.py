@@ -55,7 +55,7 @@ def too_short(contents: Contents) -> Trouble | None:
     short = [tensor.name for tensor in contents.tensors if tensor.span[1] > contents.storages[tensor.storage].size]
     if not short:
         return None
-    words = f"{'A tensor is' if len(short) == 1 else f'{len(short):,} tensors are'} not there in full: {few(short)}."
+    words = f"{'A tensor is' if len(short) == 1 else f'{len(short):,} tensors are'} incomplete: {few(short)}."
     return Trouble("torn", words, OLDER, short[0])
 
 

@@ -117,9 +117,9 @@ def _place(file: IO[bytes], record: Record, name: bytes, limit: int, base: int) 
     if record.end > limit:
         return "is longer than the file"
     if names != len(name) or header[30:] != name:
-        return "has another name in the index"
+        return "has a different name in the index"
     if not flags & 8 and _FULL not in (packed, size) and (packed, size) != (record.packed, record.size):
-        return "has another size in the index"
+        return "has a different size in the index"
     return ""
 
 

@@ -73,7 +73,7 @@ def _numbered(names: Collection[str]) -> dict[str, dict[int, set[str]]]:
 def _flat(lone: Lone) -> Iterator[Difference]:
     missing, unexpected = lone.take(lambda name: bool(_FLAT.search(name)))
     if missing or unexpected:
-        words = "FSDP saved one rank's part of its flat parameters: they have no names and no shapes of their own"
+        words = "FSDP saved one rank's part of its flat parameters: they have no names and no shapes"
         fix = "save with FSDP's full or sharded state dict type"
         yield unfit("flat-parameters", words, fix, missing + unexpected)
 

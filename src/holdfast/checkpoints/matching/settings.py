@@ -102,10 +102,10 @@ MEANINGS = (  # the first that knows a key says it
         "augmentation",
     ),
     _means(r"seed", "different seed: the data comes in a different order", "seed"),
-    _means(r"precision|fp16|bf16|(^|_)amp(_|$)|dtype|half|tf32|quanti", "another precision", "precision"),
+    _means(r"precision|fp16|bf16|(^|_)amp(_|$)|dtype|half|tf32|quanti", "a different precision", "precision"),
     _means(r"(^|_)(ema|swa)(_|$)|averag", "different averaging (EMA) of the weights", "averaging"),
     _means(r"^(data|dataset\w*|train_data|splits?|fold|fraction)$", "other data", "data"),
-    _means(r"smooth|loss|gain|alpha|gamma|temperature|weights?$|box$|cls$|dfl$", "another loss", "loss"),
+    _means(r"smooth|loss|gain|alpha|gamma|temperature|weights?$|box$|cls$|dfl$", "a different loss", "loss"),
 )
 
 

@@ -138,7 +138,7 @@ def _unasked(
     if second:
         notes.append(f"saved under a second name: {few(second)}")
     if made:
-        notes.append(f"{count(len(made), 'buffer')} in the file that the model makes by itself, ignored: {few(made)}")
+        notes.append(f"{count(len(made), 'buffer')} in the file that the model creates itself, ignored: {few(made)}")
     return rest
 
 

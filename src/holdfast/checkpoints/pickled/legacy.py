@@ -54,7 +54,7 @@ def read_legacy(source: Source, findings: Findings, machine: type[Stack], *, siz
         return legacy
     version = read("the version of its form")
     if legacy.problem is None and version.value != VERSION:
-        legacy.problem = "the version of its form is not known"
+        legacy.problem = "unknown format version"
     if legacy.problem is None:
         written_by = read("the description of the machine that wrote it").value
         facts = written_by if isinstance(written_by, Pairs) else ()
@@ -77,7 +77,7 @@ def _place(source: Source, legacy: Legacy, keys: Any, storages: dict[str, Storag
     for key in map(str, wanted):
         storage = storages.get(key)
         if storage is None or key in legacy.placed:
-            legacy.problem, legacy.part = "another one is listed", "the list of its storages"
+            legacy.problem, legacy.part = "a storage is listed that the file does not have", "the list of its storages"
             return
         try:
             count = int.from_bytes(source.take(8), "little", signed=True)

@@ -174,7 +174,7 @@ class Stack(ABC):
 
     def _proto(self, version: int) -> None:
         if version > 5:
-            raise NotFollowed(f"protocol {version} of pickle is not known")
+            raise NotFollowed(f"unknown pickle protocol {version}")
 
     def _put(self, place: int) -> None:
         self.findings.spent += MEMO

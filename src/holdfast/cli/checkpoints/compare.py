@@ -159,8 +159,8 @@ def _counts(comparison: Comparison) -> str:
     matched = comparison.matched
     counts = [f"{len(matched.pairs):,} fit"]
     for count, words in (
-        (len(matched.shapes), "of another shape"),
-        (len(matched.kinds), "of another kind"),
+        (len(matched.shapes), "with a different shape"),
+        (len(matched.kinds), "of a different type"),
         (len(matched.missing), f"only in {comparison.labels.other}"),
         (len(matched.unexpected), f"only in {comparison.labels.one}"),
     ):

@@ -45,7 +45,7 @@ def blur_problems(files: Sequence[str], sharpness: Sequence[float]) -> Iterator[
     usual = float(np.median(measured))
     blurred = [(file, one) for file, one in zip(files, sharpness, strict=True) if 0 < one < _BLURRED * usual]
     if blurred:
-        shown = [f"{file}: {one / usual:.0%} of the usual sharpness" for file, one in blurred]
+        shown = [f"{file}: {one / usual:.0%} of the median sharpness" for file, one in blurred]
         yield problem("image-blurred", count=len(blurred), files=[file for file, _ in blurred], example=shown[0], cases=shown)
 
 

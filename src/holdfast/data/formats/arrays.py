@@ -104,7 +104,7 @@ def read_header(opened: IO[bytes], file: str, member: str, size: int) -> Stored:
     version = npy.read_magic(opened)
     reader = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
     if reader is None:
-        raise ValueError(f"version {version} of the format is not known")
+        raise ValueError(f"unknown format version {version}")
     shape, fortran, dtype = reader(opened)
     if dtype.hasobject:
         raise _Pickled("an array of Python objects: reading it would run what is inside")

@@ -99,7 +99,7 @@ def answer(
 def is_factory(path: str, settings: Settings) -> bool:
     """Whether a path names code that makes a data set; a format that does not exist is refused."""
     if settings.format is not None and settings.format not in FORMATS:
-        raise UsageError(f"{settings.format} is no format", fix=f"one of: {', '.join(FORMATS)}")
+        raise UsageError(f"unknown format {settings.format}", fix=f"one of: {', '.join(FORMATS)}")
     return settings.format == "dataset" or (torch_dataset.is_factory(path) and not Path(path).exists())
 
 
@@ -142,7 +142,7 @@ def recognised(listing: Listing, named: str | None) -> str:
             return name
     best = max(sure, key=lambda name: sure[name])
     if sure[best] < _LEAST:
-        raise UsageError(f"{listing.root} is in no format that is known", fix=f"name it with --format: {', '.join(FORMATS)}")
+        raise UsageError(f"{listing.root} is not in a known format", fix=f"name it with --format: {', '.join(FORMATS)}")
     return best
 
 

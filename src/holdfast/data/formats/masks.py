@@ -69,7 +69,7 @@ def read(listing: Listing, _: str | None) -> ImageSet:
             found = by_place.get(("folder", folder))
         entries.append(Entry(split_named(image), image, None, tuple(found or ())))
     used = {mask for entry in entries for mask in entry.masks}
-    faults = [Fault("label-orphaned", path, 0, "no image belongs to it") for path in masks if path not in used]
+    faults = [Fault("label-orphaned", path, 0, "no matching image") for path in masks if path not in used]
     folders = {folder_of_masks(path) for path in masks}
     for entry in entries:
         lacking = sorted(folders - {folder_of_masks(path) for path in entry.masks})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from holdfast.errors import UsageError
 _TREES = ("TTree", "TNtuple", "TNtupleD", "TChain")
 _NTUPLE = "ROOT::RNTuple"
 _NTUPLE_ROWS = 8192
+_LIST_SIZE, _LIST_ITEMS = struct.Struct("<q"), struct.Struct("<I")
 
 
 def recognise(listing: Listing, named: str | None) -> float | None:
@@ -45,7 +47,7 @@ def read(listing: Listing, named: str | None, tree: str | None = None) -> TableS
         chosen = tree or max(trees, key=lambda name: trees[name])
         if len(trees) > 1 and tree is None:
             others = ", ".join(name for name in trees if name != chosen)
-            data.notes.append(f"{file}: the tree {chosen} was read; --tree names another one: {others}")
+            data.notes.append(f"{file}: the tree {chosen} was read; --tree selects another: {others}")
         data.parts.append(Part(split_named(file), file, partial(_chunks, path, chosen), trees[chosen]))
     return data
 
@@ -56,7 +58,27 @@ def _uproot() -> Any:
         import uproot
     except ImportError:
         raise UsageError("ROOT files need uproot and awkward", fix="pip install 'holdfast[data]'") from None
+    _bound_lists(uproot.models.RNTuple)
     return uproot
+
+
+def _bound_lists(ntuples: Any) -> None:
+    """Keep uproot from filling the memory with a list as long as a damaged RNTuple claims: no list has more items than bytes."""
+    reader = getattr(ntuples, "ListFrameReader", None)
+    if reader is None or getattr(reader.read, "is_bounded", False):
+        return
+    read_all = reader.read
+
+    def read(self: Any, chunk: Any, cursor: Any, context: Any) -> Any:
+        start = cursor.copy()
+        start.field(chunk, _LIST_SIZE, context)
+        items = start.field(chunk, _LIST_ITEMS, context)
+        if items > len(chunk.raw_data):
+            raise ValueError(f"a list claims {items:,} items in {len(chunk.raw_data):,} bytes")
+        return read_all(self, chunk, cursor, context)
+
+    read.is_bounded = True  # type: ignore[attr-defined]
+    reader.read = read
 
 
 def _trees(opened: Any) -> dict[str, int]:

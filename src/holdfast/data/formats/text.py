@@ -45,7 +45,7 @@ def open_tokenizer(path: Path) -> Tokenizer:
             return _from_table({line: number for number, line in enumerate(lines)})
         content = json.loads(read_text(path, limit=_LARGEST))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no tokenizer: {error}", fix="name a tokenizer.json or a vocabulary file") from None
+        raise UsageError(f"{path} is not a tokenizer: {error}", fix="name a tokenizer.json or a vocabulary file") from None
     if isinstance(content, dict) and "model" in content:
         return _hugging_face(path, content)
     if isinstance(content, dict) and content and all(isinstance(value, int) for value in content.values()):

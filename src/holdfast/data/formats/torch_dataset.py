@@ -177,7 +177,7 @@ def as_columns(made: Any) -> TableSet:
         is_loader = hasattr(loaded, "dataset") and hasattr(loaded, "collate_fn") and not hasattr(loaded, "__getitem__")
         one = loaded.dataset if is_loader else loaded
         if not hasattr(one, "__getitem__") and not hasattr(one, "__iter__"):
-            raise UsageError(f"{split} is no data set but {type(one).__name__}", fix="the factory must return a data set")
+            raise UsageError(f"{split} is not a data set but {type(one).__name__}", fix="the factory must return a data set")
         rows = len(one) if hasattr(one, "__len__") else None
         data.parts.append(Part(split, split, partial(_chunks, split, one, data.faults, data.notes), rows))
     return data

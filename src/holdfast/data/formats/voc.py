@@ -185,9 +185,9 @@ def _object(values: dict[str, str], line: int) -> Found:
     except KeyError as error:
         return Found(name, (0, 0, 0, 0), line, f"the object has no {error.args[0]}")
     except ValueError:
-        return Found(name, (0, 0, 0, 0), line, "a side of the box is no number")
+        return Found(name, (0, 0, 0, 0), line, "a box coordinate is not a number")
     box = (left, top, right, bottom)
-    wrong = "the object has no name" if not name else "" if math.isfinite(sum(box)) else "a side of the box is not finite"
+    wrong = "the object has no name" if not name else "" if math.isfinite(sum(box)) else "a box coordinate is not finite"
     return Found(name, box, line, wrong)
 
 
@@ -223,7 +223,7 @@ def read(listing: Listing, _: str | None) -> ImageSet:
     faults: list[Fault] = []
     listed = listed_images(listing, labels, orphans, faults) or [(split_named(image), image) for image in labels]
     entries = [Entry(split, image, labels[image]) for split, image in sorted(listed, key=lambda one: one[1])]
-    faults += [Fault("label-orphaned", path, 0, "no image belongs to it") for path in orphans]
+    faults += [Fault("label-orphaned", path, 0, "no matching image") for path in orphans]
     classes, are_listed = _classes(listing)
     return ImageSet("voc", listing.root, listing, entries, classes, read_label, are_listed, True, None, faults)
 

@@ -48,7 +48,7 @@ def _entry(listing: Listing, shard: str, files: dict[str, str], faults: list[Fau
     label = next((files[kind] for kind in _LABELS if kind in files), None)
     if image is None:
         if label is not None:
-            faults.append(Fault("label-orphaned", label, 0, "no image belongs to it"))
+            faults.append(Fault("label-orphaned", label, 0, "no matching image"))
         return None
     return Entry(split_named(shard), image, label, class_id=_class(listing.root, files.get(".cls"), faults))
 

@@ -101,7 +101,7 @@ def _values(words: list[str], shape: Shape | None) -> list[float]:
     if not isfinite(sum(values)):
         raise ValueError(f"not a finite number in {' '.join(words)[:80]!r}")
     if int(values[0]) != values[0]:
-        raise ValueError(f"class {words[0][:40]} is no whole number")
+        raise ValueError(f"class {words[0][:40]} is not an integer")
     return values
 
 
@@ -122,7 +122,7 @@ def _outside(values: list[float], shape: Shape) -> str:
         start = 5 + place * shape.width
         x, y, *visible = values[start : start + shape.width]
         if (not visible or visible[0] > 0) and (min(x, y) < -_OVER or max(x, y) > 1 + _OVER):
-            return f"keypoint {place + 1} at {x:.4g}, {y:.4g}, in shares of the image"
+            return f"keypoint {place + 1} at {x:.4g}, {y:.4g}, in fractions of the image"
     return ""
 
 
@@ -253,23 +253,23 @@ def _orphans(listing: Listing, entries: list[Entry]) -> Iterator[Fault]:
     folders = {posixpath.dirname(label_path(f"{folder}x.jpg")) for folder in of_images}
     for path in listing.with_suffix(".txt"):
         if path not in used and posixpath.dirname(path) in folders and posixpath.basename(path).lower() not in _NOT_LABELS:
-            yield Fault("label-orphaned", path, 0, "no image belongs to it")
+            yield Fault("label-orphaned", path, 0, "no matching image")
 
 
 def _classes(names: object, count: object, described: str, faults: list[Fault]) -> dict[ClassKey, str]:
     """The classes that a model with `nc` outputs knows; those of `names` where `nc` is not there."""
     listed = dict(enumerate(names)) if isinstance(names, list) else names if isinstance(names, dict) else {}
-    known: dict[ClassKey, str] = {
+    classes: dict[ClassKey, str] = {
         int(key): str(name)[:200] for key, name in listed.items() if str(key).isdigit() and isinstance(name, (str, int, float))
     }
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
-        faults.append(Fault("class-count", described, 0, f"nc is {str(count)[:40]!r}, which is no number of classes"))
+        faults.append(Fault("class-count", described, 0, f"nc is {str(count)[:40]!r}, not a number of classes"))
     elif isinstance(count, int):
-        if known and set(known) != set(range(count)):
-            faults.append(Fault("class-count", described, 0, f"nc is {count}, but names has {len(known)}"))
-        known = known or {number: str(number) for number in range(min(count, _MOST_CLASSES))}
-        return {key: name for key, name in known.items() if int(key) < count}
-    return known
+        if classes and set(classes) != set(range(count)):
+            faults.append(Fault("class-count", described, 0, f"nc is {count}, but names has {len(classes)}"))
+        classes = classes or {number: str(number) for number in range(min(count, _MOST_CLASSES))}
+        return {key: name for key, name in classes.items() if int(key) < count}
+    return classes
 
 
 def _without_description(listing: Listing) -> ImageSet:

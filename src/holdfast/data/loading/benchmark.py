@@ -115,7 +115,7 @@ _ENOUGH = 20.0  # seconds that are enough to keep some of them for measuring the
 _TO_MAKE = 60.0  # seconds, at least, for imports and the factory
 _PATIENCE = 8.0  # seconds after which a setting that gives no batch is given up, or a quarter of the time
 _FIXES = {
-    "raised": "call the data set by itself at that line",
+    "raised": "call the data set alone at that line",
     SILENT: "look at that line: a worker waits there for something that never happens (a lock or socket from before its start)",
     DIED: "too little memory or a crash in a library: look at the kernel's log (dmesg), and try fewer workers",
 }
@@ -209,7 +209,7 @@ class _Measuring:
         if "problem" in answer.facts:
             raise UsageError(answer.facts["problem"], fix=answer.facts["fix"])
         raise UsageError(
-            f"{self._request.target} cannot be made: {self._why(answer)}", fix="see whether it runs in a Python of its own"
+            f"{self._request.target} cannot be made: {self._why(answer)}", fix="check whether it runs in a separate Python"
         )
 
     def _make(self) -> Answer:
@@ -243,7 +243,7 @@ class _Measuring:
         else:
             at = f"sample {answer.sample}" if answer.sample else "a sample"
             found.failed = f"{at} cannot be loaded: {self._why(answer)}"
-            found.fix = "look at that sample by itself, and leave it out if it cannot be mended"
+            found.fix = "load that sample alone; exclude it if it cannot be fixed"
         if answer.how != DONE:
             self._measurer = None
 
@@ -301,7 +301,7 @@ class _Measuring:
         if self._measurer is None:
             answer = self._make()
             if "loader" not in answer.facts:
-                return Trial(setting=setting, own=own, failed=f"the loader could not be made again: {self._why(answer)}")
+                return Trial(setting=setting, own=own, failed=f"the loader could not be created again: {self._why(answer)}")
         assert self._measurer is not None
         row = {"do": "rate", "setting": setting, "seconds": self._window, "at_most": limit, "cut": found.cut}
         answer = self._measurer.ask(row, limit + self._window, self._request.limits.memory)

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from holdfast.data.loading.blame import of_error, sample_of
+from holdfast.data.loading.error_origin import of_error, sample_of
 from holdfast.data.loading.phases import SampleFailed, measured_phases, move
 from holdfast.data.loading.setting import Setting
 from holdfast.data.loading.source import Batches, Source, card, opened, set_threads
@@ -128,7 +128,7 @@ _LOOK = 2.0  # seconds
 _AT = 32  # bytes of the file that holds the index of the sample that is being loaded
 
 
-def main(door: Connection, target: str, batch: int | None, errors: str, at: str) -> None:
+def main(pipe: Connection, target: str, batch: int | None, errors: str, at: str) -> None:
     """Make the loader, and measure until there is nothing left to be asked."""
     os.setsid()
     multiprocessing.set_start_method(None, force=True)  # workers are started as in the user's own process
@@ -140,13 +140,13 @@ def main(door: Connection, target: str, batch: int | None, errors: str, at: str)
     sys.path.insert(0, str(Path.cwd()))
     try:
         source = opened(target, batch)
-        door.send({"loader": source.described()})
+        pipe.send({"loader": source.described()})
     except HoldfastError as error:
-        door.send({"problem": error.problem, "fix": error.fix})
+        pipe.send({"problem": error.problem, "fix": error.fix})
         return
     with contextlib.suppress(EOFError):
         while True:
-            door.send({**_done(source, door.recv(), at, door), "over": True})
+            pipe.send({**_done(source, pipe.recv(), at, pipe), "over": True})
 
 
 def _end_with(parent: int) -> None:
@@ -156,13 +156,13 @@ def _end_with(parent: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _done(source: Source, command: dict[str, Any], at: str, door: Connection) -> dict[str, Any]:
+def _done(source: Source, command: dict[str, Any], at: str, pipe: Connection) -> dict[str, Any]:
     try:
-        return _phases(source, command, at) if command["do"] == "phases" else _rate(source, command, door)
+        return _phases(source, command, at) if command["do"] == "phases" else _rate(source, command, pipe)
     except SampleFailed as failed:
         return {"failed": of_error(failed.error), "sample": str(failed.index)}
     except LoaderFailed as failed:
-        return _blamed(source, failed)
+        return _failure_of(source, failed)
     except Exception as error:  # noqa: BLE001 - a collate_fn, a sampler or a transfer of the user's may raise anything
         return {"failed": of_error(error)}
 
@@ -170,19 +170,19 @@ def _done(source: Source, command: dict[str, Any], at: str, door: Connection) ->
 def _phases(source: Source, command: dict[str, Any], at: str) -> dict[str, Any]:
     file = os.open(at, os.O_WRONLY)
 
-    def told(index: Any) -> None:
+    def write_index(index: Any) -> None:
         os.pwrite(file, str(index)[:_AT].ljust(_AT).encode("ascii", "replace"), 0)
 
     try:
-        return {"phases": measured_phases(source, command["seconds"], told, device="cuda" if card() else None)}
+        return {"phases": measured_phases(source, command["seconds"], write_index, device="cuda" if card() else None)}
     finally:
         os.close(file)
 
 
-def _rate(source: Source, command: dict[str, Any], door: Connection) -> dict[str, Any]:
+def _rate(source: Source, command: dict[str, Any], pipe: Connection) -> dict[str, Any]:
     def full() -> None:
-        door.send({"full": True})
-        door.recv()  # until the memory was looked at
+        pipe.send({"full": True})
+        pipe.recv()  # until the memory was looked at
 
     try:
         return measured_rate(
@@ -193,7 +193,7 @@ def _rate(source: Source, command: dict[str, Any], door: Connection) -> dict[str
         free_memory()
 
 
-def _blamed(source: Source, failed: LoaderFailed) -> dict[str, Any]:
+def _failure_of(source: Source, failed: LoaderFailed) -> dict[str, Any]:
     """Which sample it was: those of the batch are tried once more, here. A worker that was killed is not followed."""
     reason = of_error(failed.error)
     died = f"{failed.error} {failed.error.__cause__}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.data.loading.blame import where
+from holdfast.data.loading.error_origin import where
 
 # Memory of a process and all that it started, with what they share counted once.
 # On Linux that is the proportional share of each, and the shared memory through which workers hand over batches: between the
@@ -89,7 +89,7 @@ class Measurer:
         context = multiprocessing.get_context("spawn")
         self._errors = tempfile.NamedTemporaryFile(prefix="holdfast-errors-")  # noqa: SIM115 - closed with the process
         self._at = tempfile.NamedTemporaryFile(prefix="holdfast-sample-")  # noqa: SIM115 - as above
-        self._door, theirs = context.Pipe()
+        self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_begin, args=(theirs, target, batch, self._errors.name, self._at.name))
         self._process.start()
         theirs.close()
@@ -106,7 +106,7 @@ class Measurer:
         """Let it measure; past `seconds` or `memory` it is ended, and what it has said by then counts."""
         base = tree_memory(self._pid)
         with contextlib.suppress(OSError):
-            self._door.send(row)
+            self._pipe.send(row)
         return self._heard(seconds, memory, "over", base)
 
     def end(self) -> None:
@@ -116,7 +116,7 @@ class Measurer:
         _end(self._pid)
         self._process.join()
         _alive.discard(self._pid)
-        for file in (self._door, self._errors, self._at):
+        for file in (self._pipe, self._errors, self._at):
             file.close()
 
     def _heard(self, seconds: float, memory: int, last: str, base: int) -> Answer:
@@ -130,14 +130,14 @@ class Measurer:
             if peak > memory:
                 return self._ended(OUTGREW, facts, peak)
             try:
-                row = self._door.recv() if self._door.poll(_POLL) else {}
+                row = self._pipe.recv() if self._pipe.poll(_POLL) else {}
             except (EOFError, OSError):
                 return self._ended(DIED, facts, peak)
             facts |= row
             if "full" in row:
                 time.sleep(_FILLING)
                 peak = max(peak, tree_memory(self._pid) - base)
-                self._door.send({})
+                self._pipe.send({})
             elif not row and time.monotonic() > until:
                 return self._ended(SILENT, facts, peak)
             elif not row and not self._process.is_alive():
@@ -145,7 +145,7 @@ class Measurer:
         return Answer(how=DONE, facts=facts, peak=peak)
 
     def _ended(self, how: str, facts: dict[str, Any], peak: int) -> Answer:
-        words = self._stands_at() if how == SILENT else self._last_words() if how == DIED else ""
+        words = self._stands_at() if how == SILENT else self._last_output() if how == DIED else ""
         sample = Path(self._at.name).read_text(encoding="ascii", errors="replace").strip()
         self.end()
         return Answer(how=how, facts=facts, peak=peak, words=words, sample=sample)
@@ -168,7 +168,7 @@ class Measurer:
                         return place
         return ""
 
-    def _last_words(self) -> str:
+    def _last_output(self) -> str:
         self._process.join(_STACK_WAIT)
         code = self._process.exitcode or 0
         lines = [line.strip() for line in self._written().splitlines() if line.strip()]

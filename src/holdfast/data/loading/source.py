@@ -164,7 +164,7 @@ def _loader_for(dataset: Any, batch: int | None) -> Any:
         return DataLoader(dataset, batch_size=batch or _BATCH)
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise UsageError(
-            f"the factory returned {type(dataset).__name__}, which is no DataLoader and no Dataset",
+            f"the factory returned {type(dataset).__name__}, which is neither a DataLoader nor a Dataset",
             fix="return a torch.utils.data.DataLoader, or a Dataset with __len__ and __getitem__",
         )
     if not len(dataset):

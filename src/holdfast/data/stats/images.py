@@ -191,13 +191,13 @@ class _BoxCounts:
         some = {"small": self._small, "medium": total - self._small - self._large, "large": self._large}
         note = ", ".join(f"{kind} {count / max(1, total):.0%}" for kind, count in some.items()) + " (limits 32 and 96 pixels)"
         note += f"; {self._flat:,} without area are not in it" if self._flat else ""
-        for values, key, title, unit, said in (
+        for values, key, title, unit, text in (
             (self._sizes, "box-size", "box size, px", "√(width × height)", note),
             (self._areas, "box-area", "box area, % of image", "", ""),
             (self._aspects, "box-aspect", "box width / height", "", ""),
         ):
             if values.number:
-                yield values.histogram(key, title, unit, said, growing=True)
+                yield values.histogram(key, title, unit, text, growing=True)
         if self._map.any():
             fields = self._map.astype(np.float64)
             if fields.sum() < _ENOUGH * fields.size:  # fewer fields, so that it is not all chance
@@ -306,7 +306,7 @@ class _FolderOfMasks:
         if self._covered.number:
             yield self._covered.histogram(f"{name}-cover", f"{name} cover, %", "of the image", note, growing=True)
         share = np.round(self._cover / max(self._samples, 1), 4).tolist()
-        yield Grid(key=f"{name}-positions", title=f"{name}: positions", unit="share of images", shape="map", values=share)
+        yield Grid(key=f"{name}-positions", title=f"{name}: positions", unit="fraction of images", shape="map", values=share)
 
     def _name_of(self, value: int) -> str:
         return str(self._names.get(value, value))
@@ -315,6 +315,6 @@ class _FolderOfMasks:
 def _pixel_histogram(name: str, top: int, values: Distribution) -> Histogram:
     """The channel in all images of all splits."""
     _, mean, deviation = values.spread
-    note = f"as shares of {top - 1:,}: mean {mean / (top - 1):.4f}, deviation {deviation / (top - 1):.4f}"
+    note = f"as fractions of {top - 1:,}: mean {mean / (top - 1):.4f}, deviation {deviation / (top - 1):.4f}"
     key = f"pixels-{name}" + ("" if top == 256 else f"-{top}")
     return values.histogram(key, f"{name}, 0 to {top - 1:,}", "values of pixels", note)

@@ -31,7 +31,7 @@ def take_statistics(path: str | Path, settings: Settings, progress: Progress | N
         if isinstance(data, TableSet):
             return table_statistics(data, label=settings.label, only=settings.classes, progress=progress)
         if settings.classes:
-            raise UsageError("text has no classes", fix="leave out --class")
+            raise UsageError("text has no classes", fix="drop --class")
         return text_statistics(data, progress)
 
     return answer(path, settings, "stats", counted, statistics_from)

@@ -65,7 +65,7 @@ class _Choice:
 
     def _units(self, problem: Problem) -> list[tuple[Hashable, ...]]:
         """The samples of a problem, each with its mark; none where the problem is one of the set as a whole."""
-        pairs = problem.numbers.get("pairs")
+        pairs = problem.evidence.get("pairs")
         if pairs:
             return list(self._pairs(problem, pairs))
         of_all = {entry.label for entry in self._data.entries if entry.spans}  # files with the labels of many images

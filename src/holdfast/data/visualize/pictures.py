@@ -57,7 +57,7 @@ class Plot(NamedTuple):
     """Values of an array: its name, its range in words, and SVG paths with their colours."""
 
     name: str
-    said: str
+    caption: str
     paths: list[tuple[str, str]]
     wide: float  # pixels of a line
     bad: bool
@@ -67,7 +67,7 @@ class Value(NamedTuple):
     """A single value; of a number also where it lies on the usual range of its column, from 0 to 1."""
 
     name: str
-    said: str
+    text: str
     share: float | None
     bad: bool
 

@@ -119,7 +119,7 @@ class RowSamples:
         """Go through all rows. What cannot be read on is left out, as validation does."""
         named: dict[str, list[int]] = {}
         for problem in self.report.problems:
-            for file, row in (one for unit in problem.numbers.get("shown", ()) for one in unit):
+            for file, row in (one for unit in problem.evidence.get("shown", ()) for one in unit):
                 named.setdefault(file, []).append(row)
         places = {id(part): place for place, part in enumerate(self.data.parts)}
         chances = [np.random.default_rng([self.wish.seed & 0xFFFFFFFF, place]) for place in range(len(places))]
@@ -171,12 +171,12 @@ class RowSamples:
 
     def _units(self, problem: Problem) -> list[tuple[Row, ...]]:
         """The rows that show a problem, those side by side that belong together. Several parts may be of one file."""
-        needed = {*problem.numbers.get("columns", ()), *problem.numbers.get("keys", ())}
+        needed = {*problem.evidence.get("columns", ()), *problem.evidence.get("keys", ())}
         parts: dict[str, int] = {}
         for part in sorted(self._columns, reverse=True):
             if not needed or needed & self._columns[part]:
                 parts[self.data.parts[part].file] = part
-        shown = problem.numbers.get("shown", ())
+        shown = problem.evidence.get("shown", ())
         return [tuple(Row(parts[file], place) for file, place in unit) for unit in shown if all(one[0] in parts for one in unit)]
 
     def _fetch(self, rows: set[Row]) -> None:
@@ -209,7 +209,7 @@ class RowSamples:
             problem = self.report.problems[place]
             columns = _wrong(problem, values)
             bad.update(columns)
-            keys = ", ".join(problem.numbers.get("keys", ()))
+            keys = ", ".join(problem.evidence.get("keys", ()))
             words = f"the same {keys + ' ' if keys else ''}as {self.name(partner)}" if partner else _wrong_values(values, columns)
             words = words or self._cases.get((place, self.name(row)), "").partition(": ")[2]
             marks.append(Mark(problem.code, problem.severity, words or kind_words(problem)))
@@ -224,8 +224,8 @@ class RowSamples:
 
 def _wrong(problem: Problem, values: dict[str, Any]) -> list[str]:
     """The columns of this row that a problem is about."""
-    columns = [name for name in (*problem.numbers.get("columns", ()), *problem.numbers.get("keys", ())) if name in values]
-    return [name for name in columns if _is_odd(values[name])] if problem.numbers.get("rows") else columns
+    columns = [name for name in (*problem.evidence.get("columns", ()), *problem.evidence.get("keys", ())) if name in values]
+    return [name for name in columns if _is_odd(values[name])] if problem.evidence.get("rows") else columns
 
 
 def _is_odd(value: Any) -> bool:

@@ -107,13 +107,13 @@ class Sample:
     draw: Callable[[], Tile]
     classes: tuple[str, ...] = ()
     legend: tuple[tuple[str, str], ...] = ()  # words and their colour, where that means something
-    said: str = ""
+    note: str = ""
     marks: list[Mark] = field(default_factory=list)
 
     @property
     def about(self) -> str:
         """Its split, where there are several, and what else is to be said."""
-        return " · ".join(word for word in (self.split if self.split != ALL else "", self.said) if word)
+        return " · ".join(word for word in (self.split if self.split != ALL else "", self.note) if word)
 
 
 Group = list[Sample]

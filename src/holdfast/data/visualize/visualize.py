@@ -83,7 +83,7 @@ def visualize(path: str, settings: Settings, wish: Wish, page: Path | None, look
         _refuse_unknown(wish, report)
         groups = _groups(path, shared, wish, report, looks() if looks else None)
     if not groups:
-        raise UsageError(f"no sample of {path} fits", fix="leave out --class or --finding, or name another one")
+        raise UsageError(f"no sample of {path} fits", fix="drop --class or --finding, or choose another")
     codes = {mark.code for group in groups for sample in group for mark in sample.marks}
     notes = [
         f"{code} is about the set as a whole, not about single samples: a choice of all samples is shown"
@@ -128,7 +128,7 @@ def _refuse_place(page: Path, data: Path | None) -> None:
     if page.is_dir():
         raise UsageError(f"{page} is a folder", fix=fix)
     if page.is_symlink() or (page.exists() and _MADE_BY not in page.read_text(encoding="utf-8", errors="replace")[:_HEAD]):
-        raise UsageError(f"{page} is there and was not made by {_MADE_BY}", fix=fix)
+        raise UsageError(f"{page} exists and was not written by {_MADE_BY}", fix=fix)
 
 
 def _is_within(path: Path, folder: Path) -> bool:
@@ -139,7 +139,7 @@ def _refuse_unknown(wish: Wish, report: Report) -> None:
     codes = list(dict.fromkeys(problem.code for problem in report.problems))
     for code in wish.findings:
         if code not in codes:
-            there = f"found were: {', '.join(codes)}" if codes else "nothing was found; leave out --finding"
+            there = f"found were: {', '.join(codes)}" if codes else "nothing was found; drop --finding"
             raise UsageError(f"{code} was not found in {report.path}", fix=there)
     for name in wish.classes:
         if report.classes and name not in report.classes:

@@ -40,7 +40,7 @@ def spikes(
         if (
             largest is not None
             and largest.evidence["recovered"]
-            and largest.evidence["loss"] > held_out * largest.evidence["usual"] > 0
+            and largest.evidence["loss"] > held_out * largest.evidence["normal"] > 0
         ):
             yield largest
 
@@ -68,7 +68,7 @@ def _largest(curve: Curve, sigmas: float, share: float, early: int, long: int, b
         severity="info" if within is not None else "warning",
         onset=int(shape.curve.steps[at]),
         loss=float(values[at]),
-        usual=float(usual[at]),
+        normal=float(usual[at]),
         recovered=within is not None,
         within=within,
     )

@@ -20,9 +20,9 @@ class Fit:
     """The highest level after the resume against those before. `lost` is the share of what was learned that it costs."""
 
     level: float
-    usual: float
+    normal: float
     highest: float  # level around the save
-    at_the_beginning: float
+    initial_loss: float
     lost: float
     first: float  # the very first loss, before any update
     first_stands_out: bool  # it is off, and by more than single losses are: where they are noisy, one alone says little
@@ -32,8 +32,8 @@ class Fit:
         """The numbers, for evidence."""
         return {
             "loss": self.level,
-            "usual": self.usual,
-            "at_the_beginning": self.at_the_beginning,
+            "normal": self.normal,
+            "initial_loss": self.initial_loss,
             "first_loss": self.first,
             "lost": self.lost,
         }
@@ -92,9 +92,9 @@ def _fit(before: RunBefore, after: Resumed, size: int, limits: _Limits) -> Fit |
     begun = float(now[0])
     return Fit(
         level=level,
-        usual=normal,
+        normal=normal,
         highest=highest,
-        at_the_beginning=early,
+        initial_loss=early,
         lost=(level - normal) / max(fall, 0.25 * abs(normal), 1e-12),
         first=begun,
         first_stands_out=begun > max(half, normal + 4 * usual(near).noise),

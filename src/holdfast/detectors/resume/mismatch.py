@@ -62,4 +62,4 @@ def explosion(
 def _is_up(losses: Floats, fit: Fit) -> bool:
     """Whether the newest losses are still high: a short jump that comes back by itself is no explosion."""
     newest = losses[-10:]
-    return bool(np.median(newest[np.isfinite(newest)]) > fit.usual + 0.5 * (fit.level - fit.usual))
+    return bool(np.median(newest[np.isfinite(newest)]) > fit.normal + 0.5 * (fit.level - fit.normal))

@@ -62,7 +62,7 @@ def _learning_rate(before: RunBefore, after: Resumed, restored: Restored, fit: F
     first = _positive(before.lr_first)
     as_new = restored.optimizer == "empty" and len(first) > 0 and bool(np.isclose(now[0], first[0], rtol=0.02))
     if as_new or (_same_course(now, first) and not on_purpose):
-        return Suspect("learning-rate", True, {**evidence, "lr_as_at_the_beginning": True})
+        return Suspect("learning-rate", True, {**evidence, "lr_as_at_start": True})
     off = fit is not None and fit.is_off and not off_from_the_start(before, after, restored, fit)
     return Suspect("learning-rate", off, evidence) if off or (times > 1.5 and not on_purpose) else None
 

@@ -62,7 +62,7 @@ def _since(run: RunView, code: str, column: str, means: Floats, least: float, sh
 
 def _with_evaluations(run: RunView, code: str, least: float, *, evaluations: int = 3, alike: float = 3.0) -> Finding | None:
     """Each of the last evaluations has added about as much, and it was not given back. The first one warms up caches."""
-    steps, sizes = run.known("host_rss")
+    steps, sizes = run.finite("host_rss")
     places = np.searchsorted(steps, np.array(sorted(set(run.evaluated))))
     places = places[(places > 0) & (places < len(steps))][-evaluations:]
     if len(places) < evaluations:
@@ -78,10 +78,10 @@ def _with_evaluations(run: RunView, code: str, least: float, *, evaluations: int
 def _holders(run: RunView, column: str) -> dict[str, float]:
     """Who holds it: what the loader's workers have, and the share of the growth that came with evaluations."""
     holders = {}
-    workers = run.known("workers_rss", 64)[1]
+    workers = run.finite("workers_rss", 64)[1]
     if column == "host_rss" and len(workers):
         holders["workers"] = float(workers[-1])
-    steps, sizes = run.known(column)
+    steps, sizes = run.finite(column)
     rises = np.diff(sizes)
     if len(run.evaluated) and len(rises) and float(rises.sum()) > 0:
         places = (

@@ -25,7 +25,7 @@ def rate_dropped(
     was learned) and now falls by less than `still` of that, and of `learns` of itself: layers that are trained from then on, with
     a rate that fits them, still learn. Else a remark: that training was done.
     """
-    steps, rates = run.known("lr")
+    steps, rates = run.finite("lr")
     falls = np.flatnonzero((rates[1:] > 0) & (rates[1:] * times <= rates[:-1])) + 1
     if len(falls) != 1 or falls[-1] < before or len(rates) - falls[-1] < rows:
         return None
@@ -47,7 +47,7 @@ def rate_dropped(
 
 def _updates_shrank(run: RunView, onset: int, *, by: float) -> bool:
     """Whether updates became smaller with the learning rate, as far as they were measured on both sides."""
-    steps, sizes = run.known("update_ratio")
+    steps, sizes = run.finite("update_ratio")
     before, after = sizes[steps < onset], sizes[steps >= onset]
     return bool(len(before) and len(after) and by * float(np.median(after)) < float(np.median(before)))
 
@@ -60,7 +60,7 @@ def _enough(run: RunView, fell: float, level: float) -> float:
 
 def _fall(run: RunView, since: int | None, until: int | None) -> tuple[float, float] | None:
     """By how much the loss fell over the second half of some steps (the whole, behind a fall), and its level then."""
-    steps, losses = run.known("loss")
+    steps, losses = run.finite("loss")
     chosen = (steps >= (since or 0)) & (steps < (until or run.step + 1))
     part = losses[chosen]
     part = part[len(part) // 2 :] if since is None else part

@@ -16,7 +16,7 @@ def schedule_ended(
     Not done: `late` of all that it learned came in the second half of the schedule, `least` of the loss itself. A model
     that is done has learned almost everything in the first. A schedule that ends with the run has no steps after it.
     """
-    _, rates = run.known("lr")
+    _, rates = run.finite("lr")
     high = np.flatnonzero(rates > nothing * run.peak_lr)
     low = len(rates) - (int(high[-1]) + 1 if len(high) else 0)
     losses = run.whole["loss"]

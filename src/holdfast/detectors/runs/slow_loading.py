@@ -33,7 +33,12 @@ def slow_loading(run: RunView, *, rows: int = 512, at_least: int = 96, share: fl
     late = slice(int(both.sum()) // 2, None)
     if part < share or mean < wait or float(np.sum(waited[both][late])) < share * float(np.sum(step[both][late])):
         return None
-    evidence = {"share": part, "wait_seconds": mean, "step_seconds": float(np.mean(step[both])), "workers": max(0, run.workers)}
+    evidence = {
+        "fraction": part,
+        "wait_seconds": mean,
+        "step_seconds": float(np.mean(step[both])),
+        "workers": max(0, run.workers),
+    }
     if not run.ready or np.median(run.ready) >= run.workers - 1:  # the others are ahead of it: they are quick enough
         evidence |= _slow_worker(np.where(both, waited, 0.0), position, run.workers)
     settings = {"cores": run.cores, "persistent_workers": run.persistent, "pin_memory": run.pinned}
@@ -65,7 +70,7 @@ def _slow_worker(waited: Floats, position: Floats, workers: int) -> dict[str, fl
     turn = position[enough].astype(np.int64) % workers
     sums = np.array([float(np.sum(waited[enough][turn == one])) for one in range(workers)])
     share = float(sums.max() / sums.sum()) if sums.sum() > 0 else 0.0
-    return {"slow_worker": int(sums.argmax()), "its_share": share} if share > 0.5 + 0.5 / workers else {}
+    return {"slow_worker": int(sums.argmax()), "worker_fraction": share} if share > 0.5 + 0.5 / workers else {}
 
 
 def _positions(run: RunView, count: int) -> Floats:

@@ -30,6 +30,6 @@ def slow_step(run: RunView, *, times: float = 2.0, least: float = 0.02, at_least
     if float(np.mean(quarters[-1] > 0.75 * times * before)) < 0.9:
         return None
     evidence = {"onset": run.step // 2, "before": before, "now": now, "times": now / before}
-    evidence["on_gpu"] = bool(len(run.known("gpu_allocated")[0]))
+    evidence["on_gpu"] = bool(len(run.finite("gpu_allocated")[0]))
     stays = now > 1.5 * times * before and now * run.seen / 4 >= _LASTS
     return Finding("slow-step", step=run.step, severity="warning" if stays else "info", evidence=evidence)

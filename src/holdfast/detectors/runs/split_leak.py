@@ -30,9 +30,9 @@ def split_leak(
     evidence = {
         "onset": 0,
         "field": name,
-        "known": num_seen,
+        "seen_in_training": num_seen,
         "samples": looked_at,
-        "share": min(1.0, min(parts)),
+        "fraction": min(1.0, min(parts)),
         "same_samples": True,
     }
     return Finding("split-leak", step=run.step, evidence=evidence)

@@ -15,7 +15,7 @@ def tiny_updates(run: RunView, *, ratio: float = 1e-5, moved: float = 0.02, rows
     A thousand such updates, all in one direction, change the weights by one per cent. Small updates alone are the end of
     many a good training.
     """
-    losses, (_, sizes) = run.whole["loss"].means, run.known("update_ratio")
+    losses, (_, sizes) = run.whole["loss"].means, run.finite("update_ratio")
     if run.seen < rows or len(losses) < 16 or len(sizes) < 3 or float(np.median(sizes)) > ratio:
         return None
     part = max(2, len(losses) // 8)

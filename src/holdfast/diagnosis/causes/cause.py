@@ -25,6 +25,14 @@ class Fix:
         """Whether it is advice for a run with these signs."""
         return all(sign in present for sign in self.needs) and not any(sign in present for sign in self.ruled_out_by)
 
+    @property
+    def change(self) -> str:
+        """The setting as one would type it: `lr × 0.25`, `shuffle = True`; empty where the fix is no number."""
+        if self.setting is None or not isinstance(self.value, (int, float)):
+            return ""
+        value = str(self.value) if isinstance(self.value, bool) else f"{self.value:g}"
+        return f"{self.setting} {'×' if self.op == 'multiply' else '='} {value}"
+
     def as_row(self) -> dict[str, Any]:
         """The fix as the journal holds it."""
         change = {"setting": self.setting, "op": self.op, "value": self.value} if self.setting else {}
@@ -60,6 +68,11 @@ class Cause:
     ruled_out_by: tuple[str, ...] = ()
     likely: float = 0.3
     fixes: tuple[Fix, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The code as one would say it: learning rate too high."""
+        return self.code.replace("-", " ").replace("non finite", "non-finite")
 
     def is_possible(self, present: Collection[str]) -> bool:
         """Whether the signs that are present allow it."""

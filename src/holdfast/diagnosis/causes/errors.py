@@ -25,7 +25,7 @@ OF_ERRORS = (
     _of_error(
         "two-cudas",
         "cuda-build-mismatch",
-        "Libraries of another CUDA version come first on the library path.",
+        "Libraries of a different CUDA version come first on the library path.",
         "unset LD_LIBRARY_PATH; use one environment per CUDA version",
         likely=0.2,
     ),
@@ -86,7 +86,7 @@ OF_ERRORS = (
     _of_error(
         "sizes-do-not-meet",
         "shape-mismatch",
-        "A layer or a loss expects another shape: image size, channels, classes, or a smaller last batch.",
+        "A layer or a loss expects a different shape: image size, channels, classes, or a smaller last batch.",
         "print the shapes before the failing line; drop_last=True",
         likely=0.4,
     ),

@@ -152,7 +152,7 @@ DIFFERENT_START = Cause(
     code="different-start",
     seen_by=("rank-divergence",),
     signs=("from-the-start",),
-    because="Ranks started with different weights: another seed, or a checkpoint that only rank 0 loaded after wrapping.",
+    because="Ranks started with different weights: different seeds, or a checkpoint that only rank 0 loaded after wrapping.",
     likely=0.3,
     fixes=(Fix("load on every rank, before DDP; set the same seed for the weights", setting="seed", op="set", value=0),),
 )

@@ -86,7 +86,7 @@ OTHER_ARCHITECTURE = Cause(
     likely=0.35,
     fixes=(
         Fix("build the model with the checkpoint's settings; holdfast checkpoints compare names each difference"),
-        Fix("another number of classes: drop the head's weights, load the rest with strict=False, and train a new head"),
+        Fix("a different number of classes: drop the head's weights, load the rest with strict=False, and train a new head"),
     ),
 )
 PREFIX = Cause(

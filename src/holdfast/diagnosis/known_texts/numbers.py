@@ -54,7 +54,7 @@ OF_NUMBERS = (
         "gradient-not-finite-in-the-log",
         (Pattern(_NORM + _NAN, ("nan",)), Pattern(_NORM + _INF, ("inf", "infinity"))),
         "non-finite-gradient",
-        "The log shows gradients of NaN or Inf. A few are a gradient scaler that searches its scale; many, with a loss of 0.0"
+        "The log shows gradients of NaN or Inf. A few come from a gradient scaler searching its scale; many, with a loss of 0.0"
         " beside them (Hugging Face's trainer), are a dead model.",
         "Train in bf16 instead of fp16, lower the learning rate, check for fully masked rows. `holdfast run --policy guard --"
         " …` names the layer.",

@@ -40,7 +40,7 @@ def _failed(backend: str, ranks: list[Ended], seconds: float, facts: dict[str, A
     errors = [one for one in ranks if one.how not in (DONE, TIMED_OUT)]
     fixes = _fixes(backend)
     if errors:
-        return problem(f"an all-reduce over {backend} failed: {errors[0].last_words[:200]}", *fixes, **facts)
+        return problem(f"an all-reduce over {backend} failed: {errors[0].last_output[:200]}", *fixes, **facts)
     behind = min(range(len(ranks)), key=lambda number: len(ranks[number].facts))
     stage = ranks[behind].stage or "start"
     message = f"an all-reduce over {backend} did not end in {seconds:.0f} s; rank {behind} got no further than: {stage}"

@@ -68,7 +68,7 @@ def _error(ended: Ended) -> str:
     """The line of the error itself; torch adds advice under it."""
     lines = [line.strip() for line in ended.errors.splitlines()]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Compiler|Missing|Failed)\w*:", line)]
-    return (named[-1] if named else ended.last_words)[:200]
+    return (named[-1] if named else ended.last_output)[:200]
 
 
 CHECK = Check(name="compile", asks="torch.compile on a small function", ask=ask, seconds=260.0, heavy=True, long=True)

@@ -63,6 +63,6 @@ def test_a_file_of_somebody_else_and_the_data_are_left_alone(tmp_path: Path) -> 
 
 def test_what_does_not_go_with_it_is_told(tmp_path: Path) -> None:
     made.image_folder(tmp_path / "folder")
-    for words, said in ((("folder",), "no boxes"), (("set", "--class", "cat"), "leave out --class"), (("no",), "does not exist")):
+    for words, said in ((("folder",), "no boxes"), (("set", "--class", "cat"), "drop --class"), (("no",), "does not exist")):
         answer = typed(*words)
         assert answer.exit_code == 2 and said in answer.stderr and "Traceback" not in answer.stderr
