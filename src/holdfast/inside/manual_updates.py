@@ -23,7 +23,6 @@ class ManualUpdates:
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self._parameters = [weakref.ref(parameter) for parameter in parameters]
         self.state: dict[Any, Any] = {}
-        self.is_under_way = False  # the gradients exist, and the update comes before the next backward pass
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ import os
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -146,17 +147,22 @@ class Runtime(Process):
                 thread.manual = thread.manual_search.look()
             if thread.manual is not None and (of := self._training_of(cast(Optimizer, thread.manual))) is not None:
                 thread.look_at = 0  # from now on each backward pass is a step
+                thread.losses.forget_sum()
                 of.begin_at(max(of.step, thread.backwards - 1))
         if thread.manual is not None:
-            thread.manual.is_under_way = True
+            thread.in_manual_update = True
             self.before_update(cast(Optimizer, thread.manual), None)
+
+    def expect_updates(self, optimizer: Optimizer) -> Callable[[], None]:
+        """From now on each backward pass of this thread is a step of this optimizer; what is returned ends the update."""
+        self.thread.manual = optimizer
+        return self._end_manual_update
 
     def _end_manual_update(self) -> None:
         """The script has made the update of its last backward pass by now."""
-        manual = self.thread.manual
-        if manual is not None and manual.is_under_way:
-            manual.is_under_way = False
-            self.after_update(cast(Optimizer, manual))
+        if self.thread.manual is not None and self.thread.in_manual_update:
+            self.thread.in_manual_update = False
+            self.after_update(cast(Optimizer, self.thread.manual))
 
     def gradients_computed(self) -> None:
         """The script, or `torch.func`, has called `torch.autograd.grad`."""
@@ -203,7 +209,9 @@ class Runtime(Process):
             self.thread.feed.loader.note_end(iterator)
 
     def set_epoch(self, number: int) -> None:
-        """The script says which epoch it is."""
+        """The script says which epoch it is; an evaluation in progress was of the one before."""
+        if number != self.loader.epoch:
+            self.end_evaluation()
         self.loader.set_epoch(number)
 
     # Events of evaluation

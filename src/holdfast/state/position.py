@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.errors import CannotRestore
 from holdfast.state import fast_forward
-from holdfast.state.generators import LoaderGenerators
+from holdfast.state.generators import LoaderGenerators, set_process_generators
 from holdfast.state.ranks import world_size
 from holdfast.state.values import Tree, weak_reference
 
@@ -95,6 +95,16 @@ class Position(Generic[Batch]):
     def __len__(self) -> int:
         return len(self.loader)
 
+    @property
+    def sampler(self) -> Any:
+        """The loader's sampler: trainers set its epoch."""
+        return getattr(self.loader, "sampler", None)
+
+    @property
+    def batch_sampler(self) -> Any:
+        """The loader's batch sampler: trainers set its epoch."""
+        return getattr(self.loader, "batch_sampler", None)
+
     # Saving
 
     def state_dict(self) -> Tree:
@@ -102,12 +112,14 @@ class Position(Generic[Batch]):
         if self._pending is not None:  # no batch was drawn since it was loaded
             return self._pending
         under_way = self._open or (self._left and sys.exc_info()[0] is not None)  # the exception that ended it is being handled
+        is_over = under_way and self.batches == self.like["batches"]  # a loop that counts batches never reaches the end
+        under_way = under_way and not is_over
         own = _own_state(self.loader) if under_way or not self._left else None
         generators = self._generators or LoaderGenerators(self.loader)
         return {
             "format": _FORMAT,
             "like": {**self.like, "ranks": world_size()},
-            "passes": self.passes + (self._left and not under_way),
+            "passes": self.passes + (is_over or (self._left and not under_way)),
             "batches": self.batches if under_way else 0,
             "under_way": under_way,
             "begin": self._begin if under_way and own is None else None,
@@ -115,13 +127,16 @@ class Position(Generic[Batch]):
             "own": own,
         }
 
-    def load_state_dict(self, state: Tree) -> None:
-        """Continue from a state with the next pass. Raises CannotRestore if the loader differs."""
+    def load_state_dict(self, state: Tree, *, randomness: bool = False) -> None:
+        """Continue from a state with the next pass. Raises CannotRestore if the loader differs.
+
+        In the middle of a pass the process's generators are restored as well; between two passes only with `randomness`.
+        """
         if state["under_way"] and state["own"] is None:
             if state["begin"] is None:
                 raise _changed("the state of its sampler was not saved")
             state = self._adapted(state)
-        self._pending, self._left, self._open = state, False, False
+        self._pending, self._left, self._open = {**state, "randomness": randomness}, False, False
         self.passes, self.batches = int(state["passes"]), 0
         self._started += 1  # a pass still held by the script no longer counts
 
@@ -172,6 +187,8 @@ class Position(Generic[Batch]):
         if saved["under_way"]:
             return self._fast_forward(loader, generators, saved)
         generators.set_for_next_pass(saved["now"])
+        if saved["randomness"]:
+            set_process_generators(saved["now"]["process"])
         self._begin = generators.read(samplers=True)
         return fast_forward.begin_pass(loader, generators, self._begin, count=0, skips=False, first_ever=not self.passes)
 

@@ -1,0 +1,70 @@
+"""Trainings of the integrations' victims: run alone or under a run, and what was recorded of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from holdfast_run import VICTIMS, typed
+from watched_training import SITE, Recorded, WarmPython
+
+from holdfast.signals.run_folder import RunFolder
+
+KILLED = -9
+
+
+@contextmanager
+def python_with(folder: Path, *modules: str) -> Iterator[WarmPython]:
+    """A Python that has imported these."""
+    warm = WarmPython(folder)
+    try:
+        warm.load(*modules)
+        yield warm
+    finally:
+        warm.close()
+
+
+class Trained:
+    """The trainings of one script, each in a folder of its own."""
+
+    def __init__(self, warm: WarmPython, script: str, folder: Path) -> None:
+        self._warm, self._script, self._folder = warm, str(VICTIMS / script), folder
+
+    def end_of(self, place: str, *words: str, joins: str | None = None, policy: str = "observe") -> tuple[int, dict[str, Any]]:
+        """The exit code and what it printed last; `joins`: the name of a run as `holdfast run` would have made it."""
+        folder, env = self._folder / place, {"HF_HUB_OFFLINE": "1"}
+        folder.mkdir(exist_ok=True)
+        if joins is not None:
+            run = RunFolder.create(folder / "runs", joins)
+            env |= {"HOLDFAST_RUN": str(run.path), "PYTHONPATH": str(SITE), "HOLDFAST_DEBUG": "raise", "HOLDFAST_POLICY": policy}
+        code, printed = self._warm.end_of(folder, self._script, *words, **env)
+        last = printed.strip().splitlines()[-1] if printed.strip() else ""
+        assert code in (0, KILLED), printed
+        return code, json.loads(last) if last.startswith("{") else {}
+
+    def recorded(self, place: str, name: str) -> Recorded:
+        """What was recorded of a run."""
+        return Recorded(RunFolder.open(self._folder / place / "runs" / name))
+
+    def runs(self, place: str) -> list[str]:
+        """The names of the runs in a place."""
+        return sorted(path.parent.name for path in (self._folder / place).glob("runs/*/run.json") if not path.parent.is_symlink())
+
+    def listed(self, place: str, name: str) -> dict[str, str]:
+        """The checkpoints that `holdfast checkpoints list RUN` shows: name and state."""
+        done = typed("checkpoints", "list", name, "--json", folder=self._folder / place)
+        return {Path(row["path"]).name: row["state"] for row in json.loads(done.stdout)}
+
+
+def cut_short(path: Path) -> None:
+    """Leave the first half of a file, as a job that is killed in the middle of a save does."""
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def verified(recorded: Recorded) -> list[str]:
+    """The checkpoints that were verified during the run."""
+    return [Path(row["path"]).name for row in recorded.run.journal if row.get("event") == "verified"]
