@@ -1,4 +1,4 @@
-"""The Lightning callback: joins or starts a run, records evaluations, lists checkpoints, resumes exactly, stops by Lightning's means."""
+"""The Lightning callback: joins or starts a run, records evaluations, lists checkpoints, resumes exactly, stops its way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_resume_in_the_middle_of_an_epoch_is_bit_equal_although_the_newest_che
     _, whole = trained.end_of("uninterrupted", joins="all")
     code, _ = trained.end_of("killed", "--kill-at", "17")
     assert code == KILLED
-    saved = trained._folder / "killed/saved"
+    saved = trained.folder / "killed/saved"
     cut_short(saved / "epoch=1-step=16.ckpt")
     _, resumed = trained.end_of("killed", "--resume")
     assert resumed.pop("from") == "saved/epoch=1-step=12.ckpt" and whole.pop("from") is None

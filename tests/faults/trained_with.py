@@ -31,11 +31,11 @@ class Trained:
     """The trainings of one script, each in a folder of its own."""
 
     def __init__(self, warm: WarmPython, script: str, folder: Path) -> None:
-        self._warm, self._script, self._folder = warm, str(VICTIMS / script), folder
+        self._warm, self._script, self.folder = warm, str(VICTIMS / script), folder
 
     def end_of(self, place: str, *words: str, joins: str | None = None, policy: str = "observe") -> tuple[int, dict[str, Any]]:
         """The exit code and what it printed last; `joins`: the name of a run as `holdfast run` would have made it."""
-        folder, env = self._folder / place, {"HF_HUB_OFFLINE": "1"}
+        folder, env = self.folder / place, {"HF_HUB_OFFLINE": "1"}
         folder.mkdir(exist_ok=True)
         if joins is not None:
             run = RunFolder.create(folder / "runs", joins)
@@ -43,19 +43,19 @@ class Trained:
         code, printed = self._warm.end_of(folder, self._script, *words, **env)
         last = printed.strip().splitlines()[-1] if printed.strip() else ""
         assert code in (0, KILLED), printed
-        return code, json.loads(last) if last.startswith("{") else {}
+        return code, json.loads(last) if code == 0 else {}
 
     def recorded(self, place: str, name: str) -> Recorded:
         """What was recorded of a run."""
-        return Recorded(RunFolder.open(self._folder / place / "runs" / name))
+        return Recorded(RunFolder.open(self.folder / place / "runs" / name))
 
     def runs(self, place: str) -> list[str]:
         """The names of the runs in a place."""
-        return sorted(path.parent.name for path in (self._folder / place).glob("runs/*/run.json") if not path.parent.is_symlink())
+        return sorted(path.parent.name for path in (self.folder / place).glob("runs/*/run.json") if not path.parent.is_symlink())
 
     def listed(self, place: str, name: str) -> dict[str, str]:
         """The checkpoints that `holdfast checkpoints list RUN` shows: name and state."""
-        done = typed("checkpoints", "list", name, "--json", folder=self._folder / place)
+        done = typed("checkpoints", "list", name, "--json", folder=self.folder / place)
         return {Path(row["path"]).name: row["state"] for row in json.loads(done.stdout)}
 
 

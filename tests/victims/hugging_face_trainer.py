@@ -1,6 +1,6 @@
 """A training with the Hugging Face Trainer that can be killed at a step and resumed; prints a checksum of its weights.
 
-    hugging_face_trainer.py [--kill-at N] [--resume] [--policy heal] [--epochs N] [--lr-at N] [--save-every N]
+hugging_face_trainer.py [--kill-at N] [--resume] [--policy heal] [--epochs N] [--lr-at N] [--save-every N]
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ trainer = lightning.Trainer(
 loader = DataLoader(Noisy(160, 1), batch_size=16, shuffle=True, num_workers=options.workers)
 path = newest_checkpoint("saved") if options.resume else None
 model = Model()
-trainer.fit(model, holdfast.Position(loader), DataLoader(Noisy(32, 2), batch_size=16), ckpt_path=path, weights_only=False)
+trainer.fit(model, holdfast.Position(loader), DataLoader(Noisy(32, 2), batch_size=16), ckpt_path=path)
 weights = b"".join(tensor.numpy().tobytes() for tensor in model.state_dict().values())
 print(
     json.dumps(

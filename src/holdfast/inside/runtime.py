@@ -18,6 +18,7 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -33,6 +34,7 @@ from holdfast.inside.observers.metrics import write_logged
 from holdfast.inside.optimizer_registry import assign, settle
 from holdfast.inside.process import Process
 from holdfast.inside.scope import Scope
+from holdfast.inside.taps.imports import when_imported
 from holdfast.inside.training import Training
 from holdfast.signals.pulse import ENDING
 from holdfast.state import fast_forward
@@ -57,6 +59,7 @@ class Runtime(Process):
         self.saves.fast_forwarding = lambda: self.fast_forwarding is not None
         self.when_begun.append(self._training_begins)
         self.when_over.append(self._close_server)
+        when_imported({"keras": self._look_soon})
 
     # Events of the optimizer
 
@@ -155,8 +158,12 @@ class Runtime(Process):
 
     def expect_updates(self, optimizer: Optimizer) -> Callable[[], None]:
         """From now on each backward pass of this thread is a step of this optimizer; what is returned ends the update."""
-        self.thread.manual = optimizer
+        self.thread.manual, self.thread.look_at = optimizer, 0
         return self._end_manual_update
+
+    def _look_soon(self, _module: ModuleType) -> None:
+        """Keras is imported: its optimizers are not torch's."""
+        self.thread.look_at = min(self.thread.look_at, 1)
 
     def _end_manual_update(self) -> None:
         """The script has made the update of its last backward pass by now."""
@@ -326,7 +333,7 @@ class Runtime(Process):
         if scope.follows_children and scope.policy.acts:
             self.interrupt.install(scope)
         restart = restarted()
-        if restart is not None and isinstance(optimizer, Optimizer):
+        if restart is not None and isinstance(optimizer, Optimizer) and self.thread.manual is None:
             from holdfast.inside.control.fast_forward import start_fast_forward
 
             self.fast_forwarding = start_fast_forward(self.loads, scope, training, optimizer, uses_grad=self.gradient_calls > 0)

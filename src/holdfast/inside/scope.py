@@ -84,11 +84,15 @@ class Scope:
         else:
             self._pending.append(metric)
 
+    @property
+    def num_steps(self) -> int:
+        """Steps of the newest training, with those before a resume."""
+        return self.trainings[-1].step if self.trainings else self.first_step
+
     def _place(self) -> dict[str, Any]:
         """Where the newest training is."""
-        if not self.trainings:
-            return {"step": self.first_step}
-        return {"step": self.trainings[-1].step, "recording": self.trainings[-1].recorder.recording.name}
+        recording = {"recording": self.trainings[-1].recorder.recording.name} if self.trainings else {}
+        return {"step": self.num_steps, **recording}
 
     def changed(self, what: str) -> None:
         """Record that the script has changed a setting."""

@@ -25,9 +25,9 @@ class TrainerLink:
         self.save: Callable[[], object] | None = None
         self._verifying = BackgroundThread("holdfast-verifying", on_error=on_error)
 
-    def wrote(self, path: Path, *, is_listed: bool) -> None:
+    def wrote(self, path: Path, step: int | None, *, is_listed: bool) -> None:
         """List a checkpoint that the trainer has written, unless the save itself was seen, and verify it in the background."""
-        path, place = path.absolute(), self._place()
+        path, place = path.absolute(), {**self._place(), **({} if step is None else {"step": step})}
         with contextlib.suppress(OSError):
             if not is_listed:
                 self._run.journal.write("checkpoint", event="saved", path=str(path), by="trainer", rank=current_rank(), **place)

@@ -167,10 +167,10 @@ class Run:
         """
         return self._run_checkpoints().restore(path, data=data)
 
-    def saved(self, path: str | os.PathLike[str]) -> None:
+    def saved(self, path: str | os.PathLike[str], *, step: int | None = None) -> None:
         """Report a checkpoint that a trainer has written, a file or a folder: it is listed, and verified in the background."""
         is_listed = armed().runtime.saves.rows.has(whole_path(path))
-        self._shield(self._scope.trainer.wrote)(Path(path), is_listed=is_listed)
+        self._shield(self._scope.trainer.wrote)(Path(path), step, is_listed=is_listed)
 
     def ask_trainer(self, *, stop: Callable[[str, int], object] | None = None, save: Callable[[], object] | None = None) -> None:
         """Have a trainer do itself what `heal` asks for, between two steps.
@@ -224,6 +224,11 @@ class Run:
     def policy(self) -> str:
         """The policy: what Holdfast may do in this run."""
         return self._scope.policy.name
+
+    @property
+    def num_steps(self) -> int:
+        """Steps made so far, with those before a resume."""
+        return self._scope.num_steps
 
     @property
     def attempt(self) -> int:

@@ -26,17 +26,18 @@ class TrainerRun:
         self.exit_code = 0
         self.wants_save = False
 
-    def begin(self, models: Any, optimizers: Any, *, stop: Callable[[], object]) -> holdfast.Run:
-        """Join the run of `holdfast run`, or start one; `stop` ends the training by the trainer's own means."""
+    def begin(self, models: Any, optimizers: Any, *, stop: Callable[[], object] | None) -> holdfast.Run:
+        """Join the run of `holdfast run`, or start one; `stop` ends the training by the trainer's own means, if it has some."""
         if self.run is None or self.run.closed:
             self.run = holdfast.watch(models, optimizers, **self._options)
         self.exit_code, self.wants_save = 0, False
 
         def stop_trainer(_reason: str, code: int) -> None:
             self.exit_code = code
-            stop()
+            if stop is not None:
+                stop()
 
-        self.run.ask_trainer(stop=stop_trainer, save=lambda: setattr(self, "wants_save", True))
+        self.run.ask_trainer(stop=stop_trainer if stop is not None else None, save=lambda: setattr(self, "wants_save", True))
         return self.run
 
     def takes_save(self) -> bool:

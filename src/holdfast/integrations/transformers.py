@@ -1,7 +1,7 @@
 """Hugging Face Trainer: `Trainer(…, callbacks=[HoldfastCallback()])`.
 
-The Trainer skips used batches by itself when it resumes in the middle of an epoch. `newest_checkpoint` gives it one to resume from
-that is whole:
+The Trainer skips used batches by itself when it resumes in the middle of an epoch. `newest_checkpoint` gives it one to resume
+from that is whole:
 
     trainer.train(resume_from_checkpoint=newest_checkpoint(arguments.output_dir))
 """
@@ -26,9 +26,7 @@ class HoldfastCallback(TrainerCallback):
         self.holdfast = TrainerRun(**options)
         self._stops = False
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         """Model and optimizer exist, and are restored."""
         self._stops = False
         optimizer = getattr(parts["optimizer"], "optimizer", parts["optimizer"])  # Accelerate's is a wrapper
@@ -41,9 +39,7 @@ class HoldfastCallback(TrainerCallback):
         if self.holdfast.run is not None:
             self.holdfast.run.epoch(int(state.epoch or 0))
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any
-    ) -> TrainerControl:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> TrainerControl:
         """Ask the Trainer for what `heal` wants."""
         control.should_save = control.should_save or self.holdfast.takes_save()
         control.should_training_stop = control.should_training_stop or self._stops
