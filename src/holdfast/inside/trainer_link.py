@@ -31,13 +31,14 @@ class TrainerLink:
         with contextlib.suppress(OSError):
             if not is_listed:
                 self._run.journal.write("checkpoint", event="saved", path=str(path), by="trainer", rank=current_rank(), **place)
-        self._verifying.submit(lambda: self._verify(path, place["step"]))
+        as_written = _stamp(path)
+        self._verifying.submit(lambda: self._verify(path, place["step"], as_written))
 
-    def _verify(self, path: Path, step: int) -> None:
+    def _verify(self, path: Path, step: int, as_written: list[tuple[str, int, int]]) -> None:
         from holdfast.checkpoints.clean import verified
 
         verdict, problem = verified(path)
-        if not path.exists():  # the trainer keeps only some
+        if not as_written or _stamp(path) != as_written:  # deleted or overwritten meanwhile: a later one is verified
             return
         if problem is None:
             self._run.journal.write("checkpoint", event="verified", path=str(path), step=step)
@@ -51,3 +52,11 @@ class TrainerLink:
     def close(self) -> None:
         """Finish verifying, for a few seconds at most."""
         self._verifying.close()
+
+
+def _stamp(path: Path) -> list[tuple[str, int, int]]:
+    """What changes when a file, or a file in a folder, is written again; empty if it is gone."""
+    with contextlib.suppress(OSError):
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        return [(file.name, (found := file.stat()).st_size, found.st_mtime_ns) for file in files]
+    return []

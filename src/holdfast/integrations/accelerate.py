@@ -12,14 +12,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
-from accelerate.tracking import GeneralTracker
-
 import holdfast
 from holdfast.integrations.trainer_run import TrainerRun, first_clean
 
+try:
+    from accelerate import Accelerator
+    from accelerate.tracking import GeneralTracker
+except ImportError:
+    raise ImportError("Holdfast's tracker for Accelerate needs it: pip install accelerate") from None
 
-class HoldfastTracker(GeneralTracker):
+
+class HoldfastTracker(GeneralTracker):  # type: ignore[misc]  # it has no types
     """Records what is logged with `accelerator.log`; `options` are those of `holdfast.watch`: name, folder, policy, …"""
 
     name = "holdfast"

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import torch
 
 from holdfast.errors import UsageError
 from holdfast.integrations.trainer_run import TrainerRun
 
+try:
+    import keras
+except ImportError:
+    raise ImportError("Holdfast's callback for Keras needs it: pip install keras") from None
 
-class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc,unused-ignore]
+
+class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it has no types
     """Records a Keras training on torch; `options` are those of `holdfast.watch`: name, folder, policy, …
 
     A checkpoint of Holdfast's is saved after each epoch; Keras' own files are not read by Holdfast.
@@ -90,7 +94,7 @@ class KerasOptimizer(torch.optim.Optimizer):
             values = [variable.value for variable in self._model.non_trainable_variables]
             self._statistics = [(value, value.detach().clone()) for value in values if value.is_floating_point()]
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Keras makes the updates."""
 
     def skip_update(self) -> UndoneUpdate:

@@ -9,10 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
-
 import holdfast
 from holdfast.integrations.trainer_run import TrainerRun, first_clean
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError:
+    raise ImportError("Holdfast's callback for Lightning needs it: pip install lightning") from None
 
 
 class HoldfastCallback(Callback):

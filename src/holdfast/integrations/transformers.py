@@ -11,10 +11,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-
 from holdfast.integrations.trainer_run import TrainerRun, first_clean
+
+try:
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+except ImportError:
+    raise ImportError("Holdfast's callback for the Hugging Face Trainer needs it: pip install 'transformers[torch]'") from None
 
 _NOT_METRICS = ("_runtime", "_per_second", "epoch")  # ends of names
 
@@ -45,12 +48,10 @@ class HoldfastCallback(TrainerCallback):
         control.should_training_stop = control.should_training_stop or self._stops
         return control
 
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, metrics: dict[str, float], **parts: Any
-    ) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         """An evaluation is over."""
         epoch = int(state.epoch or 0) - (state.epoch == int(state.epoch or 0) > 0)  # after a whole epoch it is that one's
-        chosen = {name: value for name, value in metrics.items() if not name.endswith(_NOT_METRICS)}
+        chosen = {name: value for name, value in parts["metrics"].items() if not name.endswith(_NOT_METRICS)}
         self.holdfast.evaluated(chosen, epoch=epoch, split="val")
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
