@@ -19,6 +19,7 @@ SLOW = (
     "data",
     "diagnose",
     "drills",
+    "integrations",
     "live",
     "out_of_memory",
     "recording",

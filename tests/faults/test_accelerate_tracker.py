@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from holdfast_run import PYTHON, VICTIMS, run
-from trained_with import KILLED, Trained, cut_short, python_with, verified
+from trained_with import Resumed, Trained, python_with, resumed_after_a_kill, steps_and_epochs, verified
 
 pytestmark = pytest.mark.slow
 SCRIPT = "accelerate_loop.py"
@@ -20,24 +20,36 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
         yield Trained(warm, SCRIPT, folder)
 
 
-def test_a_resume_in_the_middle_of_an_epoch_is_bit_equal_although_the_newest_checkpoint_is_torn(trained: Trained) -> None:
-    _, whole = trained.end_of("uninterrupted", joins="all")
-    assert trained.end_of("killed", "--kill-at", "17")[0] == KILLED
-    cut_short(trained.folder / "killed/saved/step_16/model.safetensors")
-    _, resumed = trained.end_of("killed", "--resume")
-    assert resumed.pop("from") == "saved/step_12" and whole.pop("from") is None
-    assert resumed == whole and whole["step"] == 30
+@pytest.fixture(scope="module")
+def after_a_kill(trained: Trained) -> Resumed:
+    return resumed_after_a_kill(trained, "saved/step_16/model.safetensors")
 
-    joined = trained.recorded("uninterrupted", "all")
-    assert trained.runs("uninterrupted") == ["all"], "the tracker has joined the run that is there"
-    rows = joined.table("evaluations").where(name="val_loss", split="val")
-    assert [(row["step"], row["epoch"]) for row in rows] == [(10, 0), (20, 1), (30, 2)]
+
+def test_accelerate_resumes_in_the_middle_of_an_epoch_bit_for_bit(after_a_kill: Resumed) -> None:
+    assert after_a_kill.resumed == after_a_kill.whole and after_a_kill.whole["step"] == 30
+
+
+def test_accelerate_resumes_from_the_checkpoint_before_a_torn_one(after_a_kill: Resumed) -> None:
+    assert after_a_kill.origin == "saved/step_12"
+
+
+def test_the_accelerate_tracker_joins_the_run_that_is_there_or_starts_one(after_a_kill: Resumed) -> None:
+    assert after_a_kill.trained.runs("uninterrupted") == ["all"] and after_a_kill.trained.runs("killed") == ["acc", "acc-2"]
+    assert after_a_kill.joined.run.info()["settings"] == {"epochs": 3}
+
+
+def test_what_accelerate_logs_has_its_steps_and_epochs(after_a_kill: Resumed) -> None:
+    assert steps_and_epochs(after_a_kill.joined, "val_loss") == [(10, 0), (20, 1), (30, 2)]
+
+
+def test_accelerate_checkpoints_are_verified_and_listed(after_a_kill: Resumed) -> None:
     names = [f"step_{step}" for step in range(4, 30, 4)]
-    assert sorted(verified(joined)) == sorted(names)
-    assert trained.listed("uninterrupted", "all") == dict.fromkeys(names, "clean")
-    assert joined.run.info()["settings"] == {"epochs": 3}
+    assert sorted(verified(after_a_kill.joined)) == sorted(names)
+    assert after_a_kill.trained.listed("uninterrupted", "all") == dict.fromkeys(names, "clean")
 
-    own = trained.recorded("killed", "acc-2")
+
+def test_accelerate_steps_are_counted_on_after_a_resume(after_a_kill: Resumed) -> None:
+    own = after_a_kill.own("acc-2")
     assert own.steps["step"] == [*range(12, 30)] and own.findings == []
 
 

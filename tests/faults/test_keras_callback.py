@@ -93,6 +93,11 @@ def test_without_the_callback_loss_learning_rate_and_gradient_norm_are_recorded_
     assert all(math.isfinite(value) for value in steps["loss"][1:]) and all(map(math.isfinite, steps["grad_norm"]))
 
 
+def test_without_the_callback_a_schedule_of_keras_is_recorded(tmp_path: Path) -> None:
+    _, recorded = under_run(tmp_path, "--without", "--schedule")
+    assert recorded.steps["lr"] == pytest.approx([0.01 * 0.5 ** (step / 10) for step in range(1, STEPS)], rel=1e-5)
+
+
 def test_without_the_callback_a_bad_update_is_skipped_too(tmp_path: Path) -> None:
     _, recorded = under_run(tmp_path, "--without", "--nan-at", "3", policy="guard")
     assert recorded.steps["skipped"] == [int(step % STEPS_PER_EPOCH == 3) for step in range(1, STEPS)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from holdfast_run import PYTHON, VICTIMS, run
-from trained_with import KILLED, Trained, cut_short, python_with, verified
+from trained_with import KILLED, Resumed, Trained, python_with, resumed_after_a_kill, steps_and_epochs, verified
 
 from holdfast.signals.run_folder import RunFolder
 
@@ -22,27 +22,37 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
         yield Trained(warm, SCRIPT, folder)
 
 
-def test_a_resume_in_the_middle_of_an_epoch_is_bit_equal_although_the_newest_checkpoint_is_torn(trained: Trained) -> None:
-    _, whole = trained.end_of("uninterrupted", joins="all")
-    code, _ = trained.end_of("killed", "--kill-at", "17")
-    assert code == KILLED
-    saved = trained.folder / "killed/saved"
-    cut_short(saved / "epoch=1-step=16.ckpt")
-    _, resumed = trained.end_of("killed", "--resume")
-    assert resumed.pop("from") == "saved/epoch=1-step=12.ckpt" and whole.pop("from") is None
-    assert resumed == whole and whole["step"] == 30 and whole["epoch"] == 3
+@pytest.fixture(scope="module")
+def after_a_kill(trained: Trained) -> Resumed:
+    return resumed_after_a_kill(trained, "saved/epoch=1-step=16.ckpt")
 
-    joined = trained.recorded("uninterrupted", "all")
-    assert trained.runs("uninterrupted") == ["all"], "the callback has joined the run that is there"
-    assert joined.names == ["rank-0"] and len(joined.steps) == 30
-    evaluations = joined.table("evaluations").where(name="val_acc", split="val")
-    assert [(row["step"], row["epoch"]) for row in evaluations] == [(10, 0), (20, 1), (30, 2)]
+
+def test_lightning_resumes_in_the_middle_of_an_epoch_bit_for_bit(after_a_kill: Resumed) -> None:
+    assert after_a_kill.resumed == after_a_kill.whole and after_a_kill.whole["step"] == 30
+
+
+def test_lightning_resumes_from_the_checkpoint_before_a_torn_one(after_a_kill: Resumed) -> None:
+    assert after_a_kill.origin == "saved/epoch=1-step=12.ckpt"
+
+
+def test_the_lightning_callback_joins_the_run_that_is_there_or_starts_one(after_a_kill: Resumed) -> None:
+    assert after_a_kill.trained.runs("uninterrupted") == ["all"] and after_a_kill.trained.runs("killed") == ["lit", "lit-2"]
+    assert after_a_kill.joined.names == ["rank-0"] and len(after_a_kill.joined.steps) == 30
+
+
+def test_lightning_metrics_have_its_steps_and_epochs(after_a_kill: Resumed) -> None:
+    assert steps_and_epochs(after_a_kill.joined, "val_acc") == [(10, 0), (20, 1), (30, 2)]
+    assert steps_and_epochs(after_a_kill.own("lit-2"), "val_acc") == [(20, 1), (30, 2)]
+
+
+def test_lightning_checkpoints_are_verified_and_listed(after_a_kill: Resumed) -> None:
     names = [f"epoch={(step - 1) // STEPS_PER_EPOCH}-step={step}.ckpt" for step in range(4, 30, 4)]
-    assert sorted(verified(joined)) == sorted(names)
-    assert trained.listed("uninterrupted", "all") == dict.fromkeys(names, "clean")
+    assert sorted(verified(after_a_kill.joined)) == sorted(names)
+    assert after_a_kill.trained.listed("uninterrupted", "all") == dict.fromkeys(names, "clean")
 
-    assert trained.runs("killed") == ["lit", "lit-2"], "without `holdfast run` the callback starts a run"
-    own = trained.recorded("killed", "lit-2")
+
+def test_lightning_steps_are_counted_on_after_a_resume(after_a_kill: Resumed) -> None:
+    own = after_a_kill.own("lit-2")
     assert own.steps["step"] == [*range(12, 30)] and own.steps["epoch"] == [1] * 8 + [2] * 10
     (row,) = [row for row in own.run.journal if row.get("event") == "resumed"]
     assert row["at"] == 12 and row["optimizer"] == "loaded"
@@ -51,7 +61,7 @@ def test_a_resume_in_the_middle_of_an_epoch_is_bit_equal_although_the_newest_che
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("--save-every", "0"), ("--workers", "2")], ids=["after an epoch", "with workers"])
-def test_other_resumes_are_bit_equal(trained: Trained, words: tuple[str, ...]) -> None:
+def test_lightning_resumes_after_an_epoch_and_with_workers_bit_for_bit(trained: Trained, words: tuple[str, ...]) -> None:
     place = "-".join(words).strip("-")
     _, whole = trained.end_of(f"{place}-whole", *words)
     assert trained.end_of(place, "--kill-at", "13", *words)[0] == KILLED

@@ -48,6 +48,13 @@ def test_patience_stops_through_the_trainers_flag_and_its_counters_are_right(tmp
     assert (tmp_path / "out/weights/last.pt").exists()
 
 
+def test_without_the_callbacks_the_steps_of_ultralytics_are_recorded(tmp_path: Path) -> None:
+    done = run(tmp_path, "--name", "a", PYTHON, SCRIPT, "--without")
+    assert done.returncode == 0, done.stderr
+    steps = Recorded(RunFolder.open(tmp_path / "runs/a")).steps
+    assert steps["epoch"] == [0, 0, 1, 1, 2, 2] and None not in (*steps["loss"], *steps["lr"], *steps["grad_norm"])
+
+
 def test_nothing_of_holdfast_imports_ultralytics() -> None:
     source = Path(__file__).parents[2] / "src/holdfast"
     texts = {path: path.read_text(encoding="utf-8") for path in source.rglob("*.py")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +69,37 @@ def cut_short(path: Path) -> None:
 def verified(recorded: Recorded) -> list[str]:
     """The checkpoints that were verified during the run."""
     return [Path(row["path"]).name for row in recorded.run.journal if row.get("event") == "verified"]
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A training of 30 steps in 3 epochs under a run, and the same one killed at step 17 and resumed, its newest checkpoint torn."""
+
+    trained: Trained
+    whole: dict[str, Any]
+    resumed: dict[str, Any]
+    origin: str  # of the resumed one
+
+    @property
+    def joined(self) -> Recorded:
+        """What was recorded of the whole training, into the run that was there."""
+        return self.trained.recorded("uninterrupted", "all")
+
+    def own(self, name: str) -> Recorded:
+        """What was recorded of the resumed one, into a run of its own."""
+        return self.trained.recorded("killed", name)
+
+
+def resumed_after_a_kill(trained: Trained, newest: str) -> Resumed:
+    """Train all of it, then with a kill; `newest` is the file of the newest checkpoint that is cut short."""
+    _, whole = trained.end_of("uninterrupted", joins="all")
+    assert trained.end_of("killed", "--kill-at", "17")[0] == KILLED
+    cut_short(trained.folder / "killed" / newest)
+    _, resumed = trained.end_of("killed", "--resume")
+    assert whole.pop("from") is None
+    return Resumed(trained, whole, resumed, resumed.pop("from"))
+
+
+def steps_and_epochs(recorded: Recorded, metric: str) -> list[tuple[int, int]]:
+    """Where a metric was evaluated."""
+    return [(row["step"], row["epoch"]) for row in recorded.table("evaluations").where(name=metric, split="val")]

@@ -23,11 +23,10 @@ class HoldfastCallbacks:
 
     def __init__(self, **options: Any) -> None:
         self.holdfast = TrainerRun(**options)
-        self._evaluated = -1  # the last epoch
+        self._has_trained = False  # since the last evaluation
 
     def on_train_start(self, trainer: Any) -> None:
         """Model and optimizer exist, and are restored."""
-        self._evaluated = -1
         run = self.holdfast.begin(trainer.model, trainer.optimizer, stop=lambda: setattr(trainer, "stop", True))
         if trainer.ema is not None:
             run.ema(trainer.ema.ema)
@@ -41,13 +40,14 @@ class HoldfastCallbacks:
 
     def on_train_epoch_end(self, trainer: Any) -> None:
         """Ultralytics resumes after whole epochs only: what `heal` wants saved is saved at the end of one."""
+        self._has_trained = True
         if self.holdfast.takes_save():
             trainer.args.save = True
 
     def on_fit_epoch_end(self, trainer: Any) -> None:
         """An evaluation is over; the one of the best weights after the last epoch is not a new one."""
-        if trainer.epoch > self._evaluated:
-            self._evaluated = trainer.epoch
+        if self._has_trained:
+            self._has_trained = False
             self.holdfast.evaluated(trainer.metrics, epoch=trainer.epoch, split="val")
 
     def on_model_save(self, trainer: Any) -> None:

@@ -72,7 +72,7 @@ class Loader:
         samples, is_first = count_samples(batch), num_drawn == 1
         reference = weakref.ref(iterator) if iterator is not None else None
         if (is_gone(self._dataset) or (self._joins_late and self._dataset is None)) and not evaluating:
-            self._dataset = weak_reference(dataset)
+            self._dataset, self._length = weak_reference(dataset), _num_batches(iterator)
         if is_first:
             self._forget_pass(dataset)
         self._drawn.append(_Draw(id(dataset), weak_reference(dataset), reference, samples, seconds))
