@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from trained_with import KILLED, Resumed, Trained, python_with, resumed_after_a_
 
 from holdfast.signals.run_folder import RunFolder
 
+SOON = {"HOLDFAST_BACK_OFF": "0.1"}
 SCRIPT = "lightning_trainer.py"
 STEPS_PER_EPOCH = 10
 
@@ -88,3 +90,12 @@ def test_a_roll_back_leaves_lightnings_counters_right(tmp_path: Path) -> None:
     actions = [row["action"] for row in RunFolder.open(tmp_path / "runs/a").journal if row.get("state") == "done"]
     assert "roll-back" in actions
     assert '"step": 400, "epoch": 40, "stopped": false' in done.stdout
+
+
+@pytest.mark.slow
+def test_lightning_is_restarted_within_an_epoch_and_ends_with_the_same_weights(after_a_kill: Resumed, tmp_path: Path) -> None:
+    words = ("--policy", "heal", "--name", "a", PYTHON, str(VICTIMS / SCRIPT), "--kill-at", "17")
+    done = run(tmp_path, *words, env=SOON)
+    assert done.returncode == 0, done.stderr
+    end = json.loads(done.stdout.splitlines()[-1])
+    assert end.pop("from") is None and end == after_a_kill.whole

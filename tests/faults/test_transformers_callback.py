@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from trained_with import Resumed, Trained, python_with, resumed_after_a_kill, st
 from holdfast.signals.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow  # transformers takes ten seconds to import
+SOON = {"HOLDFAST_BACK_OFF": "0.1"}
 SCRIPT = "hugging_face_trainer.py"
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -79,3 +81,13 @@ def test_a_roll_back_leaves_the_trainers_counters_right(tmp_path: Path) -> None:
     actions = [row["action"] for row in RunFolder.open(tmp_path / "runs/a").journal if row.get("state") == "done"]
     assert "roll-back" in actions
     assert '"step": 400, "epoch": 40.0' in done.stdout
+
+
+def test_the_hugging_face_trainer_is_restarted_within_an_epoch_and_ends_with_the_same_weights(
+    after_a_kill: Resumed, tmp_path: Path
+) -> None:
+    words = ("--policy", "heal", "--name", "a", PYTHON, str(VICTIMS / SCRIPT), "--kill-at", "17")
+    done = run(tmp_path, *words, env=OFFLINE | SOON)
+    assert done.returncode == 0, done.stderr
+    end = json.loads(done.stdout.splitlines()[-1])
+    assert end.pop("from") is None and end == after_a_kill.whole

@@ -73,7 +73,7 @@ def verified(recorded: Recorded) -> list[str]:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A training of 30 steps in 3 epochs under a run, and the same one killed at step 17 and resumed, its newest checkpoint torn."""
+    """A training of 30 steps in 3 epochs, and the same one killed at step 17 and resumed; its newest checkpoint is torn."""
 
     trained: Trained
     whole: dict[str, Any]

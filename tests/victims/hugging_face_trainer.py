@@ -19,7 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, 
 from holdfast.integrations.transformers import HoldfastCallback, newest_checkpoint
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--kill-at", type=int, default=-1)
+parser.add_argument("--kill-at", type=int, default=-1, help="step at which the first attempt is killed")
 parser.add_argument("--resume", action="store_true")
 parser.add_argument("--policy", default="observe")
 parser.add_argument("--epochs", type=int, default=3)
@@ -41,7 +41,7 @@ class Text(Dataset[Any]):
 
 class Faults(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
-        if state.global_step == options.kill_at:
+        if state.global_step == options.kill_at and os.environ.get("HOLDFAST_ATTEMPT", "1") == "1":
             os.kill(os.getpid(), signal.SIGKILL)
         if state.global_step == options.lr_at:
             parts["optimizer"].param_groups[0]["lr"] = 100.0

@@ -25,7 +25,7 @@ from holdfast.integrations.lightning import HoldfastCallback, newest_checkpoint
 warnings.filterwarnings("ignore", module="lightning")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 parser = argparse.ArgumentParser()
-parser.add_argument("--kill-at", type=int, default=-1)
+parser.add_argument("--kill-at", type=int, default=-1, help="step at which the first attempt is killed")
 parser.add_argument("--resume", action="store_true")
 parser.add_argument("--policy", default="observe")
 parser.add_argument("--epochs", type=int, default=3)
@@ -56,7 +56,7 @@ class Model(lightning.LightningModule):
         self.net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(16, 2))
 
     def training_step(self, batch: Any, number: int) -> torch.Tensor:
-        if self.global_step == options.kill_at:
+        if self.global_step == options.kill_at and os.environ.get("HOLDFAST_ATTEMPT", "1") == "1":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.global_step == options.lr_at:
             self.trainer.optimizers[0].param_groups[0]["lr"] = 100.0

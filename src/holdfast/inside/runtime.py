@@ -156,9 +156,10 @@ class Runtime(Process):
             thread.in_manual_update = True
             self.before_update(cast(Optimizer, thread.manual), None)
 
-    def expect_updates(self, optimizer: Optimizer) -> Callable[[], None]:
+    def expect_updates(self, optimizer: Optimizer | None) -> Callable[[], None]:
         """From now on each backward pass of this thread is a step of this optimizer; what is returned ends the update."""
-        self.thread.manual, self.thread.look_at = optimizer, 0
+        self._end_manual_update()
+        self.thread.manual, self.thread.look_at = optimizer, LOOK_AFTER_STEPS if optimizer is None else 0
         return self._end_manual_update
 
     def _look_soon(self, _module: ModuleType) -> None:

@@ -180,11 +180,11 @@ class Run:
         """
         self._scope.trainer.stop, self._scope.trainer.save = stop, save
 
-    def updates(self, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    def updates(self, optimizer: torch.optim.Optimizer | None) -> Callable[[], None]:
         """Record updates that a framework makes without `optimizer.step()`, such as Keras on torch.
 
         `optimizer` stands in for the framework's: its parameters, learning rate and state. From now on each backward pass in
-        this thread is a step; call what is returned after the update.
+        this thread is a step; call what is returned after the update, and `updates(None)` when the training is over.
         """
         return self._shield(armed().runtime.expect_updates(optimizer))
 

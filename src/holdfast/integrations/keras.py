@@ -63,6 +63,8 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
 
     def on_train_end(self, logs: Any = None) -> None:
         """`fit` is over."""
+        if self.holdfast.run is not None:
+            self.holdfast.run.updates(None)
         self.holdfast.end()
 
 
