@@ -77,6 +77,13 @@ def test_heal_rolls_back_and_keras_goes_on_to_its_last_epoch(tmp_path: Path) -> 
     assert end["epoch"] == 60 and end["finite"] and end["loss"] < 1.0
 
 
+def test_a_killed_keras_training_is_restarted_after_its_last_epoch_and_ends_with_the_same_weights(tmp_path: Path) -> None:
+    done = run(tmp_path, "--policy", "heal", "--name", "a", PYTHON, SCRIPT, "--kill-at", "2", env={"HOLDFAST_BACK_OFF": "0.1"})
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "alone").mkdir()
+    assert json.loads(done.stdout.splitlines()[-1]) == alone(tmp_path / "alone", "--without")
+
+
 def test_patience_stops_through_stop_training(tmp_path: Path) -> None:
     done = run(tmp_path, "--policy", "heal", "--patience", "3", "--name", "a", PYTHON, SCRIPT, "--epochs", "400")
     assert done.returncode == 0 and "has not improved for 3 evaluations" in done.stderr, done.stderr

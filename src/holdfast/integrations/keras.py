@@ -10,13 +10,17 @@ from typing import Any
 
 import torch
 
+import holdfast
 from holdfast.errors import UsageError
 from holdfast.integrations.trainer_run import TrainerRun
+from holdfast.state.generators import read_process_generators, set_process_generators
 
 try:
     import keras
 except ImportError:
     raise ImportError("Holdfast's callback for Keras needs it: pip install keras") from None
+
+_EPOCHS = "epochs"  # in the metrics of a checkpoint: how many were finished
 
 
 class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it has no types
@@ -32,17 +36,35 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
         self.holdfast = TrainerRun(**options)
         self._saves = saves
         self._optimizer: KerasOptimizer | None = None
+        self._randomness: dict[str, Any] | None = None  # as it was restored
+
+    def resume(self, model: Any) -> int:
+        """Restore the newest clean checkpoint of this run's name into a compiled model; returns the epoch to begin with.
+
+        `model.fit(…, initial_epoch=callback.resume(model), callbacks=[callback])`
+        """
+        restored = self._begin(model).restore()
+        if restored is None:
+            return 0
+        self._randomness = read_process_generators(range(torch.cuda.device_count()))
+        return int(restored.metrics.get(_EPOCHS, restored.epoch or 0))
+
+    def _begin(self, model: Any) -> holdfast.Run:
+        if self._optimizer is None or not self._optimizer.belongs_to(model):
+            self._optimizer = KerasOptimizer(model)
+        run = self.holdfast.begin(model, self._optimizer, stop=lambda: setattr(model, "stop_training", True))
+        self._optimizer.keeps_statistics = run.policy != "observe"
+        return run
 
     def on_train_begin(self, logs: Any = None) -> None:
         """`fit` begins."""
-        model = self.model
-        self._optimizer = KerasOptimizer(model)
-        run = self.holdfast.begin(model, self._optimizer, stop=lambda: setattr(model, "stop_training", True))
-        self._optimizer.keeps_statistics = run.policy != "observe"
-        self._updated = run.updates(self._optimizer)
+        self._updated = self._begin(self.model).updates(self._optimizer)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """An epoch begins."""
+        if self._randomness is not None:  # `fit` has drawn a batch to build the model
+            set_process_generators(self._randomness)
+            self._randomness = None
         if self.holdfast.run is not None:
             self.holdfast.run.epoch(epoch)
 
@@ -59,7 +81,8 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
         """The means of the epoch, and of the evaluation after it."""
         self.holdfast.evaluated(logs or {}, epoch=epoch)
         if self._saves and self.holdfast.run is not None:
-            self.holdfast.run.save(metrics={name: value for name, value in (logs or {}).items() if name.startswith("val_")})
+            metrics = {name: value for name, value in (logs or {}).items() if name.startswith("val_")}
+            self.holdfast.run.save(metrics={**metrics, _EPOCHS: epoch + 1})
 
     def on_train_end(self, logs: Any = None) -> None:
         """`fit` is over."""
@@ -87,6 +110,10 @@ class KerasOptimizer(torch.optim.Optimizer):
             self.param_groups[0] = _ScheduledGroup(group, self._keras, self._schedule)
         slots = {str(number): variable.value for number, variable in enumerate(self._keras.variables)}
         self.state[group["params"][0]] = slots
+
+    def belongs_to(self, model: Any) -> bool:
+        """Whether it stands in for the optimizer of this model."""
+        return self._model is model and self._keras is model.optimizer
 
     def step_begins(self) -> None:
         """The forward pass comes next."""

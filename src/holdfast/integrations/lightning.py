@@ -41,7 +41,7 @@ class HoldfastCallback(Callback):
         """Everything is restored; the first batch comes next."""
         saved, self._positions = self._positions, None
         for position, state in zip(self._data(), saved or (), strict=False):  # Lightning does it only within an epoch
-            position.load_state_dict(state, randomness=True)
+            position.load_state_dict(state, counted=True)
         if trainer.ckpt_path and self.holdfast.run is not None:
             self.holdfast.run.resumed(trainer.ckpt_path, step=trainer.global_step)
             self.holdfast.run.epoch(trainer.current_epoch)  # within an epoch, Lightning does not call `on_train_epoch_start`

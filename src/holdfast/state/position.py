@@ -66,6 +66,7 @@ class Position(Generic[Batch]):
         self._generators: LoaderGenerators | None = None
         self._begin: Tree | None = None
         self._pending: Tree | None = None  # a loaded state to continue from
+        self._counted = False  # by a loop that restores no generators itself
 
     @property
     def loader(self) -> Any:
@@ -112,14 +113,12 @@ class Position(Generic[Batch]):
         if self._pending is not None:  # no batch was drawn since it was loaded
             return self._pending
         under_way = self._open or (self._left and sys.exc_info()[0] is not None)  # the exception that ended it is being handled
-        is_over = under_way and self.batches == self.like["batches"]  # a loop that counts batches never reaches the end
-        under_way = under_way and not is_over
         own = _own_state(self.loader) if under_way or not self._left else None
         generators = self._generators or LoaderGenerators(self.loader)
         return {
             "format": _FORMAT,
             "like": {**self.like, "ranks": world_size()},
-            "passes": self.passes + (is_over or (self._left and not under_way)),
+            "passes": self.passes + (self._left and not under_way),
             "batches": self.batches if under_way else 0,
             "under_way": under_way,
             "begin": self._begin if under_way and own is None else None,
@@ -127,16 +126,19 @@ class Position(Generic[Batch]):
             "own": own,
         }
 
-    def load_state_dict(self, state: Tree, *, randomness: bool = False) -> None:
+    def load_state_dict(self, state: Tree, *, counted: bool = False) -> None:
         """Continue from a state with the next pass. Raises CannotRestore if the loader differs.
 
-        In the middle of a pass the process's generators are restored as well; between two passes only with `randomness`.
+        `counted`: the loop counts batches and never asks for the end of a pass, as trainers do. A pass whose last batch was drawn
+        is over then, and the process's generators are restored between two passes as well.
         """
+        if counted and state["under_way"] and state["batches"] == self.like["batches"]:
+            state = {**state, "passes": int(state["passes"]) + 1, "batches": 0, "under_way": False}
         if state["under_way"] and state["own"] is None:
             if state["begin"] is None:
                 raise _changed("the state of its sampler was not saved")
             state = self._adapted(state)
-        self._pending, self._left, self._open = {**state, "randomness": randomness}, False, False
+        self._pending, self._left, self._open, self._counted = state, False, False, counted
         self.passes, self.batches = int(state["passes"]), 0
         self._started += 1  # a pass still held by the script no longer counts
 
@@ -187,7 +189,7 @@ class Position(Generic[Batch]):
         if saved["under_way"]:
             return self._fast_forward(loader, generators, saved)
         generators.set_for_next_pass(saved["now"])
-        if saved["randomness"]:
+        if self._counted:
             set_process_generators(saved["now"]["process"])
         self._begin = generators.read(samplers=True)
         return fast_forward.begin_pass(loader, generators, self._begin, count=0, skips=False, first_ever=not self.passes)
