@@ -6,6 +6,7 @@ its checkpoint, and this callback restores it, with the random generators, at ev
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,20 @@ class HoldfastCallback(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save if `heal` asked for it, and list what was saved."""
         if self.holdfast.takes_save():
-            folder = getattr(trainer.checkpoint_callback, "dirpath", None) or trainer.default_root_dir
-            before, self._own = self._own, Path(folder) / f"holdfast-step={trainer.global_step}.ckpt"
-            trainer.save_checkpoint(self._own)
-            self._list(str(self._own))
-            if before is not None and trainer.is_global_zero:
-                before.unlink(missing_ok=True)
+            try:
+                self._save(trainer)
+            except OSError as error:
+                warnings.warn(f"holdfast: no checkpoint was saved: {error}", stacklevel=1)
         self._list_saved(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        folder = getattr(trainer.checkpoint_callback, "dirpath", None) or trainer.default_root_dir
+        path = Path(folder) / f"holdfast-step={trainer.global_step}.ckpt"
+        trainer.save_checkpoint(path)
+        self._list(str(path))
+        before, self._own = self._own, path
+        if before is not None and trainer.is_global_zero:
+            before.unlink(missing_ok=True)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """An evaluation begins."""
