@@ -8,6 +8,7 @@ from that is whole:
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,13 @@ class HoldfastCallback(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> TrainerControl:
         """Ask the Trainer for what `heal` wants."""
-        control.should_save = control.should_save or self.holdfast.takes_save()
-        control.should_training_stop = control.should_training_stop or self._stops
+        control.should_save |= self.holdfast.takes_save()
+        control.should_training_stop |= self._stops
         return control
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         """An evaluation is over."""
-        epoch = int(state.epoch or 0) - (state.epoch == int(state.epoch or 0) > 0)  # after a whole epoch it is that one's
+        epoch = max(0, math.ceil(state.epoch or 0) - 1)  # 2.0 is the end of the second
         chosen = {name: value for name, value in parts["metrics"].items() if not name.endswith(_NOT_METRICS)}
         self.holdfast.evaluated(chosen, epoch=epoch, split="val")
 
