@@ -18,6 +18,7 @@ SLOW = (
     "checkpoints",
     "diagnose",
     "drills",
+    "integrations",
     "mcp",
     "recording",
     "run",

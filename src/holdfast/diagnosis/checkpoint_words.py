@@ -20,6 +20,8 @@ def row_words(row: Mapping[str, Any]) -> str:
     event = str(row.get("event"))
     if event == "saved":
         return f"saved {_file(row.get('path'))}{_facts(row)}"
+    if event == "verified":
+        return f"verified {_file(row.get('path'))}: complete and finite"
     if event == "diverted":
         return f"kept {_file(row.get('path'))}: the non-finite state was saved separately, as {_name(row.get('diverted_to'))}"
     if event == "loaded":

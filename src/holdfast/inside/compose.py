@@ -57,6 +57,7 @@ def guard_training(training: Training, scope: Scope, batches: Batches, *, by_han
         helper=helper,
         settings=partial(settings_of, training),
         optimizers=training.optimizers,
+        trainer=scope.trainer,
     )
     if (restart := restarted()) is not None and restart.lr_factor != 1.0:
         settings_of(training).lr.lower(restart.lr_factor, training.step)

@@ -16,6 +16,8 @@ from holdfast.inside.observers.parameters import TRAINED, Change, status
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING_INT
 
+_KERAS_STATISTICS = ("moving_mean", "moving_variance", "seed_generator_state")  # parameters to torch, but never trained
+
 
 class Models:
     """The models of one training."""
@@ -69,6 +71,8 @@ class Models:
         for position, (key, parameter) in enumerate(parameters.items()):
             if key in in_main or key not in in_others:
                 why = status(parameter, in_main=key in in_main)
+                if why != TRAINED and self._texts.get(self._names[key], "").endswith(_KERAS_STATISTICS):
+                    continue
                 if self._reported.get(key, TRAINED) != why:
                     self._reported[key] = why
                     changes.append(Change(self._names[key], why, position, len(parameters)))

@@ -16,7 +16,9 @@ import os
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -32,6 +34,7 @@ from holdfast.inside.observers.metrics import write_logged
 from holdfast.inside.optimizer_registry import assign, settle
 from holdfast.inside.process import Process
 from holdfast.inside.scope import Scope
+from holdfast.inside.taps.imports import when_imported
 from holdfast.inside.training import Training
 from holdfast.signals.pulse import ENDING
 from holdfast.state import fast_forward
@@ -56,6 +59,7 @@ class Runtime(Process):
         self.saves.fast_forwarding = lambda: self.fast_forwarding is not None
         self.when_begun.append(self._training_begins)
         self.when_over.append(self._close_server)
+        when_imported({"keras": self._look_soon})
 
     # Events of the optimizer
 
@@ -146,17 +150,27 @@ class Runtime(Process):
                 thread.manual = thread.manual_search.look()
             if thread.manual is not None and (of := self._training_of(cast(Optimizer, thread.manual))) is not None:
                 thread.look_at = 0  # from now on each backward pass is a step
+                thread.losses.forget_sum()
                 of.begin_at(max(of.step, thread.backwards - 1))
         if thread.manual is not None:
-            thread.manual.is_under_way = True
+            thread.in_manual_update = True
             self.before_update(cast(Optimizer, thread.manual), None)
+
+    def expect_updates(self, optimizer: Optimizer | None) -> Callable[[], None]:
+        """From now on each backward pass of this thread is a step of this optimizer; what is returned ends the update."""
+        self._end_manual_update()
+        self.thread.manual, self.thread.look_at = optimizer, LOOK_AFTER_STEPS if optimizer is None else 0
+        return self._end_manual_update
+
+    def _look_soon(self, _module: ModuleType) -> None:
+        """Keras is imported: its optimizers are not torch's."""
+        self.thread.look_at = min(self.thread.look_at, 1)
 
     def _end_manual_update(self) -> None:
         """The script has made the update of its last backward pass by now."""
-        manual = self.thread.manual
-        if manual is not None and manual.is_under_way:
-            manual.is_under_way = False
-            self.after_update(cast(Optimizer, manual))
+        if self.thread.manual is not None and self.thread.in_manual_update:
+            self.thread.in_manual_update = False
+            self.after_update(cast(Optimizer, self.thread.manual))
 
     def gradients_computed(self) -> None:
         """The script, or `torch.func`, has called `torch.autograd.grad`."""
@@ -203,7 +217,9 @@ class Runtime(Process):
             self.thread.feed.loader.note_end(iterator)
 
     def set_epoch(self, number: int) -> None:
-        """The script says which epoch it is."""
+        """The script says which epoch it is; an evaluation in progress was of the one before."""
+        if number != self.loader.epoch:
+            self.end_evaluation()
         self.loader.set_epoch(number)
 
     # Events of evaluation
@@ -318,7 +334,7 @@ class Runtime(Process):
         if scope.follows_children and scope.policy.acts:
             self.interrupt.install(scope)
         restart = restarted()
-        if restart is not None and isinstance(optimizer, Optimizer):
+        if restart is not None and isinstance(optimizer, Optimizer) and self.thread.manual is None:
             from holdfast.inside.control.fast_forward import start_fast_forward
 
             self.fast_forwarding = start_fast_forward(self.loads, scope, training, optimizer, uses_grad=self.gradient_calls > 0)

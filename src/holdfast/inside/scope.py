@@ -17,6 +17,7 @@ from torch import nn
 from holdfast.inside.guard.averages import Averages
 from holdfast.inside.observers.metrics import Logged, write_logged
 from holdfast.inside.policy import OBSERVE, Policy
+from holdfast.inside.trainer_link import TrainerLink
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
 from holdfast.state.background import BackgroundThread
@@ -51,6 +52,7 @@ class Scope:
         self.first_step = 0  # of a training that resumes from one of our checkpoints
         self.averages = Averages()  # copies of the model that the script registered
         self.micro_batches: Any = None  # the step function that the script gave to `run.step`
+        self.trainer = TrainerLink(run, place=self._place, on_error=self.step_back)
         self.trainings: list[Training] = []  # replaced, never mutated: other threads iterate over it
         self._models = [weakref.ref(model) for model in models]
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
@@ -82,6 +84,16 @@ class Scope:
         else:
             self._pending.append(metric)
 
+    @property
+    def num_steps(self) -> int:
+        """Steps of the newest training, with those before a resume."""
+        return self.trainings[-1].step if self.trainings else self.first_step
+
+    def _place(self) -> dict[str, Any]:
+        """Where the newest training is."""
+        recording = {"recording": self.trainings[-1].recorder.recording.name} if self.trainings else {}
+        return {"step": self.num_steps, **recording}
+
     def changed(self, what: str) -> None:
         """Record that the script has changed a setting."""
         training = self.trainings[-1] if self.trainings else None
@@ -93,10 +105,14 @@ class Scope:
         self.settings.update(json.loads(json.dumps(settings, default=str)))
         self.run.update_info(settings=self.settings)
 
-    def resumed(self, source: Path) -> None:
-        """Compare the settings with those of the checkpoint or run that the script resumes from."""
+    def resumed(self, source: Path, step: int | None = None) -> None:
+        """Compare the settings with those of the checkpoint or run that the script resumes from, and count on from its step."""
         self.origin = {"path": str(source.absolute()), "by": "script"}
         before = settings_of(source)
+        if step is not None and not self.trainings:
+            self.first_step = step
+        if before is None and step is not None:
+            return
         if before is None:
             self.step_back("comparing settings", ValueError(f"{source} is not a checkpoint or run with settings"))
             return
@@ -130,6 +146,7 @@ class Scope:
         with self._changing:
             self._ending = True
         self._closing.close()
+        self.trainer.close()
 
     def in_child(self) -> Scope:
         """The same scope for a forked child, with nothing recorded yet."""

@@ -45,7 +45,8 @@ class ThreadState(threading.local):
         self.first_clipping: tuple[Any, Any, list[torch.Tensor]] | None = None
         self.backwards, self.look_at = 0, FIRST_LOOK  # since an optimizer stepped, and when to search next
         self.manual_search = Search()
-        self.manual: ManualUpdates | None = None
+        self.manual: ManualUpdates | torch.optim.Optimizer | None = None  # found, or what stands in for a framework's optimizer
+        self.in_manual_update = False  # the gradients exist, and the update comes before the next backward pass
         self.evaluation: EvaluationPhase | None = None
 
 

@@ -34,6 +34,7 @@ from holdfast.inside.observers.metrics import Logged
 from holdfast.inside.policy import POLICIES, Policy
 from holdfast.inside.scope import Scope
 from holdfast.inside.shield import Shield
+from holdfast.signals.lineage import whole_path
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.tracker_names import not_installed, read_trackers
 
@@ -138,12 +139,13 @@ class Run:
         """Record the settings of this training: `run.settings(batch=32, augmentation="strong")`; checkpoints keep them too."""
         self._shield(self._scope.note_settings)(settings)
 
-    def resumed(self, source: str | os.PathLike[str]) -> None:
-        """Report the Holdfast checkpoint or run that this training resumes from.
+    def resumed(self, source: str | os.PathLike[str], *, step: int | None = None) -> None:
+        """Report the checkpoint or run that this training resumes from, before its first step.
 
-        Settings that differ are treated as `changed`: they may need another learning rate. Call `settings` first.
+        Settings that differ from a Holdfast checkpoint's are treated as `changed`: they may need another learning rate. Call
+        `settings` first. `step` is how many steps were made before, for a checkpoint that is not Holdfast's.
         """
-        self._shield(self._scope.resumed)(Path(source))
+        self._shield(self._scope.resumed)(Path(source), step)
 
     def save(
         self,
@@ -179,6 +181,27 @@ class Run:
         Raises CannotRestore, with nothing changed, if the checkpoint does not fit.
         """
         return self._run_checkpoints().restore(path, data=data)
+
+    def saved(self, path: str | os.PathLike[str], *, step: int | None = None) -> None:
+        """Report a checkpoint that a trainer has written, a file or a folder: it is listed, and verified in the background."""
+        is_listed = armed().runtime.saves.rows.has(whole_path(path))
+        self._shield(self._scope.trainer.wrote)(Path(path), step, is_listed=is_listed)
+
+    def ask_trainer(self, *, stop: Callable[[str, int], object] | None = None, save: Callable[[], object] | None = None) -> None:
+        """Have a trainer do itself what `heal` asks for, between two steps.
+
+        `stop` gets the reason and the exit code; without it the process ends with that code. `save` is called in addition to
+        Holdfast's own checkpoint.
+        """
+        self._scope.trainer.stop, self._scope.trainer.save = stop, save
+
+    def updates(self, optimizer: torch.optim.Optimizer | None) -> Callable[[], None]:
+        """Record updates that a framework makes without `optimizer.step()`, such as Keras on torch.
+
+        `optimizer` stands in for the framework's: its parameters, learning rate and state. From now on each backward pass in
+        this thread is a step; call what is returned after the update, and `updates(None)` when the training is over.
+        """
+        return self._shield(armed().runtime.expect_updates(optimizer))
 
     def _run_checkpoints(self) -> RunCheckpoints:
         if self._checkpoints is None:
@@ -216,6 +239,11 @@ class Run:
     def policy(self) -> str:
         """The policy: what Holdfast may do in this run."""
         return self._scope.policy.name
+
+    @property
+    def num_steps(self) -> int:
+        """Steps made so far, with those before a resume."""
+        return self._scope.num_steps
 
     @property
     def attempt(self) -> int:

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.errors import CannotRestore
 from holdfast.state import fast_forward
-from holdfast.state.generators import LoaderGenerators
+from holdfast.state.generators import LoaderGenerators, set_process_generators
 from holdfast.state.ranks import world_size
 from holdfast.state.values import Tree, weak_reference
 
@@ -66,6 +66,7 @@ class Position(Generic[Batch]):
         self._generators: LoaderGenerators | None = None
         self._begin: Tree | None = None
         self._pending: Tree | None = None  # a loaded state to continue from
+        self._counted = False  # by a loop that restores no generators itself
 
     @property
     def loader(self) -> Any:
@@ -95,6 +96,16 @@ class Position(Generic[Batch]):
     def __len__(self) -> int:
         return len(self.loader)
 
+    @property
+    def sampler(self) -> Any:
+        """The loader's sampler: trainers set its epoch."""
+        return getattr(self.loader, "sampler", None)
+
+    @property
+    def batch_sampler(self) -> Any:
+        """The loader's batch sampler: trainers set its epoch."""
+        return getattr(self.loader, "batch_sampler", None)
+
     # Saving
 
     def state_dict(self) -> Tree:
@@ -115,13 +126,19 @@ class Position(Generic[Batch]):
             "own": own,
         }
 
-    def load_state_dict(self, state: Tree) -> None:
-        """Continue from a state with the next pass. Raises CannotRestore if the loader differs."""
+    def load_state_dict(self, state: Tree, *, counted: bool = False) -> None:
+        """Continue from a state with the next pass. Raises CannotRestore if the loader differs.
+
+        `counted`: the loop counts batches and never asks for the end of a pass, as trainers do. A pass whose last batch was drawn
+        is over then, and the process's generators are restored between two passes as well.
+        """
+        if counted and state["under_way"] and state["batches"] == self.like["batches"]:
+            state = {**state, "passes": int(state["passes"]) + 1, "batches": 0, "under_way": False}
         if state["under_way"] and state["own"] is None:
             if state["begin"] is None:
                 raise _changed("the state of its sampler was not saved")
             state = self._adapted(state)
-        self._pending, self._left, self._open = state, False, False
+        self._pending, self._left, self._open, self._counted = state, False, False, counted
         self.passes, self.batches = int(state["passes"]), 0
         self._started += 1  # a pass still held by the script no longer counts
 
@@ -172,6 +189,8 @@ class Position(Generic[Batch]):
         if saved["under_way"]:
             return self._fast_forward(loader, generators, saved)
         generators.set_for_next_pass(saved["now"])
+        if self._counted:
+            set_process_generators(saved["now"]["process"])
         self._begin = generators.read(samplers=True)
         return fast_forward.begin_pass(loader, generators, self._begin, count=0, skips=False, first_ever=not self.passes)
 

@@ -125,6 +125,7 @@ def _store_of(run: RunFolder) -> list[Kept]:
 
 
 def _clean(run: RunFolder, paths: Iterable[Path], before: int | None) -> Iterator[tuple[Path, int | None]]:
+    from holdfast.checkpoints.clean import is_clean
     from holdfast.checkpoints.formats.open import open_checkpoint
     from holdfast.checkpoints.summary import summarise
     from holdfast.checkpoints.verify import verify
@@ -138,8 +139,7 @@ def _clean(run: RunFolder, paths: Iterable[Path], before: int | None) -> Iterato
         if summary.weights_only or not summary.holds & {"weights", "ema"}:  # the best model's weights, or no model at all
             continue
         step = _step_of(run, path, summary.step)
-        usable = verdict.state in ("clean", "unsafe") and not verdict.bad  # what the script wrote itself, it may load itself
-        if usable and (before is None or step is None or step < before):
+        if is_clean(verdict) and (before is None or step is None or step < before):
             yield path, step
 
 

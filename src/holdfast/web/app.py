@@ -38,4 +38,4 @@ def _metrics(site: Site) -> v1.Endpoint:
 
 async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
     if scope["type"] == "http":
-        raise Denied(404, f"there is nothing at {scope['method']} {scope['path'][:80]}.", fix="see docs/live.md")
+        raise Denied(404, f"there is nothing at {scope['method']} {scope['path'][:80]}.", fix="see docs/diagnose.md")

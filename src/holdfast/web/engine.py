@@ -77,7 +77,7 @@ class _Connection(H11Protocol):
         """What the HTTP parser refuses by itself, in our form."""
         error = sys.exc_info()[1]
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-        content = json.dumps({"error": f"{error or msg}.", "fix": "see docs/live.md", "kind": "http"}).encode()
+        content = json.dumps({"error": f"{error or msg}.", "fix": "see docs/diagnose.md", "kind": "http"}).encode()
         headers = [("content-type", "application/json"), ("content-length", str(len(content))), ("connection", "close")]
         try:
             for event in (h11.Response(status_code=status, headers=headers), h11.Data(data=content), h11.EndOfMessage()):

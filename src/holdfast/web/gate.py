@@ -77,7 +77,7 @@ class Gate:
         if not self._server.rate.allows(address):
             raise Denied(429, "too many requests.", fix=f"ask at most {limits.requests_a_second:g} times a second")
         if scope["method"] not in _METHODS:
-            raise Denied(405, f"{scope['method'][:20]} is not answered here.", fix="ask with GET or POST; see docs/live.md")
+            raise Denied(405, f"{scope['method'][:20]} is not answered here.", fix="ask with GET or POST; see docs/diagnose.md")
         if sum(len(name) + len(text) + 4 for name, text in scope["headers"]) + len(scope["query_string"]) > limits.header_bytes:
             raise Denied(431, "the head of the request is too long.", fix=f"send at most {limits.header_bytes:,} bytes")
         _check_body(headers, limits.body_bytes)

@@ -58,7 +58,7 @@ async def body_of(request: Request) -> dict[str, Any]:
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise UsageError("the body is not a JSON object.", fix="see docs/live.md")
+        raise UsageError("the body is not a JSON object.", fix="see docs/diagnose.md")
     return content
 
 

@@ -80,8 +80,9 @@ def checkpoints_of(run: RunFolder) -> list[Path]:
     from holdfast.checkpoints.formats.find import find_checkpoints
 
     inside = find_checkpoints(folder) if (folder := run.path / "checkpoints").is_dir() else []
-    seen = {path.resolve() for path in inside}
-    return inside + [path for path in written_by(run) if path not in seen]
+    seen, written = {path.resolve() for path in inside}, written_by(run)
+    whole = [path for path in written if written.keys().isdisjoint(path.parents)]  # a trainer's folder stands for its files
+    return inside + [path for path in whole if path not in seen]
 
 
 def _steps_until(run: RunFolder, recording: Recording | None, moment: float) -> int | None:

@@ -19,6 +19,7 @@ import torch
 from holdfast.inside.control.action_queue import ActionQueue, QueuedAction
 from holdfast.inside.control.settings import LearningRateFactor, Settings
 from holdfast.inside.guard.guard import Guard
+from holdfast.inside.trainer_link import TrainerLink
 from holdfast.signals.actions import Action, Refused
 from holdfast.signals.recorder import Recorder
 from holdfast.state.background import BackgroundThread
@@ -44,8 +45,9 @@ class Control:
         helper: BackgroundThread,
         settings: Callable[[], Settings],
         optimizers: Callable[[], list[Optimizer]],
+        trainer: TrainerLink,
     ) -> None:
-        self._settings, self.snapshots = settings, snapshots
+        self._settings, self.snapshots, self._trainer = settings, snapshots, trainer
         self._run, self._rank, self._guard = recorder.run, recorder.recording.rank, guard
         self._checkpoints = recorder.run.path / "checkpoints"
         self._micro_batches, self._helper, self._optimizers = micro_batches, helper, optimizers
@@ -123,7 +125,10 @@ class Control:
         self._write_rows()
         if action.kind == "stop" and state == "done":
             print(f"holdfast: training stopped: {_reason(action)}", file=sys.stderr, flush=True)
-            raise SystemExit(int(action.settings.get("code", 1)))
+            code = int(action.settings.get("code", 1))
+            if self._trainer.stop is None:
+                raise SystemExit(code)
+            self._trainer.stop(str(_reason(action)), code)
 
     def _write_rows(self) -> None:
         """Write the outcomes to the journal; the supervisor gives up on a training that never reports one."""
@@ -176,12 +181,14 @@ class Control:
     def _shrink(self, action: Action, _step: int) -> str:
         micro_batches = self._micro_batches()
         if micro_batches is None:
-            raise Refused("the loop has no `@run.step` function to split; docs/out_of_memory.md shows the two lines")
+            raise Refused("the loop has no `@run.step` function to split; docs/run.md shows the two lines")
         parts = int(action.settings.get("parts", 2))
         micro_batches.shrink(parts)
         return f"every batch in {parts} parts"
 
     def _save(self, action: Action, step: int) -> str:
+        if self._trainer.save is not None:
+            self._trainer.save()
         self.snapshots.take(step)
         path = self.snapshots.save(self._checkpoints, best=action.settings.get("best"))
         if path is None:

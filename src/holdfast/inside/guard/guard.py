@@ -192,6 +192,8 @@ class Guard:
 
     def _skip(self, optimizer: Any) -> SkippedUpdate:
         """Hide the gradients from an optimizer; zero them for a script that updates by hand."""
+        if (skip_update := getattr(optimizer, "skip_update", None)) is not None:  # it stands in for a framework's optimizer
+            return skip_update()  # type: ignore[no-any-return]
         parameters = parameters_of(optimizer)
         if isinstance(optimizer, torch.optim.Optimizer):
             return SkippedUpdate(parameters)

@@ -78,6 +78,10 @@ class SavedRows:
                 self._written_at[path] = self._now()
                 self._write_row(path, facts)
 
+    def has(self, path: str) -> bool:
+        """Whether a save to this path was seen lately."""
+        return path in self._written_at
+
     def flush(self, *, everything: bool = False) -> None:
         """Write the rows that have waited long enough."""
         with self._lock:

@@ -55,7 +55,7 @@ class Loader:
         self.epoch, self._next_epoch = self._script_epoch, self._script_epoch or 0
         self.waited, self.samples = 0.0, 0
         if self._drawn:
-            first = self._drawn[0]
+            first = next((draw for draw in self._drawn if not is_gone(draw.dataset)), self._drawn[0])
             self._dataset, self._iterator, self.epoch = first.dataset, first.iterator, self._next_epoch
             self._length = _num_batches(first.iterator() if first.iterator is not None else None)
             own = [draw for draw in self._drawn if draw.key == first.key]
@@ -71,8 +71,8 @@ class Loader:
         num_drawn, dataset = getattr(iterator, "_num_yielded", 0), getattr(iterator, "_dataset", None)
         samples, is_first = count_samples(batch), num_drawn == 1
         reference = weakref.ref(iterator) if iterator is not None else None
-        if self._joins_late and self._dataset is None and not evaluating:
-            self._dataset = weak_reference(dataset)
+        if (is_gone(self._dataset) or (self._joins_late and self._dataset is None)) and not evaluating:
+            self._dataset, self._length = weak_reference(dataset), _num_batches(iterator)
         if is_first:
             self._forget_pass(dataset)
         self._drawn.append(_Draw(id(dataset), weak_reference(dataset), reference, samples, seconds))
@@ -164,6 +164,11 @@ def weak_reference(value: Any) -> weakref.ref[Any] | int:
         return weakref.ref(value)
     except TypeError:
         return id(value)
+
+
+def is_gone(dataset: weakref.ref[Any] | int | None) -> bool:
+    """Whether a dataset no longer exists: Keras makes one for each pass."""
+    return isinstance(dataset, weakref.ref) and dataset() is None
 
 
 def _num_batches(iterator: Any) -> int | None:

@@ -67,6 +67,11 @@ class Losses:
         self._is_complete = True
         self._scaled = self._unscaled = self._scale = None
 
+    def forget_sum(self) -> None:
+        """What was summed so far were steps of their own, of updates without an optimizer."""
+        self.count, self._on_host = 1, None
+        self._on_device.clear()
+
     @property
     def accumulating(self) -> bool:
         """Whether gradients are waiting for their update."""

@@ -39,7 +39,7 @@ def loaded_state(
     return {
         "path": file.path if file is not None else None,
         "weights": weights,
-        "optimizer": _optimizer_status(loads, optimizer),
+        "optimizer": _optimizer_status(loads, optimizer, unseen=origin is not None),
         "scheduler": _status([_has_stepped(scheduler) for scheduler in related.schedulers]),
         "scaler": _status([loads.has_loaded(scaler) for scaler in related.scalers]),
         "lr": float(optimizer.param_groups[0].get("lr") or 0.0),
@@ -112,11 +112,11 @@ def _loaded_weights(loads: Loads, models: list[nn.Module]) -> tuple[dict[str, in
     return {"of": len(parameters), "missing": missing, "missing_statistics": statistics, "unexpected": unexpected}, file
 
 
-def _optimizer_status(loads: Loads, optimizer: Optimizer) -> str:
-    """`loaded`, `empty`, or `keeps nothing` for an optimizer without state."""
+def _optimizer_status(loads: Loads, optimizer: Optimizer, *, unseen: bool = False) -> str:
+    """`loaded`, `empty`, or `keeps nothing` for an optimizer without state; `unseen`: it may have been loaded before `watch`."""
     if type(optimizer) is torch.optim.SGD and not any(group.get("momentum") for group in optimizer.param_groups):
         return "loaded" if loads.has_loaded(optimizer) else "keeps nothing"
-    return "loaded" if loads.has_loaded(optimizer) and any(optimizer.state.values()) else "empty"
+    return "loaded" if (unseen or loads.has_loaded(optimizer)) and any(optimizer.state.values()) else "empty"
 
 
 def _has_stepped(scheduler: Any) -> bool:

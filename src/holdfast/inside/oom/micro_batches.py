@@ -303,7 +303,7 @@ class MicroBatches:
         if size is None:
             return DoesNotFit(
                 f"memory ran out ({shortage}) and the batch cannot be split into samples.",
-                fix="split it yourself: @run.step(split=...), see docs/out_of_memory.md; or use smaller batches",
+                fix="split it yourself: @run.step(split=...), see docs/run.md; or use smaller batches",
             )
         least = "a single sample" if min(size, self._smallest) == 1 else f"only {self._smallest} samples"
         return DoesNotFit(

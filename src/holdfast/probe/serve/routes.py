@@ -97,5 +97,5 @@ def find_route(method: str, path: str) -> Route:
         if route.method == method and (match := re.fullmatch(route.path, path)):
             return Route(route.method, route.path, route.answer, route.changes, route.open_to_all, match.groups())
     raise Denied(
-        404, f"there is nothing at {method} {path[:80]}.", fix="see docs/live.md; client and server may differ in version"
+        404, f"there is nothing at {method} {path[:80]}.", fix="see docs/diagnose.md; client and server may differ in version"
     )

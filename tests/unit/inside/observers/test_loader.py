@@ -49,6 +49,21 @@ def test_the_first_pass_is_epoch_0_and_its_end_counts_with_the_next_batch() -> N
     assert (loader.epoch, loader.take()) == (1, (0.5, 4))
 
 
+def test_a_dataset_that_is_made_anew_for_each_pass_counts_epochs() -> None:
+    loader = Loader()
+    drawing = Drawing(loader, data())  # a look, and then it is gone
+    drawing.draw()
+    drawing = Drawing(loader, data())
+    drawing.draw()
+    loader.begin()
+    epochs = []
+    for _ in range(3):
+        while drawing.draw():
+            epochs.append(loader.epoch)
+        drawing = Drawing(loader, data())
+    assert epochs == [0, 0, 1, 1, 1, 2, 2, 2]
+
+
 def test_a_look_at_one_batch_before_the_training_is_none_of_it() -> None:
     loader = Loader()
     drawing = Drawing(loader, data())

@@ -1,0 +1,65 @@
+"""Ultralytics: `add_callbacks(model)` before `model.train(…)`.
+
+Ultralytics has the licence AGPL-3.0. Nothing here imports it: its callbacks get its trainer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.integrations.trainer_run import TrainerRun
+
+
+def add_callbacks(model: Any, **options: Any) -> HoldfastCallbacks:
+    """Have a model of Ultralytics (`YOLO(…)`) recorded; `options` are those of `holdfast.watch`: name, folder, policy, …"""
+    callbacks = HoldfastCallbacks(**options)
+    for event in EVENTS:
+        model.add_callback(event, getattr(callbacks, event))
+    return callbacks
+
+
+class HoldfastCallbacks:
+    """The callbacks, named as Ultralytics names its events."""
+
+    def __init__(self, **options: Any) -> None:
+        self.holdfast = TrainerRun(**options)
+        self._has_trained = False  # since the last evaluation
+
+    def on_train_start(self, trainer: Any) -> None:
+        """Model and optimizer exist, and are restored."""
+        run = self.holdfast.begin(trainer.model, trainer.optimizer, stop=lambda: setattr(trainer, "stop", True))
+        if trainer.ema is not None:
+            run.ema(trainer.ema.ema)
+            if trainer.start_epoch > 0:
+                run.resumed(trainer.last, step=trainer.ema.updates)
+
+    def on_train_epoch_start(self, trainer: Any) -> None:
+        """An epoch begins."""
+        if self.holdfast.run is not None:
+            self.holdfast.run.epoch(trainer.epoch)
+
+    def on_train_epoch_end(self, trainer: Any) -> None:
+        """Ultralytics resumes after whole epochs only: what `heal` wants saved is saved at the end of one."""
+        self._has_trained = True
+        if self.holdfast.takes_save():
+            trainer.args.save = True
+
+    def on_fit_epoch_end(self, trainer: Any) -> None:
+        """An evaluation is over; the one of the best weights after the last epoch is not a new one."""
+        if self._has_trained:
+            self._has_trained = False
+            self.holdfast.evaluated(trainer.metrics, epoch=trainer.epoch, split="val")
+
+    def on_model_save(self, trainer: Any) -> None:
+        """Checkpoints are written."""
+        if self.holdfast.run is not None:
+            self.holdfast.run.saved(trainer.last)
+            if trainer.best_fitness == trainer.fitness:
+                self.holdfast.run.saved(trainer.best)
+
+    def on_train_end(self, trainer: Any) -> None:
+        """The training is over."""
+        self.holdfast.end()
+
+
+EVENTS = tuple(name for name in vars(HoldfastCallbacks) if name.startswith("on_"))
