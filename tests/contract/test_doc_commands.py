@@ -24,6 +24,7 @@ SLOW = (
     "recording",
     "resume",
     "run",
+    "sensors",
     "train",
 )  # their verbs have tests of their own
 WITH_COMMANDS = [
