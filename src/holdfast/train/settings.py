@@ -41,7 +41,7 @@ class TrainSettings:
 
     TASK: ClassVar[str] = ""
     MODEL: ClassVar[tuple[str, ...]] = ()  # settings that a resumed run keeps: they decide what its weights are
-    STAGE: ClassVar[str] = ""  # the setting by which a run is another stage: it starts from the weights of the one before
+    STAGED: ClassVar[bool] = False  # whether a run can start from the weights of another stage, such as pre-training
     VALIDATED: ClassVar[bool] = True  # whether all of the data is validated before the training
     ALIASES: ClassVar[dict[str, str]] = {  # other names of settings, in flags and files
         "accumulation_steps": "accumulate",
@@ -205,7 +205,7 @@ class SensorsSettings(TrainSettings):
 
     TASK: ClassVar[str] = "sensors"
     MODEL: ClassVar[tuple[str, ...]] = ("objective", "width", "depth")
-    STAGE: ClassVar[str] = "objective"
+    STAGED: ClassVar[bool] = True
     VALIDATED: ClassVar[bool] = False  # a few chunks are checked: there may be terabytes
     ALIASES: ClassVar[dict[str, str]] = {
         **TrainSettings.ALIASES,
