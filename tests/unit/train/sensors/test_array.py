@@ -81,6 +81,7 @@ def test_on_arm_one_worker_has_more_threads(monkeypatch: pytest.MonkeyPatch) -> 
     chosen = {}
     for machine in ("x86_64", "aarch64"):
         monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: range(16), raising=False)
         settings = SensorsSettings(data="d")
         chosen[machine] = (settings.workers, settings.num_threads)
     assert chosen == {"x86_64": (4, 1), "aarch64": (1, 4)}
