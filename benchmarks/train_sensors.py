@@ -188,8 +188,6 @@ class Timed(SensorsTask):
 class Kept(torch.utils.data.Dataset):
     """A few batches in memory, again and again."""
 
-    fast_forward = True
-
     def __init__(self, batches: list[dict[str, torch.Tensor]], steps: int) -> None:
         self.batches, self.size = batches, len(batches[0]["index"])
         self.steps = steps
