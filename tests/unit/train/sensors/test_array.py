@@ -46,7 +46,7 @@ def test_an_index_map_can_be_a_file_with_empty_cells(tmp_path: Path) -> None:
         ({"channels": CHANNELS, "faces": {"a": {"shape": [2, 2], "index": [1, 2, 3]}}}, "has 3 cells, its shape [2, 2] 4", ""),
         ({"channels": CHANNELS, "faces": {"a": {"index": [[0, 1.5]]}}}, "array.faces.a.index cannot be read", "sensor numbers"),
         ({"channels": CHANNELS, "faces": {"a": {"index": "nowhere.npy"}}}, "No such file", ".npy"),
-        ({"channels": CHANNELS, "faces": {"a": {"index": list(range(10_001))}}}, "10,001 cells are too many", "the name of a .npy"),
+        ({"channels": CHANNELS, "faces": {"a": {"index": list(range(10_001))}}}, "10,001 cells are too many", "a .npy"),
         ({"channels": CHANNELS}, "the array has no faces", "--config"),
     ],
 )  # fmt: skip
