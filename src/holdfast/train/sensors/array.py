@@ -173,11 +173,9 @@ def _face(name: str, given: Any) -> Face:
         if index.size != int(np.prod(shape)):
             raise UsageError(f"{where}.index has {index.size} cells, its shape {shape} {int(np.prod(shape))}.", fix="correct one")
         index = index.reshape(shape)
-    if index.ndim != (1 if kind == "set" else 2):
-        index = index.reshape(-1) if kind == "set" else index
-        if kind != "set":
-            raise UsageError(f"{where} is a {kind} of {index.ndim} dimensions.", fix=f"{name}: {{kind: {kind}, shape: [8, 8]}}")
-    return Face(name, kind, index)
+    if kind != "set" and index.ndim != 2:
+        raise UsageError(f"{where} is a {kind} of {index.ndim} dimensions.", fix=f"{name}: {{kind: {kind}, shape: [8, 8]}}")
+    return Face(name, kind, index.reshape(-1) if kind == "set" else index)
 
 
 def _index(given: Any, where: str) -> Index:
