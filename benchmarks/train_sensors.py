@@ -84,9 +84,9 @@ def events(count: int, sensors: int, random: np.random.Generator) -> dict[str, n
 
 
 def write(folder: Path, ending: str, block: dict[str, np.ndarray], files: int, times: int) -> None:
-    """Files with the same block of events so many times; validation is one block."""
+    """Files with the same block of events so many times, of which all but the first are links; validation is one block."""
     folder.mkdir()
-    for name, count in [*((f"train-{number}", times) for number in range(files)), ("val", 1)]:
+    for name, count in [("train-0", times), ("val", 1)]:
         path = folder / f"{name}.{ending}"
         if ending == "npz":
             np.savez(path, **{key: np.concatenate([values] * count) for key, values in block.items()})
@@ -99,6 +99,8 @@ def write(folder: Path, ending: str, block: dict[str, np.ndarray], files: int, t
                 file.mktree("events", {key: np.dtype((values.dtype, values.shape[1:])) for key, values in block.items()})
                 for _ in range(count):
                     file["events"].extend(block)
+    for number in range(1, files):
+        (folder / f"train-{number}.{ending}").hardlink_to(folder / f"train-0.{ending}")
 
 
 def _write_parquet(path: Path, block: dict[str, np.ndarray], times: int) -> None:
@@ -185,8 +187,6 @@ class Timed(SensorsTask):
 
 class Kept(torch.utils.data.Dataset):
     """A few batches in memory, again and again."""
-
-    fast_forward = True
 
     def __init__(self, batches: list[dict[str, torch.Tensor]], steps: int) -> None:
         self.batches, self.size = batches, len(batches[0]["index"])
@@ -289,7 +289,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a small array on the CPU, not judged")
     parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--blocks", type=int, help="files of 2048 events that are trained on")
+    parser.add_argument("--blocks", type=int, default=96, help="of 2048 events, that are trained on from files")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, help="in a round")
     parser.add_argument("--workers", type=int)
@@ -302,7 +302,7 @@ def main() -> int:
         return 2
     arguments.batch_size = arguments.batch_size or (32 if quick else 2048)
     arguments.workers = arguments.workers if arguments.workers is not None else 1 if quick else 8
-    arguments.steps = arguments.steps or (10 if quick else 30)
+    arguments.steps = arguments.steps or (10 if quick else 60)
     arguments.rounds = 1 if quick else arguments.rounds
     print(f"{today()}, {machine(1)}")
     place = Place(torch.device("cpu" if quick else "cuda:0"))
@@ -322,7 +322,7 @@ def _measured(arguments: argparse.Namespace, place: Place, folder: Path) -> int:
     formats = arguments.formats.split(",") if arguments.formats else [*(["root"] if has_root else []), "parquet", "npz"]
     if not has_root:
         print("uproot is not installed: ROOT files are not measured, Parquet and .npz are")
-    files, times = (2, 2) if quick else (8, (arguments.blocks or 48) // 8)
+    files, times = (2, 2) if quick else (max(1, arguments.blocks // 6), 6)
     shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").exists() else 0
     loaded = f"{arguments.half}, {arguments.workers} workers, {shared >> 20} MiB of shared memory"
     print(f"batch {batch} × {sensors} sensors × 2 channels, {loaded}")

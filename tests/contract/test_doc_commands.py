@@ -22,6 +22,7 @@ SLOW = (
     "mcp",
     "recording",
     "run",
+    "sensors",
     "trackers",
     "train",
     "ui",

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from holdfast.errors import UsageError
 from holdfast.signals.tracker_names import read_trackers
 from holdfast.train.settings import TrainSettings, add_flags, read_settings
-from holdfast.train.tasks import TASKS, is_other_stage
+from holdfast.train.tasks import TASKS
 
 
 class _Parser(argparse.ArgumentParser):
@@ -57,11 +57,11 @@ def parse(words: Sequence[str]) -> Arguments:
     flags = {name: value for name, value in vars(arguments).items() if name not in own}
     settings = read_settings(TASKS[arguments.task].settings, arguments.config, flags)
     if not settings.data:
-        example = "--config sensors.yaml" if settings.STAGE else "--data data.yaml"
+        example = "--config sensors.yaml" if settings.STAGED else "--data data.yaml"
         raise UsageError("which data?", fix=f"holdfast train {arguments.task} {example}")
     resume: Path | None = arguments.resume
-    if resume is not None and is_other_stage(settings, resume):
-        settings, resume = settings.with_changes(weights=str(resume)), None
+    if resume is not None:
+        settings, resume = TASKS[arguments.task].begun(settings, resume)
     return Arguments(
         task=arguments.task,
         settings=settings,

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import difflib
 import json
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class TrainSettings:
 
     TASK: ClassVar[str] = ""
     MODEL: ClassVar[tuple[str, ...]] = ()  # settings that a resumed run keeps: they decide what its weights are
-    STAGE: ClassVar[str] = ""  # the setting by which a run is another stage: it starts from the weights of the one before
+    STAGED: ClassVar[bool] = False  # whether a run can start from the weights of another stage, such as pre-training
     VALIDATED: ClassVar[bool] = True  # whether all of the data is validated before the training
     ALIASES: ClassVar[dict[str, str]] = {  # other names of settings, in flags and files
         "accumulation_steps": "accumulate",
@@ -205,7 +206,7 @@ class SensorsSettings(TrainSettings):
 
     TASK: ClassVar[str] = "sensors"
     MODEL: ClassVar[tuple[str, ...]] = ("objective", "width", "depth")
-    STAGE: ClassVar[str] = "objective"
+    STAGED: ClassVar[bool] = True
     VALIDATED: ClassVar[bool] = False  # a few chunks are checked: there may be terabytes
     ALIASES: ClassVar[dict[str, str]] = {
         **TrainSettings.ALIASES,
@@ -226,7 +227,7 @@ class SensorsSettings(TrainSettings):
     lr0: float = _setting(1e-3, "peak learning rate", least=1e-12)
     max_grad_norm: float = _setting(1.0, "clip the gradient norm; 0 switches clipping off", least=0.0)
     ema: float = _setting(0.999, "decay of the averaged weights that are evaluated; 0: none", least=0.0, most=0.999999)
-    workers: int = _setting(-1, "loader workers per device: 1, 2, 4 or 8; -1: 4, on ARM 1", least=-1)
+    workers: int = _setting(-1, "loader workers per device: 1, 2, 4 or 8; -1: up to 4, on ARM 1", least=-1)
     num_threads: int = _setting(0, "threads that unpack data in each worker; 0: 1, on ARM 4", least=0)
     chunksize: int = _setting(0, "events that are read at once; 0: 16 MiB of them, on ARM 4 MiB", least=0)
     mask_ratio: float = _setting(0.6, "mae: fraction of the valid channels that is hidden", least=0.01, most=0.99)
@@ -260,7 +261,8 @@ def platform_defaults() -> dict[str, int]:
     """Loader settings that suit this machine: on ARM one worker with more threads and small chunks."""
     if platform.machine().lower() in ("aarch64", "arm64"):
         return {"workers": 1, "num_threads": 4, "chunk_bytes": 4 << 20}
-    return {"workers": 4, "num_threads": 1, "chunk_bytes": 16 << 20}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"workers": 4 if cores >= 4 else min(cores, 2), "num_threads": 1, "chunk_bytes": 16 << 20}
 
 
 def add_flags(parser: argparse.ArgumentParser, kind: type[TrainSettings]) -> None:

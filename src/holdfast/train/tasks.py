@@ -30,6 +30,13 @@ class TaskKind(NamedTuple):
         """Raise UsageError where a training with these settings cannot start."""
         self._part("check").check(settings)
 
+    def begun(self, settings: TrainSettings, resume: Path) -> tuple[TrainSettings, Path | None]:
+        """Settings that fit a run or checkpoint, and what is resumed; nothing, where it only gives the first weights."""
+        if not settings.STAGED:
+            return settings, resume
+        begun: tuple[TrainSettings, Path | None] = self._part("pretrained").begun(settings, resume)
+        return begun
+
     def task(self, settings: TrainSettings, place: Place) -> Task:
         """The task, with its data opened."""
         made: Task = self._part("task").TASK(settings, place)
@@ -66,11 +73,3 @@ def settings_of(source: Path) -> tuple[TaskKind, dict[str, Any]]:
             problem = f"{source} was not saved by `holdfast train`."
             raise UsageError(problem, fix=f"train from its weights: holdfast train detect --weights {source} --data data.yaml")
     return task_of(kept), kept
-
-
-def is_other_stage(settings: TrainSettings, source: Path) -> bool:
-    """Whether a run or checkpoint is of another stage of this task: not resumed, but the source of the first weights."""
-    if not settings.STAGE:
-        return False
-    kind, kept = settings_of(source)
-    return kind.name == settings.TASK and kept.get(settings.STAGE) != getattr(settings, settings.STAGE)

@@ -17,6 +17,7 @@ Index = npt.NDArray[np.int64]
 TRANSFORMS = ("none", "log1p", "sqrt", "asinh")
 KINDS = ("grid", "hex", "set")
 LOSSES = ("smooth_l1", "l1", "mse")
+_INLINE = 10_000  # cells of an index map that is written out: settings travel as an argument, which has a limit
 _EXAMPLE = "array: {channels: {charge: {branch: charge}}, faces: {front: {shape: [8, 8]}}}"
 
 
@@ -82,11 +83,6 @@ class SensorArray:
     channels: tuple[Channel, ...]
     faces: tuple[Face, ...]
     sensors: int
-
-    @property
-    def is_normalised(self) -> bool:
-        """Whether the normalisation of every channel is known."""
-        return all(one.offset is not None and one.scale is not None for one in self.channels)
 
     def with_channels(self, channels: Sequence[Channel]) -> SensorArray:
         """The same array with other normalisations."""
@@ -177,11 +173,9 @@ def _face(name: str, given: Any) -> Face:
         if index.size != int(np.prod(shape)):
             raise UsageError(f"{where}.index has {index.size} cells, its shape {shape} {int(np.prod(shape))}.", fix="correct one")
         index = index.reshape(shape)
-    if index.ndim != (1 if kind == "set" else 2):
-        index = index.reshape(-1) if kind == "set" else index
-        if kind != "set":
-            raise UsageError(f"{where} is a {kind} of {index.ndim} dimensions.", fix=f"{name}: {{kind: {kind}, shape: [8, 8]}}")
-    return Face(name, kind, index)
+    if kind != "set" and index.ndim != 2:
+        raise UsageError(f"{where} is a {kind} of {index.ndim} dimensions.", fix=f"{name}: {{kind: {kind}, shape: [8, 8]}}")
+    return Face(name, kind, index.reshape(-1) if kind == "set" else index)
 
 
 def _index(given: Any, where: str) -> Index:
@@ -194,6 +188,8 @@ def _index(given: Any, where: str) -> Index:
             )
         else:
             values = np.array(given)
+            if values.size > _INLINE:
+                raise ValueError(f"{values.size:,} cells are too many for a config; write them to a file")
         index = np.asarray(values, dtype=np.int64)
         if index.size == 0 or not np.array_equal(index, values) or index.min() < -1:
             raise ValueError("sensor numbers are 0 or more, and -1 for an empty cell")

@@ -90,7 +90,7 @@ class ChunkSampler(DistributedSampler[Any]):
     def __init__(self, data: SensorData, batch: int, world_size: int, rank: int, *, seed: int, shuffle: bool) -> None:
         super().__init__(data, world_size, rank, seed=seed, shuffle=shuffle)
         self._data, self._batch = data, batch
-        self._whole = shuffle and data.whole_batches
+        self._whole = shuffle and data.whole_batches and len(data) > 4 * batch
         if not shuffle:  # for validation: no event is repeated
             self.num_samples = len(range(rank, len(data), world_size))
         elif self._whole:

@@ -11,7 +11,9 @@ import math
 import os
 import shutil
 import zipfile
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,15 @@ from holdfast.data.formats.tables import columns_of_batch
 from holdfast.errors import UsageError
 
 Values = npt.NDArray[Any]
+_MOST_OPEN = 64  # files of a process: thousands would need more handles than it may have
 _ENDINGS = (".root", ".parquet", ".pq", ".npz")
 
 
 class UnevenLists(UsageError):
     """Events with different numbers of values."""
+
+
+_recent: OrderedDict[int, EventFile] = OrderedDict()  # that this process has open, the last used one at the end
 
 
 class EventFile:
@@ -40,7 +46,8 @@ class EventFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._handle, self._owner = None, 0
+        self._handle: Any = None
+        self._owner = 0  # the process that has opened it
 
     def __getstate__(self) -> dict[str, Any]:
         """A worker opens it again."""
@@ -51,7 +58,20 @@ class EventFile:
         """What this process reads it with."""
         if self._owner != os.getpid():
             self._handle, self._owner = self._open(), os.getpid()
+        _recent.pop(id(self), None)
+        _recent[id(self)] = self
+        while len(_recent) > _MOST_OPEN:
+            _recent.popitem(last=False)[1].close()
         return self._handle
+
+    def close(self) -> None:
+        """Close it until it is read again; what another process has opened is only forgotten."""
+        if self._owner == os.getpid():
+            self._close()
+        self._handle, self._owner = None, 0
+
+    def _close(self) -> None:
+        self._handle.close()
 
     def names(self) -> list[str]:
         """The branches, columns or arrays that it has."""
@@ -100,13 +120,16 @@ class RootFile(EventFile):
         if not trees or (self._tree and self._tree not in trees):
             fix = f"--tree with one of: {', '.join(trees)}" if trees else "a file with a TTree"
             raise UsageError(f"{self.path} has no tree {self._tree}".rstrip() + ".", fix=fix)
-        self._pool = uproot.ThreadPoolExecutor(self._threads) if self._threads > 1 else None
         chosen = trees[self._tree] if self._tree else max(trees.values(), key=lambda one: int(one.num_entries))
         self._branches = dict(chosen.iteritems())
         return chosen
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_pool": None, "_branches": None}
+        return {**super().__getstate__(), "_branches": None}
+
+    def _close(self) -> None:
+        self._handle.file.close()
+        self._branches = {}
 
     def names(self) -> list[str]:
         """Branches, and the leaves of structures as branch.leaf."""
@@ -126,7 +149,9 @@ class RootFile(EventFile):
         """Rows of some branches; lists must have one length."""
         import awkward as ak
 
-        _, read, options = self.handle, {}, {"decompression_executor": self._pool, "interpretation_executor": self._pool}
+        _, read = self.handle, {}
+        pool = _threads(self._threads, os.getpid()) if self._threads > 1 else None
+        options = {"decompression_executor": pool, "interpretation_executor": pool, "array_cache": None}
         for name in names:
             branch, leaf = self._place(name)
             array = self._branches[branch].array(entry_start=start, entry_stop=stop, library="ak", **options)
@@ -141,6 +166,14 @@ class RootFile(EventFile):
     def _place(self, name: str) -> tuple[str, str]:
         branch, _, leaf = name.rpartition(".")
         return (name, "") if name in self._branches else (branch, leaf)
+
+
+@lru_cache(maxsize=1)
+def _threads(count: int, _: int) -> Any:
+    """The threads of a process that unpack baskets."""
+    import uproot
+
+    return uproot.ThreadPoolExecutor(count)
 
 
 class ParquetFile(EventFile):
@@ -203,6 +236,9 @@ class ArrayFile(EventFile):
         with zipfile.ZipFile(self.path) as archive:
             members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
             return {info.filename.removesuffix(".npy"): self._mapped(archive, info) for info in members}
+
+    def _close(self) -> None:
+        """The maps go with the last array that uses them."""
 
     def names(self) -> list[str]:
         """Its arrays."""

@@ -6,6 +6,7 @@ import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from holdfast.train.sensors.chunks import Block, Floats, read_events
 from holdfast.train.sensors.files import EventFile, RootFile, open_files
 from holdfast.train.settings import SensorsSettings, platform_defaults
 
+_PartT = TypeVar("_PartT", Channel, Target)
 _HELD_OUT = 0.1  # of each training file, at its end, where no validation files are named
 _FAR = 4  # chunks: a basket or row group that is larger is read in parts, and unpacked for each
 _MEASURED_BLOCKS, _MEASURED_EVENTS = 8, 2048  # in each of them, at most
@@ -43,7 +45,7 @@ class Opened:
 
     def settings(self, before: SensorsSettings) -> SensorsSettings:
         """The settings with the measured normalisation."""
-        targets = describe_targets(self.targets, before.targets)
+        targets = {**before.targets, **describe_targets(self.targets, before.targets)}
         return before.with_changes(array=described(self.array, before.array), targets=targets)
 
 
@@ -73,27 +75,22 @@ def open_events(settings: SensorsSettings, channels: Sequence[Channel] | None = 
         raise UsageError(f"{settings.data} holds no events.", fix="--data with files that do")
     targets = tuple(replace(target, size=_size(files[0], target)) for target in targets)
     at_once = settings.chunksize or _events_at_once(array, targets)
-    words = []
-    if others:
-        train = [block for place in range(len(files)) for block in blocks(files[place], place, 0, files[place].rows, at_once)]
-        places = range(len(files), len(files) + len(others))
-        val = [block for place in places for block in blocks(others[place - len(files)], place, 0, None, at_once)]
-    else:
-        train, val = [], []
-        for place, file in enumerate(files):
-            cut = file.rows - max(1, round(_HELD_OUT * file.rows))
-            train += blocks(file, place, 0, cut, at_once)
-            val += blocks(file, place, cut, None, at_once)
-        words.append(f"no --val: the last {_HELD_OUT:.0%} of each file are held out for validation".replace("%", " %"))
+    words, train, val = [], [], []
+    for place, file in enumerate(files):
+        held_out = 0 if others else max(1, round(_HELD_OUT * file.rows))
+        train += blocks(file, place, 0, file.rows - held_out, at_once)
+        val += blocks(file, place, file.rows - held_out, file.rows, at_once)
+    for place, file in enumerate(others, len(files)):
+        val += blocks(file, place, 0, file.rows, at_once)
+    if not others:
+        words.append(f"no --val: the last {100 * _HELD_OUT:.0f} % of each file are held out for validation")
     if not train or not val:
         raise UsageError(f"{settings.data} has too few events to train and to validate on.", fix="more events, or --val FILES")
-    opened = Opened([*files, *others], train, val, array, targets, tuple(words))
-    return _measured(opened)
+    return _measured(Opened([*files, *others], train, val, array, targets, tuple(words)))
 
 
-def blocks(file: EventFile, place: int, start: int, stop: int | None, at_once: int) -> list[Block]:
+def blocks(file: EventFile, place: int, start: int, stop: int, at_once: int) -> list[Block]:
     """Rows of a file in chunks of about this many events, which end where reading stops cheaply."""
-    stop = file.rows if stop is None else stop
     made, ends = [], [end for end in file.ends if start < end < stop]
     while start < stop:
         next_end, last = bisect.bisect_right(ends, start), bisect.bisect_right(ends, start + at_once)
@@ -146,7 +143,7 @@ def _measured(opened: Opened) -> Opened:
     return replace(opened, array=opened.array.with_channels(channels), targets=tuple(made), words=tuple(words))
 
 
-def _normalised(part, offset: float, scale: float):  # type: ignore[no-untyped-def]
+def _normalised(part: _PartT, offset: float, scale: float) -> _PartT:
     """A channel or target; what is given stays."""
     offset, scale = (float(f"{value:.6g}") for value in (offset, scale))
     return replace(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Values = npt.NDArray[Any]
 _SALIENT, _SHOWN = 256, 4  # events of the saliency; reconstructions that are drawn
-_SIDE, _GAP, _LINE, _LETTERS, _BAR = 150, 12, 16, 11, 70  # pixels
+_SIDE, _ROOM, _GAP, _LINE, _LETTERS, _BAR = 150, 840, 12, 16, 11, 70  # pixels; a face is at most as high as the first
 _PAPER, _INK, _NONE = "#eef1f5", "#1a202c", "#c4ccd8"
 _COLOURS = np.array([(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37)], float)
 _DOWN = math.sqrt(3) / 2  # between two rows of hexagons, in cells
@@ -143,9 +143,10 @@ def _numbers(values: Values) -> str:
 
 def panel(array: SensorArray, rows: dict[str, Values], caption: str = "", limits: tuple[float, float] | None = None) -> Picture:
     """Values of all sensors, each row by a name: the faces beside each other, with a bar of colours. Grey is no value."""
-    sizes = [_size(face) for face in array.faces]
+    cells = [_cell(face, _ROOM // len(array.faces)) for face in array.faces]
+    sizes = [_size(face, cell) for face, cell in zip(array.faces, cells, strict=True)]
     width = sum(across for across, _ in sizes) + _GAP * (len(sizes) + 1) + _BAR
-    height = max(down for _, down in sizes) + 2 * _LINE + _GAP
+    height = max(3 * _LINE, *(down for _, down in sizes)) + 2 * _LINE + _GAP
     made = Image.new("RGB", (max(width, 420), height * len(rows)), _PAPER)
     pen, font = ImageDraw.Draw(made), ImageFont.load_default(_LETTERS)
     for row, (title, values) in enumerate(rows.items()):
@@ -153,9 +154,9 @@ def panel(array: SensorArray, rows: dict[str, Values], caption: str = "", limits
         low, high = limits or ((float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0))
         pen.text((_GAP, top + 1), title, fill=_INK, font=font)
         left = _GAP
-        for face, (across, down) in zip(array.faces, sizes, strict=True):
+        for face, cell, (across, _) in zip(array.faces, cells, sizes, strict=True):
             pen.text((left, top + _LINE), face.name, fill=_INK, font=font)
-            _draw_face(pen, face, values, (left, top + 2 * _LINE, across, down), low, high)
+            _draw_face(pen, face, values, (left, top + 2 * _LINE), cell, low, high)
             left += across + _GAP
         _draw_bar(pen, font, left, top + 2 * _LINE, height - 3 * _LINE, low, high)
     return Picture(made, caption or next(iter(rows)))
@@ -169,21 +170,20 @@ def _grid(face: Face) -> Values:
     return np.pad(face.index, (0, rows * -(-len(face.index) // rows) - len(face.index)), constant_values=-1).reshape(rows, -1)
 
 
-def _size(face: Face) -> tuple[int, int]:
-    """Pixels of a face: cells of one size, at least 2, as large as there is room."""
+def _cell(face: Face, room: int) -> float:
+    """Pixels of a cell, at least 2: as large as there is room."""
     rows, columns = _grid(face).shape
-    cell = _cell(face)
-    half = cell / 2 if face.kind == "hex" else 0
-    return math.ceil(columns * cell + half), math.ceil(rows * cell)
+    return max(2.0, min(14.0, _SIDE / int(rows), room / int(columns)))
 
 
-def _cell(face: Face) -> float:
+def _size(face: Face, cell: float) -> tuple[int, int]:
+    """Pixels of a face."""
     rows, columns = _grid(face).shape
-    return max(2.0, min(14.0, _SIDE / int(rows), 2 * _SIDE / int(columns)))
+    return math.ceil((columns + (0.5 if face.kind == "hex" else 0.0)) * cell), math.ceil(rows * cell)
 
 
-def _draw_face(pen: Any, face: Face, values: Values, box: tuple[int, int, int, int], low: float, high: float) -> None:
-    cell, (left, top, _, _) = _cell(face), box
+def _draw_face(pen: Any, face: Face, values: Values, corner: tuple[int, int], cell: float, low: float, high: float) -> None:
+    left, top = corner
     for (row, column), sensor in np.ndenumerate(_grid(face)):
         if sensor < 0:
             continue
@@ -192,7 +192,7 @@ def _draw_face(pen: Any, face: Face, values: Values, box: tuple[int, int, int, i
         x, y = left + column * cell + shift, top + row * cell * (_DOWN if face.kind == "hex" else 1.0)
         if face.kind == "hex":
             middle, down = (x + cell / 2, y + cell / 2), cell / math.sqrt(3)
-            turns = [math.pi * (2 * corner + 1) / 6 for corner in range(6)]
+            turns = [math.pi * (2 * number + 1) / 6 for number in range(6)]
             pen.polygon([(middle[0] + down * math.cos(turn), middle[1] + down * math.sin(turn)) for turn in turns], fill=ink)
         else:
             pen.rectangle((x, y, x + cell - (1 if cell > 4 else 0.01), y + cell - (1 if cell > 4 else 0.01)), fill=ink)

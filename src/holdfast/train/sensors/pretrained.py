@@ -10,7 +10,7 @@ import numpy as np
 
 from holdfast.checkpoints.write import best_checkpoint
 from holdfast.errors import UsageError
-from holdfast.train.sensors.array import Channel, SensorArray, read_array
+from holdfast.train.sensors.array import Channel, SensorArray, described, read_array
 from holdfast.train.settings import SensorsSettings
 from holdfast.train.tasks import settings_of
 
@@ -23,6 +23,20 @@ def source_of(settings: SensorsSettings) -> Path | None:
     if not source.exists():
         raise UsageError(f"there is no run or checkpoint {source}.", fix="--weights runs/NAME, or --weights none")
     return source
+
+
+def begun(settings: SensorsSettings, source: Path) -> tuple[SensorsSettings, Path | None]:
+    """A run with another objective gives its weights, one with the same is resumed; both must have the same preprocessing."""
+    kept = settings_of(source)[1]
+    channels = same_preprocessing(settings.with_changes(weights=str(source)))
+    assert channels is not None
+    settings = settings.with_changes(array=described(read_array(settings.array).with_channels(channels), settings.array))
+    if kept["objective"] != settings.objective:
+        return settings.with_changes(weights=str(source)), None
+    measured = {name: {key: (one or {}).get(key) for key in ("offset", "scale")} for name, one in kept["targets"].items()}
+    return settings.with_changes(
+        targets={name: {**measured.get(name, {}), **(one or {})} for name, one in settings.targets.items()}
+    ), source
 
 
 def same_preprocessing(settings: SensorsSettings) -> tuple[Channel, ...] | None:

@@ -37,7 +37,7 @@ class SensorsTask:
         self.lr, self.array, self.targets = settings.lr0, opened.array, opened.targets
         self._place, self._said_weights, self._warned = place, False, set[str]()
         self._train = SensorData(opened.files, opened.train, opened.array, opened.targets)
-        self._train.whole_batches = settings.compile != "none" and len(self._train) > 4 * settings.batch
+        self._train.whole_batches = settings.compile != "none"
         self._val = SensorData(opened.files, opened.val, opened.array, opened.targets)
         self._folder: Path | None = None
         self._epoch: int | None = None  # that is trained; None once it is evaluated

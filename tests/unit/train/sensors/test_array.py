@@ -46,6 +46,7 @@ def test_an_index_map_can_be_a_file_with_empty_cells(tmp_path: Path) -> None:
         ({"channels": CHANNELS, "faces": {"a": {"shape": [2, 2], "index": [1, 2, 3]}}}, "has 3 cells, its shape [2, 2] 4", ""),
         ({"channels": CHANNELS, "faces": {"a": {"index": [[0, 1.5]]}}}, "array.faces.a.index cannot be read", "sensor numbers"),
         ({"channels": CHANNELS, "faces": {"a": {"index": "nowhere.npy"}}}, "No such file", ".npy"),
+        ({"channels": CHANNELS, "faces": {"a": {"index": list(range(10_001))}}}, "10,001 cells are too many", "a .npy"),
         ({"channels": CHANNELS}, "the array has no faces", "--config"),
     ],
 )  # fmt: skip
@@ -81,6 +82,7 @@ def test_on_arm_one_worker_has_more_threads(monkeypatch: pytest.MonkeyPatch) -> 
     chosen = {}
     for machine in ("x86_64", "aarch64"):
         monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: range(16), raising=False)
         settings = SensorsSettings(data="d")
         chosen[machine] = (settings.workers, settings.num_threads)
     assert chosen == {"x86_64": (4, 1), "aarch64": (1, 4)}

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 sys.path.insert(0, str(Path(__file__).parents[3] / "trainings"))
 from loop_sensors import events, settings_of
 
+from holdfast.state.fast_forward import describe
 from holdfast.train.sensors.dataset import OPEN, STREAMS, SensorData
 from holdfast.train.sensors.opening import open_events
 
@@ -58,6 +59,11 @@ def test_ranks_share_the_batches_of_one(data: SensorData) -> None:
     for start in range(0, ROWS // BATCH * BATCH, BATCH):
         both = one[start // 2 : (start + BATCH) // 2] + other[start // 2 : (start + BATCH) // 2]
         assert sorted(both) == sorted(whole[start : start + BATCH])
+
+
+def test_a_resumed_run_may_have_another_number_of_ranks(data: SensorData) -> None:
+    loader = DataLoader(data, BATCH, sampler=data.sampler(BATCH, 1, 0))
+    assert describe(loader)["sampler"] == "DistributedSampler", "its position is that of one order, which ranks share"
 
 
 def test_validation_is_in_order_of_chunks_without_repeats(data: SensorData) -> None:

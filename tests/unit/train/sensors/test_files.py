@@ -55,7 +55,7 @@ def test_any_rows_of_any_format_are_the_same_events(name: str, tmp_path: Path, m
 @pytest.mark.parametrize(("name", "ends"), [("events.root", [30, 60]), ("events.parquet", [40, 80])])
 def test_chunks_end_where_baskets_and_row_groups_do(name: str, ends: list[int], tmp_path: Path) -> None:
     opened = open_events(settings_of({"data": str(write(tmp_path / name, events(ROWS))), "chunksize": 50}))
-    made = blocks(opened.files[0], 0, 0, None, 50)
+    made = blocks(opened.files[0], 0, 0, ROWS, 50)
     assert [block.stop for block in made][:2] == ends and made[-1].stop == ROWS
     assert sum(block.stop - block.start for block in opened.train) == 81
     assert [(block.start, block.stop) for block in opened.val] == [(81, 90)]
@@ -109,6 +109,20 @@ def test_files_are_found_by_path_folder_and_pattern(tmp_path: Path) -> None:
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 no archive")
     with pytest.raises(UsageError, match=r"broken\.npz cannot be read"):
         open_files(str(tmp_path / "broken.npz"))
+
+
+@pytest.mark.parametrize("ending", ["root", "parquet", "npz"])
+def test_more_files_than_may_be_open_are_read(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.train.sensors.files._MOST_OPEN", 2)
+    parts = [events(ROWS, seed) for seed in range(4)]
+    for number, columns in enumerate(parts):
+        write(tmp_path / f"{number}.{ending}", columns)
+    opened = open_events(settings_of({"data": str(tmp_path), "num_threads": 2}))
+    for _ in range(2):
+        for number, file in enumerate(opened.files):
+            read = read_events(file, Block(number, 10, 20), opened.array, opened.targets)
+            assert np.array_equal(read.values[:, 0], parts[number]["charge"][10:20])
+    assert sum(file._handle is not None for file in opened.files) <= 2
 
 
 def test_normalisation_is_measured_on_valid_values_and_what_is_given_stays(tmp_path: Path) -> None:

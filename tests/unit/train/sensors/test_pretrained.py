@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +74,9 @@ def test_another_objective_starts_from_the_weights_and_the_same_one_resumes(mae:
     other, same = parse([*words, "--task", "regress"]), parse([*words, "--task", "mae"])
     assert (other.settings.weights, other.resume) == (str(mae), None)
     assert (same.settings.weights, same.resume) == ("none", mae)
+    assert same.settings.array["channels"]["time"]["scale"] is not None, "the normalisation is that of the run"
+    with pytest.raises(UsageError, match="transform sqrt there, none here"):
+        parse([*words, "--task", "mae", "--array", json.dumps({**ARRAY, "channels": {"charge": {}, "time": {"scale": 9}}})])
 
 
 def test_the_normalisation_of_the_run_is_taken_where_none_is_given(mae: Path) -> None:
