@@ -18,6 +18,7 @@ _ALLOWED = re.compile(r"([\d.]+ [KMGT]iB) allowed")
 _EVEN, _GREW, _ROOM = 1.1, 1.5, 0.5  # times the memory at first, twice; of the machine's memory
 _REFUSED = re.compile(r"\b40[13]\b|unauthori[sz]ed|forbidden|permission|api[_ ]?key|login", re.IGNORECASE)
 _CRASHES, _KILLED, _TERMINATED = (132, 134, 135, 136, 139), 137, 143  # exit codes: 128 and the number of a signal
+_SIGNALS = 128
 
 
 def of_death(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -29,6 +30,8 @@ def of_death(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "killed", "exit code 137" if code == _KILLED else f"a rank was killed: {error}"
     elif code == _TERMINATED:
         yield "terminated", "exit code 143"
+    elif 0 < code < _SIGNALS:
+        yield "exited", f"exit code {code}, no signal"
     if int(evidence.get("ranks") or 1) > 1:
         yield "several-ranks", f"{evidence['ranks']} ranks trained"
 

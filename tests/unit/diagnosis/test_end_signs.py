@@ -18,6 +18,7 @@ GB = 1 << 30
         ("process-died", {"exit_code": 137}, "killed-from-outside"),
         ("process-died", {"exit_code": 139}, "crash-in-a-library"),
         ("process-died", {"exit_code": 143}, "ended-by-the-scheduler"),
+        ("process-died", {"exit_code": 2}, "exited-by-itself"),
         ("process-died", {"exit_code": 1, "error": "Signal 9 (SIGKILL) received by PID 7", "ranks": 2}, "killed-from-outside"),
         ("process-died", {"exit_code": 1, "error": "Signal 11 (SIGSEGV) received by PID 7", "ranks": 2}, "crash-in-a-library"),
         ("tracker-unreachable", {"error": "sqlite3.OperationalError: database is locked"}, "database-locked"),

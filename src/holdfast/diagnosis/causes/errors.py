@@ -174,7 +174,14 @@ OF_ERRORS = (
         "The job's time limit was reached, or the machine was preempted.",
         "save often and resume; request a signal before the end (#SBATCH --signal=B:USR1@120)",
         signs=("terminated",),
-        ruled_out_by=("crashed",),
+        ruled_out_by=("crashed", "exited"),
+    ),
+    _of_error(
+        "exited-by-itself",
+        "process-died",
+        "The script ended itself: it called sys.exit, or printed an error of its own.",
+        "read the last lines of its output",
+        needs=("exited",),
     ),
     _of_error(
         "another-rank-first",
@@ -190,7 +197,7 @@ OF_ERRORS = (
         "check dmesg -T | grep -i -E 'oom|killed process', the job's report, and other users of the machine",
         likely=0.2,
         signs=("killed",),
-        ruled_out_by=("crashed", "terminated"),
+        ruled_out_by=("crashed", "terminated", "exited"),
     ),
     _of_error(
         "crash-in-a-library",
@@ -199,7 +206,7 @@ OF_ERRORS = (
         "python -X faulthandler train.py; num_workers=0; update the library in the traceback",
         likely=0.2,
         signs=("crashed",),
-        ruled_out_by=("killed", "terminated"),
+        ruled_out_by=("killed", "terminated", "exited"),
     ),
     _of_error(
         "file-damaged",
