@@ -124,7 +124,7 @@ def test_a_cut_file_says_how_much_is_missing_and_which_tensors_are_not_whole(tmp
         ({"a": 3}, b"", "in an invalid way"),
         ({"__metadata__": {"a": 3}}, b"", "are not text"),
         (b"{", b"", "damaged"),
-        (b"[]", b"", "does not begin with a brace"),
+        (b"[]", b"", "does not start with a brace"),
         (b'{"a\xff":1}', b"", "is not text"),
         (b'{"\\ud800":1}', b"", "invalid character"),
         (b"{" + b'"a":{' * 100_000, b"", "nested too deeply"),

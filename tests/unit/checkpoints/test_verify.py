@@ -213,7 +213,7 @@ def test_what_a_trainer_keeps_beside_the_weights_is_a_note(tmp_path: Path) -> No
     }
     verdict = judged(saved(tmp_path, content))
     assert verdict.state == "clean"
-    assert "best_score" in verdict.notes[0] and "kept beside the weights" in verdict.notes[0]
+    assert "best_score" in verdict.notes[0] and "stored beside the weights" in verdict.notes[0]
 
 
 def test_a_second_model_must_be_finite_whatever_it_is_called(tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ def test_a_factory_that_returns_nothing_is_told_in_words(tmp_path: Path, monkeyp
     (tmp_path / "no_sets.py").write_text("def made():\n    pass\n")
     monkeypatch.chdir(tmp_path)
     sys.modules.pop("no_sets", None)
-    with pytest.raises(UsageError, match="no data set but NoneType"):
+    with pytest.raises(UsageError, match="not a data set but NoneType"):
         validate("no_sets:made", Settings())
 
 
