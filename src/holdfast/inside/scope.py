@@ -25,6 +25,7 @@ from holdfast.state.background import BackgroundThread
 if TYPE_CHECKING:
     from holdfast.inside.training import Training
 
+_NO_CHANGE = ("name", "project", "policy", "workers", "cache", "save_period", "save_minutes")  # settings that change no weight
 _MAX_PENDING = 1000  # metrics logged before the first step
 
 
@@ -117,7 +118,7 @@ class Scope:
             self.step_back("comparing settings", ValueError(f"{source} is not a checkpoint or run with settings"))
             return
         names = dict.fromkeys((*before, *self.settings))
-        different = [name for name in names if before.get(name) != self.settings.get(name)]
+        different = [name for name in names if name not in _NO_CHANGE and before.get(name) != self.settings.get(name)]
         if different:
             self.changed("; ".join(f"{name} {before.get(name)} -> {self.settings.get(name)}" for name in different))
 

@@ -178,12 +178,13 @@ def test_other_data_is_refused_in_the_middle_of_a_pass_and_taken_on_request() ->
 
 def test_settings_that_differ_are_noted_as_a_change() -> None:
     script = Script()
-    script.run.settings(batch=4)
+    script.run.settings(batch=4, name="first", workers=2)
     script.train(2, save=True).end()
     again = Script()
-    again.run.settings(batch=8)
+    again.run.settings(batch=8, name="second", workers=4)
     again.run.restore()
-    assert [row["what"] for row in again.run._scope.run.journal if row["kind"] == "change"] == ["batch 4 -> 8"]
+    changes = [(row["what"], row["step"]) for row in again.run._scope.run.journal if row["kind"] == "change"]
+    assert changes == [("batch 4 -> 8", 2)]  # a name and loader workers change no weight
 
 
 def test_two_loaders_go_on_each_by_its_own_place() -> None:
