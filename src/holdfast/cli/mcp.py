@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import Targets
+from holdfast.cli.options import NamedTargets
 
 if TYPE_CHECKING:
     from holdfast.signals.run_folder import RunFolder
@@ -20,14 +20,14 @@ def register(app: typer.Typer) -> None:
 
 
 def mcp(
-    target: Targets = None,
+    target: NamedTargets = None,
     allow_actions: Annotated[
         bool, typer.Option("--allow-actions", help="The agent may change a training: set, save, pause, undo, eval.")
     ] = False,
 ) -> None:
     """Let a coding agent ask about your runs: an MCP server on stdin and stdout, which the agent starts itself.
 
-    Claude Code: `claude mcp add holdfast -- holdfast mcp`. Over HTTP, `holdfast ui` serves the same tools at /mcp.
+    In the settings of the agent: command `holdfast`, argument `mcp`. Over HTTP, `holdfast ui` serves the same tools at /mcp.
     """
     _find_live_runs()
     from holdfast.probe.address import is_server

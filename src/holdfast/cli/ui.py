@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import Targets
+from holdfast.cli.options import NamedTargets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ui(
-    target: Targets = None,
+    target: NamedTargets = None,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 picks a free one.")] = _LOOPBACK,
     allow_actions: Annotated[
         bool, typer.Option("--allow-actions", help="The page may change a training: set, save, pause, undo.")
