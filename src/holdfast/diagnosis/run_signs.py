@@ -109,7 +109,7 @@ def _vanishing(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 def _constant(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if evidence.get("same_input"):
-        yield "input-constant", f"{evidence.get('layer')} sees the same input every time"
+        yield "input-constant", f"{evidence.get('layer') or 'the model'} sees the same input every time"
 
 
 def _memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
