@@ -107,7 +107,8 @@ class Training:
         self.model.train()
         if self.task.begin_epoch(self.model, epoch) and self.place.world_size > 1:
             self._join()  # DDP exchanges the gradients of those parameters that were trained when it was made
-        batches, count, accumulate = run.batches(self.loader, fast=True), len(self.loader), self.settings.accumulate
+        fast = getattr(self.loader.dataset, "fast_forward", False)  # a sample depends on seed, epoch and index only
+        batches, count, accumulate = run.batches(self.loader, fast=fast), len(self.loader), self.settings.accumulate
         self._norm = torch.zeros((), device=self.place.device)  # the largest gradient norm of this epoch, before clipping
         total, updates, last_save = torch.zeros((), device=self.place.device), 0, time.monotonic()
         loss = torch.zeros_like(total)

@@ -58,6 +58,8 @@ class UnreadableImage(UsageError):
 class DetectionData(Dataset[Sample]):
     """The images of one split. Without `augmentation` they are only resized; mosaic is used in the first `mosaic_epochs`."""
 
+    fast_forward = True  # used samples need not be drawn again when an epoch is resumed
+
     def __init__(
         self,
         data: ImageSet,

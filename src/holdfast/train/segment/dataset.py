@@ -21,6 +21,8 @@ from holdfast.train.segment.masks import MaskedImage
 class SegmentationData(Dataset[Any]):
     """Samples `image` (3×S×S, bytes), `mask` (S×S, 0 or 1) and `index`. Without `augmentation` they are only resized."""
 
+    fast_forward = True  # used samples need not be drawn again when an epoch is resumed
+
     def __init__(
         self,
         images: Sequence[MaskedImage],

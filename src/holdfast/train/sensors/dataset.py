@@ -25,6 +25,8 @@ STREAMS, OPEN = 8, 3  # streams of chunks; chunks of each from which events are 
 class SensorData(Dataset[Any]):
     """Batches `values` (B×channels×sensors), `targets` (B×values) and `index`; a single event likewise, without B."""
 
+    fast_forward = True  # used samples need not be drawn again when an epoch is resumed
+
     def __init__(
         self, files: Sequence[EventFile], blocks: Sequence[Block], array: SensorArray, targets: Sequence[Target] = ()
     ) -> None:
