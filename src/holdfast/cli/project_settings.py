@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.environment.check import Check
 
 FILE = "holdfast.toml"
-_NOT_HERE = ("help", "name")  # each run has its own name
+_NOT_HERE = ("help", "name", "nodes", "resume")  # of one run
 
 
 def with_project(options: Sequence[str], known: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:

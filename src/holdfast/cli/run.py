@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -17,8 +18,10 @@ from holdfast.inside.policy import POLICIES
 from holdfast.signals.tracker_names import read_trackers
 from holdfast.supervisor.command import find_command
 from holdfast.supervisor.launch import Settings
+from holdfast.supervisor.preemption import node_of
 from holdfast.supervisor.watching import run_command
 
+_FLAGS = ("--help", "--resume")
 _HELP = "holdfast run -h lists the options"
 _ABOUT = (
     "Start a training with Holdfast watching it. The command runs as it would without Holdfast: "
@@ -57,6 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--restarts", type=_whole_number(0), default=3, help=restarts)
     add("--resume-args", metavar="WORDS", help='How the script resumes: "--resume {checkpoint}". Remembered for its later runs.')
     add("--restart-args", metavar="WORDS", help='Extra arguments for a restart: "--workers {workers}".')
+    resume = "Continue the run of this name, if there is one; SIGUSR1 and SIGTERM save a checkpoint, then exit with 75."
+    add("--resume", action="store_true", help=resume)
+    nodes = "Nodes that share the folder of the run; each starts this command (with --resume)."
+    add("--nodes", type=_whole_number(1), metavar="N", help=nodes)
     to = "Send metrics, findings and the report to a tracker: mlflow, tensorboard, trackio or wandb. Repeatable."
     add("--to", action="append", default=[], metavar="TRACKER", help=to)
     notify = "Run a command, or POST to a URL, on a critical finding, on a restart and at the end. Repeatable."
@@ -83,6 +90,7 @@ def run(words: Sequence[str]) -> int:
         raise _no_such_option(unknown[0].partition("=")[0], [f"--{name.replace('_', '-')}" for name in vars(arguments)])
     if arguments.patience is not None and arguments.policy in ("observe", "guard"):
         raise UsageError(f"the policy {arguments.policy} never stops a training.", fix="--policy heal --patience 20")
+    _check_resume(arguments)
     settings = Settings(
         name=arguments.name,
         folder=arguments.folder,
@@ -94,10 +102,24 @@ def run(words: Sequence[str]) -> int:
         restarts=arguments.restarts,
         resume_args=read_template(arguments.resume_args),
         restart_args=read_template(arguments.restart_args),
+        resume=arguments.resume,
+        node=node_of(os.environ) if (arguments.nodes or 1) > 1 else 0,
         to=read_trackers(arguments.to),
         notify=tuple(arguments.notify),
     )
     return run_command(find_command(command), settings)
+
+
+def _check_resume(arguments: argparse.Namespace) -> None:
+    if arguments.nodes is not None and not arguments.resume:
+        raise UsageError("--nodes needs --resume: all nodes use the run of one name.", fix="--resume --name my-run --nodes 2")
+    if not arguments.resume:
+        return
+    if arguments.name is None:
+        raise UsageError("--resume needs the name of the run.", fix="--resume --name my-run")
+    if arguments.policy in ("observe", "guard"):
+        fix = "--policy heal"
+        raise UsageError(f"the policy {arguments.policy} saves no checkpoint to resume from.", fix=fix)
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -105,7 +127,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     options, rest = list[str](), list(words)
     while rest and rest[0].startswith("-") and rest[0] != "--":
         word = rest.pop(0)
-        takes_next = word.startswith("--") and word != "--help" and "=" not in word and rest
+        takes_next = word.startswith("--") and word not in _FLAGS and "=" not in word and rest
         options.append(f"{word}={rest.pop(0)}" if takes_next else word)
     return options, rest[1:] if rest[:1] == ["--"] else rest
 

@@ -23,6 +23,7 @@ class TrainerLink:
         self._run, self._place = run, place
         self.stop: Callable[[str, int], object] | None = None  # takes the reason and the exit code
         self.save: Callable[[], object] | None = None
+        self.save_run: Callable[[], object] | None = None  # where the script itself uses `run.save()` or `run.restore()`
         self._verifying = BackgroundThread("holdfast-verifying", on_error=on_error)
 
     def wrote(self, path: Path, step: int | None, *, is_listed: bool) -> None:

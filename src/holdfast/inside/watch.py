@@ -208,6 +208,7 @@ class Run:
             from holdfast.inside.run_checkpoints import RunCheckpoints
 
             self._checkpoints = RunCheckpoints(self._scope, armed().runtime, self._data_positions(), self._watched)
+            self._scope.trainer.save_run = partial(self._checkpoints.save, None, None, wait=True)
         return self._checkpoints
 
     def _data_positions(self) -> Positions:

@@ -289,5 +289,10 @@ def _near(course: Course) -> int:
     """The step before which all ranks of a training can have read a queued that is posted now; 0 is at once."""
     if len(course.recordings) == 1:
         return 0
-    seconds, before = course.step_seconds(), _AHEAD_SECONDS_HERE if course.is_here() else _AHEAD_SECONDS
-    return course.newest_step() + max(_AHEAD_STEPS, math.ceil(before / seconds) if seconds > 0 else 0)
+    return step_ahead(course.newest_step(), course.step_seconds(), is_here=course.is_here())
+
+
+def step_ahead(newest: int, step_seconds: float, *, is_here: bool) -> int:
+    """A step far enough after the newest one for all ranks to read a queued action before it."""
+    before = _AHEAD_SECONDS_HERE if is_here else _AHEAD_SECONDS
+    return newest + max(_AHEAD_STEPS, math.ceil(before / step_seconds) if step_seconds > 0 else 0)

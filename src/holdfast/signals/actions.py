@@ -16,7 +16,7 @@ KINDS = {
     "save-checkpoint": "save a checkpoint now",
     "end-processes": "end the command with everything that it has started",
     "restart": "restart the command from its last good checkpoint",
-    "stop": "end the training, with the reason in `why`",
+    "stop": "end the training, with the reason in `why`; with `save`, after a checkpoint",
 }
 
 

@@ -21,6 +21,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.supervisor.preemption import Preemption
+
 FORWARDED = frozenset(
     {
         signal.SIGINT,
@@ -44,7 +46,9 @@ class Forwarding:
     away then does not: the command may be about to be started again.
     """
 
-    def __init__(self, on_resize: Callable[[], bool]) -> None:
+    def __init__(self, on_resize: Callable[[], bool], *, preemption: Preemption | None = None, apart: bool = False) -> None:
+        """`preemption` takes its signals first; with `apart` the command is in a process group of its own."""
+        self._preemption, self._apart = preemption, apart
         self.hurry = threading.Event()
         self._on_resize = on_resize
         self.requested: signal.Signals | None = None  # somebody wants the command to end
@@ -81,12 +85,14 @@ class Forwarding:
             self._take(signal.Signals(info.si_signo), from_kernel=info.si_code > 0)
 
     def _take(self, number: signal.Signals, *, from_kernel: bool) -> None:
+        if self._preemption is not None and not self._gone and self._preemption.take(number, self._send):
+            return
         if number in _TO_END:
             self.requested = number
         if number == signal.SIGWINCH:
             if self._on_resize():  # the terminal told the command before its own terminal had the new size
                 self._send(number)
-        elif not from_kernel or (number == signal.SIGHUP and os.getsid(0) == os.getpid()):
+        elif not from_kernel or self._apart or (number == signal.SIGHUP and os.getsid(0) == os.getpid()):
             self._send(number)  # a hang-up is told to the leader of the session alone
         elif self._gone:
             self._end_soon(number)

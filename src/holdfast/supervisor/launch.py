@@ -43,6 +43,8 @@ class Settings:
     restarts: int = 3
     resume_args: str | None = None
     restart_args: str | None = None
+    resume: bool = False  # continue the run of this name, and save and exit with 75 when a scheduler wants the machine back
+    node: int = 0  # of several that share the run's folder; 0 watches and judges for all
     to: tuple[str, ...] = ()  # trackers
     notify: tuple[str, ...] = ()  # commands and addresses
 
@@ -63,6 +65,11 @@ class Launch:
     run: RunFolder | None
     line: str
     more: Mapping[str, str] = field(default_factory=dict)  # what a restart adds to the environment
+
+    @property
+    def apart(self) -> bool:
+        """Whether the command gets a process group of its own: a scheduler's signals are for the supervisor alone."""
+        return self.settings.resume and not os.isatty(0)
 
     def environment(self, streams: str = "") -> dict[str, str]:
         """The child's environment; without a run folder, the one we have."""
@@ -118,16 +125,25 @@ def prepare(command: Command, settings: Settings) -> Launch:
         **started,
     }
     try:
-        run = RunFolder.create(settings.folder, name, **facts)
+        run = _join(settings, name, facts) if settings.resume else RunFolder.create(settings.folder, name, **facts)
     except OSError as error:
         return _prepare_elsewhere(command, settings, name, facts, error)
     taken = "" if run.name == name else f" (the name {name} was taken)"
-    line = f"holdfast: run {run.name} in {_shown(run.path)}{taken}{command.note}"
+    number = f" (node {settings.node})" if settings.node else ""
+    line = f"holdfast: run {run.name} in {_shown(run.path)}{number}{taken}{command.note}"
     missing = [
         f"\nholdfast: {one} is not installed: pip install {one}, then: holdfast sync {run.name} --to {one}"
         for one in not_installed(settings.to)
     ]
     return Launch(command, settings, run, line + "".join(missing))
+
+
+def _join(settings: Settings, name: str, facts: dict[str, Any]) -> RunFolder:
+    """The folder of a run that is started again, or by several nodes; what its first start was told stays."""
+    run = RunFolder.join(settings.folder, name, **facts)
+    if settings.node == 0:
+        run.update_info(**{key: facts[key] for key in ("supervisor", "ended", "exit_code", "pid", "host") if key in facts})
+    return run
 
 
 def _resume_args(settings: Settings, facts: Mapping[str, Any]) -> str | None:

@@ -53,6 +53,12 @@ class Restarts:
         self._pid, self._since, self._log_from = 0, 0.0, 0
         self._memory = MemoryEvents()
 
+    def first(self) -> Launch:
+        """The first attempt: from the start, or from where an earlier start of the same run has got to."""
+        launch = resumed(self._launch)
+        self._with_flag = launch.command is not self._launch.command
+        return launch
+
     def begins(self, pid: int, outside: Outside) -> None:
         """An attempt has been started."""
         self._pid, self._since, self._hang = pid, time.time(), None
@@ -293,6 +299,21 @@ class Restarts:
         with contextlib.suppress(OSError):
             row: dict[str, Any] = {"action": "restart", "step": post_mortem.ended.step or 0, "because": post_mortem.finding.code}
             self._run.journal.write("action", **row, settings={}, state="refused", detail=why)
+
+
+def resumed(launch: Launch) -> Launch:
+    """A launch that continues its run from the newest clean checkpoint, if an earlier start has recorded a training."""
+    recordings = launch.run.recordings() if launch.run is not None and launch.settings.resume else []
+    if launch.run is None or not recordings:
+        return launch
+    from holdfast.recovery.restart import Changes
+    from holdfast.supervisor.resume import arguments, environment, find_origin
+
+    origin, attempt = find_origin(launch.run), max(one.part for one in recordings) + 2
+    flag = arguments(launch.settings.resume_args, {"checkpoint": origin.path, "step": origin.step}, needs="checkpoint")
+    command = replace(launch.command, words=(*launch.command.words, *flag)) if flag else launch.command
+    line = f"{launch.line}\nholdfast: resumed from {_shown(origin)}"
+    return replace(launch, command=command, line=line, more=environment(launch.run, origin, Changes(), attempt))
 
 
 def _print(text: str) -> None:

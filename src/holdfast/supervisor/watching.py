@@ -21,8 +21,9 @@ from holdfast.supervisor.facts import facts_later
 from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch, RunInfo, Settings, prepare
 from holdfast.supervisor.outside import Outside
+from holdfast.supervisor.preemption import Preemption
 from holdfast.supervisor.printed_metrics import PrintedMetrics
-from holdfast.supervisor.restarts import Restarts
+from holdfast.supervisor.restarts import Restarts, resumed
 from holdfast.supervisor.streams import Channel, Streams, keep_standard_descriptors
 from holdfast.supervisor.train_log import TrainLog
 
@@ -35,7 +36,9 @@ def run_command(command: Command, settings: Settings) -> int:
     """Run the command under watch, and answer with the code to exit with: the command's, or 128 + its signal."""
     keep_standard_descriptors()
     launch = prepare(command, settings)
-    return _run_watched(launch, launch.run) if launch.run is not None else _run_unwatched(launch)
+    if launch.run is None or settings.node:
+        return _run_unwatched(launch)
+    return _run_watched(launch, launch.run)
 
 
 def _run_watched(launch: Launch, run: RunFolder) -> int:
@@ -49,10 +52,11 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
 
     streams = Streams(copy, trouble.step_back)
     window = Window(streams)
-    signals = Forwarding(window.resize)
+    preemption = _preemption(launch, trouble)
+    signals = Forwarding(window.resize, preemption=preemption, apart=launch.apart)
     restarts = Restarts(launch, run, signals, trouble)
     try:
-        pid = _start(launch, streams, signals)
+        pid = _start(restarts.first(), streams, signals)
     except UsageError:
         _remove(run)
         raise
@@ -82,6 +86,7 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
             streams.start()
             signals.to(pid)
             restarts.begins(pid, outside)
+        code = preemption.exit_code(code) if preemption else code
         info.note(ended=time.time(), exit_code=code)
         later.join(_FACTS_SECONDS)
         printed.finish()
@@ -107,10 +112,19 @@ class Window:
 
 
 def _run_unwatched(launch: Launch) -> int:
-    signals = Forwarding(lambda: False)
-    pid = _start(launch, None, signals)
+    """Without a folder, or on a node whose run is watched from the first one."""
+    preemption = _preemption(launch, None)
+    signals = Forwarding(lambda: False, preemption=preemption, apart=launch.apart)
+    pid = _start(resumed(launch), None, signals)
     signals.to(pid)
-    return _wait_for(pid)
+    code = _wait_for(pid)
+    return preemption.exit_code(code) if preemption else code
+
+
+def _preemption(launch: Launch, trouble: Trouble | None) -> Preemption | None:
+    if launch.run is None or not launch.settings.resume:
+        return None
+    return Preemption(launch.run, trouble or Trouble(launch.run.journal), acts=launch.settings.node == 0)
 
 
 def _start(launch: Launch, streams: Streams | None, signals: Forwarding) -> int:
@@ -118,7 +132,7 @@ def _start(launch: Launch, streams: Streams | None, signals: Forwarding) -> int:
     environment = launch.environment(streams.identities() if streams else "")
     actions = streams.file_actions() if streams else []
     try:
-        pid = _spawn(launch.command, environment, actions, signals)
+        pid = _spawn(launch.command, environment, actions, signals, apart=launch.apart)
     except OSError as error:
         raise _cannot_start(launch.command, error) from None
     with contextlib.suppress(OSError):
@@ -126,8 +140,13 @@ def _start(launch: Launch, streams: Streams | None, signals: Forwarding) -> int:
     return pid
 
 
-def _spawn(command: Command, environment: dict[str, str], actions: list[tuple[object, ...]], signals: Forwarding) -> int:
-    """Not `subprocess`: descriptors above 2 that we were started with are the command's, and it closes them."""
+def _spawn(
+    command: Command, environment: dict[str, str], actions: list[tuple[object, ...]], signals: Forwarding, *, apart: bool
+) -> int:
+    """Not `subprocess`: descriptors above 2 that we were started with are the command's, and it closes them.
+
+    `apart`: in a process group of its own. Slurm signals the whole group, and torchrun would end its ranks at once.
+    """
     hang_up = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited: a terminal that goes away does not end a training
     try:
         return os.posix_spawn(
@@ -137,12 +156,13 @@ def _spawn(command: Command, environment: dict[str, str], actions: list[tuple[ob
             file_actions=actions,
             setsigmask=signals.child_mask,
             setsigdef=_TO_DEFAULT,
+            setpgroup=0 if apart else os.getpgrp(),
         )
     except OSError as error:
         script = command.through_an_interpreter()
         if error.errno != errno.ENOEXEC or script.path == command.path:
             raise
-        return _spawn(script, environment, actions, signals)
+        return _spawn(script, environment, actions, signals, apart=apart)
     finally:
         signal.signal(signal.SIGHUP, hang_up)
 

@@ -19,8 +19,10 @@ import torch
 from holdfast.inside.control.action_queue import ActionQueue, QueuedAction
 from holdfast.inside.control.settings import LearningRateFactor, Settings
 from holdfast.inside.guard.guard import Guard
+from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.trainer_link import TrainerLink
 from holdfast.signals.actions import Action, Refused
+from holdfast.signals.pulse import SAVING
 from holdfast.signals.recorder import Recorder
 from holdfast.state.background import BackgroundThread
 from holdfast.state.snapshots import Snapshots
@@ -28,6 +30,7 @@ from holdfast.state.snapshots import Snapshots
 _SAVE_FRACTION, _SAVE_BYTES = 0.1, 16 << 20  # of the run's time, that a crash may cost; a second, that are written to disk
 _SOONEST_SAVE, _FIRST_SAVE, _SAVE_EVERY = 2.0, 60.0, 300.0  # seconds: at least; at most for the first save; for the others
 _SAVE_EVERY_SET = os.environ.get("HOLDFAST_SAVE_EVERY", "")  # seconds, replaces all of them
+_LAST_SAVE = 3600.0  # seconds for the save before a stop: the scheduler decides how long it may take
 _RETRY_EVERY = 1.0  # seconds between two attempts to write a row that the journal did not take
 Optimizer = torch.optim.Optimizer
 
@@ -196,7 +199,23 @@ class Control:
         return f"saving to {path.name}"
 
     def _stop(self, action: Action, step: int) -> str:
-        return f"stopped before step {step}: {_reason(action)}"
+        saved = self._save_last(step) if action.settings.get("save") else ""
+        return f"stopped before step {step}: {_reason(action)}{saved}"
+
+    def _save_last(self, step: int) -> str:
+        """Save all that a later start resumes from, and wait until it is on disk; stops without it if that fails."""
+        with HEARTBEAT.during(SAVING):
+            self._helper.close(_LAST_SAVE)  # memory for snapshots may be being allocated
+            own = self._trainer.save or self._trainer.save_run
+            try:
+                if own is not None:
+                    own()
+                self.snapshots.take(step)
+                path = self.snapshots.save(self._checkpoints)
+            except Exception as error:  # noqa: BLE001 - it stops all the same, and an earlier checkpoint is used
+                return f"; saving failed: {type(error).__name__}: {error}"
+            self._helper.close(_LAST_SAVE)
+        return f"; saved {path.name}" if path is not None else "; there was no clean state to save"
 
 
 def seconds_between_saves(age: float, size: int) -> float:
