@@ -17,6 +17,7 @@ LEVELS = {
     "demo": 7,  # the training that `holdfast demo` starts, written as a user would; its verb is cli/demo.py
     "supervisor": 7,
     "train": 7,
+    "launch": 7,  # writes what Slurm, Kubernetes and clouds start
     "integrations": 7,
     "drills": 7,
     "recovery": 6,

@@ -22,6 +22,7 @@ from holdfast.cli import (
     explain,
     export,
     journal,
+    launch,
     mcp,
     pause,
     plan,
@@ -116,7 +117,7 @@ _BEFORE = (doctor, drill, plan, repro, stats, validate, visualize)  # before a r
 _DURING = (ps, tail, backtrace, journal, diagnose, compare, explain, tables, query, replay, checkpoints, demo)
 _OUTWARDS = (serve, ui, mcp, sync)
 _INSIDE = (eval_verb, repl, set_verb, undo, save, cleanup, pause, continue_, attach)
-_TRAINING = (train, resume, export)
+_TRAINING = (train, resume, export, launch)
 for _verb in (*_DURING, *_OUTWARDS, *_INSIDE, *_BEFORE, *_TRAINING):
     _verb.register(app)
 for _typer in (app, *(_group.typer_instance for _group in app.registered_groups)):

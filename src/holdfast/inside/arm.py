@@ -17,6 +17,7 @@ from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.orphaned_output import stay_alive_without
 from holdfast.inside.policy import Policy, read_rules
 from holdfast.inside.runtime import Runtime
+from holdfast.inside.scheduler_signal import VARIABLE, leave_sigterm_to_supervisor
 from holdfast.inside.scope import Scope
 from holdfast.inside.taps.hooks import Hooks
 from holdfast.signals.pulse import SAVING
@@ -132,6 +133,8 @@ def arm_from_environment() -> None:
             from holdfast.inside.control.restarted import resume_with
 
             resume_with(restart.checkpoint)
+        if os.environ.get(VARIABLE):
+            leave_sigterm_to_supervisor()
         supervisor = os.environ.get("HOLDFAST_SUPERVISOR", "")
         if supervisor.isdigit():
             stay_alive_without(int(supervisor))

@@ -85,7 +85,7 @@ class Forwarding:
             self._take(signal.Signals(info.si_signo), from_kernel=info.si_code > 0)
 
     def _take(self, number: signal.Signals, *, from_kernel: bool) -> None:
-        if self._preemption is not None and not self._gone and self._preemption.take(number, self._send):
+        if self._preemption is not None and not self._gone and self._preemption.take(number):
             return
         if number in _TO_END:
             self.requested = number

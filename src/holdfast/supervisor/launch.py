@@ -19,13 +19,15 @@ from typing import Any
 import holdfast
 from holdfast.errors import UsageError
 from holdfast.inside.policy import Policy
-from holdfast.signals.run_folder import RunFolder
+from holdfast.inside.scheduler_signal import VARIABLE
+from holdfast.signals.run_folder import RunFolder, replace_text
 from holdfast.signals.tracker_names import not_installed
 from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.command import Command
 from holdfast.supervisor.facts import default_name, facts_at_start
 
 _TORCHRUN = "SIGTERM,SIGINT,SIGQUIT"  # torchrun would end its ranks when the terminal goes away
+PID_FILE = "supervisor.pid"  # whom a job signals, with `--resume`
 SITE = Path(holdfast.__file__).resolve().parent / "inside" / "site"
 
 
@@ -85,6 +87,7 @@ class Launch:
             "HOLDFAST_SUPERVISOR": str(os.getpid()),
             "HOLDFAST_STREAMS": streams,
             "PET_SIGNALS_TO_HANDLE": os.environ.get("PET_SIGNALS_TO_HANDLE", _TORCHRUN),
+            **({VARIABLE: "1", "PET_SIGNALS_TO_HANDLE": "SIGINT,SIGQUIT"} if self.settings.resume else {}),
             **self.more,
         }
 
@@ -143,6 +146,7 @@ def _join(settings: Settings, name: str, facts: dict[str, Any]) -> RunFolder:
     run = RunFolder.join(settings.folder, name, **facts)
     if settings.node == 0:
         run.update_info(**{key: facts[key] for key in ("supervisor", "ended", "exit_code", "pid", "host") if key in facts})
+        replace_text(run.path / PID_FILE, f"{os.getpid()}\n")
     return run
 
 

@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import UsageError
@@ -21,6 +21,7 @@ from holdfast.signals.actions import Action
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.begun import trainings
+from holdfast.supervisor.ending import end_all
 
 AGAIN = 75  # EX_TEMPFAIL of sysexits.h: not a failure, start it again
 SIGNALS = frozenset({signal.SIGUSR1, signal.SIGTERM})
@@ -50,34 +51,34 @@ class Preemption:
         self._earlier, self._earlier_rows = set(trainings(run)), len(self._rows())  # not by time: clocks of nodes differ
         self.requested: signal.Signals | None = None
 
-    def take(self, number: signal.Signals, send: Callable[[signal.Signals], None]) -> bool:
+    def take(self, number: signal.Signals) -> bool:
         """Whether a signal is dealt with here; if not, it is the command's. A second one changes nothing."""
         if number not in SIGNALS:
             return False
         if self.requested is None:
             self.requested = number
             if self._acts:
-                threading.Thread(target=self._work, args=(send,), name="holdfast-preemption", daemon=True).start()
+                threading.Thread(target=self._work, name="holdfast-preemption", daemon=True).start()
         return True
 
     def exit_code(self, code: int) -> int:
         """The code to exit with once the command has ended with `code`: 75 if every rank has saved and stopped as asked."""
         self._ended.set()
-        if code == 0 or not (self._stopped() or self._before_first_step):
-            return code
-        if self._before_first_step:  # SIGUSR1: the time limit is too short for a step, and would be again
+        if self._before_first_step and code:  # SIGUSR1: the time limit is too short for a step, and would be again
             return AGAIN if self.requested == signal.SIGTERM else code
+        if not self._stopped():
+            return code
         deadline, ranks = time.monotonic() + _LAST_RANK_SECONDS, len(self._ranks())
         while len(self._stopped()) < ranks and time.monotonic() < deadline:  # a node that leaves early takes the others with it
             time.sleep(_LOOK_SECONDS)
         return AGAIN
 
-    def _work(self, send: Callable[[signal.Signals], None]) -> None:
+    def _work(self) -> None:
         name = self.requested.name if self.requested else ""
         if not self._has_stepped():
             self._before_first_step = True
             _print(f"{name} before the first step: stopping, there is nothing to save")
-            send(signal.SIGTERM)
+            end_all(self._run, None, ask=0.0)
             return
         _print(f"{name}: saving a checkpoint between two steps, then stopping; Ctrl-C stops at once")
         while not self._ended.is_set():

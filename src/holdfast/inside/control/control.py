@@ -130,7 +130,7 @@ class Control:
             print(f"holdfast: training stopped: {_reason(action)}", file=sys.stderr, flush=True)
             code = int(action.settings.get("code", 1))
             if self._trainer.stop is None:
-                raise SystemExit(code)
+                raise SystemExit(0 if action.settings.get("save") else code)  # no failure: torchrun would report one
             self._trainer.stop(str(_reason(action)), code)
 
     def _write_rows(self) -> None:
