@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes, and e
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format pytest test-slow test-gpu test-trackers bench bench-train bench-heal bench-healthy bench-diagnose bench-survive fuzz drills strangers peers docs clean
+.PHONY: help setup demo test lint format pytest test-slow test-gpu test-cluster test-trackers bench bench-train bench-heal bench-healthy bench-diagnose bench-survive fuzz drills strangers peers docs clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -46,6 +46,9 @@ test-slow: $(INSTALLED)  ## the tests that take too long for every day
 
 test-gpu: $(INSTALLED)  ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+test-cluster: $(INSTALLED)  ## trainings on a real Slurm of two nodes on this machine: time limit, preemption, node down (minutes; root)
+	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
 test-trackers: $(TRACKERS)  ## real MLflow, W&B, Trackio and Jupyter, in an environment of their own: they want other versions
 	HOLDFAST_TRACKERS_PYTHON=$(CURDIR)/$(VENV)-trackers/bin/python $(BIN)/python -m pytest -m slow tests/faults/test_trackers.py tests/faults/test_notebook.py $(ARGS)

@@ -43,7 +43,6 @@ OverTimeLimit=0
 KillWait=5
 SlurmdTimeout=3600
 ReturnToService=2
-SchedulerParameters=requeue_delay=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs={cores} State=UNKNOWN

@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
         help="Start a training on Slurm, Kubernetes or in the cloud; it resumes when its machine is taken away.",
     )
-    for name, verb in {"slurm": slurm}.items():
+    for name, verb in {"slurm": slurm, "kubernetes": kubernetes, "cloud": cloud}.items():
         group.command(name, context_settings=_PASSED_ON)(verb)
     app.add_typer(group, name="launch")
 
@@ -89,6 +89,94 @@ def slurm(
     run = f"{job.name}-{number}"
     print(f"job {number} submitted ({file}); run {run}, output in {run}.log")
     print(f"watch it: holdfast tail {run}; state: squeue --job {number}")
+
+
+def kubernetes(
+    context: typer.Context,
+    image: Annotated[str, typer.Option(help="Container image with your script, torch and holdfast.")],
+    volume: Annotated[str, typer.Option(metavar="CLAIM", help="Persistent volume claim for the runs, shared by all pods.")],
+    nodes: Nodes = 1,
+    gpus_per_node: Gpus = None,
+    name: Name = None,
+    runtime: Annotated[str, typer.Option(help="Cluster training runtime of Kubeflow.")] = "torch-distributed",
+    signal_before: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Grace time of an evicted pod, to save.")] = 120,
+    policy: Policy = "heal",
+    folder: Folder = "/runs",
+    resume_args: ResumeArgs = None,
+    restarts: Restarts = 3,
+    output: Output = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Write a Kubeflow TrainJob: holdfast launch kubernetes --image my/image --volume runs --gpus-per-node 8 -- python train.py
+
+    A pod that is evicted saves a checkpoint first. Started again, by Kubernetes or with the same name, the training resumes.
+    """
+    from holdfast.launch.kubernetes import train_job
+
+    job = _job(context, name, nodes, gpus_per_node, policy, folder, resume_args, restarts)
+    resource = train_job(job, image=image, volume=volume, runtime=runtime, grace_seconds=signal_before)
+    file = output or Path(f"{job.name}.trainjob.yaml")
+    if _show_or_write(resource, file, dry_run):
+        print(f"{file} is written; start and watch it:")
+        print(f"  kubectl create -f {file}")
+        print(f"  kubectl get trainjob {job.name} --watch")
+
+
+def cloud(
+    context: typer.Context,
+    volume: Annotated[str, typer.Option(help="Volume for the runs; it outlives the machines.")],
+    engine: Annotated[str, typer.Option(help="sky (SkyPilot) or dstack.")] = "sky",
+    gpu: Annotated[str | None, typer.Option(help="Kind of GPU: A100, H100, L4, …", show_default=False)] = None,
+    nodes: Nodes = 1,
+    gpus_per_node: Gpus = None,
+    spot: Annotated[bool, typer.Option("--spot/--on-demand", help="Cheaper machines that can be taken away.")] = True,
+    name: Name = None,
+    policy: Policy = "heal",
+    folder: Folder = "/runs",
+    resume_args: ResumeArgs = None,
+    restarts: Restarts = 3,
+    output: Output = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Write a SkyPilot or dstack task, and start it: holdfast launch cloud --gpu A100 --volume runs -- python train.py
+
+    If a spot machine is taken away, the training resumes on the next one from its newest verified checkpoint.
+    """
+    import shutil
+    import subprocess
+
+    from holdfast.errors import UsageError
+    from holdfast.launch.cloud import dstack_task, sky_task
+
+    if engine not in ("sky", "dstack"):
+        raise UsageError(f"there is no engine {engine!r}.", fix="--engine sky or --engine dstack")
+    if gpus_per_node is not None and gpu is None:
+        raise UsageError("--gpus-per-node needs the kind of GPU.", fix=f"--gpu A100 --gpus-per-node {gpus_per_node}")
+    job = _job(context, name, nodes, gpus_per_node or (1 if gpu else None), policy, folder, resume_args, restarts)
+    make = sky_task if engine == "sky" else dstack_task
+    file = output or Path(f"{job.name}.{engine}.yaml")
+    if not _show_or_write(make(job, gpu=gpu, spot=spot, volume=volume), file, dry_run):
+        return
+    words = ["sky", "jobs", "launch", "-y", str(file)] if engine == "sky" else ["dstack", "apply", "-y", "-f", str(file)]
+    if shutil.which(engine) is None:
+        package = "skypilot" if engine == "sky" else "dstack"
+        print(f"{file} is written; {engine} is not installed here. To start it:")
+        print(f"  pip install {package}")
+        print(f"  {' '.join(words)}")
+        return
+    raise typer.Exit(subprocess.run(words, check=False).returncode)
+
+
+def _show_or_write(resource: dict[str, object], file: Path, dry_run: bool) -> bool:
+    """Print or write it as YAML; whether it was written."""
+    from holdfast.launch.job import as_yaml
+
+    text = as_yaml(resource)
+    if dry_run:
+        print(text, end="")
+    else:
+        _write(file, text)
+    return not dry_run
 
 
 def _job(

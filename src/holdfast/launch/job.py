@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from holdfast.errors import UsageError
 
@@ -91,6 +92,19 @@ def quoted(words: Sequence[str]) -> str:
 def script(lines: Sequence[Sequence[str]], before: str = "") -> str:
     """A command over several lines, as a shell reads it."""
     return " \\\n  ".join(([before] if before else []) + [quoted(words) for words in lines if words])
+
+
+def as_yaml(resource: dict[str, Any]) -> str:
+    """A file as a person would write it: in the given order, scripts over several lines."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+        """Writes text of several lines as such."""
+
+    Dumper.add_representer(
+        str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    )
+    return str(yaml.dump(resource, Dumper=Dumper, sort_keys=False, width=10_000))
 
 
 def seconds_of(text: str) -> int:
