@@ -34,8 +34,9 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
         help="Start a training on Slurm, Kubernetes or in the cloud; it resumes when its machine is taken away.",
     )
-    for name, verb in {"slurm": slurm, "kubernetes": kubernetes, "cloud": cloud}.items():
-        group.command(name, context_settings=_PASSED_ON)(verb)
+    group.command("slurm", context_settings=_PASSED_ON)(slurm)
+    group.command("kubernetes", context_settings=_PASSED_ON)(kubernetes)
+    group.command("cloud", context_settings=_PASSED_ON)(cloud)
     app.add_typer(group, name="launch")
 
 

@@ -21,7 +21,6 @@ from holdfast.signals.actions import Action
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.begun import trainings
-from holdfast.supervisor.ending import end_all
 
 AGAIN = 75  # EX_TEMPFAIL of sysexits.h: not a failure, start it again
 SIGNALS = frozenset({signal.SIGUSR1, signal.SIGTERM})
@@ -78,7 +77,9 @@ class Preemption:
         if not self._has_stepped():
             self._before_first_step = True
             _print(f"{name} before the first step: stopping, there is nothing to save")
-            end_all(self._run, None, ask=0.0)
+            from holdfast.supervisor.ending import end_all
+
+            end_all(self._run, None)
             return
         _print(f"{name}: saving a checkpoint between two steps, then stopping; Ctrl-C stops at once")
         while not self._ended.is_set():
