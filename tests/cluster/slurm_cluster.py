@@ -86,9 +86,9 @@ class Cluster:
             self.power_on(node)
 
     def power_on(self, node: str) -> None:
-        """Start a node."""
+        """Start a node; a job that waits for it may begin at once."""
         self._daemon(node, "slurmd", "-D", "-N", node)
-        wait_for(lambda: self.node_state(node) == "idle", f"{node} to be idle")
+        wait_for(lambda: self.node_state(node) in ("idle", "mix", "alloc"), f"{node} to be up")
 
     def power_off(self, node: str) -> None:
         """End everything that runs on a node, at once, as a power cut does; then tell Slurm."""

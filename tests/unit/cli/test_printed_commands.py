@@ -23,7 +23,7 @@ from holdfast.train.settings import DetectSettings
 
 VERBS = typer.main.get_command(app)
 SOURCE = Path(holdfast.__file__).parent
-COMMAND = re.compile(r"(?<![\w./@-])holdfast ((?:checkpoints )?[a-z]+)((?: (?:-t (?!…)\S+|--?[a-z][a-z-]*|‹›))*)")
+COMMAND = re.compile(r"(?<![\w./@-])holdfast ((?:checkpoints |launch )?[a-z]+)((?: (?:-t (?!…)\S+|--?[a-z][a-z-]*|‹›))*)")
 END = re.compile(r"[`\n;)]|, | -- |\. |: | \$\(")  # of a command within a text
 NAMES = (  # every verb that is about a run, with what else it needs
     *("ps", "tail --once", "journal", "diagnose", "tables", "backtrace", "replay"),
