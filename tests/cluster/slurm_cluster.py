@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -88,7 +89,7 @@ class Cluster:
     def power_on(self, node: str) -> None:
         """Start a node; a job that waits for it may begin at once."""
         self._daemon(node, "slurmd", "-D", "-N", node)
-        wait_for(lambda: self.node_state(node) in ("idle", "mix", "alloc"), f"{node} to be up")
+        wait_for(lambda: not {"DOWN", "NOT_RESPONDING", "UNKNOWN"} & self.node_state(node), f"{node} to be up")
 
     def power_off(self, node: str) -> None:
         """End everything that runs on a node, at once, as a power cut does; then tell Slurm."""
@@ -122,9 +123,10 @@ class Cluster:
         assert not check or done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
         return done
 
-    def node_state(self, node: str) -> str:
-        """`idle`, `alloc`, `down`, …"""
-        return self.run("sinfo", "-h", "-N", "-n", node, "-p", "low", "-o", "%t").stdout.strip()
+    def node_state(self, node: str) -> set[str]:
+        """All that Slurm says of a node: IDLE, MIXED, DOWN, COMPLETING, NOT_RESPONDING, …"""
+        text = self.run("scontrol", "show", "node", node).stdout
+        return set(re.findall(r"State=(\S+)", text)[0].replace("*", "+NOT_RESPONDING").split("+"))
 
     def job(self, number: str) -> dict[str, str]:
         """What Slurm knows about a job; empty once it has forgotten it."""
