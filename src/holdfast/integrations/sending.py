@@ -174,7 +174,7 @@ class Sender:
             notice = _notice(row)
             if notice is None or (notice.event == "finding" and notice.code in codes):
                 continue
-            codes = [*codes, notice.code] if notice.event == "finding" else []  # after a restart each is told once more
+            codes = [*codes, notice.code] if notice.event == "finding" else []  # after a restart each is sent once more
             self._connected().notice(notice)
             self._cursor.save(codes=codes, notices=self._cursor.content["notices"] + 1)
         if reader.position != self._cursor.content["journal"]:
@@ -196,7 +196,7 @@ def _of_steps(rows: dict[str, Any], kept: dict[str, list[Any]], prefix: str) -> 
         last, was_finite = kept.get(name, (-1, True))
         picked = set(_thinned(np.maximum.accumulate(steps), last))
         if was_finite and not np.isfinite(values).all():
-            picked.add(int(np.argmin(np.isfinite(values))))  # the first value that is not finite is never left out
+            picked.add(int(np.argmin(np.isfinite(values))))  # the first non-finite value is always sent
         for number in picked:
             chosen.setdefault(int(at[number]), {})[prefix + name] = float(values[number])
         if picked:

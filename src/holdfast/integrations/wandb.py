@@ -34,7 +34,7 @@ class WandB(Tracker):
         self.address = f"wandb sync {self._run.settings.sync_dir}" if self._run.offline else str(self._run.url)
 
     def metrics(self, rows: Sequence[Row]) -> None:
-        """Rows that a killed sender had handed over already are behind W&B's step, and left out."""
+        """Rows that a killed sender had handed over already are behind W&B's step, and skipped."""
         for number, row in enumerate(rows, self.state["rows"]):
             if number >= self._run.step:
                 self._run.log({"step": row.step, **row.values}, step=number)

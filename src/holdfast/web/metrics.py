@@ -12,7 +12,7 @@ from holdfast.probe.glance import Glance
 from holdfast.web.runs import Runs, Watched, tone
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
-_ENDED_SECONDS = 600.0  # a run that is over is told for so long, so that its end is seen
+_ENDED_SECONDS = 600.0  # a finished run is exposed for so long, so that its end is scraped
 _OF_RANK = {
     "step": ("holdfast_step", "newest step"),
     "epoch": ("holdfast_epoch", "complete epochs before the newest step"),
