@@ -119,9 +119,10 @@ def submit(file: Path) -> str:
     done = _run([sbatch, "--parsable", str(file)])
     if done.returncode:
         why = done.stderr.strip().removeprefix("sbatch: error: ").splitlines() or ["it gave no reason"]
-        raise UsageError(
-            f"Slurm refused {file}: {why[0].rstrip('.')}.", fix=f"change the option, or edit {file} and: sbatch {file}"
-        )
+        no_cluster = any("resolve_ctls" in line or "contact slurm controller" in line for line in why)
+        there = f"on a login node of the cluster: sbatch {file.name}"
+        fix = there if no_cluster else f"change the option, or edit {file} and: sbatch {file}"
+        raise UsageError(f"Slurm refused {file}: {why[0].rstrip('.')}.", fix=fix)
     return done.stdout.strip().partition(";")[0]
 
 

@@ -65,7 +65,7 @@ def beta_words(target: Target, typical: float, *, is_final: bool) -> str | None:
     """What is wrong with the beta of a target, given its typical error. Errors above beta are normal until the end."""
     if target.loss_fn != "smooth_l1" or typical <= 0:
         return None
-    suggested = f"loss_beta: {typical:.1g}"
+    suggested = f"loss_beta: {float(f'{typical:.1g}'):g}"
     if target.beta > _FAR * typical:
         shape = f"nearly always quadratic; set {suggested}, or loss_fn: l1"
     elif is_final and target.beta * _FAR < typical:

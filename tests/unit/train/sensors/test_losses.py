@@ -35,6 +35,7 @@ def test_a_truth_that_is_missing_does_not_count() -> None:
     ("beta", "typical", "final", "expected"),
     [
         (1.0, 0.005, False, "nearly always quadratic; set loss_beta: 0.005, or loss_fn: l1"),
+        (100.0, 9.55, False, "nearly always quadratic; set loss_beta: 10, or loss_fn: l1"),
         (0.01, 0.5, False, None),  # errors are large at first
         (0.01, 0.5, True, "nearly always linear; set loss_beta: 0.5"),
         (0.02, 0.01, True, None),
