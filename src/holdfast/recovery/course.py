@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,14 +44,20 @@ class Course:
         self._window, self._reported, self._ignored_until = Window(), dict[str, _Reported](), -1
         self._rest: dict[str, Column] = {}
 
-    def read(self) -> Iterator[Seen]:
-        """What is found in the rows that have come since the last call; stop early, and the next call resumes from there."""
+    def read(self, before: Sequence[Evaluation] = ()) -> Iterator[Seen]:
+        """What is found in the rows that have come since the last call; stop early, and the next call resumes from there.
+
+        `before` are the evaluations of the run that this one resumes: where it counts on from their steps, they are its past.
+        """
         while len((rows := self._pending())["step"]):
             room = EVERY - self._window.seen % EVERY
             self._rest = {name: values[room:] for name, values in rows.items()}
             self._window.append({name: values[:room] for name, values in rows.items()})
             if self._window.seen % EVERY == 0 and (seen := self._look_at_steps()).holds:
                 yield seen
+        if before and not self._window.is_evaluated and before[-1].step <= self._window.first_step:
+            for one in before:
+                self._window.evaluate(one)
         yield from self._read_evaluations()
 
     def recent(self, steps: int = 256) -> tuple[Finding, ...]:
@@ -70,6 +76,11 @@ class Course:
     def step(self) -> int:
         """The newest step that was judged."""
         return self._window.view().step
+
+    @property
+    def first_step(self) -> int:
+        """The first step that was judged; -1 before."""
+        return self._window.first_step
 
     @property
     def part(self) -> int:

@@ -88,7 +88,7 @@ class Judge:
         self._find_courses()
         self._look_at_changes()
         for course in list(self._courses.values()) if self._queued is None else ():
-            for seen in course.read():
+            for seen in course.read(self._resumes.evaluations_before(course.part) if self._resumes is not None else ()):
                 self._judge(course, seen)
                 if self._queued is not None:
                     return
@@ -155,12 +155,14 @@ class Judge:
             self._post(course, diagnosis, action)
 
     def _look_at_changes(self) -> None:
-        """The script has changed a setting: after enough steps, propose the learning rate that goes with it."""
+        """The script has changed a setting: propose the learning rate that goes with it, after enough steps to compare if there
+        were some before the change.
+        """
         own = [row for row in self._journal.rows if row.get("kind") == "change" and "do" not in row]  # not made from outside
         changes = [row for row in own if isinstance(row.get("step"), int)]
         for row in changes[self._changes_seen :]:
             course = self._courses[max(self._courses)] if self._courses else None
-            if course is None or course.step < row["step"] + STEPS:
+            if course is None or course.step < row["step"] + (STEPS if course.first_step < row["step"] else 0):
                 return
             self._changes_seen += 1
             proposal = propose(str(row.get("what", "")), *course.norms_around(row["step"], STEPS))

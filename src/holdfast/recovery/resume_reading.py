@@ -11,7 +11,7 @@ from holdfast.detectors.resume.runs import NOTHING, Metric, Resumed, RunBefore
 from holdfast.probe.follow import Follower
 from holdfast.probe.rows import Column, last_rows
 from holdfast.signals.lineage import Save, ancestors
-from holdfast.signals.view import Floats, measured
+from holdfast.signals.view import Evaluation, Floats, measured
 
 COLUMNS = ("step", "epoch", "time", "loss", "lr", "update_ratio", "skipped")
 EVALUATION = ("step", "split", "name", "value")
@@ -49,6 +49,13 @@ def run_before(save: Save) -> tuple[RunBefore, int] | None:
         evaluations=metrics({name: values[evaluated["step"] <= step] for name, values in evaluated.items()}),
     )
     return before, step
+
+
+def evaluations_before(save: Save, step: int) -> list[Evaluation]:
+    """What the run of a save was evaluated to until its step, oldest first."""
+    rows = last_rows(save.run / save.recording, "evaluations", EVALUATION, _EVALUATIONS)
+    each = zip(rows["step"], rows["split"], rows["name"], rows["value"], strict=True)
+    return [Evaluation(int(at), str(split), str(name), float(value)) for at, split, name, value in each if at <= step]
 
 
 def resumed(rows: Mapping[str, Column], evaluated: Mapping[str, Column]) -> Resumed:

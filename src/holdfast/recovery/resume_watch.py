@@ -17,10 +17,10 @@ from holdfast.detectors.resume.mismatch import VERDICTS, resume_mismatch
 from holdfast.detectors.resume.runs import Restored, Resumed, RunBefore
 from holdfast.probe.follow import Follower
 from holdfast.probe.rows import Column
-from holdfast.recovery.resume_reading import COLUMNS, EVALUATION, measured_column, resumed, run_before
+from holdfast.recovery.resume_reading import COLUMNS, EVALUATION, evaluations_before, measured_column, resumed, run_before
 from holdfast.signals.lineage import save_in
 from holdfast.signals.run_folder import RunFolder
-from holdfast.signals.view import Floats, measured
+from holdfast.signals.view import Evaluation, Floats, measured
 
 STEPS, EPOCHS, AT_LEAST = 500, 10, 50
 _EVERY = 10  # steps between two looks
@@ -39,6 +39,7 @@ class ResumeWatch:
         self._rows, self._evaluated = self._steps.new_rows(0), self._evaluations.new_rows(0)
         self._restored, self._reported = Restored.from_row(row), -1
         self._looked, self.over, self._verdict = 0, False, "healthy"
+        self.evaluations: list[Evaluation] = []  # of the run before, until the save
         self._before, self._against = self._read_before()
         self._write("watching", step=int(row.get("step") or 0), against=self._against, steps=STEPS, epochs=EPOCHS)
 
@@ -112,6 +113,7 @@ class ResumeWatch:
         if save is None or earlier is None:
             return RunBefore(), None
         before, step = earlier
+        self.evaluations = evaluations_before(save, step)
         losses = before.loss[-50:][np.isfinite(before.loss[-50:])]
         level = float(f"{np.median(losses):.6g}") if len(losses) else None
         return before, {"run": save.run.name, "step": step, "loss": level}
@@ -139,6 +141,11 @@ class ResumeWatches:
         self._seen = len(rows)
         for watch in self._watches.values():
             yield from watch.look(last=last)
+
+    def evaluations_before(self, part: int) -> list[Evaluation]:
+        """What the run was evaluated to before it was resumed; empty where it was not."""
+        watch = self._watches.get("" if part == 0 else str(part))
+        return watch.evaluations if watch is not None else []
 
 
 def _joined(old: Mapping[str, Column], new: Mapping[str, Column]) -> dict[str, Column]:

@@ -17,8 +17,9 @@ class RollBack:
     """Restore the newest snapshot from before the trouble, and lower the learning rate, or keep it from jumping again.
 
     A failure within `watch_steps` of a roll-back goes `further` steps back or more with a stronger cut, the next one to the
-    newest checkpoint on disk from before the trouble, and the one after that stops the training with a report. `margin` steps
-    before the onset are not trusted. `at_most` bounds all roll-backs within `within_steps`, related or not.
+    newest checkpoint on disk from before the trouble (where no snapshot is that old, all of them do), and the one after that
+    stops the training with a report. `margin` steps before the onset are not trusted. `at_most` bounds all roll-backs within
+    `within_steps`, related or not.
 
     The first cut is not for good: most trouble has other reasons, and a rate that stays low costs what the run could have
     learned. Once `regain_steps` went well, it climbs back within as many. If it was the learning rate, the next cut stays.
@@ -43,7 +44,8 @@ class RollBack:
             return None
         failed = self._failures(diagnosis, past)
         tried = past.tried("roll-back", since=diagnosis.step - self.within_steps)
-        if len(failed) >= 3 or len(tried) >= self.at_most or any(one.action.settings.get("to") == "disk" for one in failed):
+        no_checkpoint = any(one.state == "refused" and one.action.settings.get("to") == "disk" for one in failed)
+        if len(failed) >= 3 or len(tried) >= self.at_most or no_checkpoint:
             return self._stop(diagnosis, finding.code, len(failed) or len(tried))
         to = self._target(diagnosis, failed)
         factor = self._factor(diagnosis, len(failed))
@@ -78,8 +80,9 @@ class RollBack:
         return max(0, diagnosis.step - self._onset(diagnosis)) if until == diagnosis.step else 0
 
     def _limit(self, diagnosis: Diagnosis) -> int:
-        """The last step whose state is trusted."""
-        return self._onset(diagnosis) - self.margin
+        """The last step whose state is trusted. A metric's collapse is known to have come after the last good evaluation."""
+        onset, collapse = self._onset(diagnosis), diagnosis.finding("metric-collapse")
+        return onset - (1 if collapse is not None and collapse.onset == onset else self.margin)
 
     def _target(self, diagnosis: Diagnosis, failed: list[Past]) -> int | str:
         limit = self._limit(diagnosis)
@@ -100,8 +103,10 @@ class RollBack:
         return float(f"{factor * self.again**failures:.4g}")
 
     def _went_well(self, diagnosis: Diagnosis) -> bool:
-        """Whether the learning rate had worked for a while: one that was too high from the start is not restored."""
-        return self._onset(diagnosis) >= 2 * self.regain_steps > 0
+        """Whether the learning rate had worked for a while: one that was too high from the start, or that goes with a
+        setting that was changed just before, is not restored.
+        """
+        return self._onset(diagnosis) >= 2 * self.regain_steps > 0 and "setting-changed" not in diagnosis.causes
 
     def _stop(self, diagnosis: Diagnosis, code: str, times: int) -> Action:
         why = (

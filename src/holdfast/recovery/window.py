@@ -46,6 +46,16 @@ class Window:
         self._evaluations.append(evaluation)
         del self._evaluations[:-EVALUATIONS]
 
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether it has taken in an evaluation."""
+        return bool(self._evaluations)
+
+    @property
+    def first_step(self) -> int:
+        """The first step that it took in; -1 before."""
+        return int(self._beginning["step"][0]) if len(self._beginning["step"]) else -1
+
     def view(self) -> SignalView:
         """The run as of the newest row. The view is good until the next row is appended."""
         recent = {name: values[: self._end] for name, values in self._columns.items()}

@@ -25,9 +25,9 @@ def make_optimizer(model: nn.Module, settings: TrainSettings, lr: float) -> torc
         if parameter.requires_grad:
             (decayed if parameter.ndim > 1 else kept).append(parameter)
     groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": kept, "weight_decay": 0.0}]
+    if settings.optimizer == "sgd":  # not fused: that fails on parameters that are first trained later than others
+        return torch.optim.SGD(groups, lr=lr, momentum=settings.momentum, nesterov=settings.momentum > 0)
     fused = next(model.parameters()).device.type == "cuda"
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=lr, momentum=settings.momentum, nesterov=settings.momentum > 0, fused=fused)
     return torch.optim.AdamW(groups, lr=lr, betas=(settings.momentum, 0.999), fused=fused)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -227,3 +230,21 @@ def test_a_job_that_fails_is_reported_and_the_next_one_is_done() -> None:
     assert done.wait(5.0)
     helper.close()
     assert said == ["list index out of range"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can keep memory from forked processes")
+def test_a_forked_loader_worker_does_not_get_the_memory_of_snapshots() -> None:
+    """Copying it, at the fork or page by page after it, cost seconds in each epoch."""
+    block = Block(1 << 20, pinned=False)
+
+    def is_mapped() -> bool:
+        ranges = (line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines())
+        return any(int(begin, 16) <= block.memory.ctypes.data < int(end, 16) for begin, end in ranges)
+
+    assert is_mapped()
+    receive, send = os.pipe()
+    if os.fork() == 0:
+        os.write(send, b"there" if is_mapped() else b"gone")
+        os._exit(0)
+    os.wait()
+    assert os.read(receive, 5) == b"gone"

@@ -59,6 +59,7 @@ class Control:
         self._unwritten: list[dict[str, Any]] = []
         self._retry_at = 0.0
         self._clip_until = 0
+        self._restored = -1  # the step of the last roll-back's state
         self._save_every = float(_SAVE_EVERY_SET) if _SAVE_EVERY_SET.replace(".", "", 1).isdigit() else None
         self._began = self._saved_at = time.monotonic()
         self._handlers: dict[str, Callable[[Action, int], str]] = {
@@ -123,7 +124,9 @@ class Control:
             detail, state = str(reason), "refused"
         except Exception as error:  # noqa: BLE001 - the training continues, and the journal has the error
             detail, state = f"{type(error).__name__}: {error}", "refused"
-        row = {"number": queued.number, "state": state, "at": step, "detail": detail, "rank": self._rank}
+        row: dict[str, Any] = {"number": queued.number, "state": state, "at": step, "detail": detail, "rank": self._rank}
+        if action.kind == "roll-back" and state == "done":
+            row["to"] = self._restored
         self._unwritten.append({"time": round(time.time(), 3), **action.as_row(), **row})
         self._write_rows()
         if action.kind == "stop" and state == "done":
@@ -145,7 +148,7 @@ class Control:
 
     def _roll_back(self, action: Action, step: int) -> str:
         settings = action.settings
-        restored = self._restore(settings.get("to"), settings.get("before"))
+        restored = self._restored = self._restore(settings.get("to"), settings.get("before"))
         warmup, regain = int(settings.get("warmup_steps", 0)), int(settings.get("regain_steps", 0))
         self.lr.lower(float(settings.get("lr_factor", 1.0)), step, warmup_steps=warmup, regain_steps=regain)
         if (max_lr := settings.get("lr_limit")) is not None:

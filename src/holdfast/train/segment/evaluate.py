@@ -33,6 +33,7 @@ class Evaluator:
 
     def add(self, indices: torch.Tensor, predictions: torch.Tensor, masks: torch.Tensor) -> None:
         """Score a batch of foreground probabilities B×S×S."""
+        predictions = predictions.nan_to_num()  # of a training that diverged: nothing was found
         for index, prediction, mask in zip(indices.tolist(), predictions.cpu().numpy(), masks.cpu().numpy(), strict=True):
             self.scores[index] = judged = scores(prediction, mask)
             self.kept.append(Judged(index, np.round(prediction * 255).astype(np.uint8), judged))
