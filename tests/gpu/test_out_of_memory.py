@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,38 +128,3 @@ def test_a_healthy_step_waits_for_nothing() -> None:
                 step(x, y)
                 step(x, y)  # accumulation
                 optimizer.zero_grad(set_to_none=True)
-
-
-def test_what_a_step_costs_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    torch.cuda.set_per_process_memory_fraction(1.0)
-    model, optimizer = made()
-    x, y = (tensor.cuda() for tensor in batch_of(16))
-
-    def plain(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return nn.functional.cross_entropy(model(x), y)
-
-    with holdfast.watch(model, optimizer, policy="heal") as run:
-        step = run.step(plain)
-
-        def seconds(watched: bool) -> float:
-            torch.cuda.synchronize()
-            begun = time.perf_counter()
-            for _ in range(100):
-                if watched:
-                    step(x, y)
-                else:
-                    plain(x, y).backward()
-                optimizer.zero_grad(set_to_none=True)
-            torch.cuda.synchronize()
-            return (time.perf_counter() - begun) / 100
-
-        seconds(True), seconds(False)
-        pairs = [(seconds(True), seconds(False)) for _ in range(15)]  # side by side: the machine's speed drifts
-    more = sorted(with_it - without for with_it, without in pairs)
-    without = min(pair[1] for pair in pairs)
-    middle = more[len(more) // 2]
-    with capsys.disabled():
-        print(
-            f"\na step of {without * 1e6:.0f} us takes {middle * 1e6:.0f} us more ({more[3] * 1e6:.0f} to {more[-4] * 1e6:.0f})"
-        )
-    assert middle < 100e-6

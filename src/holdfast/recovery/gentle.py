@@ -54,7 +54,7 @@ class LowerLearningRate:
     at_most: int = 3
     within_steps: int = 5000
     only_after_a_change: bool = True
-    warmup_steps: int = 0
+    warmup_steps: int = 50
 
     def decide(self, diagnosis: Diagnosis, past: ActionLog) -> Action | None:
         """One cut for each decline."""

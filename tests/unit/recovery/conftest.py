@@ -63,14 +63,20 @@ def train(run: RunFolder) -> Iterator[Callable[..., Training]]:
 
 
 @pytest.fixture
-def letters(run: RunFolder) -> Callable[[], list[dict[str, Any]]]:
-    """What lies in the action queue."""
+def letters_of() -> Callable[[RunFolder], list[dict[str, Any]]]:
+    """What lies in the action queue of a run."""
 
-    def read() -> list[dict[str, Any]]:
+    def read(run: RunFolder) -> list[dict[str, Any]]:
         path = run.path / "action_queue.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     return read
+
+
+@pytest.fixture
+def letters(run: RunFolder, letters_of: Any) -> Callable[[], list[dict[str, Any]]]:
+    """What lies in the action queue."""
+    return lambda: letters_of(run)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.recovery import judge as judging
 from holdfast.recovery.judge import Judge
+from holdfast.recovery.order import defaults
 from holdfast.recovery.resume_reading import run_before
 from holdfast.signals.lineage import Save
 from holdfast.signals.run_folder import RunFolder
@@ -181,3 +182,47 @@ def test_a_save_of_the_scripts_own_count_is_found_by_its_time(story: Story) -> N
         assert found is not None and found[1] == expected and len(found[0].loss) == expected
     assert run_before(Save(run.path, "rank-7", 10, 0.0)) is None
     assert run_before(Save(run.path / "none", "rank-0", None, 5.0)) is None
+
+
+def evaluated(training: Any, *values: float) -> None:
+    """Epochs of 30 steps, each with an IoU at its end."""
+    for value in values:
+        training.steps(np.full(30, 0.3), lr=RATE)
+        training.evaluate("iou", value)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_resumed_run_that_loses_what_the_run_before_had_learned_is_rolled_back_to_its_checkpoint(
+    tmp_path: Path, train_in: Callable[..., Any], letters_of: Callable[..., Any], together: bool
+) -> None:
+    """Its own first evaluations are the worst: without those of the run before nothing was lost."""
+    before, run = (RunFolder.create(tmp_path, name) for name in ("first", "second"))
+    first = train_in(before)
+    evaluated(first, 0.3, 0.6, 0.7, 0.75, 0.74)
+    save = {"run": str(before.path), "recording": "rank-0", "step": 150, "time": time.time(), "exact": True}
+    second, judge = train_in(run), Judge(run, defaults())
+    second.step = 150
+    run.journal.write("checkpoint", event="resumed", rank=0, step=150, recording="rank-0", path="/last.pt", at=150, before=save)
+    for value in (0.001, 0.0):
+        evaluated(second, value)
+        if not together:
+            judge.look()
+    judge.look()
+    finding = next(row for row in run.journal if row["kind"] == "finding" and row["code"] == "metric-collapse")
+    assert finding["evidence"]["before"] == 0.74 and finding["evidence"]["onset"] == 150
+    (letter,) = letters_of(run)
+    assert letter["action"] == "roll-back" and letter["settings"]["to"] == "disk"
+    assert letter["settings"]["before"] == 149, "the state that was evaluated last before the resume"
+
+
+def test_a_run_that_counts_its_steps_anew_is_not_compared_with_the_evaluations_of_the_run_before(
+    tmp_path: Path, train_in: Callable[..., Any], letters_of: Callable[..., Any]
+) -> None:
+    before, run = (RunFolder.create(tmp_path, name) for name in ("first", "second"))
+    evaluated(train_in(before), 0.3, 0.6, 0.7, 0.75, 0.74)
+    save = {"run": str(before.path), "recording": "rank-0", "step": 150, "time": time.time(), "exact": True}
+    second, judge = train_in(run), Judge(run, defaults())
+    run.journal.write("checkpoint", event="resumed", rank=0, step=0, recording="rank-0", path="/last.pt", at=150, before=save)
+    evaluated(second, 0.001, 0.0)
+    judge.look()
+    assert letters_of(run) == []
