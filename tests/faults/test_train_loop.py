@@ -56,6 +56,49 @@ def test_killed_in_the_middle_of_an_epoch_it_ends_with_the_same_weights(tmp_path
     assert [row["accuracy"] for row in rows[0]] == [row["accuracy"] for row in rows[1]]
 
 
+KILLED_TWICE = """
+import os, pathlib, signal, sys, time
+import torch
+import holdfast
+
+attempt = int(os.environ.get("HOLDFAST_ATTEMPT", "1")) if sys.argv[1] == "killed.pt" else 0
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+loader = torch.utils.data.DataLoader(torch.randn(120, 8), batch_size=4, shuffle=True)
+with holdfast.watch(model, optimizer) as run:
+    run.restore()
+    for done, batch in enumerate(run.batches(loader), 1):
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+        if attempt == 2:
+            run.save(wait=True)
+        if (attempt, done) == (1, 20):
+            while not list(pathlib.Path(run.folder, "checkpoints").glob("step-*/manifest.json")):
+                time.sleep(0.01)
+        if (attempt, done) in ((1, 20), (2, 1)):
+            os.kill(os.getpid(), signal.SIGKILL)
+torch.save(model.state_dict(), sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_killed_again_while_it_is_fast_forwarded_it_ends_with_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it saved meanwhile had the weights of a later step than its position in the data."""
+    monkeypatch.setenv("HOLDFAST_SAVE_EVERY", "0.01")
+    (tmp_path / "loop.py").write_text(KILLED_TWICE)
+    whole, killed = (
+        run(tmp_path, "--policy", "heal", "--", sys.executable, "loop.py", name) for name in ("whole.pt", "killed.pt")
+    )
+    assert (whole.returncode, killed.returncode) == (0, 0), whole.stderr + killed.stderr
+    assert killed.stderr.count("fast-forwarding") == 2, killed.stderr
+    one, other = (torch.load(tmp_path / name, weights_only=True) for name in ("whole.pt", "killed.pt"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 @pytest.mark.slow
 def test_a_resumed_run_that_is_killed_continues_from_its_own_checkpoints_and_keeps_the_best(tmp_path: Path) -> None:
     common = (sys.executable, str(LOOP), OFTEN)

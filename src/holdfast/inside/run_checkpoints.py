@@ -86,6 +86,8 @@ class RunCheckpoints:
         store = self.store(folder)
         if skip_if_busy and world_size() == 1 and not store.wait(0.0):  # ranks would not agree on it
             return None
+        if self._process.saves.fast_forwarding():  # the state is that of a later step than the position in the data
+            return None
         training = self._scope.trainings[-1] if self._scope.trainings else None
         step = training.step if training is not None else self._scope.first_step
         try:
