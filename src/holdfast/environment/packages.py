@@ -63,4 +63,3 @@ def plain(name: str) -> str:
 def of_training(packages: dict[str, Package]) -> dict[str, str]:
     """Versions of the packages that trainings are made of."""
     return {name: packages[name].version for name in TRAINING if name in packages}
-

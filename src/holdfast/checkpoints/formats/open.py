@@ -61,16 +61,14 @@ def _open_file(path: Path) -> Contents:
 def _open_folder(path: Path) -> Contents:
     """What a folder holds that is a checkpoint as a whole. Raises OSError where it cannot be read."""
     inside = {entry.name for entry in path.iterdir()}
-    kind = folder_kind(path.name, inside)
-    if kind == "holdfast":
-        return open_holdfast(path)
-    if kind == "distributed":
-        return open_distributed(path)
-    if kind == "hugging face":
-        return open_hugging_face(path)
-    if kind == "deepspeed":
-        return open_deepspeed(path)
-    return _unknown(path, _just_a_folder(path, inside))
+    own = {
+        "holdfast": open_holdfast,
+        "distributed": open_distributed,
+        "hugging face": open_hugging_face,
+        "deepspeed": open_deepspeed,
+    }
+    opener = own.get(folder_kind(path.name, inside) or "")
+    return opener(path) if opener else _unknown(path, _just_a_folder(path, inside))
 
 
 def _just_a_folder(path: Path, inside: set[str]) -> Trouble:
