@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,6 @@ PUBLISHED = {  # million parameters, as the authors' tables have them
     "rtdetr-r18": 20, "rtdetr-r34": 31, "rtdetr-r50": 42, "rtdetr-r101": 76,
 }  # fmt: skip
 FAMILIES = ("dfine-n", pytest.param("rtdetr-r18", marks=pytest.mark.slow))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small models: threads that wait for each other cost more than they give."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def made(architecture: str = "dfine-n", *, weights: str | Path = "none") -> nn.Module:
