@@ -57,8 +57,8 @@ def _verify_file(path: Path, facts: dict[str, Any], moved: Callable[[], None]) -
         _expect(path, checksum(path, 0, facts["size"], moved), facts["crc32"])
 
 
-def _expect(path: Path, found: str, wanted: str, what: str = "") -> None:
-    if found != wanted:
+def _expect(path: Path, actual: str, wanted: str, what: str = "") -> None:
+    if actual != wanted:
         raise StorageError(f"{what}{path} does not match its manifest.", fix="use an older checkpoint")
 
 

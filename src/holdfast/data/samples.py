@@ -177,11 +177,11 @@ def in_pixels(label: Label, size: tuple[int, int]) -> list[Thing]:
     if not label.shares:
         return label.things
     width, height = size
-    found = []
+    things = []
     for kind, (left, top, right, bottom), points, line in label.things:
         polygon = points and tuple(value * (height if place % 2 else width) for place, value in enumerate(points))
-        found.append(Thing(kind, (left * width, top * height, right * width, bottom * height), polygon, line))
-    return found
+        things.append(Thing(kind, (left * width, top * height, right * width, bottom * height), polygon, line))
+    return things
 
 
 def box_around(points: Sequence[float]) -> Corners:

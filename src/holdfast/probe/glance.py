@@ -112,8 +112,8 @@ def _progress(folder: Path, columns: dict[str, Column], rate: float | None, comm
 def _epoch_starts(columns: dict[str, Column]) -> Column:
     """The first step of each epoch that begins in these rows; the first of all steps begins one."""
     steps, epochs = columns["step"], columns["epoch"]
-    begins = np.append(steps[:1] == 0, epochs[1:] > epochs[:-1])
-    return steps[begins]
+    starts: Column = steps[np.append(steps[:1] == 0, epochs[1:] > epochs[:-1])]
+    return starts
 
 
 _EVALUATION = ("step", "epoch", "split", "name", "value", "time", "printed")

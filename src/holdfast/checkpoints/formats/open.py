@@ -78,14 +78,14 @@ def _just_a_folder(path: Path, inside: set[str]) -> Trouble:
                 "torn", "It is an empty folder: the save was interrupted, or its files were removed.", "use an older one"
             )
         return Trouble("unreadable", "It is an empty folder.", "name a checkpoint")
-    found = search(path, most=_FEW)
-    if not found.paths:
+    results = search(path, most=_FEW)
+    if not results.paths:
         return Trouble(
             "unreadable", "It is a folder without a checkpoint in it.", "name a checkpoint, or a folder that holds some"
         )
-    more = f" and {len(found.paths) - 5} more" if len(found.paths) > 5 else ""
-    names = ", ".join(str(one) for one in found.paths[-5:])
-    words = f"It is a folder with {len(found.paths)} checkpoints, not a checkpoint itself."
+    more = f" and {len(results.paths) - 5} more" if len(results.paths) > 5 else ""
+    names = ", ".join(str(one) for one in results.paths[-5:])
+    words = f"It is a folder with {len(results.paths)} checkpoints, not a checkpoint itself."
     return Trouble("unreadable", words, f"name one of them: {names}{more}")
 
 
@@ -120,10 +120,10 @@ def _what_is_missing(path: Path) -> str:
 
 
 def _candidates(path: Path) -> str:
-    found = candidates(path)
-    if not found:
+    paths = candidates(path)
+    if not paths:
         return "name a checkpoint; none was found nearby (*.pt, *.pth, *.ckpt, *.safetensors and checkpoint folders)"
-    return "use one of these, found nearby, the likeliest first:" + "".join(f"\n       {one}" for one in found)
+    return "use one of these, found nearby, the likeliest first:" + "".join(f"\n       {one}" for one in paths)
 
 
 def _unknown(path: Path, trouble: Trouble) -> Contents:

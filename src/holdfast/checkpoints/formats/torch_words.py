@@ -77,7 +77,7 @@ def _versions_in(tree: Any) -> dict[str, str]:
     """The versions that a checkpoint tells itself, at the top of its tree."""
     if not isinstance(tree, dict):
         return {}
-    found = {key: value for key, value in tree.items() if isinstance(key, str) and isinstance(value, str) and len(value) < 50}
+    texts = {key: value for key, value in tree.items() if isinstance(key, str) and isinstance(value, str) and len(value) < 50}
     return {
-        key.removesuffix("_version").removeprefix("pytorch-"): value for key, value in found.items() if key.endswith("_version")
+        key.removesuffix("_version").removeprefix("pytorch-"): value for key, value in texts.items() if key.endswith("_version")
     }

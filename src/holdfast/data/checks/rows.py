@@ -52,10 +52,10 @@ class RowPlaces:
 
 def by_file(places: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     """Rows that are named one by one, put together by their files."""
-    found: dict[str, list[int]] = {}
+    rows: dict[str, list[int]] = {}
     for file, number in places:
-        found.setdefault(file, []).append(number)
-    return found
+        rows.setdefault(file, []).append(number)
+    return rows
 
 
 class SplitRows(NamedTuple):
