@@ -46,7 +46,7 @@ class Summary:
 
     @property
     def weights_only(self) -> bool:
-        """Whether a training cannot go on from it as it was: there are weights, and nothing beside them."""
+        """Whether a training cannot resume from it as it was: there are weights, and nothing beside them."""
         return bool(self.holds & {"weights", "ema"}) and not self.holds & {"optimizer", "scheduler", "scaler", "rng", "loader"}
 
     def as_row(self) -> dict[str, Any]:

@@ -26,10 +26,10 @@ def resume(
     context: typer.Context,
     run: Annotated[
         str | None,
-        typer.Argument(help="Name or folder of the run; default: the newest.", show_default=False, autocompletion=run_names),
+        typer.Argument(help="Name or folder of the run; default: the folder.", show_default=False, autocompletion=run_names),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="This checkpoint instead of the run's newest clean one.", show_default=False)
+        Path | None, typer.Option(help="This checkpoint instead of the run's folder clean one.", show_default=False)
     ] = None,
     folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
 ) -> None:
@@ -57,11 +57,11 @@ def run_folder(name: str | None, parent: Path) -> Path:
     there = [path for path in (parent / name, Path(name)) if path.is_dir()]
     if not there:
         raise NoSuchRun(f"there is no run {name}.", fix=f"holdfast resume with one of: {names}" if names else "holdfast ps")
-    found = next((path for path in there if (path / _SETTINGS).exists()), None)
-    if found is None:
+    folder = next((path for path in there if (path / _SETTINGS).exists()), None)
+    if folder is None:
         fix = f"holdfast checkpoints choose {name} shows how to resume it"
         raise UsageError(f"{name} is not a run of `holdfast train`.", fix=fix)
-    return found
+    return folder
 
 
 def _has_state(run: Path) -> bool:

@@ -139,7 +139,7 @@ class ImageSet:
     has_boxes: bool = False
     described_by: str | None = None  # data.yaml, the JSON file
     faults: list[Fault] = field(default_factory=list)  # what reading the description showed: orphans, paths outside, …
-    notes: list[str] = field(default_factory=list)  # what was passed over
+    notes: list[str] = field(default_factory=list)  # what was skipped
 
     @property
     def splits(self) -> list[str]:

@@ -38,7 +38,7 @@ class Search:
 
     @property
     def best(self) -> Setting:
-        """The one to go on from."""
+        """The one to continue from."""
         trial = chosen(self.trials, self.limits)
         return trial.setting if trial else self.own
 
