@@ -26,10 +26,10 @@ def resume(
     context: typer.Context,
     run: Annotated[
         str | None,
-        typer.Argument(help="Name or folder of the run; default: the folder.", show_default=False, autocompletion=run_names),
+        typer.Argument(help="Name or folder of the run; default: the newest.", show_default=False, autocompletion=run_names),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="This checkpoint instead of the run's folder clean one.", show_default=False)
+        Path | None, typer.Option(help="This checkpoint instead of the run's newest clean one.", show_default=False)
     ] = None,
     folder: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
 ) -> None:
