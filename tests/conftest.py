@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+os.environ.setdefault(
+    "OMP_NUM_THREADS", "1"
+)  # before torch: other tests run beside, and waiting threads cost more than they give
 pytest.register_assert_rewrite("watched_training")
 _NICENESS = os.getpriority(os.PRIO_PROCESS, 0)  # as the tests were started
 

@@ -152,7 +152,7 @@ class Workplace:
     @property
     def environment(self) -> dict[str, str]:
         """As in a fresh terminal with the project's environment activated."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "MAKE", "PYTEST"))}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "MAKE", "OMP_", "PYTEST"))}
         path = f"{self.folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return {**kept, "PATH": path, "XDG_RUNTIME_DIR": str(self.folder / "runtime"), "COLUMNS": "100", "TERM": "dumb"}
 

@@ -201,8 +201,8 @@ def _first(pairs: dict[str, str], names: tuple[str, ...]) -> int | None:
 
 
 def _last(pattern: re.Pattern[str], name: str) -> int | None:
-    found = pattern.findall(name)
-    return int(found[-1]) if found and len(found[-1]) < 16 else None
+    matches = pattern.findall(name)
+    return int(matches[-1]) if matches and len(matches[-1]) < 16 else None
 
 
 def _whole(value: Any, scalar: Scalar) -> int | None:

@@ -132,13 +132,13 @@ def list_checkpoints(parent: Path) -> list[Path]:
 
 def torn_in(parent: Path) -> list[tuple[int, Path]]:
     """Folders that were checkpoints and are not whole any more, with their steps, in order."""
-    found = []
+    torn = []
     with contextlib.suppress(OSError):
         for path in parent.iterdir():
             named = parse_name(path.name)
             if named is not None and read_manifest(path) is None and any((path / name).exists() for name in _OURS):
-                found.append((named[0], path))
-    return sorted(found)
+                torn.append((named[0], path))
+    return sorted(torn)
 
 
 def next_number(parent: Path) -> int:

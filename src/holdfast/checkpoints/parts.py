@@ -158,7 +158,7 @@ def module_weights(
     module: Opaque, prefix: str = "", groups: Sequence[str] = ("_parameters", "_buffers")
 ) -> dict[str, TensorInfo]:
     """The state dict of a module that was pickled whole; with fewer `groups`, its parameters alone."""
-    found: dict[str, TensorInfo] = {}
+    weights: dict[str, TensorInfo] = {}
     state = module.state if isinstance(module.state, dict) else {}
     for group in groups:
         table = state.get(group)
@@ -166,12 +166,12 @@ def module_weights(
             if isinstance(value, TensorInfo) and not (
                 group == "_buffers" and name in _row(state.get("_non_persistent_buffers_set"))
             ):
-                found[f"{prefix}{name}"] = value
+                weights[f"{prefix}{name}"] = value
     inner = state.get("_modules")
     for name, value in inner.items() if isinstance(inner, dict) else ():
         if isinstance(value, Opaque):
-            found |= module_weights(value, f"{prefix}{name}.", groups)
-    return found
+            weights |= module_weights(value, f"{prefix}{name}.", groups)
+    return weights
 
 
 def module_parameters(module: Opaque) -> list[TensorInfo]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from holdfast.checkpoints.formats.files import checksum
 from holdfast.checkpoints.formats.safetensors_file import open_safetensors
 from holdfast.checkpoints.manifest import read_manifest
-from holdfast.checkpoints.safetensors import PIECE, read_safetensors
+from holdfast.checkpoints.safetensors import read_safetensors
 from holdfast.errors import StorageError
 
 
@@ -57,21 +57,9 @@ def _verify_file(path: Path, facts: dict[str, Any], moved: Callable[[], None]) -
         _expect(path, checksum(path, 0, facts["size"], moved), facts["crc32"])
 
 
-def _expect(path: Path, found: str, wanted: str, what: str = "") -> None:
-    if found != wanted:
+def _expect(path: Path, actual: str, wanted: str, what: str = "") -> None:
+    if actual != wanted:
         raise StorageError(f"{what}{path} does not match its manifest.", fix="use an older checkpoint")
-
-
-def checksum(path: Path, offset: int, size: int, moved: Callable[[], None] = lambda: None) -> str:
-    """Checksum of a stretch of a file, a piece at a time."""
-    crc, room = 0, memoryview(bytearray(min(PIECE, max(size, 1))))
-    with path.open("rb", buffering=0) as file:
-        file.seek(offset)
-        while size > 0 and (count := file.readinto(room[: min(size, len(room))])):
-            crc = zlib.crc32(room[:count], crc)
-            size -= count
-            moved()
-    return f"{crc:08x}"
 
 
 def _load(path: Path) -> Any:

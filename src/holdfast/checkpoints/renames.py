@@ -88,7 +88,7 @@ def find_rename(source: Shapes, target: Shapes) -> Rename:
 
 def _chosen(best: list[tuple[_Rule, dict[str, str]]], source: Shapes, target: Shapes) -> Rename:
     """Of rules that fit equally well the simplest; those that give other weights are named. Averaged weights are no rival."""
-    best.sort(key=lambda found: (found[0].is_of_averages, found[0].effort))
+    best.sort(key=lambda candidate: (candidate[0].is_of_averages, candidate[0].effort))
     rule, names = best[0]
     pairs = {name: new for name, new in names.items() if new in target}
     if not rule.level and not rule.removed and not rule.added:
@@ -149,12 +149,12 @@ def _prefixes(here: Iterable[str], there: Iterable[str]) -> list[tuple[str, str]
         for beginning, rest in _cuts(name):
             ends.setdefault(rest, []).append(beginning)
     names = list(here)
-    found: Counter[tuple[str, str]] = Counter()
+    prefixes: Counter[tuple[str, str]] = Counter()
     for name in names[:: len(names) // _ASKED + 1]:
         for removed, rest in _cuts(name):
-            found.update((removed, added) for added in ends.get(rest, ())[:_AT_MOST])
-    most = max(found.values(), default=0)
-    return [pair for pair, seen in found.most_common(_AT_MOST) if 4 * seen >= most]
+            prefixes.update((removed, added) for added in ends.get(rest, ())[:_AT_MOST])
+    most = max(prefixes.values(), default=0)
+    return [pair for pair, seen in prefixes.most_common(_AT_MOST) if 4 * seen >= most]
 
 
 def _cuts(name: str) -> Iterator[tuple[str, str]]:
@@ -170,8 +170,8 @@ def _without(parts: tuple[str, ...]) -> Callable[[str], str]:
 
 def _new_names(name: str) -> str:
     """The name with what torch calls its parts elsewhere: LayerNorm's gamma and beta, weight_norm's two halves."""
-    name = _OLD_NORM.sub(lambda found: found[1] + {"gamma": "weight", "beta": "bias"}[found[2]], name)
-    return _WEIGHT_NORM.sub(lambda found: f"{found[1]}{found[2]}_{'gv'[int(found[3])]}", name)
+    name = _OLD_NORM.sub(lambda match: match[1] + {"gamma": "weight", "beta": "bias"}[match[2]], name)
+    return _WEIGHT_NORM.sub(lambda match: f"{match[1]}{match[2]}_{'gv'[int(match[3])]}", name)
 
 
 _UNWRAPPED = _without(WRAPPERS)

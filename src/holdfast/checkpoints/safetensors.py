@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from holdfast.checkpoints.finite import count_non_finite
+from holdfast.checkpoints import numbers
 from holdfast.checkpoints.formats.safetensors_file import DTYPES, open_safetensors
 from holdfast.errors import StorageError
 
@@ -56,7 +56,7 @@ def write_safetensors(write: Callable[[memoryview], Any], content: Tensors) -> d
         for piece in pieces(content.tensors[name]):
             memory = piece.data
             crc = zlib.crc32(memory, crc)
-            bad += count_non_finite(piece, content.tensors[name].dtype)
+            bad += _count(piece, content.tensors[name].dtype)
             write(memory)
         facts[name] = {"crc32": f"{crc:08x}", "non_finite": bad}
     return {"crc32": f"{zlib.crc32(header):08x}", "tensors": facts}
@@ -81,7 +81,12 @@ def read_safetensors(path: Path) -> Tensors:
 
 def count(tensor: torch.Tensor) -> int:
     """How many of its numbers are not finite."""
-    return sum(count_non_finite(piece, tensor.dtype) for piece in pieces(tensor))
+    return sum(_count(piece, tensor.dtype) for piece in pieces(tensor))
+
+
+def _count(piece: numbers.Bytes, dtype: torch.dtype) -> int:
+    layout = numbers.LAYOUTS.get(str(dtype).removeprefix("torch."))  # whole numbers have none
+    return 0 if layout is None or numbers.is_finite(piece, layout) else numbers.count(piece, layout).all
 
 
 def pieces(tensor: torch.Tensor) -> Iterator[npt.NDArray[np.uint8]]:

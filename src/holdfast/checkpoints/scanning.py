@@ -106,15 +106,15 @@ def scan(
 ) -> list[Scanned]:
     """Read all of them; what cannot be read is told in the answer, never raised. `progress` is called in this thread."""
     pieces = list(_pieces(wanted))
-    found = [Scanned() for _ in wanted]
+    scanned = [Scanned() for _ in wanted]
     done, total = 0, sum(piece.size for piece in pieces)
     for piece, results in _read_all(_Reading(wanted, crc32), pieces, workers or min(_WORKERS, _cores())):
         for part, result in zip(piece.parts, results, strict=True):
-            _add(found[part.wanted], part, result)
+            _add(scanned[part.wanted], part, result)
         done += piece.size
         if progress is not None:
             progress(done, total)
-    return found
+    return scanned
 
 
 def _read_all(reading: _Reading, pieces: list[_Piece], workers: int) -> Iterator[tuple[_Piece, list[Scanned]]]:

@@ -46,7 +46,7 @@ class Summary:
 
     @property
     def weights_only(self) -> bool:
-        """Whether a training cannot go on from it as it was: there are weights, and nothing beside them."""
+        """Whether a training cannot resume from it as it was: there are weights, and nothing beside them."""
         return bool(self.holds & {"weights", "ema"}) and not self.holds & {"optimizer", "scheduler", "scaler", "rng", "loader"}
 
     def as_row(self) -> dict[str, Any]:
@@ -95,20 +95,20 @@ def weights_of(contents: Contents) -> dict[str, TensorInfo]:
 def averages_of(contents: Contents) -> dict[str, TensorInfo]:
     """The averaged weights (EMA, SWA), if the checkpoint holds any."""
     for part in parts_of(contents.tree):
-        if part.role == "ema" and (found := _largest(part)) is not None:
-            return tensors_of(found.value)
+        if part.role == "ema" and (largest := _largest(part)) is not None:
+            return tensors_of(largest.value)
     return {}
 
 
 def weights_part(contents: Contents) -> Part | None:
     """Where the model's weights lie: the keys that lead to them, and what stands there."""
     parts = parts_of(contents.tree)
-    found = [(part, inner) for part in parts if part.role == "weights" and (inner := _largest(part)) is not None]
-    named = [(part, inner) for part, inner in found if part.path and str(part.path[-1]) in MODEL_KEYS]
+    candidates = [(part, inner) for part in parts if part.role == "weights" and (inner := _largest(part)) is not None]
+    named = [(part, inner) for part, inner in candidates if part.path and str(part.path[-1]) in MODEL_KEYS]
     if named:
         return min(named, key=lambda one: (len(one[0].path), MODEL_KEYS.index(str(one[0].path[-1]))))[1]
-    if found:
-        return max((inner for _, inner in found), key=_count)
+    if candidates:
+        return max((inner for _, inner in candidates), key=_count)
     averaged = [inner for part in parts if part.role == "ema" and (inner := _largest(part)) is not None]
     return averaged[0] if averaged else None
 
@@ -158,13 +158,13 @@ def _parameters(parts: list[Part], weights: dict[str, TensorInfo]) -> int:
 
 def _settings(parts: list[Part], tree: Any) -> dict[str, Any]:
     """All settings that are in it, under one roof; of two with the same name the first."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     manifest = tree.get("manifest") if isinstance(tree, dict) else None
     tables = [manifest.get("settings")] if isinstance(manifest, dict) else []
     for table in (*tables, *(part.value for part in parts if part.role == "settings")):
         for key, value in (settings_of(table) or {}).items():
-            found.setdefault(key, value)
-    return found
+            settings.setdefault(key, value)
+    return settings
 
 
 def _saved_at(contents: Contents, facts: Facts) -> float | None:

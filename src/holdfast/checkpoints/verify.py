@@ -284,7 +284,7 @@ def _read_troubles(contents: Contents, scanned: list[Scanned]) -> Iterator[Troub
 
 
 def has_changed(info: FileInfo) -> bool:
-    """Whether a file is another one than when the checkpoint was opened."""
+    """Whether a file differs from when the checkpoint was opened."""
     try:
         now = info.path.stat()
     except OSError:

@@ -116,23 +116,25 @@ def _cause_row(one: Cause) -> dict[str, Any]:
     return {"cause": one.code, "because": one.because, "findings": list(one.seen_by), "fixes": fixes}
 
 
-def answer(found: Answer, name: str | None) -> None:
+def answer(explanation: Answer, name: str | None) -> None:
     """What was found in a log, the most important first."""
     console = _console()
-    if unknown_comes_first(found) and found.unknown is not None:
-        console.print(Text.assemble(("an unknown error", "bold"), f", {_place(found.unknown[1], found.lines, name)}:"))
-        console.print(Padding(Text(_short(found.unknown[0]), "red"), (0, 0, 0, 4)))
+    if unknown_comes_first(explanation) and explanation.unknown is not None:
+        console.print(
+            Text.assemble(("an unknown error", "bold"), f", {_place(explanation.unknown[1], explanation.lines, name)}:")
+        )
+        console.print(Padding(Text(_short(explanation.unknown[0]), "red"), (0, 0, 0, 4)))
         console.print("\nknown errors that may help:\n")
-    shown = found.matches[:_NUM_SHOWN]
+    shown = explanation.matches[:_NUM_SHOWN]
     for place, one in enumerate(shown):
         if place:
             console.print()
-        _match(console, one, found.lines, name, follows=place > 0 and one.text.kind == FOLLOWS)
-    left = len(found.matches) - len(shown)
+        _match(console, one, explanation.lines, name, follows=place > 0 and one.text.kind == FOLLOWS)
+    left = len(explanation.matches) - len(shown)
     if left:
         console.print(f"\nand {left} more: --json", style="dim")
-    if found.unknown is not None and not unknown_comes_first(found):
-        console.print(Text(f"\nit ends with an unknown error: {_short(found.unknown[0])}", "dim"))
+    if explanation.unknown is not None and not unknown_comes_first(explanation):
+        console.print(Text(f"\nit ends with an unknown error: {_short(explanation.unknown[0])}", "dim"))
 
 
 def _match(console: Console, one: Match, lines: int, name: str | None, *, follows: bool) -> None:

@@ -38,68 +38,68 @@ _MEANS = {
 }
 
 
-def show(found: Benchmark) -> None:
+def show(report: Benchmark) -> None:
     """What it is, where the time goes, the settings, and the one to take."""
     console = page()
-    _say(console, _headline(found), style="bold")
-    if found.phases:
-        _phases(console, found)
-    if found.trials:
-        _settings(console, found)
-    for trial in found.trials:
-        if trial.failed and trial.how not in (OUTGREW, LATE) and trial.failed not in (found.failed or ""):
+    _say(console, _headline(report), style="bold")
+    if report.phases:
+        _phases(console, report)
+    if report.trials:
+        _settings(console, report)
+    for trial in report.trials:
+        if trial.failed and trial.how not in (OUTGREW, LATE) and trial.failed not in (report.failed or ""):
             _say(console, f"failed: {trial.setting.words}: {trial.failed}", style="red")
-    for note in [*found.notes, *found.limits.because, *_not_measured(found)]:
+    for note in [*report.notes, *report.limits.because, *_not_measured(report)]:
         _say(console, f"note: {note}", style="dim")
-    _recommended(console, found)
+    _recommended(console, report)
 
 
-def say_failed(found: Benchmark) -> None:
+def say_failed(report: Benchmark) -> None:
     """What is wrong with the loader, on stderr."""
-    print(f"error: {found.failed}", file=sys.stderr)
-    print(f"  fix: {found.fix}", file=sys.stderr)
-    if found.best is not None:
-        print(f"  until then: {found.best.setting.words} works", file=sys.stderr)
+    print(f"error: {report.failed}", file=sys.stderr)
+    print(f"  fix: {report.fix}", file=sys.stderr)
+    if report.best is not None:
+        print(f"  until then: {report.best.setting.words} works", file=sys.stderr)
 
 
-def _headline(found: Benchmark) -> str:
-    loader = found.loader
+def _headline(report: Benchmark) -> str:
+    loader = report.loader
     parts = [loader.kind]
     parts += [f"{loader.samples:,} samples"] if loader.samples is not None else []
     parts += [f"batches of {loader.batch:,}"] if loader.batch is not None else []
-    return ", ".join([*parts, f"measured in {duration(found.seconds)}"])
+    return ", ".join([*parts, f"measured in {duration(report.seconds)}"])
 
 
-def _phases(console: Console, found: Benchmark) -> None:
+def _phases(console: Console, report: Benchmark) -> None:
     from rich.text import Text
 
-    phases = found.phases
+    phases = report.phases
     assert phases is not None
     _say(console, f"\nwhere the time goes (one process, {_short(phases.total)} a sample)")
     for name in PHASES:
         spent = phases.seconds.get(name, 0.0)
         part = spent / phases.total if phases.total else 0.0
-        if name == "transfer" and not found.loader.cuda:
+        if name == "transfer" and not report.loader.cuda:
             continue
         filled = int(part * _BAR + 0.5)
         line = Text(f"  {name:<9}").append("█" * filled, "cyan").append("·" * (_BAR - filled), "dim")
         console.print(line.append(f" {part:>4.0%}  {_short(spent):>9}  ").append(_MEANS[name], "dim"), soft_wrap=True)
 
 
-def _settings(console: Console, found: Benchmark) -> None:
+def _settings(console: Console, report: Benchmark) -> None:
     from rich.table import Table
 
-    trials = sorted(by_setting(found.trials), key=_order)
+    trials = sorted(by_setting(report.trials), key=_order)
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
-    cuda = bool(found.loader.cuda)
+    cuda = bool(report.loader.cuda)
     names = ["workers", "prefetch", "threads", *(["pin"] if cuda else [])]
     for name in [*names, "samples/s", "memory", "start-up"]:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
-    best = found.best
+    best = report.best
     for trial in trials:
         chosen = best is not None and trial.setting == best.setting
-        table.add_row(*_cells(trial, found, chosen, cuda), style="bold green" if chosen else "red" if trial.failed else "")
+        table.add_row(*_cells(trial, report, chosen, cuda), style="bold green" if chosen else "red" if trial.failed else "")
     console.print()
     console.print(table)
 
@@ -109,7 +109,7 @@ def _order(trial: Trial) -> tuple[int, ...]:
     return (one.workers, one.threads or 0, one.prefetch or 0, int(one.pin))
 
 
-def _cells(trial: Trial, found: Benchmark, chosen: bool, cuda: bool) -> list[str]:
+def _cells(trial: Trial, report: Benchmark, chosen: bool, cuda: bool) -> list[str]:
     one = trial.setting
     cells = [str(one.workers), number(one.prefetch), number(one.threads)]
     cells += ["yes" if one.pin else "no"] if cuda else []
@@ -117,21 +117,21 @@ def _cells(trial: Trial, found: Benchmark, chosen: bool, cuda: bool) -> list[str
     notes = ["yours"] if trial.own else []
     notes += ["best"] if chosen else []
     notes += ["no time left"] if trial.how == LATE else ["failed"] if trial.failed and trial.how != OUTGREW else []
-    notes += ["too much memory"] if trial.how == OUTGREW or (trial.memory or 0) > found.limits.memory else []
+    notes += ["too much memory"] if trial.how == OUTGREW or (trial.memory or 0) > report.limits.memory else []
     return [*cells, rate, size(trial.memory), duration(trial.start_seconds), ", ".join(notes)]
 
 
-def _not_measured(found: Benchmark) -> list[str]:
-    if found.loader.cuda or not found.trials:
+def _not_measured(report: Benchmark) -> list[str]:
+    if report.loader.cuda or not report.trials:
         return []
     return ["no CUDA device here: pin_memory and the transfer were not measured; with one, pin_memory=True usually helps"]
 
 
-def _recommended(console: Console, found: Benchmark) -> None:
-    best, own, gain = found.best, found.own, found.gain
+def _recommended(console: Console, report: Benchmark) -> None:
+    best, own, gain = report.best, report.own, report.gain
     if best is None:
-        if found.trials and found.failed is None:
-            _say(console, f"\nno setting fits into {size(found.limits.memory)}: --memory-limit allows more", style="yellow")
+        if report.trials and report.failed is None:
+            _say(console, f"\nno setting fits into {size(report.limits.memory)}: --memory-limit allows more", style="yellow")
         return
     console.print()
     if own is not None and (
@@ -139,26 +139,26 @@ def _recommended(console: Console, found: Benchmark) -> None:
     ):
         _say(console, "yours is as good as any setting that was measured:", style="bold")
     elif gain is not None:
-        _say(console, f"take ({_compared(found, gain)}):", style="bold")
+        _say(console, f"take ({_compared(report, gain)}):", style="bold")
     else:
         _say(console, "take:", style="bold")
     from rich.text import Text
 
     console.print(Text(f"  {best.setting.to_paste}", "bold green"), soft_wrap=True)
-    for line in _beside(found):
+    for line in _beside(report):
         _say(console, line, indent="  ")
 
 
-def _compared(found: Benchmark, gain: float) -> str:
-    own, best = found.own, found.best
+def _compared(report: Benchmark, gain: float) -> str:
+    own, best = report.own, report.best
     assert own is not None and best is not None
     fast = f"{gain:.1f} × as fast as yours" if gain >= _NEARLY or gain < 0.95 else "as fast as yours"
     fewer = own.setting.workers - best.setting.workers
     return fast + (f", with {fewer} fewer worker{'s' if fewer > 1 else ''}" if fewer > 0 else "")
 
 
-def _beside(found: Benchmark) -> list[str]:
-    best, phases = found.best, found.phases
+def _beside(report: Benchmark) -> list[str]:
+    best, phases = report.best, report.phases
     assert best is not None
     advice = []
     if phases and phases.total:
@@ -166,7 +166,7 @@ def _beside(found: Benchmark) -> list[str]:
         if most in _ADVICE and phases.seconds[most] > 0.4 * phases.total:
             advice.append(_ADVICE[most])
     advice.append(
-        f"memory: {size(best.memory)} of the {size(found.limits.memory)} that it may take; the training itself is not in it"
+        f"memory: {size(best.memory)} of the {size(report.limits.memory)} that it may take; the training itself is not in it"
     )
     return advice
 

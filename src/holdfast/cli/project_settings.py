@@ -23,26 +23,26 @@ FILE = "holdfast.toml"
 _NOT_HERE = ("help", "name", "nodes", "resume")  # of one run
 
 
-def with_project(options: Sequence[str], known: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The options, with what the environment and the file add in front; `known` are the names of all options."""
+def with_project(options: Sequence[str], option_names: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The options, with what the environment and the file add in front; `option_names` are the names of all options."""
     typed = {word.partition("=")[0] for word in options}
-    more = [word for name, (values, _) in in_force(known, environment).items() if name not in typed for word in values]
+    more = [word for name, (values, _) in in_force(option_names, environment).items() if name not in typed for word in values]
     return [*more, *options]
 
 
-def in_force(known: Sequence[str], environment: Mapping[str, str] = os.environ) -> dict[str, tuple[list[str], str]]:
+def in_force(option_names: Sequence[str], environment: Mapping[str, str] = os.environ) -> dict[str, tuple[list[str], str]]:
     """What is set without a flag: for each option its words, and where they come from."""
-    found: dict[str, tuple[list[str], str]] = {}
+    settings: dict[str, tuple[list[str], str]] = {}
     file = find_file(Path.cwd())
     if file is not None:
-        for name, value in _read(file, known).items():
+        for name, value in _read(file, option_names).items():
             values = value if isinstance(value, list) else [value]
-            found[f"--{name}"] = [f"--{name}={one}" for one in values], file.name
-    for option in known if "HOLDFAST_RUN" not in environment else ():  # in a run they are those of its own
+            settings[f"--{name}"] = [f"--{name}={one}" for one in values], file.name
+    for option in option_names if "HOLDFAST_RUN" not in environment else ():  # in a run they are those of its own
         variable = f"HOLDFAST_{option.strip('-').replace('-', '_').upper()}"
         if option[2:] not in _NOT_HERE and (text := environment.get(variable)):
-            found[option] = [f"{option}={one}" for one in text.splitlines()], variable
-    return found
+            settings[option] = [f"{option}={one}" for one in text.splitlines()], variable
+    return settings
 
 
 def find_file(folder: Path) -> Path | None:
@@ -55,25 +55,27 @@ def find_file(folder: Path) -> Path | None:
     return None
 
 
-def check(known: Sequence[str], defaults: Mapping[str, Any]) -> Check:
+def check(option_names: Sequence[str], defaults: Mapping[str, Any]) -> Check:
     """`holdfast doctor` reports what is in force, and a file that cannot be used."""
     from holdfast.environment.check import Check, Fix, Verdict, ok, problem
 
     def ask(_machine: object) -> Verdict:
         try:
-            found = in_force(known)
+            settings = in_force(option_names)
         except UsageError as error:
             return problem(error.problem, Fix(error.fix))
         parts = [
-            f"{' '.join(word.lstrip('-').replace('=', ' ', 1) for word in words)} ({where})" for words, where in found.values()
+            f"{' '.join(word.lstrip('-').replace('=', ' ', 1) for word in words)} ({where})" for words, where in settings.values()
         ]
-        parts += [f"{name.replace('_', '-')} {value}" for name, value in defaults.items() if f"--{name}" not in found and value]
+        parts += [
+            f"{name.replace('_', '-')} {value}" for name, value in defaults.items() if f"--{name}" not in settings and value
+        ]
         return ok(f"holdfast run: {', '.join(parts)}")
 
     return Check(name="settings", asks="what holdfast run is set to", ask=ask)
 
 
-def _read(file: Path, known: Sequence[str]) -> dict[str, Any]:
+def _read(file: Path, option_names: Sequence[str]) -> dict[str, Any]:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -87,7 +89,7 @@ def _read(file: Path, known: Sequence[str]) -> dict[str, Any]:
     for table in content:
         if table != "run":
             raise UsageError(f"{file} has an unknown table [{table}].", fix="put the options of holdfast run under [run]")
-    names = [option[2:] for option in known if option[2:] not in _NOT_HERE]
+    names = [option[2:] for option in option_names if option[2:] not in _NOT_HERE]
     for name in content.get("run", {}):
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)

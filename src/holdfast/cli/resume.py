@@ -57,11 +57,11 @@ def run_folder(name: str | None, parent: Path) -> Path:
     there = [path for path in (parent / name, Path(name)) if path.is_dir()]
     if not there:
         raise NoSuchRun(f"there is no run {name}.", fix=f"holdfast resume with one of: {names}" if names else "holdfast ps")
-    found = next((path for path in there if (path / _SETTINGS).exists()), None)
-    if found is None:
+    folder = next((path for path in there if (path / _SETTINGS).exists()), None)
+    if folder is None:
         fix = f"holdfast checkpoints choose {name} shows how to resume it"
         raise UsageError(f"{name} is not a run of `holdfast train`.", fix=fix)
-    return found
+    return folder
 
 
 def _has_state(run: Path) -> bool:

@@ -69,9 +69,9 @@ def _summary(glance: Glance) -> Text:
     if lead.epoch is not None:
         line.append("   epoch ", "dim").append(str(lead.epoch))
     if (progress := glance.progress) is not None:
-        line.append(f" {share(progress.share)}").append("   ends in ", "dim").append(duration(progress.epoch_seconds))
+        line.append(f" ({100 * progress.share:.0f} %)").append("   epoch ETA ", "dim").append(duration(progress.epoch_seconds))
         if progress.run_seconds is not None:
-            line.append(f"   all {progress.epochs} epochs in ", "dim").append(duration(progress.run_seconds))
+            line.append("   run ETA ", "dim").append(duration(progress.run_seconds)).append(f" ({progress.epochs} epochs)", "dim")
     line.append("   ").append(rate(lead.rate))
     line.append("   last step ", "dim").append(f"{duration(lead.age)} ago")
     if glance.first_step:

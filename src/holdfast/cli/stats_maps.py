@@ -31,7 +31,7 @@ def heat_map(grid: Grid, *, coloured: bool) -> Iterator[Text]:
             else:
                 line.append(_shade((one + other) / 2 / most))
         yield line
-    yield Text(f"  brightest: {most:,.4g}", "dim")
+    yield Text(f"  maximum: {most:,.4g}", "dim")
 
 
 def _colour(share: float) -> str:

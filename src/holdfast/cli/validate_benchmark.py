@@ -32,42 +32,42 @@ def measure_loader(
         free=_free(platform),
     )  # fmt: skip
     with _telling() as tell:
-        found = benchmark(request, tell)
+        report = benchmark(request, tell)
     if as_json:
         from holdfast.cli.show import for_json
 
-        print(json.dumps(for_json(as_row(found)), ensure_ascii=False))
+        print(json.dumps(for_json(as_row(report)), ensure_ascii=False))
     else:
         from holdfast.cli.loader_words import show
 
-        show(found)
+        show(report)
     sys.stdout.flush()
-    if found.failed is not None:
+    if report.failed is not None:
         from holdfast.cli.loader_words import say_failed
 
-        say_failed(found)
+        say_failed(report)
         raise typer.Exit(1)
 
 
-def as_row(found: Benchmark) -> dict[str, Any]:
+def as_row(report: Benchmark) -> dict[str, Any]:
     """As JSON has it."""
     from holdfast.data.loading.setting import by_setting
 
-    best = found.best
+    best = report.best
     return {
-        "loader": found.loader.kind,
-        "batch": found.loader.batch,
-        "samples": found.loader.samples,
-        "cuda": found.loader.cuda or None,
-        "seconds_per_sample": found.phases.seconds if found.phases else None,
-        "settings": [trial.as_row() for trial in by_setting(found.trials)],
-        "memory_limit": found.limits.memory,
+        "loader": report.loader.kind,
+        "batch": report.loader.batch,
+        "samples": report.loader.samples,
+        "cuda": report.loader.cuda or None,
+        "seconds_per_sample": report.phases.seconds if report.phases else None,
+        "settings": [trial.as_row() for trial in by_setting(report.trials)],
+        "memory_limit": report.limits.memory,
         "recommended": {**best.as_row(), "line": best.setting.to_paste} if best else None,
-        "gain": found.gain,
-        "failed": found.failed,
-        "fix": found.fix or None,
-        "notes": [*found.notes, *found.limits.because],
-        "seconds": found.seconds,
+        "gain": report.gain,
+        "failed": report.failed,
+        "fix": report.fix or None,
+        "notes": [*report.notes, *report.limits.because],
+        "seconds": report.seconds,
     }
 
 

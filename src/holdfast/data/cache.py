@@ -41,10 +41,10 @@ def fingerprint(*parts: object) -> str:
 def stamp_of(path: Path | None) -> tuple[int, int] | None:
     """The size and time of a file that was named beside the data; None if there is none."""
     try:
-        found = path.stat() if path is not None else None
+        status = path.stat() if path is not None else None
     except OSError:
         return None
-    return (found.st_size, found.st_mtime_ns) if found else None
+    return (status.st_size, status.st_mtime_ns) if status else None
 
 
 def fingerprint_of_files(files: Mapping[str, tuple[int, int]], *parts: object) -> str:

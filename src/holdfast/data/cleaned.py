@@ -42,14 +42,14 @@ def bad_entries(report: Report, data: ImageSet) -> list[Entry]:
     others = files - later
     listed = Counter(entry.image for entry in data.entries)
     first: set[str] = set()
-    found = []
+    bad = []
     for entry in data.entries:
         parts = {entry.image, *entry.masks, *([entry.own_label] if entry.own_label else [])}
         again = entry.image in first  # named by two splits: stays in the first
         if again or parts & others or (entry.image in later and listed[entry.image] == 1):
-            found.append(entry)
+            bad.append(entry)
         first.add(entry.image)
-    return found
+    return bad
 
 
 def bad_rows(report: Report) -> dict[str, list[int]]:

@@ -171,20 +171,20 @@ class ColumnSummary:
             self._add_bad(column, good, values, file, numbers)
         else:
             good = None
-        found, counts = np.unique(values if good is None else values[good], return_counts=True)
+        distinct, counts = np.unique(values if good is None else values[good], return_counts=True)
         odd = {math.nan, math.inf} if good is not None else set()
-        self._add_distinct({*found.tolist(), *odd} if len(found) <= MOST_DISTINCT else found)
-        if not len(found):
+        self._add_distinct({*distinct.tolist(), *odd} if len(distinct) <= MOST_DISTINCT else distinct)
+        if not len(distinct):
             return
         if values.dtype == self.whole and values.dtype.itemsize < 8:
             limits = np.iinfo(values.dtype)
-            self.at_limits += int(counts[found == limits.max].sum() + counts[found == limits.min].sum() * (limits.min < 0))
+            self.at_limits += int(counts[distinct == limits.max].sum() + counts[distinct == limits.min].sum() * (limits.min < 0))
         if numbers is not None and column.counts is None and column.values.ndim == 1:
-            if found[0] < self.values.low:
-                self.low_place = file, int(numbers[np.flatnonzero(values == found[0])[0]])
-            if found[-1] > self.values.high:
-                self.high_place = file, int(numbers[np.flatnonzero(values == found[-1])[0]])
-        different = found.astype(np.float64)
+            if distinct[0] < self.values.low:
+                self.low_place = file, int(numbers[np.flatnonzero(values == distinct[0])[0]])
+            if distinct[-1] > self.values.high:
+                self.high_place = file, int(numbers[np.flatnonzero(values == distinct[-1])[0]])
+        different = distinct.astype(np.float64)
         self.values.add(split, different, counts)
         if values.dtype == np.float64 and max(-different[0], different[-1]) > _FLOAT32:
             self.beyond_float32 += int(counts[np.abs(different) > _FLOAT32].sum())
@@ -223,8 +223,8 @@ def value_counts(values: Array, most: int) -> dict[Any, int]:
     """How often each value is there, of at most so many; NaN is one value."""
     if values.dtype.kind == "O":
         return dict(itertools.islice(Counter(words_of(values)).items(), most))
-    found, counts = np.unique(values, return_counts=True)
-    kinds = (value if value == value else math.nan for value in found[:most].tolist())
+    distinct, counts = np.unique(values, return_counts=True)
+    kinds = (value if value == value else math.nan for value in distinct[:most].tolist())
     return dict(zip(kinds, counts[:most].tolist(), strict=True))
 
 

@@ -134,8 +134,8 @@ def label_column(names: list[str], chosen: str | None) -> str | None:
     """The column with the classes: the one that was named, or one with a usual name."""
     if chosen is not None:
         return chosen if chosen in names else None
-    found = {name.lower().rsplit(".", 1)[-1]: name for name in reversed(names)}
-    return next((found[word] for word in _LABELS if word in found), None)
+    by_word = {name.lower().rsplit(".", 1)[-1]: name for name in reversed(names)}
+    return next((by_word[word] for word in _LABELS if word in by_word), None)
 
 
 def is_key(name: str) -> bool:

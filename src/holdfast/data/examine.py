@@ -61,12 +61,12 @@ def examine(how: Examination, entry: Entry) -> Facts:
 
 def examine_many(how: Examination, samples: Sequence[Numbered], begins: Callable[[int], None] | None = None) -> list[Examined]:
     """The same of several, by their numbers; `begins` gets each number before its file is opened."""
-    found: list[Examined] = []
+    seen: list[Examined] = []
     for number, entry in samples:
         if begins is not None:
             begins(number)
-        found.append((number, _seen(how, entry)))
-    looked = summed_up([facts for _, facts in found])
+        seen.append((number, _seen(how, entry)))
+    looked = summed_up([facts for _, facts in seen])
     return [(number, _judged(facts, entry)) for (number, entry), facts in zip(samples, looked, strict=True)]
 
 
@@ -98,15 +98,15 @@ def _fractions(label: Label, width: int, height: int) -> tuple[float, ...]:
     if label.size == (height, width) or not width:
         width, height = label.size or (width, height)
     across, down = (1.0, 1.0) if label.shares else (float(width), float(height))
-    found: list[float] = []
+    fractions: list[float] = []
     for thing in label.things:
         left, top, right, bottom = thing.box
         if across and down:
             four = ((left + right) / 2 / across, (top + bottom) / 2 / down, (right - left) / across, (bottom - top) / down)
-            found += [round(value, _DIGITS) for value in four]
+            fractions += [round(value, _DIGITS) for value in four]
         else:
-            found += [math.nan] * 4
-    return tuple(found)
+            fractions += [math.nan] * 4
+    return tuple(fractions)
 
 
 def _image(how: Examination, file: str, faults: list[Fault]) -> tuple[Facts, Header]:

@@ -112,8 +112,8 @@ class Listing:
             self._by_ending = {}
             for path in self.files:
                 self._by_ending.setdefault(suffix(path), []).append(path)
-        found = [self._by_ending[ending] for ending in endings if ending in self._by_ending]
-        return found[0] if len(found) == 1 else sorted(path for some in found for path in some)
+        lists = [self._by_ending[ending] for ending in endings if ending in self._by_ending]
+        return lists[0] if len(lists) == 1 else sorted(path for some in lists for path in some)
 
 
 def suffix(path: str) -> str:
@@ -133,8 +133,8 @@ def listed(root: Path, also: Iterable[Path] = ()) -> Listing:
     listing = Listing(root, allowed=tuple(path.resolve() for path in also))
     if root.is_file():
         listing.root = root.parent
-        found = root.stat()
-        listing.files[root.name] = Stamp(found.st_size, found.st_mtime_ns)
+        status = root.stat()
+        listing.files[root.name] = Stamp(status.st_size, status.st_mtime_ns)
         return listing
     others = [folder for folder in listing.allowed if folder.is_dir() and not _is_within(folder, root)]
     seen: set[tuple[int, int]] = set()
@@ -168,8 +168,8 @@ def _walk(folder: str, start: str, listing: Listing, seen: set[tuple[int, int]],
             elif entry.is_dir():
                 yield from _walk(entry.path, f"{start}{entry.name}/", listing, seen, depth + 1)
             elif entry.is_file():
-                found = entry.stat()
-                yield start + entry.name, Stamp(found.st_size, found.st_mtime_ns)
+                status = entry.stat()
+                yield start + entry.name, Stamp(status.st_size, status.st_mtime_ns)
 
 
 def _is_within(path: Path, folder: Path) -> bool:

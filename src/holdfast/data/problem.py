@@ -26,13 +26,13 @@ class Kind:
 @functools.cache
 def kinds() -> dict[str, Kind]:
     """Every kind of problem, from the table `problems.md` beside this file; where several share a code, a word follows it."""
-    found = {}
+    table = {}
     for line in Path(__file__).with_name("problems.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and len(cells) == 5:
             code, of, severity, words, fix = cells
-            found[f"{code} {of}".strip()] = Kind(code, cast(Severity, severity), words, fix)
-    return found
+            table[f"{code} {of}".strip()] = Kind(code, cast(Severity, severity), words, fix)
+    return table
 
 
 class Fault(NamedTuple):

@@ -32,13 +32,13 @@ def local_copy(address: str, cache: Path | None) -> Path:
     filesystem, place = _opened(address)
     try:
         is_folder = filesystem.isdir(place)
-        found = filesystem.find(place, detail=True) if is_folder else {place: filesystem.info(place)}
+        entries = filesystem.find(place, detail=True) if is_folder else {place: filesystem.info(place)}
     except Exception as error:  # noqa: BLE001 - each package has errors of its own for a missing key, bucket or network
         raise UsageError(f"{address} cannot be listed: {_words(error)}", fix="check the address and your access to it") from None
-    if not found:
+    if not entries:
         raise UsageError(f"{address} holds no file", fix="name a folder with files, or one file")
     above = place if is_folder else posixpath.dirname(place)
-    files = {posixpath.relpath(path, above or "/"): path for path in found}
+    files = {posixpath.relpath(path, above or "/"): path for path in entries}
     folder = _folder(address, cache)
     _update(filesystem, files, folder, address)
     return folder if is_folder else folder / posixpath.basename(place)

@@ -139,7 +139,7 @@ class ImageSet:
     has_boxes: bool = False
     described_by: str | None = None  # data.yaml, the JSON file
     faults: list[Fault] = field(default_factory=list)  # what reading the description showed: orphans, paths outside, …
-    notes: list[str] = field(default_factory=list)  # what was passed over
+    notes: list[str] = field(default_factory=list)  # what was skipped
 
     @property
     def splits(self) -> list[str]:
@@ -177,11 +177,11 @@ def in_pixels(label: Label, size: tuple[int, int]) -> list[Thing]:
     if not label.shares:
         return label.things
     width, height = size
-    found = []
+    things = []
     for kind, (left, top, right, bottom), points, line in label.things:
         polygon = points and tuple(value * (height if place % 2 else width) for place, value in enumerate(points))
-        found.append(Thing(kind, (left * width, top * height, right * width, bottom * height), polygon, line))
-    return found
+        things.append(Thing(kind, (left * width, top * height, right * width, bottom * height), polygon, line))
+    return things
 
 
 def box_around(points: Sequence[float]) -> Corners:

@@ -1,7 +1,7 @@
 """Examine all samples of image data: those that changed since the last time, on all cores, in bounded memory.
 
-What is done is kept in the cache every second, so Ctrl-C loses nothing: the next run goes on from there. Decoders are written in
-C and meet damaged files here: a process that dies or hangs on one is replaced, and the file is named.
+What is done is kept in the cache every second, so Ctrl-C loses nothing: the next run continues from there. Decoders are written
+in C and meet damaged files here: a process that dies or hangs on one is replaced, and the file is named.
 """
 
 from __future__ import annotations

@@ -178,12 +178,12 @@ class TextCounts:
 
     def _places(self, texts: list[_Text], wanted: set[bytes]) -> dict[bytes, Place]:
         """Where some long lines stand: the texts are read once more."""
-        found: dict[bytes, Place] = {}
+        places: dict[bytes, Place] = {}
         for text in texts:
             for row, line in enumerate(lines(self.data.root / text.file) if text.long_lines else ()):
                 if (key := _known_by(line)) in wanted:
-                    found.setdefault(key, (text.file, row))
-        return found
+                    places.setdefault(key, (text.file, row))
+        return places
 
 
 def _known_by(line: str) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata as metadata
 import re
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 TRAINING = (
@@ -17,7 +16,10 @@ TRAINING = (
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One installed package. `also` has the other versions, if its metadata is there more than once."""
+    """One installed package. `also` has the other versions, if its metadata is there more than once.
+
+    `requires` is read for the packages that trainings are made of.
+    """
 
     name: str
     version: str
@@ -37,12 +39,20 @@ class Package:
 
 def installed(folders: list[str] | None = None) -> dict[str, Package]:
     """All packages by their name in small letters with hyphens; the first on the path counts. `folders`: not `sys.path`."""
-    by_name: dict[str, list[metadata.Distribution]] = defaultdict(list)
-    for one in metadata.distributions(path=folders) if folders is not None else metadata.distributions():
-        name = one.metadata["Name"] if one.metadata is not None else None
-        if name:
-            by_name[plain(name)].append(one)
-    return {name: _package(name, several) for name, several in by_name.items()}
+    versions: dict[str, list[str]] = defaultdict(list)
+    requires: dict[str, tuple[str, ...]] = {}
+    for package in metadata.distributions(path=folders) if folders is not None else metadata.distributions():
+        header = package.metadata  # parsed anew at each access
+        if header is None or not header["Name"]:
+            continue
+        name = plain(header["Name"])
+        versions[name].append(str(header["Version"]))
+        if name in TRAINING and name not in requires:
+            requires[name] = tuple(package.requires or ())
+    return {
+        name: Package(name, first, requires.get(name, ()), tuple(dict.fromkeys(one for one in others if one != first)))
+        for name, (first, *others) in versions.items()
+    }
 
 
 def plain(name: str) -> str:
@@ -53,9 +63,3 @@ def plain(name: str) -> str:
 def of_training(packages: dict[str, Package]) -> dict[str, str]:
     """Versions of the packages that trainings are made of."""
     return {name: packages[name].version for name in TRAINING if name in packages}
-
-
-def _package(name: str, several: Iterable[metadata.Distribution]) -> Package:
-    first, *others = several
-    versions = dict.fromkeys(str(one.version) for one in others if str(one.version) != str(first.version))
-    return Package(name, str(first.version), tuple(first.requires or ()), tuple(versions))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.view import measured
 
 _HISTORY_ROWS = 4096
+_EPOCH_ROWS = 1 << 17  # in which the start of an epoch is looked for
 _EPOCHS = re.compile(r"(?:^|[\s._-])(?:num[-_]?(?:train[-_]?)?|max[-_]?)?epochs[ =](\d+)(?!\S)")
 _CURVES = ("loss", "grad_norm", "lr", "step_seconds", "data_seconds", "host_rss", "gpu_allocated", "holdfast_seconds")
 
@@ -85,15 +87,19 @@ def look(
     curves["data_share"] = _ratio(columns["data_seconds"], columns["step_seconds"])
     first = int(columns["step"][0]) if len(columns["step"]) else None
     evaluations = _evaluations(last_rows(folder, "evaluations", _EVALUATION, 200))
-    progress = _progress(columns, lead.rate, run.info().get("command") or ()) if state.alive else None
+    progress = _progress(folder, columns, lead.rate, run.info().get("command") or ()) if state.alive else None
     return Glance(state, lead, first, curves, evaluations, events, progress)
 
 
-def _progress(columns: dict[str, Column], rate: float | None, command: Sequence[str]) -> Progress | None:
-    """None in the first epoch of the rows: how long one is shows at its end."""
+def _progress(folder: Path, columns: dict[str, Column], rate: float | None, command: Sequence[str]) -> Progress | None:
+    """None in the first epoch: how long one is shows at its end. Of long epochs more rows are read."""
     steps, epochs = columns["step"], columns["epoch"]
-    starts = steps[1:][epochs[1:] > epochs[:-1]]
-    if len(starts) < 2 or not rate or epochs[-1] < 0:
+    if not rate or not len(steps) or epochs[-1] < 0:
+        return None
+    starts = _epoch_starts(columns)
+    if len(starts) < 2 and steps[0] > 0:
+        starts = _epoch_starts(last_rows(folder, "steps", ("step", "epoch"), _EPOCH_ROWS))
+    if len(starts) < 2:
         return None
     length, done = int(starts[-1] - starts[-2]), int(steps[-1] - starts[-1]) + 1
     left = max(0, length - done) / rate
@@ -101,6 +107,13 @@ def _progress(columns: dict[str, Column], rate: float | None, command: Sequence[
     total = int(named[1]) if named is not None else None
     beyond = None if total is None else (total - 1 - int(epochs[-1])) * length / rate
     return Progress(min(1.0, done / length), left, total, left + beyond if beyond is not None and beyond >= 0 else None)
+
+
+def _epoch_starts(columns: dict[str, Column]) -> Column:
+    """The first step of each epoch that begins in these rows; the first of all steps begins one."""
+    steps, epochs = columns["step"], columns["epoch"]
+    starts: Column = steps[np.append(steps[:1] == 0, epochs[1:] > epochs[:-1])]
+    return starts
 
 
 _EVALUATION = ("step", "epoch", "split", "name", "value", "time", "printed")

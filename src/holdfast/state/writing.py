@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from holdfast.checkpoints import spare
-from holdfast.checkpoints.read import checksum, read_checkpoint, verify_checkpoint
+from holdfast.checkpoints.formats.files import checksum
+from holdfast.checkpoints.read import read_checkpoint, verify_checkpoint
 from holdfast.checkpoints.write import begin_checkpoint, finish_checkpoint, named_tensors, sync_folder, write_checkpoint
 from holdfast.errors import StorageError
 from holdfast.state.checkpoint_parts import to_parts, to_sharded_part

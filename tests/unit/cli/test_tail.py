@@ -14,6 +14,7 @@ from rich.console import Console
 from holdfast.cli.screen import screen
 from holdfast.cli.show import duration, number, rate, share, size, sparkline
 from holdfast.probe.glance import look
+from holdfast.signals.schema import TABLES
 
 
 def drawn(run: Any, width: int = 100) -> str:
@@ -48,6 +49,19 @@ def test_the_screen_shows_everything_at_a_hundred_columns(training: Any) -> None
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_screen_fits_other_widths(training: Any, width: int) -> None:
     assert max(map(len, drawn(training().run, width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("length", [10, 3000])  # an epoch may be longer than the curves
+def test_how_far_the_epoch_and_the_run_are(training: Any, length: int) -> None:
+    recorder = training(steps=0)
+    table, last, now = recorder.table("steps"), 2 * length + length // 2, time.time()
+    for step in range(last):
+        row = {"step": step, "time": now - 0.1 * (last - 1 - step), "loss": 1.0, "step_seconds": 0.1, "epoch": step // length}
+        table.append([row.get(column.name, column.kind.missing) for column in TABLES["steps"].columns])
+    recorder.run.update_info(command=["python", "train.py", "--epochs", "5"])
+    text = drawn(recorder.run, 120)
+    left = duration(0.1 * (length - length // 2)), duration(0.1 * (5 * length - last))
+    assert f"epoch 2 (50 %)   epoch ETA {left[0]}   run ETA {left[1]} (5 epochs)" in text
 
 
 def test_a_nan_shows_as_a_cross_in_the_curve_and_in_the_health(training: Any) -> None:

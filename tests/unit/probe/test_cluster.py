@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from small_server import http_answer, impostor, make_run, served
 
-from holdfast.errors import NoSuchRun, NotAllowed, QueryError, Unreachable
+from holdfast.errors import NoSuchRun, NotAllowed, QueryError, Unreachable, UsageError
 from holdfast.probe.cluster import find, states_of
 from holdfast.probe.cluster_query import describe_cluster, query_all
+from holdfast.probe.cluster_ranks import refuse_several
 from holdfast.probe.serve.server import Server
 from holdfast.signals import registry
 from holdfast.signals.run_folder import RunFolder
@@ -158,6 +159,14 @@ def test_one_run_of_a_server_is_chosen_by_its_name(runs: tuple[RunFolder, RunFol
         with pytest.raises(NoSuchRun, match="no run node7") as caught:
             find([f"{name(server)}/node7"])
         assert "node1, node2" in caught.value.problem
+
+
+def test_code_and_changes_for_a_server_of_several_runs_are_refused_until_one_is_named(runs: tuple[RunFolder, RunFolder]) -> None:
+    with served(*runs) as server:
+        with pytest.raises(UsageError, match="serves several runs: node1, node2") as caught:
+            refuse_several(find([name(server)]))
+        assert caught.value.fix == f"name one: -t {name(server)}/node1; or --all"
+        refuse_several(find([f"{name(server)}/node2"]))
 
 
 def test_a_server_without_runs_says_so(runs: tuple[RunFolder, RunFolder]) -> None:

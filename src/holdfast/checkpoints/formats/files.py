@@ -6,6 +6,7 @@ import errno
 import json
 import re
 import stat
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from holdfast.checkpoints.contents import FileInfo, Trouble
 
 _LONGEST_NAME = 200  # characters
+_PIECE = 4 << 20  # bytes that are read at a time
 
 
 def file_info(path: Path) -> FileInfo:
@@ -21,6 +23,18 @@ def file_info(path: Path) -> FileInfo:
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EINVAL, "it is not a file", str(path))
     return FileInfo(path, facts.st_size, facts.st_mtime)
+
+
+def checksum(path: Path, offset: int, size: int, moved: Callable[[], None] = lambda: None) -> str:
+    """Checksum of a stretch of a file, a piece at a time; `moved` is called after each."""
+    crc, room = 0, memoryview(bytearray(min(_PIECE, max(size, 1))))
+    with path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        while size > 0 and (count := file.readinto(room[: min(size, len(room))])):
+            crc = zlib.crc32(room[:count], crc)
+            size -= count
+            moved()
+    return f"{crc:08x}"
 
 
 def holds(question: Callable[[], bool]) -> bool:

@@ -110,29 +110,29 @@ def search(folder: Path, *, most: int = MOST_ENTRIES, deepest: int = DEEPEST, en
 
     Links are followed last, and lead nowhere twice: `runs/latest` does not list a run again.
     """
-    found = Found()
+    results = Found()
     seen: set[tuple[int, int]] = set()
     folders: deque[tuple[Path, int]] = deque([(folder, 0)])
     links: deque[tuple[Path, int]] = deque()
     while folders or links:
         if time.monotonic() > ends:
-            found.complete = False
+            results.complete = False
             break
         path, depth = folders.popleft() if folders else links.popleft()
         if not _is_new(path, seen):
             continue
         if not path.is_dir():
-            found.paths.append(path)
+            results.paths.append(path)
             continue
-        listing = _listing(path, found, most)
-        below, linked = _one_folder(path, listing, seen, found)
+        listing = _listing(path, results, most)
+        below, linked = _one_folder(path, listing, seen, results)
         if depth >= deepest and (below or linked):
-            found.complete = False
+            results.complete = False
             continue
         folders.extend((one, depth + 1) for one in below)
         links.extend((one, depth + 1) for one in linked)
-    found.paths.sort(key=by_path)
-    return found
+    results.paths.sort(key=by_path)
+    return results
 
 
 def by_path(path: Path) -> tuple[list[tuple[int, int, str]], ...]:
@@ -144,11 +144,11 @@ def by_path(path: Path) -> tuple[list[tuple[int, int, str]], ...]:
 
 
 def _one_folder(
-    path: Path, inside: list[os.DirEntry[str]], seen: set[tuple[int, int]], found: Found
+    path: Path, inside: list[os.DirEntry[str]], seen: set[tuple[int, int]], results: Found
 ) -> tuple[list[Path], list[Path]]:
     """Add what is a checkpoint in one folder; the folders to look into, and links to look at when all else is done."""
     kind = folder_kind(path.name, {entry.name for entry in inside})
-    found.paths += [path] if kind is not None else []
+    results.paths += [path] if kind is not None else []
     folders: list[Path] = []
     links: list[Path] = []
     for entry in inside:
@@ -163,7 +163,7 @@ def _one_folder(
             folders.append(Path(entry.path))
         else:
             _is_new(Path(entry.path), seen)
-            found.paths.append(Path(entry.path))
+            results.paths.append(Path(entry.path))
     return folders, links
 
 
@@ -198,15 +198,15 @@ def _is_new(path: Path, seen: set[tuple[int, int]]) -> bool:
     return True
 
 
-def _listing(path: Path, found: Found, most: int) -> list[os.DirEntry[str]]:
+def _listing(path: Path, results: Found, most: int) -> list[os.DirEntry[str]]:
     """What lies in a folder; of more than may be looked at, the first."""
     try:
         with os.scandir(path) as entries:
-            inside = list(islice(entries, max(0, most - found.looked_at)))
-            found.complete = found.complete and next(entries, None) is None
+            inside = list(islice(entries, max(0, most - results.looked_at)))
+            results.complete = results.complete and next(entries, None) is None
     except OSError:
         return []
-    found.looked_at += len(inside)
+    results.looked_at += len(inside)
     return sorted(inside, key=lambda entry: entry.name)
 
 
@@ -223,7 +223,7 @@ def candidates(path: Path, *, here: Path | None = None, most: int = 5, seconds: 
     """
     ends, names = time.monotonic() + seconds, MOST_NAMES
     here = here or Path.cwd()
-    found: dict[tuple[int, int], tuple[Path, float]] = {}
+    nearby: dict[tuple[int, int], tuple[Path, float]] = {}
     for folder in _places(path, here):
         inside = search(folder, most=names, deepest=_NEAR, ends=ends)
         names -= inside.looked_at
@@ -232,8 +232,8 @@ def candidates(path: Path, *, here: Path | None = None, most: int = 5, seconds: 
             with contextlib.suppress(OSError):
                 one = named if named.is_file() else one
                 facts = one.stat()
-                found.setdefault((facts.st_dev, facts.st_ino), (one, facts.st_mtime))
-    ranked = sorted(found.values(), key=lambda item: (-_likeness(path, item[0]), -item[1], str(item[0])))
+                nearby.setdefault((facts.st_dev, facts.st_ino), (one, facts.st_mtime))
+    ranked = sorted(nearby.values(), key=lambda item: (-_likeness(path, item[0]), -item[1], str(item[0])))
     return [_short(one, here) for one, _ in ranked[:most]]
 
 
@@ -246,10 +246,10 @@ def _places(path: Path, here: Path) -> Iterator[Path]:
     yield here
 
 
-def _likeness(wanted: Path, found: Path) -> float:
+def _likeness(wanted: Path, candidate: Path) -> float:
     """How alike two paths are, in tenths: the name counts most, then the names of the folders."""
-    name = _ratio(wanted.name, found.name)
-    folders = _ratio("/".join(wanted.parts[-4:-1]), "/".join(found.parts[-4:-1]))
+    name = _ratio(wanted.name, candidate.name)
+    folders = _ratio("/".join(wanted.parts[-4:-1]), "/".join(candidate.parts[-4:-1]))
     return round(10 * (name + 0.3 * folders) / 1.3)
 
 

@@ -8,16 +8,7 @@ from pathlib import Path
 
 from holdfast.checkpoints.contents import Contents, Storage
 from holdfast.checkpoints.formats.files import file_info
-from holdfast.checkpoints.formats.torch_words import (
-    OLDER,
-    cut_short,
-    name_kinds,
-    not_followed,
-    refuse_big_endian,
-    too_short,
-    unsafe,
-    versions_in,
-)
+from holdfast.checkpoints.formats.torch_words import OLDER, cut_short, not_followed, refuse_big_endian, take, too_short, unsafe
 from holdfast.checkpoints.pickled.legacy import Legacy
 from holdfast.checkpoints.pickled.stack import StorageUse
 from holdfast.checkpoints.pickles import Unpickled, read_old
@@ -48,10 +39,8 @@ def _is_tar(head: bytes) -> bool:
 
 
 def _take(contents: Contents, unpickled: Unpickled, legacy: Legacy) -> None:
-    contents.tree, contents.tensors = unpickled.tree, unpickled.tensors
-    contents.storages = name_kinds([_storage(contents.path, use, legacy) for use in unpickled.storages], unpickled.tensors)
+    take(contents, unpickled, [_storage(contents.path, use, legacy) for use in unpickled.storages])
     contents.refused, contents.needs_code = unpickled.refused, unpickled.needs_code
-    contents.versions.update(versions_in(unpickled.tree))
     if legacy.bare:
         contents.format = "pickle"
     if any(use.inside and use.offset is None for use in unpickled.storages):

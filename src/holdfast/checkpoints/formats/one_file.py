@@ -21,19 +21,19 @@ from holdfast.checkpoints.formats.zip_file import open_zip
 def open_file(path: Path) -> Contents:
     """What a file holds. Raises OSError where it cannot be read."""
     info = file_info(path)
-    found = recognise(path, info.size)
-    if found.kind == "zip":
+    recognised = recognise(path, info.size)
+    if recognised.kind == "zip":
         contents = open_zip(path)
-    elif found.kind == "pickle":
+    elif recognised.kind == "pickle":
         contents = open_legacy(path)
-        if found.trouble is not None and contents.state == "unreadable":
-            contents.troubles[:] = [found.trouble]
-    elif found.kind == "safetensors":
+        if recognised.trouble is not None and contents.state == "unreadable":
+            contents.troubles[:] = [recognised.trouble]
+    elif recognised.kind == "safetensors":
         contents = open_safetensors(path)
     else:
         contents = Contents(path=path, format="unknown", files=[info])
-        contents.troubles += [found.trouble] if found.trouble else []
-        if found.kind == "index":
+        contents.troubles += [recognised.trouble] if recognised.trouble else []
+        if recognised.kind == "index":
             words = f"{path.name} is an index of other files where a file of tensors should be."
             contents.troubles.append(Trouble("unreadable", words, "do not load it"))
     recognise_producer(contents)

@@ -61,16 +61,14 @@ def _open_file(path: Path) -> Contents:
 def _open_folder(path: Path) -> Contents:
     """What a folder holds that is a checkpoint as a whole. Raises OSError where it cannot be read."""
     inside = {entry.name for entry in path.iterdir()}
-    kind = folder_kind(path.name, inside)
-    if kind == "holdfast":
-        return open_holdfast(path)
-    if kind == "distributed":
-        return open_distributed(path)
-    if kind == "hugging face":
-        return open_hugging_face(path)
-    if kind == "deepspeed":
-        return open_deepspeed(path)
-    return _unknown(path, _just_a_folder(path, inside))
+    own = {
+        "holdfast": open_holdfast,
+        "distributed": open_distributed,
+        "hugging face": open_hugging_face,
+        "deepspeed": open_deepspeed,
+    }
+    opener = own.get(folder_kind(path.name, inside) or "")
+    return opener(path) if opener else _unknown(path, _just_a_folder(path, inside))
 
 
 def _just_a_folder(path: Path, inside: set[str]) -> Trouble:
@@ -80,14 +78,14 @@ def _just_a_folder(path: Path, inside: set[str]) -> Trouble:
                 "torn", "It is an empty folder: the save was interrupted, or its files were removed.", "use an older one"
             )
         return Trouble("unreadable", "It is an empty folder.", "name a checkpoint")
-    found = search(path, most=_FEW)
-    if not found.paths:
+    results = search(path, most=_FEW)
+    if not results.paths:
         return Trouble(
             "unreadable", "It is a folder without a checkpoint in it.", "name a checkpoint, or a folder that holds some"
         )
-    more = f" and {len(found.paths) - 5} more" if len(found.paths) > 5 else ""
-    names = ", ".join(str(one) for one in found.paths[-5:])
-    words = f"It is a folder with {len(found.paths)} checkpoints, not a checkpoint itself."
+    more = f" and {len(results.paths) - 5} more" if len(results.paths) > 5 else ""
+    names = ", ".join(str(one) for one in results.paths[-5:])
+    words = f"It is a folder with {len(results.paths)} checkpoints, not a checkpoint itself."
     return Trouble("unreadable", words, f"name one of them: {names}{more}")
 
 
@@ -122,10 +120,10 @@ def _what_is_missing(path: Path) -> str:
 
 
 def _candidates(path: Path) -> str:
-    found = candidates(path)
-    if not found:
+    paths = candidates(path)
+    if not paths:
         return "name a checkpoint; none was found nearby (*.pt, *.pth, *.ckpt, *.safetensors and checkpoint folders)"
-    return "use one of these, found nearby, the likeliest first:" + "".join(f"\n       {one}" for one in found)
+    return "use one of these, found nearby, the likeliest first:" + "".join(f"\n       {one}" for one in paths)
 
 
 def _unknown(path: Path, trouble: Trouble) -> Contents:

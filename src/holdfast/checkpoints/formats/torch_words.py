@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Contents, FileInfo, Storage, TensorInfo, Trouble
 from holdfast.checkpoints.formats.files import few
+from holdfast.checkpoints.pickles import Unpickled
 from holdfast.units import size
 
 OLDER = "use an older one: holdfast checkpoints choose FOLDER"
@@ -39,7 +40,14 @@ def not_followed(problem: str, *, where: str = "") -> Trouble:
     return Trouble("unreadable", words, "it was overwritten or is not a checkpoint: copy it again, or use an older one", where)
 
 
-def name_kinds(storages: list[Storage], tensors: Sequence[TensorInfo]) -> list[Storage]:
+def take(contents: Contents, unpickled: Unpickled, storages: list[Storage]) -> None:
+    """Take over what the pickle of a file says of its tree and its tensors, which lie in these storages."""
+    contents.tree, contents.tensors = unpickled.tree, unpickled.tensors
+    contents.storages = _name_kinds(storages, unpickled.tensors)
+    contents.versions.update(_versions_in(unpickled.tree))
+
+
+def _name_kinds(storages: list[Storage], tensors: Sequence[TensorInfo]) -> list[Storage]:
     """Newer torch writes storages without a kind; they are of the kind of their tensors, if these agree."""
     kinds: dict[int, set[str]] = {}
     for tensor in tensors:
@@ -65,11 +73,11 @@ def refuse_big_endian(contents: Contents) -> None:
     contents.trouble("unreadable", "Its numbers are stored in big-endian order.", "load it and save it again with torch.save")
 
 
-def versions_in(tree: Any) -> dict[str, str]:
+def _versions_in(tree: Any) -> dict[str, str]:
     """The versions that a checkpoint tells itself, at the top of its tree."""
     if not isinstance(tree, dict):
         return {}
-    found = {key: value for key, value in tree.items() if isinstance(key, str) and isinstance(value, str) and len(value) < 50}
+    texts = {key: value for key, value in tree.items() if isinstance(key, str) and isinstance(value, str) and len(value) < 50}
     return {
-        key.removesuffix("_version").removeprefix("pytorch-"): value for key, value in found.items() if key.endswith("_version")
+        key.removesuffix("_version").removeprefix("pytorch-"): value for key, value in texts.items() if key.endswith("_version")
     }

@@ -17,22 +17,12 @@ from pathlib import Path
 from typing import IO
 
 from holdfast.checkpoints.contents import Contents, Storage
-from holdfast.checkpoints.formats.files import few, file_info
-from holdfast.checkpoints.formats.torch_words import (
-    OLDER,
-    cut_short,
-    name_kinds,
-    not_followed,
-    refuse_big_endian,
-    too_short,
-    unsafe,
-    versions_in,
-)
+from holdfast.checkpoints.formats.files import checksum, few, file_info
+from holdfast.checkpoints.formats.torch_words import OLDER, cut_short, not_followed, refuse_big_endian, take, too_short, unsafe
 from holdfast.checkpoints.formats.zip_index import (
     STORED,
     BrokenIndex,
     Record,
-    crc_of,
     first_record,
     overlapping,
     read_index,
@@ -117,10 +107,7 @@ class _Archive:
         return read_pickle(io.BytesIO(data), located=False, findings=findings)
 
     def _content(self, unpickled: Unpickled, name: str) -> None:
-        contents = self._contents
-        contents.tree, contents.tensors = unpickled.tree, unpickled.tensors
-        contents.storages = name_kinds([self._storage(use) for use in unpickled.storages], unpickled.tensors)
-        contents.versions.update(versions_in(unpickled.tree))
+        take(self._contents, unpickled, [self._storage(use) for use in unpickled.storages])
         self._judge(unpickled, name)
 
     def _judge(self, unpickled: Unpickled, where: str) -> None:
@@ -212,7 +199,7 @@ class _Archive:
             return
         for record in with_bytes:
             small = not self._is_storage(record) and record.method == STORED and record.size < _PICKLE
-            if small and crc_of(self._file, record) != record.crc32:
+            if small and checksum(self._info.path, record.offset, record.packed) != f"{record.crc32:08x}":
                 words = f"Bytes of {record.name} have changed: they do not match its checksum."
                 self._contents.trouble("torn", words, OLDER, record.name)
 

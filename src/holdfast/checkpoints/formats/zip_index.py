@@ -157,17 +157,6 @@ def unpack(file: IO[bytes], record: Record, limit: int) -> bytes | None:
     return data if len(data) == record.size else None
 
 
-def crc_of(file: IO[bytes], record: Record) -> int:
-    """The checksum of the bytes that are there, for a record that is not packed."""
-    crc, at = 0, record.offset
-    while at < record.end:
-        part = _read(file, at, min(1 << 20, record.end - at))
-        if not part:
-            break
-        crc, at = zlib.crc32(part, crc), at + len(part)
-    return crc
-
-
 def _read(file: IO[bytes], at: int, length: int) -> bytes:
     if length <= 0 or at < 0 or at >= 1 << 62:
         return b""

@@ -125,10 +125,10 @@ def own_weights(contents: Contents, part: str = "") -> dict[str, TensorInfo]:
 
 def _named(value: Any) -> dict[str, TensorInfo]:
     """A state dict with the second names of tied weights, which safetensors files keep among their notes."""
-    found = {name: info for name, info in tensors_of(value).items() if not is_extra(name)}
+    tensors = {name: info for name, info in tensors_of(value).items() if not is_extra(name)}
     notes = value.get("__metadata__") if isinstance(value, dict) else None
     tied = notes.items() if isinstance(notes, dict) else ()
-    return {**found, **{name: found[kept] for name, kept in tied if name not in found and kept in found}}
+    return {**tensors, **{name: tensors[kept] for name, kept in tied if name not in tensors and kept in tensors}}
 
 
 def averaged_weights(contents: Contents) -> dict[str, TensorInfo]:

@@ -56,9 +56,9 @@ def _settings(model: nn.Module) -> Mapping[str, Any]:
     for made in (getattr(config, "to_dict", None), lambda: dict(getattr(model, "hparams", {}))):
         if callable(made):
             try:
-                found = made()
+                settings = made()
             except Exception:  # noqa: BLE001  code of the user's: without it there are no settings to compare
                 continue
-            if isinstance(found, Mapping) and found:
-                return found
+            if isinstance(settings, Mapping) and settings:
+                return settings
     return {}

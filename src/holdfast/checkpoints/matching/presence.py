@@ -60,14 +60,14 @@ def _depth(lone: Lone, labels: Labels) -> Iterator[Difference]:
 
 def _numbered(names: Collection[str]) -> dict[str, dict[int, set[str]]]:
     """Stem (`h.`): number: what stands under it."""
-    found: dict[str, dict[int, set[str]]] = {}
+    layers: dict[str, dict[int, set[str]]] = {}
     for name in names:
         parts = name.split(".")
         for place, part in enumerate(parts[:-1]):
             if part.isdecimal():
                 stem, rest = "".join(f"{one}." for one in parts[:place]), ".".join(parts[place + 1 :])
-                found.setdefault(stem, {}).setdefault(int(part), set()).add(rest)
-    return {stem: indices for stem, indices in found.items() if len(indices) > 1}
+                layers.setdefault(stem, {}).setdefault(int(part), set()).add(rest)
+    return {stem: indices for stem, indices in layers.items() if len(indices) > 1}
 
 
 def _flat(lone: Lone) -> Iterator[Difference]:

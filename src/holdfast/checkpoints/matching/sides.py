@@ -168,11 +168,11 @@ def grouped(names: Iterable[str], among: Collection[str]) -> list[Group]:
         return []
     left = set(chosen)
     mixed = {module for name in among if name not in left for module in modules_of(name)}
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name in chosen:
         whole = next((module for module in modules_of(name)[1:] if module not in mixed), name)
-        found.setdefault(whole, []).append(name)
-    return [Group(label, tuple(inside), label not in left) for label, inside in found.items()]
+        groups.setdefault(whole, []).append(name)
+    return [Group(label, tuple(inside), label not in left) for label, inside in groups.items()]
 
 
 def modules_of(name: str) -> list[str]:

@@ -82,7 +82,7 @@ class Source:
         return self.buffer[at : at + size]
 
     def blob(self, size: int) -> Blob:
-        """The next bytes; a long run, or one beyond what may be held, is passed over."""
+        """The next bytes; a long run, or one beyond what may be held, is skipped."""
         begin, offset = self.offset, self.offset if self._located else None
         if size <= LARGE and self.keep(size):
             return Blob(self.take(size), size, offset)

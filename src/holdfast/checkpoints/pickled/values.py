@@ -91,11 +91,11 @@ def _code(dtype: Any) -> tuple[str, str]:
     """Kind and byte order of a numpy.dtype: "f8", "<"."""
     if not isinstance(dtype, Thing) or dtype.name != "numpy.dtype" or not dtype.arguments:
         raise TypeError
-    found = _TYPE.fullmatch(dtype.arguments[0]) if isinstance(dtype.arguments[0], str) else None
-    if found is None or len(found[2]) > 6:
+    match = _TYPE.fullmatch(dtype.arguments[0]) if isinstance(dtype.arguments[0], str) else None
+    if match is None or len(match[2]) > 6:
         raise ValueError
     order = dtype.state[1] if isinstance(dtype.state, tuple) and len(dtype.state) > 1 else "<"
-    return found[1] + found[2], ">" if order == ">" else "<"
+    return match[1] + match[2], ">" if order == ">" else "<"
 
 
 def _blob(packed: Any) -> Blob:

@@ -99,11 +99,11 @@ def _code_note(contents: Contents) -> list[str]:
 
 def facts_about(contents: Contents, verdict: Verdict) -> str:
     """Size, tensors, and what the format allows to be said."""
-    from holdfast.cli.show import size
+    from holdfast.units import count, size
 
     facts = [size(contents.size)] if contents.files else []
     if verdict.tensors:
-        facts.append(f"{verdict.tensors:,} tensors")
+        facts.append(count(verdict.tensors, "tensor"))
     if verdict.state == "clean":
         some = any(storage.crc32 is not None for storage in contents.storages)
         without = "all finite; not all of it has checksums" if some else "all finite; it has no checksums"

@@ -24,16 +24,16 @@ _MOVED = 0.25  # of all samples that would have to change their class for the sh
 def statistics_problems(splits: Mapping[str, Mapping[str, Spread]], files: Mapping[str, list[str]]) -> Iterator[Problem]:
     """Compare every split with the first one; channels or columns are named."""
     names = list(splits)
-    found = [
+    differences = [
         (split, column, words)
         for split in names[1:]
         for column, spread in splits[split].items()
         if column in splits[names[0]] and (words := _difference(splits[names[0]][column], spread))
     ]
-    if found:
-        split, column, words = found[0]
-        where = sorted({file for split, _, _ in found for file in files.get(split, [split])})
-        columns = sorted({column for _, column, _ in found})
+    if differences:
+        split, column, words = differences[0]
+        where = sorted({file for split, _, _ in differences for file in files.get(split, [split])})
+        columns = sorted({column for _, column, _ in differences})
         yield problem(
             "preprocessing-mismatch",
             count=len(columns),
@@ -62,14 +62,17 @@ def _difference(one: Spread, other: Spread) -> str:
 def share_problems(splits: Mapping[str, Mapping[Any, int]], names: Mapping[Any, str]) -> Iterator[Problem]:
     """Compare the shares of classes of every split with those of the first one."""
     order = list(splits)
-    found = []
+    differences = []
     for split in order[1:]:
         words = _moved(splits[order[0]], splits[split], names)
         if words:
-            found.append((split, words.format(order[0], split)))
-    if found:
+            differences.append((split, words.format(order[0], split)))
+    if differences:
         yield problem(
-            "split-classes-differ", count=len(found), files=[split for split, _ in found], example=f"{found[0][0]}: {found[0][1]}"
+            "split-classes-differ",
+            count=len(differences),
+            files=[split for split, _ in differences],
+            example=f"{differences[0][0]}: {differences[0][1]}",
         )
 
 

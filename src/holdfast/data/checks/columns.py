@@ -27,27 +27,27 @@ def column_problems(columns: Mapping[str, ColumnSummary], files: list[str], labe
         ("column-extreme", _extreme),
     ):
         judged = columns if kind == "non-finite-input" else features
-        found = [(name, words) for name, one in judged.items() if (words := judge(one))]
-        if found and kind == "non-finite-input":
-            yield _about_bad_rows(columns, found, files)
-        elif found:
+        cases = [(name, words) for name, one in judged.items() if (words := judge(one))]
+        if cases and kind == "non-finite-input":
+            yield _about_bad_rows(columns, cases, files)
+        elif cases:
             yield problem(
-                kind, count=len(found), files=files, example=f"{', '.join(files[:3])}: {found[0][0]} {found[0][1]}",
-                columns=[name for name, _ in found], rows=[], shown=_farthest(columns, kind, [name for name, _ in found]),
-                cases=[f"{', '.join(files[:3])}: {name} {words}" for name, words in found],
+                kind, count=len(cases), files=files, example=f"{', '.join(files[:3])}: {cases[0][0]} {cases[0][1]}",
+                columns=[name for name, _ in cases], rows=[], shown=_farthest(columns, kind, [name for name, _ in cases]),
+                cases=[f"{', '.join(files[:3])}: {name} {words}" for name, words in cases],
             )  # fmt: skip
 
 
-def _about_bad_rows(columns: Mapping[str, ColumnSummary], found: list[tuple[str, str]], files: list[str]) -> Problem:
+def _about_bad_rows(columns: Mapping[str, ColumnSummary], cases: list[tuple[str, str]], files: list[str]) -> Problem:
     """`rows` are counted in the split; `in_files` are the same rows as they are counted in their files."""
-    names = [name for name, _ in found]
+    names = [name for name, _ in cases]
     bad = dict(sorted(pair for name in names for pair in zip(columns[name].bad_rows, columns[name].bad_places, strict=True)))
     rows = list(bad)[:MOST_NAMED]
     named = by_file(bad[row] for row in rows)
     file = columns[names[0]].bad_places[0][0]
     return problem(
-        "non-finite-input", count=len(found), files=list(named) if len(bad) < MOST_NAMED else files,
-        example=f"{file}: {names[0]} {found[0][1]}", columns=names, rows=rows, in_files=named,
+        "non-finite-input", count=len(cases), files=list(named) if len(bad) < MOST_NAMED else files,
+        example=f"{file}: {names[0]} {cases[0][1]}", columns=names, rows=rows, in_files=named,
         shown=[[bad[row]] for row in rows[:MOST_SHOWN]],
     )  # fmt: skip
 

@@ -52,10 +52,10 @@ class RowPlaces:
 
 def by_file(places: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
     """Rows that are named one by one, put together by their files."""
-    found: dict[str, list[int]] = {}
+    rows: dict[str, list[int]] = {}
     for file, number in places:
-        found.setdefault(file, []).append(number)
-    return found
+        rows.setdefault(file, []).append(number)
+    return rows
 
 
 class SplitRows(NamedTuple):
@@ -111,7 +111,7 @@ def group_problems(splits: Mapping[str, SplitRows], names: Sequence[str]) -> Ite
     """
     keys = {name: split.numbers[split.numbers != 0] for name, split in splits.items()}
     if all(len(np.unique(one)) == len(one) for one in keys.values()):
-        return  # it numbers the rows, and begins anew in each split
+        return  # it numbers the rows, and starts again in each split
     columns = ", ".join(names)
     for one, other in itertools.combinations(splits, 2):
         shared = np.intersect1d(keys[one], keys[other])

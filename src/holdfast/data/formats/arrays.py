@@ -54,8 +54,8 @@ class Stored(NamedTuple):
 
 def recognise(listing: Listing, named: str | None) -> float | None:
     """How sure it is that these are arrays."""
-    found = listing.named_or_all(named, *ENDINGS)
-    return (0.2 if listing.images() else 0.5) if found else None
+    files = listing.named_or_all(named, *ENDINGS)
+    return (0.2 if listing.images() else 0.5) if files else None
 
 
 def read(listing: Listing, named: str | None) -> TableSet:

@@ -32,8 +32,8 @@ Id = int | str
 
 def recognise(listing: Listing, named: str | None) -> float | None:
     """How sure it is that this is COCO: a JSON file that names images and categories near its beginning or its end."""
-    found = [named] if named else listing.with_suffix(".json")
-    return 0.98 if any(_looks_like_one(listing.root / path) for path in found if path.endswith(".json")) else None
+    files = [named] if named else listing.with_suffix(".json")
+    return 0.98 if any(_looks_like_one(listing.root / path) for path in files if path.endswith(".json")) else None
 
 
 def _looks_like_one(path: Path) -> bool:
@@ -100,10 +100,10 @@ class ImagePaths:
             return exact
         if name.startswith("/") or ".." in name.split("/"):
             return None
-        found = self._by_name.get(posixpath.basename(name), [])
-        if len(found) > 1:
-            found = [path for path in found if split_named(path) == split and path.endswith(name)]
-        return found[0] if len(found) == 1 else None
+        paths = self._by_name.get(posixpath.basename(name), [])
+        if len(paths) > 1:
+            paths = [path for path in paths if split_named(path) == split and path.endswith(name)]
+        return paths[0] if len(paths) == 1 else None
 
 
 class _Image(NamedTuple):
@@ -196,12 +196,12 @@ class _Content:
 def _add(data: ImageSet, file: str, content: _Content, paths: ImagePaths, taken: dict[str, list[set[str]]]) -> None:
     """Add a file, unless `taken`, the images of the files of each split, has its images already."""
     split = split_named(file)
-    found = {path for image in content.images if (path := paths.find(image.name, split))}
+    images = {path for image in content.images if (path := paths.find(image.name, split))}
     others = taken.setdefault(split, [])
-    if any(2 * len(found & other) > min(len(found), len(other)) for other in others):  # more than half of the smaller one
+    if any(2 * len(images & other) > min(len(images), len(other)) for other in others):  # more than half of the smaller one
         data.notes.append(f"{file} was not read: it lists images of {split} that another file has")
         return
-    others.append(found)
+    others.append(images)
     data.classes.update(content.categories)
     content.tell_shared_ids()
     for image, spans in content.spans():

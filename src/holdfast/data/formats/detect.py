@@ -81,19 +81,19 @@ def answer(
     """Open the data and make the answer; where no file changed since the last time, it is that of the cache."""
     started = time.perf_counter()
     if is_factory(str(path), settings):
-        found = make(torch_dataset.read(str(path)), Cache(None))
+        result = make(torch_dataset.read(str(path)), Cache(None))
     else:
         listing, named = list_data(path, settings)
         with settings.cache_of(listing, named, purpose) as cache:
             stamp = settings.fingerprint(listing)
             row = cache.report(stamp)
             if row is not None:
-                found = restore({**row, "remembered": True})
+                result = restore({**row, "remembered": True})
             else:
-                found = make(open_listed(listing, named, settings), cache)
-                cache.keep_report(stamp, found.as_row())
-    found.path, found.seconds = str(path), time.perf_counter() - started
-    return found
+                result = make(open_listed(listing, named, settings), cache)
+                cache.keep_report(stamp, result.as_row())
+    result.path, result.seconds = str(path), time.perf_counter() - started
+    return result
 
 
 def is_factory(path: str, settings: Settings) -> bool:

@@ -63,11 +63,11 @@ def read(listing: Listing, _: str | None) -> ImageSet:
     in_folder = Counter(map(_sample_folder, images))
     entries = []
     for image in images:
-        found = by_place.get((split_named(image), stem(image)))
+        own_masks = by_place.get((split_named(image), stem(image)))
         folder = _sample_folder(image)
-        if not found and in_folder[folder] == 1 and posixpath.dirname(image).lower().endswith("/images"):
-            found = by_place.get(("folder", folder))
-        entries.append(Entry(split_named(image), image, None, tuple(found or ())))
+        if not own_masks and in_folder[folder] == 1 and posixpath.dirname(image).lower().endswith("/images"):
+            own_masks = by_place.get(("folder", folder))
+        entries.append(Entry(split_named(image), image, None, tuple(own_masks or ())))
     used = {mask for entry in entries for mask in entry.masks}
     faults = [Fault("label-orphaned", path, 0, "no matching image") for path in masks if path not in used]
     folders = {folder_of_masks(path) for path in masks}

@@ -83,11 +83,11 @@ def _bound_lists(ntuples: Any) -> None:
 
 def _trees(opened: Any) -> dict[str, int]:
     """Name and number of rows of each tree; of several cycles of one tree the newest."""
-    found = {}
+    trees = {}
     for name, kind in opened.classnames(recursive=True, cycle=False).items():
         if kind in (*_TREES, _NTUPLE):
-            found[name] = int(opened[name].num_entries)
-    return found
+            trees[name] = int(opened[name].num_entries)
+    return trees
 
 
 def _chunks(path: Path, tree: str) -> Iterator[Chunk]:

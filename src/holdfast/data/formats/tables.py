@@ -31,8 +31,8 @@ _CONVERSION = re.compile(r"column #(\d+): .*conversion error")
 
 def recognise(listing: Listing, named: str | None) -> float | None:
     """How sure it is that these are tables; tables beside images describe those more often than they are the data."""
-    found = listing.named_or_all(named, *ENDINGS)
-    return (0.2 if listing.images() else 0.5) if found else None
+    files = listing.named_or_all(named, *ENDINGS)
+    return (0.2 if listing.images() else 0.5) if files else None
 
 
 def read(listing: Listing, named: str | None) -> TableSet:
@@ -161,11 +161,11 @@ def _wider(path: Path, types: dict[str, Any], error: str) -> dict[str, Any] | No
     """The type that can hold what a column turned out to have: whole numbers become numbers, anything else text."""
     import pyarrow as pa
 
-    found = _CONVERSION.search(error)
-    if found is None:
+    match = _CONVERSION.search(error)
+    if match is None:
         return None
     with _csv_reader(path, types) as reader:
-        name, kind = reader.schema.names[int(found[1])], reader.schema.types[int(found[1])]
+        name, kind = reader.schema.names[int(match[1])], reader.schema.types[int(match[1])]
     if pa.types.is_string(kind):
         return None
     return {name: pa.float64() if pa.types.is_integer(kind) or pa.types.is_null(kind) else pa.string()}

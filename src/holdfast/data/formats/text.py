@@ -134,8 +134,8 @@ def recognise(listing: Listing, named: str | None) -> float | None:
 def _files(listing: Listing, named: str | None) -> list[str]:
     if named:
         return [named]
-    found = listing.with_suffix(*_TEXT, *_IDS)
-    return [path for path in found if path.rsplit("/", 1)[-1].lower() not in _NOT_TEXT]
+    files = listing.with_suffix(*_TEXT, *_IDS)
+    return [path for path in files if path.rsplit("/", 1)[-1].lower() not in _NOT_TEXT]
 
 
 def read(listing: Listing, named: str | None, tokenizer: Path | None = None, rows: int | None = None) -> TextSet:

@@ -153,11 +153,11 @@ def made_by(path: str) -> Any:
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found: Any = importlib.import_module(module)
+        factory: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
-        is_data = hasattr(found, "__getitem__") and not isinstance(found, type)
-        return found() if callable(found) and not is_data else found
+            factory = getattr(factory, part)
+        is_data = hasattr(factory, "__getitem__") and not isinstance(factory, type)
+        return factory() if callable(factory) and not is_data else factory
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(

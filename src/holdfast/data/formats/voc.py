@@ -47,16 +47,16 @@ def paired(listing: Listing) -> tuple[dict[str, str | None], list[str]]:
     among_labels = sorted(listing.images(), key=lambda path: any(part.lower() in _OF_LABELS for part in path.split("/")[:-1]))
     images = list({key_of(path): path for path in reversed(among_labels)}.values())[::-1]
     labels = list({key_of(path): path for path in listing.with_suffix(".xml")}.values())
-    found: dict[str, str] = {}
+    label_of: dict[str, str] = {}
     for key in (key_of, _split_and_name, lambda path: ("", stem(path))):
-        used = set(found.values())
-        found |= {image: label for image, label in _clear(key, images, labels) if label not in used}
-    used = set(found.values())
+        used = set(label_of.values())
+        label_of |= {image: label for image, label in _clear(key, images, labels) if label not in used}
+    used = set(label_of.values())
     orphans = [label for label in labels if label not in used]
-    folders = {posixpath.dirname(image) for image in found}
+    folders = {posixpath.dirname(image) for image in label_of}
     samples = {_split_and_name(image) for image in images if posixpath.dirname(image) in folders}
     views = {image for image in images if posixpath.dirname(image) not in folders and _split_and_name(image) in samples}
-    return {image: found.get(image) for image in images if image not in views}, orphans  # views: SegmentationClass, …
+    return {image: label_of.get(image) for image in images if image not in views}, orphans  # views: SegmentationClass, …
 
 
 def _clear(key: Callable[[str], Key], images: list[str], labels: list[str]) -> Iterator[tuple[str, str]]:
@@ -69,10 +69,10 @@ def _clear(key: Callable[[str], Key], images: list[str], labels: list[str]) -> I
 
 
 def _gathered(key: Callable[[str], Key], paths: Iterable[str]) -> dict[Key, list[str]]:
-    found: dict[Key, list[str]] = {}
+    by_key: dict[Key, list[str]] = {}
     for path in paths:
-        found.setdefault(key(path), []).append(path)
-    return found
+        by_key.setdefault(key(path), []).append(path)
+    return by_key
 
 
 # ImageSets/Main/*.txt of Pascal VOC: which image is in which split. An image may be in two of them, which is a leak.
@@ -84,7 +84,7 @@ def listed_images(listing: Listing, images: Iterable[str], orphans: list[str], f
     """Split and image, each pair once; nothing where there are no lists. Names that are not there become faults."""
     by_key, by_name = {key_of(image): image for image in images}, _gathered(lambda path: ("", stem(path)), images)
     without_image, met = {stem(path) for path in orphans}, set[str]()
-    found: dict[tuple[str, str], None] = {}
+    listed: dict[tuple[str, str], None] = {}
     lists, each_once = _wanted([path for path in listing.with_suffix(".txt") if _FOLDER in f"/{path}"])
     for path, split in lists:
         above = part_of(f"/{path}".partition(f"/{_FOLDER}")[0].strip("/"))
@@ -94,12 +94,12 @@ def listed_images(listing: Listing, images: Iterable[str], orphans: list[str], f
             called = by_name.get(("", name), [])
             some = [own] if own else called if len(called) < 2 else [image for image in called if split_named(image) == split]
             if len(some) == 1 and not (each_once and some[0] in met):
-                found[split, some[0]] = None
+                listed[split, some[0]] = None
                 met.add(some[0])
             elif name and len(some) != 1 and name not in without_image:
                 more = f" may be any of {len(called)} images in other folders" if called else ""
                 faults.append(Fault("image-missing", path, number, f"{name[:200]!r}{more}"))
-    return list(found)
+    return list(listed)
 
 
 def _wanted(paths: list[str]) -> tuple[list[tuple[str, str]], bool]:
@@ -241,9 +241,9 @@ def read_label(root: Path, entry: Entry) -> Label:
     if entry.label is None:
         return Label([])
     try:
-        found, size = objects_of(root / entry.label)
+        objects, size = objects_of(root / entry.label)
     except (ValueError, OSError) as error:
         return Label([], faults=(Fault("label-unreadable", entry.label, 0, str(error)[:200]),))
-    faults = [Fault("label-unreadable", entry.label, one.line, one.wrong) for one in found if one.wrong]
-    things = [Thing(one.name, one.box, None, one.line) for one in found if not one.wrong]
+    faults = [Fault("label-unreadable", entry.label, one.line, one.wrong) for one in objects if one.wrong]
+    things = [Thing(one.name, one.box, None, one.line) for one in objects if not one.wrong]
     return Label(things, False, size, tuple(faults))

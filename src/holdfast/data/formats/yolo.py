@@ -143,8 +143,8 @@ def recognise(listing: Listing, named: str | None) -> float | None:
 
 def _description(listing: Listing, named: str | None) -> str | None:
     """The YAML file that describes the set: it must name or count classes, and name at least one split."""
-    found = [named] if named else [path for path in listing.files if "/" not in path and suffix(path) in (".yaml", ".yml")]
-    for path in sorted(found, key=lambda one: one != "data.yaml"):
+    files = [named] if named else [path for path in listing.files if "/" not in path and suffix(path) in (".yaml", ".yml")]
+    for path in sorted(files, key=lambda one: one != "data.yaml"):
         if suffix(path) in (".yaml", ".yml"):
             settings = settings_of(listing.root / path)
             if ("names" in settings or "nc" in settings) and any(split in settings for split in _SPLITS):
@@ -206,12 +206,12 @@ def _images(listing: Listing, base: str, where: str, described: str, faults: lis
 def _inside(listing: Listing, base: str, where: str) -> str | None:
     """The folder or list that is meant. One export writes `../train/images` for `train/images`: that is understood."""
     if where.startswith("/"):
-        found = listing.find(where)
+        listed = listing.find(where)
         folder = Path(where).resolve()
         for parent, name in ((listing.root, ""), *((one, one.as_posix()) for one in listing.allowed)):
-            if found is None and (folder == parent or parent in folder.parents):
-                found = posixpath.join(name, folder.relative_to(parent).as_posix())
-        return found
+            if listed is None and (folder == parent or parent in folder.parents):
+                listed = posixpath.join(name, folder.relative_to(parent).as_posix())
+        return listed
     for tried in (where, where.lstrip("./")):
         path = posixpath.normpath(posixpath.join(base, tried))
         if not path.startswith("..") and (path in listing.files or any(True for _ in listing.below(path))):
@@ -224,9 +224,9 @@ def _from_list(listing: Listing, path: str, faults: list[Fault]) -> Iterator[str
         name = line.strip()
         if not name:
             continue
-        found = listing.find(name, relative_to=posixpath.dirname(path)) or listing.find(name)
-        if found is not None and suffix(found) in IMAGES:
-            yield found
+        image = listing.find(name, relative_to=posixpath.dirname(path)) or listing.find(name)
+        if image is not None and suffix(image) in IMAGES:
+            yield image
         else:
             outside = listing.leads_out(name, relative_to=posixpath.dirname(path))
             faults.append(Fault("path-outside" if outside else "image-missing", path, number, repr(name[:200])))

@@ -38,9 +38,9 @@ class Search:
 
     @property
     def best(self) -> Setting:
-        """The one to go on from."""
-        found = chosen(self.trials, self.limits)
-        return found.setting if found else self.own
+        """The one to continue from."""
+        trial = chosen(self.trials, self.limits)
+        return trial.setting if trial else self.own
 
     @property
     def _most(self) -> int:
@@ -184,13 +184,13 @@ class _Measuring:
 
     def run(self) -> Benchmark:
         try:
-            found = Benchmark(self._loader(), self._request.limits)
-            found.notes += found.loader.notes
-            self._look(found)
-            if found.failed is None:
-                self._try_all(found)
-            found.seconds = time.monotonic() - self._begun
-            return found
+            report = Benchmark(self._loader(), self._request.limits)
+            report.notes += report.loader.notes
+            self._look(report)
+            if report.failed is None:
+                self._try_all(report)
+            report.seconds = time.monotonic() - self._begun
+            return report
         finally:
             if self._measurer is not None:
                 self._measurer.end()
@@ -224,7 +224,7 @@ class _Measuring:
         self._begun += time.monotonic() - begun
         return answer
 
-    def _look(self, found: Benchmark) -> None:
+    def _look(self, report: Benchmark) -> None:
         """Where the time goes."""
         self._tell("looking where the time goes …")
         assert self._measurer is not None
@@ -234,76 +234,76 @@ class _Measuring:
         answer = measurer.ask({"do": "phases", "seconds": seconds}, limit, self._request.free)
         facts = answer.facts
         if "phases" in facts:
-            found.phases = facts["phases"]
-            found.notes += facts["phases"].notes
-            found.cut = self._cut(found)
+            report.phases = facts["phases"]
+            report.notes += facts["phases"].notes
+            report.cut = self._cut(report)
         elif "failed" in facts:
             every = f"`holdfast validate {self._request.target}` lists every such sample"
-            found.failed, found.fix = _failed(facts), every if "sample" in facts else _FIXES["raised"]
+            report.failed, report.fix = _failed(facts), every if "sample" in facts else _FIXES["raised"]
         else:
             at = f"sample {answer.sample}" if answer.sample else "a sample"
-            found.failed = f"{at} cannot be loaded: {self._why(answer)}"
-            found.fix = "load that sample alone; exclude it if it cannot be fixed"
+            report.failed = f"{at} cannot be loaded: {self._why(answer)}"
+            report.fix = "load that sample alone; exclude it if it cannot be fixed"
         if answer.how != DONE:
             self._measurer = None
 
-    def _cut(self, found: Benchmark) -> int | None:
+    def _cut(self, report: Benchmark) -> int | None:
         """Samples of a batch, where the user's batches take too long to be measured often enough."""
-        batch, phases = found.loader.batch, found.phases
+        batch, phases = report.loader.batch, report.phases
         if batch is None or phases is None or not phases.total:
             return None
         most = max(1, int(self._window / 2 / phases.total))
         if batch <= most:
             return None
-        found.notes.append(f"batches of {batch} were cut to {most} for the measuring: one takes {phases.total * batch:.1f} s")
+        report.notes.append(f"batches of {batch} were cut to {most} for the measuring: one takes {phases.total * batch:.1f} s")
         return most
 
-    def _try_all(self, found: Benchmark) -> None:
-        loader = found.loader
-        search = Search(loader.own, self._request.cores, self._request.limits, bool(loader.cuda), found.trials)
+    def _try_all(self, report: Benchmark) -> None:
+        loader = report.loader
+        search = Search(loader.own, self._request.cores, self._request.limits, bool(loader.cuda), report.trials)
         for setting in search.settings():
             kept = self._took(search.best) + self._took(search.own) if self._request.seconds >= _ENOUGH else 0.0
             if self._left < self._took(search.best) + kept:
-                found.notes.append("the time was over before everything was tried: --time-limit gives it more")
+                report.notes.append("the time was over before everything was tried: --time-limit gives it more")
                 break
-            self._try(found, setting)
+            self._try(report, setting)
         for setting in search.again():
             if self._left > self._took(setting):
-                self._try(found, setting)
-        rates = [trial.rate for trial in found.trials if trial.own and trial.rate]
+                self._try(report, setting)
+        rates = [trial.rate for trial in report.trials if trial.own and trial.rate]
         if len(rates) > 1 and rates[-1] > COLD * rates[0]:  # the first of all settings met files that were in no cache
             again = f"{rates[0]:,.0f} samples/s at first, {rates[-1]:,.0f} measured again"
-            found.notes.append(f"{again}: the first time files came from the disk")
-        many, cores = found.best.setting.workers if found.best else 0, self._request.cores
+            report.notes.append(f"{again}: the first time files came from the disk")
+        many, cores = report.best.setting.workers if report.best else 0, self._request.cores
         if many > cores:
             waits = "they wait more than they work; the training needs processors too"
-            found.notes.append(f"{many} workers on {cores} processors: {waits}")
+            report.notes.append(f"{many} workers on {cores} processors: {waits}")
 
-    def _try(self, found: Benchmark, setting: Setting) -> None:
+    def _try(self, report: Benchmark, setting: Setting) -> None:
         begun = time.monotonic()
         self._tell(f"measuring {setting.words} …")
-        trial = self._trial(found, setting)
-        if trial.how == LATE and any(other.rate for other in found.trials if other.setting == setting):
+        trial = self._trial(report, setting)
+        if trial.how == LATE and any(other.rate for other in report.trials if other.setting == setting):
             return  # it was measured before, and only the time ran out for the second look
-        found.trials.append(trial)
+        report.trials.append(trial)
         self._times[setting] = time.monotonic() - begun
-        if len(found.trials) == 1 and trial.failed and trial.how not in (OUTGREW, LATE):
-            found.failed = f"your own setting ({setting.words}): {trial.failed}"
-            found.fix = _FIXES.get(trial.how, _FIXES["raised"])
+        if len(report.trials) == 1 and trial.failed and trial.how not in (OUTGREW, LATE):
+            report.failed = f"your own setting ({setting.words}): {trial.failed}"
+            report.fix = _FIXES.get(trial.how, _FIXES["raised"])
 
     def _took(self, setting: Setting) -> float:
         """Seconds that a setting took to be measured, or one like it would."""
         return max(self._window, self._times.get(setting, max(self._times.values(), default=0.0)))
 
-    def _trial(self, found: Benchmark, setting: Setting) -> Trial:
+    def _trial(self, report: Benchmark, setting: Setting) -> Trial:
         limit = min(self._left, self._patience)
-        own = setting == found.loader.own
+        own = setting == report.loader.own
         if self._measurer is None:
             answer = self._make()
             if "loader" not in answer.facts:
                 return Trial(setting=setting, own=own, failed=f"the loader could not be created again: {self._why(answer)}")
         assert self._measurer is not None
-        row = {"do": "rate", "setting": setting, "seconds": self._window, "at_most": limit, "cut": found.cut}
+        row = {"do": "rate", "setting": setting, "seconds": self._window, "at_most": limit, "cut": report.cut}
         answer = self._measurer.ask(row, limit + self._window, self._request.limits.memory)
         if answer.how == DONE and "failed" in answer.facts:
             self._measurer.end()  # torch waits five seconds for each worker of a loader that failed
@@ -311,9 +311,11 @@ class _Measuring:
         facts, trial = answer.facts, Trial(setting=setting, own=own, memory=answer.peak)
         if "rate" in facts:
             more = 0
-            if found.cut is not None and found.loader.batch is not None and found.phases is not None:  # whole batches are larger
+            if (
+                report.cut is not None and report.loader.batch is not None and report.phases is not None
+            ):  # whole batches are larger
                 waiting = max(1, setting.workers * (setting.prefetch or 1))
-                more = (found.loader.batch - found.cut) * found.phases.sample_bytes * waiting
+                more = (report.loader.batch - report.cut) * report.phases.sample_bytes * waiting  # whole batches are larger
             rates = {name: facts[name] for name in ("rate", "start_seconds", "batches")}
             return replace(trial, memory=max(0, answer.peak) + more, **rates)
         if "failed" in facts:

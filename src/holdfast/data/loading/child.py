@@ -200,8 +200,8 @@ def _failure_of(source: Source, failed: LoaderFailed) -> dict[str, Any]:
     if "exited unexpectedly" in died or "killed by signal" in died:
         by = re.search(r"killed by signal: ([\w ]+)", died)
         return {"failed": f"a worker died{f' ({by[1].strip()})' if by else ''}", "died": True}
-    found = sample_of(source.dataset, failed.indices) if not source.stream else None
-    if found is not None:
-        return {"failed": found[1], "sample": str(found[0])}
+    failure = sample_of(source.dataset, failed.indices) if not source.stream else None
+    if failure is not None:
+        return {"failed": failure[1], "sample": str(failure[0])}
     some = ", ".join(str(index) for index in failed.indices[:_SOME]) + (", …" if len(failed.indices) > _SOME else "")
     return {"failed": reason + (f", in a worker only, for one of the samples {some}" if some else "")}

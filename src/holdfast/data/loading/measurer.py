@@ -53,14 +53,14 @@ def _parts(process: Any) -> tuple[int, int]:
 
 def _open_shared(pid: int) -> dict[tuple[int, int], int]:
     """The pieces of shared memory that a process holds open: device and number, with their bytes."""
-    found = {}
+    pieces = {}
     with contextlib.suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 if str(link.readlink()).startswith(("/dev/shm/", "/memfd:")):
                     file = link.stat()
-                    found[file.st_dev, file.st_ino] = file.st_blocks * 512
-    return found
+                    pieces[file.st_dev, file.st_ino] = file.st_blocks * 512
+    return pieces
 
 
 DONE, DIED, SILENT, OUTGREW = "done", "died", "silent", "outgrew"

@@ -25,10 +25,10 @@ class Limits:
 
 def by_setting(trials: Sequence[Trial]) -> list[Trial]:
     """One trial for each setting: of several the mean of the rates and the larger memory. One that failed once has failed."""
-    found: dict[Setting, list[Trial]] = {}
+    groups: dict[Setting, list[Trial]] = {}
     for trial in trials:
-        found.setdefault(trial.setting, []).append(trial)
-    return [_joined(some) for some in found.values()]
+        groups.setdefault(trial.setting, []).append(trial)
+    return [_joined(some) for some in groups.values()]
 
 
 def _joined(some: list[Trial]) -> Trial:

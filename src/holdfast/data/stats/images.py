@@ -182,8 +182,8 @@ class _BoxCounts:
         """The usual size of each class, in pixels. Counts all that still waits."""
         for split in list(self._waiting):
             self._count(split)
-        found = {kind: self._by_class[number].median() for kind, number in self._numbers.items()}
-        return {kind: round(size) for kind, size in found.items() if size is not None}
+        medians = {kind: self._by_class[number].median() for kind, number in self._numbers.items()}
+        return {kind: round(size) for kind, size in medians.items() if size is not None}
 
     def figures(self) -> Iterator[Figure]:
         """All that there is to see, once the medians were asked for."""
@@ -277,8 +277,8 @@ class _FolderOfMasks:
         for one in masks:
             self._facts.append(one._replace(file="", pixels=(), cover=""))
             pixels = dict(zip(one.values, one.pixels, strict=True))
-            found = [count for value, count in pixels.items() if value > 0]
-            areas += [sum(found)] if len(masks) > 1 else found
+            object_pixels = [count for value, count in pixels.items() if value > 0]
+            areas += [sum(object_pixels)] if len(masks) > 1 else object_pixels
             self._pixels.setdefault(split, Counter()).update(pixels)
             self._images.update(one.values)
         self._objects.add(split, [len(areas)])

@@ -37,11 +37,12 @@ def take_statistics(path: str | Path, settings: Settings, progress: Progress | N
     return answer(path, settings, "stats", counted, statistics_from)
 
 
-def page(found: Statistics) -> str:
+def page(statistics: Statistics) -> str:
     """The statistics as one HTML file that needs nothing else."""
     return rendered(
-        "stats.html", title=f"{found.path}: {found.format}", found=found, figures=found.figures[:_FIGURES],
-        more=len(found.figures) - _FIGURES, unreadable=list(found.unreadable.items())[:_UNREADABLE], splits=list(found.splits),
+        "stats.html", title=f"{statistics.path}: {statistics.format}", statistics=statistics, splits=list(statistics.splits),
+        figures=statistics.figures[:_FIGURES], more=len(statistics.figures) - _FIGURES,
+        unreadable=list(statistics.unreadable.items())[:_UNREADABLE],
     )  # fmt: skip
 
 

@@ -144,12 +144,12 @@ def _path(values: Array, low: float, high: float, *, bars: bool) -> tuple[str, s
 
 def row_at(chunk: Chunk, position: int) -> dict[str, Any]:
     """One row of a chunk: a number, a word or an array for each column."""
-    found: dict[str, Any] = {}
+    row: dict[str, Any] = {}
     for name, (values, counts) in chunk.items():
         start = position if counts is None else int(counts[:position].sum())
         value = values[position] if counts is None else values[start : start + int(counts[position])]
-        found[name] = np.array(value) if isinstance(value, np.ndarray) else value
-    return found
+        row[name] = np.array(value) if isinstance(value, np.ndarray) else value
+    return row
 
 
 def put_together(row: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> dict[str, Any]:

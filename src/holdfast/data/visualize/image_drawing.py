@@ -51,14 +51,14 @@ def shapes_of(
     """The objects of an image of this size, where they are once it fills its place; the bad ones last, over the others."""
     shown = shown_size(size)
     across, down = shown[0] / max(size[0], 1), shown[1] / max(size[1], 1)
-    found = []
+    shapes = []
     for kind, (left, top, right, bottom), polygon, line in things:
         corners = polygon or (left, top, right, top, right, bottom, left, bottom)
         points = [(_near(x * across), _near(y * down)) for x, y in zip(corners[0::2], corners[1::2], strict=True)]
         bad, tiny = line in bad_lines, min((right - left) * across, (bottom - top) * down) < _TINY
         middle = _near((left + right) / 2 * across), _near((top + bottom) / 2 * down)
-        found.append(Shape(points, name(kind), hexed(colour(kind)), bad, middle if bad and tiny else None))
-    return tuple(sorted(found, key=lambda one: one.bad))
+        shapes.append(Shape(points, name(kind), hexed(colour(kind)), bad, middle if bad and tiny else None))
+    return tuple(sorted(shapes, key=lambda one: one.bad))
 
 
 def _near(value: float) -> float:

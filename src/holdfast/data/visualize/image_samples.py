@@ -120,11 +120,11 @@ class _Choice:
     def _classes(self, number: int) -> list[tuple[ClassKey, int]]:
         """Classes with the number of their objects; those of a mask of classes have none."""
         one = self._facts[number]
-        found = list(one.classes.items())
+        classes = list(one.classes.items())
         for mask in one.masks:
             if self._kinds.get(folder_of_masks(mask.file)) == "classes":
-                found += [(value, 0) for value in mask.values if value not in (0, _IGNORED)]
-        return found
+                classes += [(value, 0) for value in mask.values if value not in (0, _IGNORED)]
+        return classes
 
     def _names(self, number: int) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self._data.class_name(key) for key, _ in self._classes(number)))

@@ -160,14 +160,14 @@ class RowSamples:
 
     def _usual_ranges(self) -> dict[str, tuple[float, float]]:
         """Where the values of a column usually lie: between the 1st and the 99th percentile; of an array, of all its columns."""
-        found: dict[str, tuple[float, float]] = {}
+        ranges: dict[str, tuple[float, float]] = {}
         for name, values in self._values.items():
             low, high = np.quantile(values.sample(), (0.01, 0.99)).tolist()
-            found[name] = (low, high) if high > low else (values.low, values.high)
+            ranges[name] = (low, high) if high > low else (values.low, values.high)
         for name in dict.fromkeys(name for part in self.data.parts for name in part.shapes):
-            parts = [one for key, one in found.items() if key == name or key.startswith(f"{name}[")]
-            found |= {name: (min(low for low, _ in parts), max(high for _, high in parts))} if parts else {}
-        return found
+            parts = [one for key, one in ranges.items() if key == name or key.startswith(f"{name}[")]
+            ranges |= {name: (min(low for low, _ in parts), max(high for _, high in parts))} if parts else {}
+        return ranges
 
     def _units(self, problem: Problem) -> list[tuple[Row, ...]]:
         """The rows that show a problem, those side by side that belong together. Several parts may be of one file."""
@@ -286,15 +286,15 @@ class DatasetSamples(RowSamples):
 
     def others(self) -> list[Suspects]:
         """Samples that the report names by their places, and those that raised."""
-        found = []
+        suspects = []
         for problem in self.report.problems if not self.wish.classes else ():
             units: list[tuple[Hashable, ...]] = []
             for where, words in self._places(problem.code, problem.files) if self.wish.wants(problem) else ():
                 self._named.setdefault(where, []).append(Mark(problem.code, problem.severity, words))
                 units.append((where,))
             if units:
-                found.append(Suspects(problem.code, problem.severity, units))
-        return found
+                suspects.append(Suspects(problem.code, problem.severity, units))
+        return suspects
 
     def _places(self, code: str, files: list[str]) -> Iterator[tuple[Direct, str]]:
         details: dict[str, str] = {}

@@ -48,8 +48,8 @@ def chosen(
     drawn = {one for _, unit in units for one in unit}
     room = min(wanted - _tiles(units), wanted // _TO_KNOW)
     units += _suspicious(suspects, to_know, room, seed, drawn)
-    found = [unit for _, unit in sorted(units, key=lambda one: one[0])]
-    return found if only_suspects else [*found, *_spread(rest, drawn, wanted - _tiles(units))]
+    suspicious = [unit for _, unit in sorted(units, key=lambda one: one[0])]
+    return suspicious if only_suspects else [*suspicious, *_spread(rest, drawn, wanted - _tiles(units))]
 
 
 def _tiles(units: list[tuple[int, tuple[Hashable, ...]]]) -> int:

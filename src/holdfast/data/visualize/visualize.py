@@ -97,11 +97,11 @@ def visualize(path: str, settings: Settings, wish: Wish, page: Path | None, look
 
 def _data_folder(path: str) -> Path | None:
     """The folder that is the data; none where that is one file, or code."""
-    found = Path(path)
-    if found.is_dir():
-        return found
-    if found.suffix.lower() in (".yaml", ".yml", ".json") and found.exists():
-        parent = found.resolve().parent
+    folder = Path(path)
+    if folder.is_dir():
+        return folder
+    if folder.suffix.lower() in (".yaml", ".yml", ".json") and folder.exists():
+        parent = folder.resolve().parent
         return parent.parent if parent.name.lower() == "annotations" else parent
     return None
 

@@ -108,10 +108,8 @@ def _lightning(packages: dict[str, Package]) -> list[Verdict]:
 
 def _asked_for(packages: dict[str, Package]) -> list[Verdict]:
     """What the packages of a training ask of each other in their metadata."""
-    try:
-        from packaging.requirements import InvalidRequirement, Requirement
-    except ImportError:
-        return []
+    from packaging.requirements import InvalidRequirement, Requirement
+
     verdicts = []
     for name in TRAINING:
         for text in packages[name].requires if name in packages else ():

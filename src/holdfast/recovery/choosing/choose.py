@@ -24,6 +24,7 @@ from holdfast.recovery.choosing.history import Better, Change, History
 from holdfast.recovery.choosing.logs_beside import CHECKPOINT_FOLDERS
 from holdfast.recovery.choosing.options import Choice, Kind, Option, Rejected, Settings, fresh, gentler, multiply, warm_up
 from holdfast.recovery.choosing.setbacks import Setback, setbacks, short, suspect
+from holdfast.units import count
 
 WEIGHTS_ONLY = "it holds weights only: optimizer, schedule and counters start fresh: warm up, and set the {unit} by hand"
 _OVERFITTING = "the training loss kept falling meanwhile: this looks like overfitting, which a lower learning rate does not fix"
@@ -41,7 +42,7 @@ _STOPPERS = {
 def clean_words(taken: Placed, history: History, *, is_best: bool) -> str:
     """What was verified, and how good it is."""
     verdict, metric = taken.candidate.verdict, history.metric()
-    words = f"clean: {verdict.tensors:,} tensors, all finite{', checksums match' if verdict.checked else ''}"
+    words = f"clean: {count(verdict.tensors, 'tensor')}, all finite{', checksums match' if verdict.checked else ''}"
     if metric is None or taken.value is None:
         return words
     return f"{words}; {metric.name} {short(taken.value)}{' (the best of the clean checkpoints)' if is_best else ''}"

@@ -113,9 +113,9 @@ def read_array(described: Mapping[str, Any]) -> SensorArray:
 def read_targets(described: Mapping[str, Any], loss_fn: str, loss_beta: float | None) -> tuple[Target, ...]:
     """The targets of a config; `loss_fn` and `loss_beta` are those of targets that have none of their own."""
     targets = []
-    for name, given in _named(described, "targets").items():
+    for name, value in _named(described, "targets").items():
         where = f"targets.{name}"
-        parts = _known(given, ("branch", "loss_fn", "loss_beta", "weight", "offset", "scale"), where)
+        parts = _known(value, ("branch", "loss_fn", "loss_beta", "weight", "offset", "scale"), where)
         if not name.isidentifier():
             raise UsageError(f"the target {name!r} is not a name.", fix="use letters, digits and _")
         chosen = _one_of(parts.get("loss_fn", loss_fn), LOSSES, f"{where}.loss_fn")
@@ -148,9 +148,9 @@ def describe_targets(targets: Sequence[Target], before: Mapping[str, Any]) -> di
     return {one.name: {**(before[one.name] or {}), "offset": one.offset, "scale": one.scale} for one in targets}
 
 
-def _channel(name: str, given: Any, invalid: Any) -> Channel:
+def _channel(name: str, value: Any, invalid: Any) -> Channel:
     where = f"array.channels.{name}"
-    parts = _known(given, ("branch", "transform", "offset", "scale", "invalid"), where)
+    parts = _known(value, ("branch", "transform", "offset", "scale", "invalid"), where)
     transform = _one_of(parts.get("transform", "none"), TRANSFORMS, f"{where}.transform")
     offset, scale = (_number(parts.get(key), f"{where}.{key}") for key in ("offset", "scale"))
     if scale is not None and scale <= 0:
@@ -158,9 +158,9 @@ def _channel(name: str, given: Any, invalid: Any) -> Channel:
     return Channel(name, _branches(parts, name), transform, offset, scale, _number(parts.get("invalid", invalid), where))
 
 
-def _face(name: str, given: Any) -> Face:
+def _face(name: str, value: Any) -> Face:
     where = f"array.faces.{name}"
-    parts = _known(given, ("kind", "shape", "start", "count", "index"), where)
+    parts = _known(value, ("kind", "shape", "start", "count", "index"), where)
     kind = _one_of(parts.get("kind", "grid" if "shape" in parts else "set"), KINDS, f"{where}.kind")
     shape = parts.get("shape") or ([parts["count"]] if "count" in parts else None)
     if "index" in parts:
@@ -178,16 +178,16 @@ def _face(name: str, given: Any) -> Face:
     return Face(name, kind, index.reshape(-1) if kind == "set" else index)
 
 
-def _index(given: Any, where: str) -> Index:
+def _index(value: Any, where: str) -> Index:
     """An index map: nested lists, or a file with one row of cells a line (.npy, .csv, .txt)."""
     try:
-        if isinstance(given, str):
-            path = Path(given)
+        if isinstance(value, str):
+            path = Path(value)
             values = (
                 np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None)
             )
         else:
-            values = np.array(given)
+            values = np.array(value)
             if values.size > _INLINE:
                 raise ValueError(f"{values.size:,} cells are too many for a config; write them to a file")
         index = np.asarray(values, dtype=np.int64)
@@ -200,19 +200,19 @@ def _index(given: Any, where: str) -> Index:
 
 
 def _branches(parts: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    given = parts.get("branch", name)
-    return tuple(map(str, given)) if isinstance(given, list) else (str(given),)
+    value = parts.get("branch", name)
+    return tuple(map(str, value)) if isinstance(value, list) else (str(value),)
 
 
-def _named(given: Any, where: str) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
+def _named(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
         raise UsageError(f"{where} has no names.", fix=f"write `name: {{…}}` below {where.rpartition('.')[2]}:")
-    return {str(name): one for name, one in given.items()}
+    return {str(name): one for name, one in value.items()}
 
 
-def _known(given: Any, names: Sequence[str], where: str) -> dict[str, Any]:
+def _known(value: Any, names: Sequence[str], where: str) -> dict[str, Any]:
     """The parts of a section; a key that does not exist names the nearest one."""
-    parts = _named(given or {}, where)
+    parts = _named(value or {}, where)
     for name in parts:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
