@@ -47,7 +47,7 @@ test-slow: $(INSTALLED)  ## the tests that take too long for every day
 test-gpu: $(INSTALLED)  ## the tests that need an NVIDIA GPU
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-test-cluster: $(INSTALLED)  ## trainings on a real Slurm of two nodes on this machine: time limit, preemption, node down (minutes; root)
+test-cluster: $(INSTALLED)  ## trainings on a real Slurm of two nodes on this machine, and torchrun on two network namespaces (minutes; root)
 	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
 test-trackers: $(TRACKERS)  ## real MLflow, W&B, Trackio and Jupyter, in an environment of their own: they want other versions

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.errors import UsageError
+from holdfast.errors import HoldfastError, UsageError
 
 
 def run_names(incomplete: str) -> list[str]:
@@ -61,9 +61,22 @@ def one_of(run: str | None, target: str | None) -> str | None:
     """The run that was named, by its place or with -t."""
     if run and target and run != target:
         raise UsageError(f"two runs are named, {run} and {target}, and this verb takes one.", fix=f"name one: -t {run}")
-    return run or target
+    return at_leader(run or target)
 
 
 def all_of(runs: Sequence[str] | None, target: Sequence[str] | None) -> list[str]:
     """The runs that were named, by their place or with -t."""
-    return list(dict.fromkeys((*(runs or ()), *(target or ()))))
+    named = list(dict.fromkeys((*(runs or ()), *(target or ()))))
+    return [at_leader(one) or one for one in named]
+
+
+def at_leader(target: str | None) -> str | None:
+    """A run of several nodes that share no folder is asked at its first node, which has all of it."""
+    from holdfast.probe.target import resolve
+
+    try:
+        run = resolve(target) if target and ":" not in target else None
+    except HoldfastError:  # the verb itself says so
+        return target
+    led_by = run.info().get("led_by") if run is not None else None
+    return f"{led_by}/{run.name}" if run is not None and led_by else target

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -100,11 +101,14 @@ def show_states(states: list[RunState], hosts: list[str] | None = None) -> None:
     with_policy = any(state.policy != "observe" for state in states)
     rows: list[dict[str, Any]] = []
     for number, state in enumerate(states):
-        beside = {"host": Text(hosts[number])} if hosts is not None else {}
         policy = {"policy": _policy(state)} if with_policy else {}
-        rows += [
-            {**beside, **dict(zip(_COLUMNS[:-1], line, strict=False)), **policy, "health": line[-1]} for line in _lines(state)
-        ]
+        several = len({rank.host for rank in state.ranks}) > 1
+        for line, rank in zip_longest(_lines(state), state.ranks):
+            where = rank.host if several and rank is not None else hosts[number] if hosts is not None else None
+            beside = {"host": Text(where)} if where else {}
+            rows.append({**beside, **dict(zip(_COLUMNS[:-1], line, strict=False)), **policy, "health": line[-1]})
+    if any("host" in row for row in rows):
+        rows = [{"host": Text("–"), **row} for row in rows]
     if all(row["evaluation"].plain == "–" for row in rows):
         rows = [{name: cell for name, cell in row.items() if name != "evaluation"} for row in rows]
     names = _that_fit(rows, console.width)

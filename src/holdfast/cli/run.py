@@ -64,6 +64,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--resume", action="store_true", help=resume)
     nodes = "Nodes that share the folder of the run; each starts this command (with --resume)."
     add("--nodes", type=_whole_number(1), metavar="N", help=nodes)
+    listen = "Let other machines ask this run, and nodes join it that share no folder; see --join."
+    add("--listen", metavar="HOST:PORT", help=listen)
+    join = "Where the first node listens: this node joins its run without a shared folder."
+    add("--join", metavar="HOST:PORT", help=join)
     to = "Send metrics, findings and the report to a tracker: mlflow, tensorboard, trackio or wandb. Repeatable."
     add("--to", action="append", default=[], metavar="TRACKER", help=to)
     notify = "Run a command, or POST to a URL, on a critical finding, on a restart and at the end. Repeatable."
@@ -103,16 +107,22 @@ def run(words: Sequence[str]) -> int:
         resume_args=read_template(arguments.resume_args),
         restart_args=read_template(arguments.restart_args),
         resume=arguments.resume,
+        nodes=arguments.nodes or 1,
         node=node_of(os.environ) if (arguments.nodes or 1) > 1 else 0,
+        join=arguments.join,
         to=read_trackers(arguments.to),
         notify=tuple(arguments.notify),
     )
+    if arguments.listen is not None:
+        os.environ["HOLDFAST_LISTEN"] = arguments.listen
     return run_command(find_command(command), settings)
 
 
 def _check_resume(arguments: argparse.Namespace) -> None:
     if arguments.nodes is not None and not arguments.resume:
         raise UsageError("--nodes needs --resume: all nodes use the run of one name.", fix="--resume --name my-run --nodes 2")
+    if arguments.join is not None and (arguments.nodes or 1) < 2:
+        raise UsageError("--join needs --nodes: the first node starts with --listen.", fix="--join node0:8080 --nodes 2")
     if not arguments.resume:
         return
     if arguments.name is None:

@@ -13,7 +13,7 @@ from torch import nn
 
 from holdfast.checkpoints.manifest import MANIFEST
 from holdfast.errors import CannotRestore, UsageError
-from holdfast.inside.control.restarted import restarted
+from holdfast.inside.control.elastic import restarted_in
 from holdfast.inside.discovery import find_live_objects, find_roots
 from holdfast.inside.guard.averages import Averages
 from holdfast.inside.training import Training
@@ -155,7 +155,7 @@ class RunCheckpoints:
         """Resume from a checkpoint, a folder of them or a run; by default from this run or an earlier one of its name."""
         if self._scope.trainings:
             raise UsageError("the training has begun already.", fix="call run.restore() before the first step")
-        if path is None and (attempt := restarted()) is not None:
+        if path is None and (attempt := restarted_in(self._scope.run)) is not None:
             if attempt.checkpoint is None:
                 return None  # the guard's snapshots have no data position: the loop is fast-forwarded instead
             path = attempt.checkpoint if (Path(attempt.checkpoint) / MANIFEST).exists() else None

@@ -26,7 +26,7 @@ from torch import nn
 from torch.utils.data import get_worker_info
 
 from holdfast.inside.control.interrupt import Interrupt
-from holdfast.inside.control.restarted import restarted
+from holdfast.inside.control.restarted import ELASTIC, restarted
 from holdfast.inside.manual_updates import LOOK_AFTER_STEPS
 from holdfast.inside.observers.evaluations import EvaluationPhase
 from holdfast.inside.observers.heartbeat import HEARTBEAT
@@ -334,10 +334,16 @@ class Runtime(Process):
         if scope.follows_children and scope.policy.acts:
             self.interrupt.install(scope)
         restart = restarted()
+        if ELASTIC in os.environ and scope.follows_children:
+            from holdfast.inside.control.elastic import restarted_in
+
+            restart = restarted_in(scope.run)
         if restart is not None and isinstance(optimizer, Optimizer) and self.thread.manual is None:
             from holdfast.inside.control.fast_forward import start_fast_forward
 
-            self.fast_forwarding = start_fast_forward(self.loads, scope, training, optimizer, uses_grad=self.gradient_calls > 0)
+            self.fast_forwarding = start_fast_forward(
+                self.loads, scope, training, optimizer, restart, uses_grad=self.gradient_calls > 0
+            )
             if self.fast_forwarding is not None:
                 folders = {Path(row["path"]).parent for row in scope.run.journal if row.get("event") == "saved"}
                 self.fast_forwarding.protected = self.saves.protect_earlier(folders, restart.attempt)

@@ -19,6 +19,7 @@ from holdfast import errors
 from holdfast.errors import HoldfastError, NotAllowed, Unreachable, UsageError
 from holdfast.probe.address import Address
 from holdfast.probe.serve.tokens import given_tokens, local_file, read_file
+from holdfast.signals.registry import runtime_folder
 from holdfast.units import size
 
 _CONNECT_SECONDS = 5.0
@@ -140,10 +141,24 @@ def token_for(address: Address) -> str:
             return read_file(local_file(address.port))[0].text
     if tokens := given_tokens():
         return tokens[0].text
+    with contextlib.suppress(HoldfastError, OSError):
+        return read_file(_joined_file(address))[0].text
     raise NotAllowed(
         f"{address} needs a token.",
         fix="HOLDFAST_TOKEN=… or HOLDFAST_TOKEN_FILE=FILE, with the token that its server was started with",
     )
+
+
+def keep_token(address: Address) -> None:
+    """Keep the token for a server that a run of this machine has joined: later verbs of this user need not be told it again."""
+    with contextlib.suppress(HoldfastError, OSError):
+        text, path = token_for(address), _joined_file(address)
+        path.touch(mode=0o600)
+        path.write_text(f"{text}\n", encoding="utf-8")
+
+
+def _joined_file(address: Address) -> Path:
+    return runtime_folder() / f"joined-{address.host}-{address.port}.token"
 
 
 def _trust() -> ssl.SSLContext:

@@ -19,6 +19,7 @@ from holdfast.probe.health import exit_word, journal_health, num_skipped, rank_h
 from holdfast.probe.journal import Event, Folding
 from holdfast.probe.pieces import open_pieces
 from holdfast.probe.rows import Column, last_rows
+from holdfast.signals.nodes import FOLDER
 from holdfast.signals.pulse import read_pulse
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.view import measured
@@ -59,6 +60,7 @@ class RankState:
     health: str
     reason: str
     evaluation: dict[str, Any] | None = None  # step, split, name and value of the newest metric
+    host: str | None = None  # its machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,7 @@ def read_state(
     ranks = [_rank_state(one, window, now, over, events) for one in recordings if not _superseded(one, of_rank[one.rank])]
     outside = (info.get("pid"), info.get("supervisor"))  # between two attempts only the supervisor is there
     supervised = ended is None and any(same_process(pid, info.get("started"), info.get("host")) for pid in outside if pid)
-    alive = ended is None and (bool(supervised) or any(rank.alive for rank in ranks))
+    alive = ended is None and (bool(supervised) or any(rank.alive for rank in ranks) or _led_elsewhere(run, now))
     health, reason = run_health(run.path.is_dir(), alive, over, [(rank.health, rank.reason) for rank in ranks])
     return RunState(
         name=run.name,
@@ -137,6 +139,14 @@ def read_state(
         num_skipped=num_skipped(events),
         roll_backs=sum(one.kind == "action" and one.code == "roll-back" and one.state == "done" for one in events),
     )
+
+
+def _led_elsewhere(run: RunFolder, now: float) -> bool:
+    """Whether the first node of several, on another machine, has been at work lately."""
+    try:
+        return now - (run.path / FOLDER / "0.json").stat().st_mtime < _OTHER_HOST_SECONDS
+    except OSError:
+        return False
 
 
 def _superseded(one: Recording, others: list[Recording]) -> bool:
@@ -183,6 +193,7 @@ def _rank_state(one: Recording, window: int, now: float, over: str | None, event
         health=health,
         reason=reason,
         evaluation=_newest_evaluation(one.path),
+        host=info.get("host"),
         **figures,
     )
 

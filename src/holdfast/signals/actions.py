@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+QUEUE = "action_queue.jsonl"  # in the run folder
 KINDS = {
     "skip-batch": "skip the update of one step",
     "clip": "keep the gradient norm under `max_norm` from now on",

@@ -43,6 +43,7 @@ class Recorder:
             "pid": os.getpid(),
             "parent": os.getppid(),
             "host": socket.gethostname(),
+            "attempt": int(os.environ.get("HOLDFAST_ATTEMPT") or 1),
             "argv": sys.orig_argv,
             "started": time.time(),
             "start_ticks": start_ticks(os.getpid()),

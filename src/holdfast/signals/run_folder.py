@@ -10,6 +10,7 @@ runs/<name>/
   host/            what was seen from outside: processes, GPUs
   starting/        pulses of processes that have not made a step yet; later `pulse` is in the rank's folder
   faults/          stacks of processes that crashed
+  nodes/           what several machines that work on one run tell each other; `train-1.log` is the output of node 1
   sent/            how far the run was sent to each tracker
   post-mortem.txt  how it ended, if badly; and `.json`
 """

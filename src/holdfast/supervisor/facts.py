@@ -21,7 +21,7 @@ from holdfast.signals.lineage import script_place
 
 _GIT_SECONDS = 2.0
 _PACKAGES = ("torch", "numpy")
-_RANKS_OPTION = re.compile(r"--(nproc[-_]per[-_]node|nnodes|num[-_]processes)(?:=(.*))?$")
+_RANKS_OPTION = re.compile(r"--(nproc[-_]per[-_]node|nnodes|num[-_]processes|max[-_]restarts)(?:=(.*))?$")
 
 
 def facts_at_start(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
@@ -79,6 +79,13 @@ def world_size_of(words: Sequence[str], environment: Mapping[str, str]) -> int |
         return _whole(options.get("num_processes"))
     each, nodes = _whole(options.get("nproc_per_node", "1")), _whole(options.get("nnodes", "1"))
     return each * nodes if each and nodes else None
+
+
+def is_elastic(words: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether torchrun may start the ranks again by itself: `--max-restarts`, or a number of nodes that may change."""
+    options = _ranks_options(words)
+    restarts = options.get("max_restarts", environment.get("PET_MAX_RESTARTS", "0"))
+    return (_whole(restarts) or 0) > 0 or ":" in options.get("nnodes", environment.get("PET_NNODES", ""))
 
 
 _LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate")

@@ -13,6 +13,7 @@ from holdfast.supervisor.begun import wait_for_training
 
 if TYPE_CHECKING:
     from holdfast.detectors.finding import Finding
+    from holdfast.detectors.hang import Standing
     from holdfast.supervisor.hang_watch import HangWatch
 
 _SHORT_SECONDS = 2.0  # of a training that is over before it can hang
@@ -24,6 +25,7 @@ class Hangs:
     def __init__(self, run: RunFolder, trouble: Trouble) -> None:
         self._run, self._trouble = run, trouble
         self.on_hang: Callable[[Finding], None] | None = None
+        self.others: Callable[[], list[Standing]] = list  # ranks of other nodes
         self._watch: HangWatch | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="holdfast-hang", daemon=True)
@@ -53,7 +55,7 @@ class Hangs:
             limits = limits_from(self._run.info().get("hang_after"))
             if limits is None:
                 return
-            self._watch = HangWatch(self._run, self._trouble, limits=limits, on_hang=self._found)
+            self._watch = HangWatch(self._run, self._trouble, limits=limits, on_hang=self._found, others=lambda: self.others())
             while not self._stop.wait(self._watch.tick):
                 self._look(self._watch)
         except Exception as error:  # noqa: BLE001 - the training continues without this watch

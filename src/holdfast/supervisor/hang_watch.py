@@ -50,9 +50,16 @@ class HangWatch:
     """Looks a few times a second; `on_hang` is called with what was found and may be acted on."""
 
     def __init__(
-        self, run: RunFolder, trouble: Trouble, *, limits: Limits, on_hang: Callable[[Finding], None] = lambda _finding: None
+        self,
+        run: RunFolder,
+        trouble: Trouble,
+        *,
+        limits: Limits,
+        on_hang: Callable[[Finding], None] = lambda _finding: None,
+        others: Callable[[], list[Standing]] = list,
     ) -> None:
-        self._run, self._trouble, self._limits, self._on_hang = run, trouble, limits, on_hang
+        """`others` says how ranks of other nodes stand."""
+        self._run, self._trouble, self._limits, self._on_hang, self._others = run, trouble, limits, on_hang, others
         self.tick = min(0.5, limits.floor / 5)
         self._progress = Progress(run, self.tick)
         self._journal = PatientJournal(run.journal, trouble.step_back)
@@ -68,7 +75,7 @@ class HangWatch:
     def look(self) -> None:
         """See how the ranks stand, and tell a hang."""
         self._journal.catch_up()
-        standings = self._progress.look()
+        standings = self._standings()
         self._tell_stopped()
         suspected = suspects(standings, self._limits)
         if not suspected:
@@ -77,6 +84,11 @@ class HangWatch:
             return
         if self._hang is None and suspected[0].standing.silent >= self._examine_at:
             self._ask_the_stacks(suspected[0], standings)
+
+    def _standings(self) -> list[Standing]:
+        here = self._progress.look()
+        ranks = {one.rank for one in here}
+        return [*here, *(one for one in self._others() if one.rank not in ranks)]
 
     def _ask_the_stacks(self, suspect: Suspect, standings: Sequence[Standing]) -> None:
         silent = suspect.standing.silent
@@ -111,7 +123,7 @@ class HangWatch:
 
     def _has_moved(self, suspect: Suspect) -> bool:
         """Whether something was seen of the rank while its stacks were taken, or it has ended."""
-        now = next((one for one in self._progress.look() if one.rank == suspect.standing.rank), None)
+        now = next((one for one in self._standings() if one.rank == suspect.standing.rank), None)
         return now is None or now.silent < suspect.standing.silent
 
     def _tell(self, finding: Finding, rank: int) -> None:
@@ -155,13 +167,13 @@ class HangWatch:
     # The stacks
 
     def _stacks(self, standings: Sequence[Standing]) -> tuple[list[Any], Any]:
+        from holdfast.probe.stacks.everywhere import take_everywhere
         from holdfast.probe.stacks.sentence import Verdict, explain
-        from holdfast.probe.stacks.take import take_stacks
 
         try:
-            first = take_stacks(self._run, native=False)
+            first, _ = take_everywhere(self._run, native=False)
             time.sleep(_APART)
-            second = take_stacks(self._run, after=first, seconds=_PATIENT)
+            second, _ = take_everywhere(self._run, after=first, seconds=_PATIENT)
             return second, explain(first, again=second, state=[_as_progress(one) for one in standings])
         except Exception as error:  # noqa: BLE001 - a hang is told without its stacks, too
             self._trouble.step_back("taking stacks", error)

@@ -96,7 +96,7 @@ class Judging:
 def is_ours(run: RunFolder) -> bool:
     """Whether this machine judges: the one with the lowest rank, which represents all. Others only share the folder."""
     recordings = run.recordings() if run.path.is_dir() else []
-    if not recordings:
+    if not recordings or run.info().get("nodes"):  # `--nodes`: only the first one judges
         return True
     speaks = max(one for one in recordings if one.rank == recordings[0].rank)
     return speaks.info().get("host") in (None, socket.gethostname())

@@ -24,9 +24,11 @@ from holdfast.signals.run_folder import RunFolder, replace_text
 from holdfast.signals.tracker_names import not_installed
 from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.command import Command
-from holdfast.supervisor.facts import default_name, facts_at_start
+from holdfast.supervisor.facts import default_name, facts_at_start, is_elastic
 
 _TORCHRUN = "SIGTERM,SIGINT,SIGQUIT"  # torchrun would end its ranks when the terminal goes away
+_NEW_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+ELASTIC = "HOLDFAST_ELASTIC"  # see inside/control/elastic.py, which imports torch
 PID_FILE = "supervisor.pid"  # whom a job signals, with `--resume`
 SITE = Path(holdfast.__file__).resolve().parent / "inside" / "site"
 
@@ -46,7 +48,9 @@ class Settings:
     resume_args: str | None = None
     restart_args: str | None = None
     resume: bool = False  # continue the run of this name, and save and exit with 75 when a scheduler wants the machine back
-    node: int = 0  # of several that share the run's folder; 0 watches and judges for all
+    nodes: int = 1  # that work on this run together
+    node: int = 0  # this one; 0 watches and judges for all
+    join: str | None = None  # where the first node listens, if this one does not share its folder
     to: tuple[str, ...] = ()  # trackers
     notify: tuple[str, ...] = ()  # commands and addresses
 
@@ -73,6 +77,13 @@ class Launch:
         """Whether the command gets a process group of its own: a scheduler's signals are for the supervisor alone."""
         return self.settings.resume and not os.isatty(0)
 
+    @property
+    def _elastic(self) -> dict[str, str]:
+        """For ranks that torchrun restarts by itself. With gloo they would find the store of the ranks before them."""
+        if not is_elastic(self.command.words, os.environ):
+            return {}
+        return {ELASTIC: "1", _NEW_STORE: os.environ.get(_NEW_STORE, "1")}
+
     def environment(self, streams: str = "") -> dict[str, str]:
         """The child's environment; without a run folder, the one we have."""
         if self.run is None:
@@ -88,6 +99,7 @@ class Launch:
             "HOLDFAST_STREAMS": streams,
             "PET_SIGNALS_TO_HANDLE": os.environ.get("PET_SIGNALS_TO_HANDLE", _TORCHRUN),
             **({VARIABLE: "1", "PET_SIGNALS_TO_HANDLE": "SIGINT,SIGQUIT"} if self.settings.resume else {}),
+            **(self._elastic if self.settings.policy not in ("observe", "guard") else {}),
             **self.more,
         }
 
@@ -125,6 +137,7 @@ def prepare(command: Command, settings: Settings) -> Launch:
         "ended": None,
         "exit_code": None,
         "pid": None,
+        "nodes": settings.nodes if settings.nodes > 1 else None,
         **started,
     }
     try:
@@ -145,8 +158,11 @@ def _join(settings: Settings, name: str, facts: dict[str, Any]) -> RunFolder:
     """The folder of a run that is started again, or by several nodes; what its first start was told stays."""
     run = RunFolder.join(settings.folder, name, **facts)
     if settings.node == 0:
-        run.update_info(**{key: facts[key] for key in ("supervisor", "ended", "exit_code", "pid", "host") if key in facts})
+        again = ("supervisor", "ended", "exit_code", "pid", "host", "nodes", "world_size")
+        run.update_info(**{key: facts[key] for key in again if key in facts})
         replace_text(run.path / PID_FILE, f"{os.getpid()}\n")
+    elif settings.join is not None:
+        run.update_info(led_by=settings.join, ended=None, exit_code=None)
     return run
 
 

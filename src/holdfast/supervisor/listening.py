@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 
+from holdfast.probe.serve.tokens import add_to_file
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
 
 VARIABLE = "HOLDFAST_LISTEN"
 _END_SECONDS = 1.0
+TOKEN = "token"  # a file in the run folder
 
 
 class Listening:
@@ -30,6 +32,7 @@ class Listening:
         try:
             self._server = subprocess.Popen(
                 words,
+                env={**os.environ, **self._token(listen)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -37,6 +40,17 @@ class Listening:
             )
         except OSError as error:
             self._trouble.step_back(f"listening on {listen}", error)
+
+    def _token(self, listen: str) -> dict[str, str]:
+        """A run of several nodes makes its own token, if none is given; the other nodes need a copy of its file."""
+        if not self._run.info().get("nodes") or os.environ.get("HOLDFAST_TOKEN") or os.environ.get("HOLDFAST_TOKEN_FILE"):
+            return {}
+        path = self._run.path / TOKEN
+        if not path.exists():
+            add_to_file(path, name="node")
+        with contextlib.suppress(OSError):
+            os.write(2, f"holdfast: without a shared folder, other nodes join with a copy of {path}: --join {listen}\n".encode())
+        return {"HOLDFAST_TOKEN_FILE": str(path)}
 
     def stop(self) -> None:
         """End it."""

@@ -7,17 +7,18 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.endings import Ended, error_of, finding_of, trend, words_of
+from holdfast.signals.nodes import NodeState
 from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.supervisor.train_log import end_of_log, root_cause
 from holdfast.units import duration, size
 
-_LOG_BYTES = 1 << 20  # of the end of the log that are looked at
 _LINES, _LINE = 20, 400
 _SAMPLES = 600  # of the processes: the last minutes
 _STACK = 6000  # characters
@@ -80,11 +81,16 @@ def examine(
     files: tuple[int, int] | None = None,
     hang: Finding | None = None,
     workers: int | None = None,
+    elsewhere: NodeState | None = None,
+    waits: Mapping[str, Any] | None = None,
 ) -> PostMortem:
-    """Read what an attempt that began at `since` has left behind; its part of the log begins at byte `log_from`."""
+    """Read what an attempt that began at `since` has left behind; its part of the log begins at byte `log_from`.
+
+    `elsewhere` is the node where it began, if that is another one; `waits` what other ranks did then.
+    """
     from holdfast.diagnosis.diagnosis import diagnose
 
-    text = _end_of_log(run.path / "train.log", log_from)
+    text = elsewhere.log if elsewhere is not None else end_of_log(run.path / "train.log", log_from)
     recordings = list(_recordings_since(run, since))
     step, steps, loss = _last_step(recordings)
     stack = _crash_stack(run, since)
@@ -96,7 +102,11 @@ def examine(
     ranks = len({one.rank for one in recordings})
     more: dict[str, Any] = {"ranks": ranks} if ranks > 1 else {}
     more |= {"loss": loss, "memory_first": grown.get("first"), "memory_last": grown.get("last"), "attempt": attempt}
-    more |= {"machine_memory": _machine_memory(), "workers": workers}
+    more |= {"machine_memory": _machine_memory(), "workers": workers, **(waits or {})}
+    if elsewhere is not None:
+        more |= {"node": elsewhere.node, "host": elsewhere.host}
+    if ranks > 1 and (root := root_cause(text)) is not None:
+        more["rank"] = root[0]
     early: dict[str, Any] = {"attempt": attempt, "steps": 0}
     if (error_of(ended)[0] or "") in _IMPORTS:
         early["python"] = run.info().get("python")
@@ -129,7 +139,10 @@ def summary(run: RunFolder, post_mortem: PostMortem) -> list[str]:
     if post_mortem.ended.step is None and is_complete(post_mortem.finding):
         return [f"holdfast: {failed_early(post_mortem.finding)}", *_python_fix(run, post_mortem.finding), f"  more: {_more(run)}"]
     at = " before the first step" if post_mortem.ended.step is None else f" after step {post_mortem.ended.step:,}"
-    head = f"holdfast: {words_of(post_mortem.ended)}{at} (exit {post_mortem.ended.exit_code}) [{post_mortem.finding.code}]"
+    evidence = post_mortem.finding.evidence
+    who = f"rank {evidence['rank']} " if "rank" in evidence else ""
+    who += f"on {evidence['host']} " if "host" in evidence else ""
+    head = f"holdfast: {who}{words_of(post_mortem.ended)}{at} (exit {post_mortem.ended.exit_code}) [{post_mortem.finding.code}]"
     if "limit" in post_mortem.finding.evidence:
         head = f"holdfast: {post_mortem.finding.code}{at}: {post_mortem.finding.evidence.get('say')}"
     facts = [f"last loss {post_mortem.loss:.4g}"] if post_mortem.loss is not None else []
@@ -186,14 +199,6 @@ def _memory_words(row: dict[str, Any]) -> str:
 
 
 # What is read
-
-
-def _end_of_log(path: Path, since: int) -> str:
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(since, size - _LOG_BYTES))
-        return file.read().decode(errors="replace")
-    return ""
 
 
 def _errors_in(text: str) -> Any:

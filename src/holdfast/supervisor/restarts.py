@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.inside.policy import Policy
+from holdfast.signals.nodes import NodeState
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
+from holdfast.supervisor.attempts import lowered, stopped, workers_of
 from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch
 from holdfast.supervisor.memory_events import MemoryEvents
@@ -28,11 +30,13 @@ from holdfast.supervisor.verdict import count_steps
 if TYPE_CHECKING:
     from holdfast.detectors.finding import Finding
     from holdfast.recovery.restart import Changes, Ending, Restart
+    from holdfast.supervisor.leading import Leader
     from holdfast.supervisor.outside import Outside
     from holdfast.supervisor.post_mortem import PostMortem
     from holdfast.supervisor.resume import Origin
 
 _LOG_SECONDS = 2.0
+_BY_ITSELF_SECONDS = 10.0
 _TERMINATED = 143
 _CANNOT_LOAD = "checkpoint-incompatible"
 
@@ -40,8 +44,12 @@ _CANNOT_LOAD = "checkpoint-incompatible"
 class Restarts:
     """The attempts of one run."""
 
-    def __init__(self, launch: Launch, run: RunFolder, signals: Forwarding, trouble: Trouble) -> None:
-        self._launch, self._run, self._signals, self._trouble = launch, run, signals, trouble
+    def __init__(
+        self, launch: Launch, run: RunFolder, signals: Forwarding, trouble: Trouble, leader: Leader | None = None
+    ) -> None:
+        self._launch, self._run, self._signals, self._trouble, self._leader = launch, run, signals, trouble, leader
+        if leader is not None:
+            leader.on_loss = self._lost
         self._policy = Policy(launch.settings.policy, dict(launch.settings.rules))
         self._endings: list[Ending] = []
         self._changes: Changes | None = None
@@ -52,6 +60,7 @@ class Restarts:
         self._ending = threading.Lock()  # held while a hang is being ended
         self._pid, self._since, self._log_from = 0, 0.0, 0
         self._memory = MemoryEvents()
+        self._over, self._waits = threading.Event(), dict[str, Any]()  # where the others waited when a node failed
 
     def first(self) -> Launch:
         """The first attempt: from the start, or from where an earlier start of the same run has got to."""
@@ -62,6 +71,8 @@ class Restarts:
     def begins(self, pid: int, outside: Outside) -> None:
         """An attempt has been started."""
         self._pid, self._since, self._hang = pid, time.time(), None
+        self._waits.clear()
+        self._over.clear()
         self._memory = MemoryEvents()
         outside.follow(pid)
         outside.hang.on_hang = self.hung if self._policy.heals else self._say_hang
@@ -72,6 +83,33 @@ class Restarts:
             with self._ending:
                 self._hang = finding
                 self._end_all(finding)
+
+    def _lost(self, node: NodeState, seconds: float | None) -> None:
+        """Another node failed, or is not heard of any more: the stacks of those who wait for it are kept, then all is ended."""
+        from holdfast.supervisor.losses import loss_finding, tell
+
+        finding = loss_finding(self._run, node, seconds)
+        if node.requested is not None:
+            self._signals.requested = signal.Signals[node.requested]
+        if seconds is None:
+            self._waits = {name: finding.evidence[name] for name in ("others", "stacks") if name in finding.evidence}
+            self._over.wait(_BY_ITSELF_SECONDS)  # a rank without its peer usually fails by itself, and says more
+        with self._ending:
+            if self._over.is_set() or not self._policy.heals_from(finding.code):
+                return
+            if seconds is not None:
+                self._hang = finding
+                tell(self._run, finding)
+            self._end_all(finding)
+
+    def _end_elsewhere(self, code: int) -> None:
+        """The other nodes end this attempt too. One that does not answer is what it ended of."""
+        from holdfast.supervisor.losses import lost_finding, tell
+
+        lost = self._leader.ends(code) if self._leader is not None else []
+        if lost and self._hang is None:
+            self._hang = lost_finding(self._run, lost[0].state, lost[0].seconds, [])
+            tell(self._run, self._hang)
 
     def _say_hang(self, finding: Finding) -> None:
         say = str(finding.evidence.get("say") or finding.code)
@@ -109,11 +147,13 @@ class Restarts:
             return None
 
     def _after(self, code: int, log: TrainLog, outside: Outside) -> Launch | None:
+        self._over.set()
         log.flush(_LOG_SECONDS)
         with self._ending:
             pass  # who is being ended is waited for
         if self._hang is None and stopped(self._run, self._since):
             return None
+        self._end_elsewhere(code)
         post_mortem = self._examine(code, outside)
         self._log_from = log.size
         if self._hang is None and self._signals.requested is not None:
@@ -152,15 +192,19 @@ class Restarts:
         return last_line(self._run)
 
     def _examine(self, code: int, outside: Outside) -> PostMortem:
+        from holdfast.supervisor.losses import failed_first
         from holdfast.supervisor.post_mortem import examine
 
+        failed = failed_first(self._run, self._log_from, self._leader.failed()) if self._leader is not None else None
         return examine(
             self._run,
-            exit_code=code,
+            exit_code=failed.code or 1 if failed is not None else code,
+            elsewhere=failed,
+            waits=self._waits,
             since=self._since,
             log_from=self._log_from,
             attempt=len(self._endings) + 1,
-            killed_for_memory=self._memory.killed(),
+            killed_for_memory=self._memory.killed() if failed is None else None,
             files=outside.most_files,
             hang=self._hang,
             workers=workers_of(self._run),
@@ -341,33 +385,3 @@ def _shown(origin: Origin) -> str:
         return f"{path.name}{at}"
     own = f"Holdfast's own (step {origin.kept_step:,})" if origin.kept_step else "the beginning"
     return f"{path.name}{at} if the script loads it, otherwise from {own}"
-
-
-def workers_of(run: RunFolder) -> int | None:
-    """How many workers the newest loader had; None if that is not known."""
-    from holdfast.probe.rows import last_rows
-
-    recordings = run.recordings()
-    if not recordings:
-        return None
-    rows = last_rows(max(recordings, key=lambda one: one.part).path, "loader", ("worker",), 256)
-    return int(rows["worker"].max()) + 1 if len(rows["worker"]) else None
-
-
-def stopped(run: RunFolder, since: float) -> bool:
-    """Whether a policy has ended the training on purpose: it is over, and has said why."""
-    rows = (row for row in run.journal if row.get("kind") == "action" and row.get("action") == "stop")
-    return any(row.get("state") == "done" and float(row.get("time") or 0) >= since for row in rows)
-
-
-def lowered(run: RunFolder, since: float) -> float:
-    """By how much the learning rate was lowered for good in an attempt: the factor is Holdfast's, and in no checkpoint."""
-    factor, seen = 1.0, set()
-    for row in run.journal:
-        if row.get("kind") == "action" and row.get("state") == "done" and float(row.get("time") or 0) >= since:
-            settings = row.get("settings") or {}
-            lasting = row.get("action") in ("lower-lr", "roll-back") and not settings.get("regain_steps")
-            if lasting and row.get("number") not in seen:
-                seen.add(row.get("number"))
-                factor *= float(settings.get("factor", settings.get("lr_factor", 1.0)))
-    return factor

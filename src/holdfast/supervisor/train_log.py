@@ -6,8 +6,10 @@ not fit is dropped from the log (never from what the user sees), and `holdfast-d
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
+import re
 import threading
 import time
 from pathlib import Path
@@ -15,6 +17,8 @@ from pathlib import Path
 from holdfast.signals.trouble import Trouble
 
 _AT_MOST_WAITING = 16 << 20
+_ROOT_CAUSE = re.compile(r"Root Cause[^$]*?\n\s+rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+)")
+_LOG_BYTES = 1 << 20  # of the end of a log that are looked at
 _PART = "copying the output into train.log"
 
 
@@ -79,3 +83,18 @@ def append_to(path: Path, part: bytes) -> None:
             part = part[os.write(descriptor, part) :]
     finally:
         os.close(descriptor)
+
+
+def end_of_log(path: Path, since: int) -> str:
+    """The end of a log, from byte `since` on."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(since, size - _LOG_BYTES))
+        return file.read().decode(errors="replace")
+    return ""
+
+
+def root_cause(log: str) -> tuple[int, int] | None:
+    """The rank that failed first and its exit code, as torchrun says at its end; a signal is negative."""
+    found = _ROOT_CAUSE.search(log, max(0, log.rfind("Root Cause")))
+    return (int(found[1]), int(found[2])) if found is not None else None

@@ -13,22 +13,26 @@ import time
 from pathlib import Path
 
 from holdfast.errors import CommandNotFound, UsageError
+from holdfast.signals import registry
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
 from holdfast.supervisor import drain
 from holdfast.supervisor.command import Command
 from holdfast.supervisor.facts import facts_later
+from holdfast.supervisor.following import Follower, join, planned
 from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch, RunInfo, Settings, prepare
+from holdfast.supervisor.leading import Leader
 from holdfast.supervisor.outside import Outside
 from holdfast.supervisor.preemption import Preemption
 from holdfast.supervisor.printed_metrics import PrintedMetrics
-from holdfast.supervisor.restarts import Restarts, resumed
+from holdfast.supervisor.restarts import Restarts
 from holdfast.supervisor.streams import Channel, Streams, keep_standard_descriptors
-from holdfast.supervisor.train_log import TrainLog
+from holdfast.supervisor.train_log import TrainLog, end_of_log
 
 _LOG_SECONDS = 2.0
 _FACTS_SECONDS = 0.5
+_LOG_LETTERS = 20_000  # of its end, that the first node looks at
 _TO_DEFAULT = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores them for itself; the command must not
 
 
@@ -36,8 +40,10 @@ def run_command(command: Command, settings: Settings) -> int:
     """Run the command under watch, and answer with the code to exit with: the command's, or 128 + its signal."""
     keep_standard_descriptors()
     launch = prepare(command, settings)
-    if launch.run is None or settings.node:
+    if launch.run is None:
         return _run_unwatched(launch)
+    if settings.node:
+        return _run_node(launch, launch.run)
     return _run_watched(launch, launch.run)
 
 
@@ -54,9 +60,10 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
     window = Window(streams)
     preemption = _preemption(launch, trouble)
     signals = Forwarding(window.resize, preemption=preemption, apart=launch.apart)
-    restarts = Restarts(launch, run, signals, trouble)
+    leader = Leader(launch, run, trouble) if launch.settings.nodes > 1 else None
+    restarts = Restarts(launch, run, signals, trouble, leader)
     try:
-        pid = _start(restarts.first(), streams, signals)
+        pid = _start(restarts.first(), streams, signals, leader)
     except UsageError:
         _remove(run)
         raise
@@ -66,6 +73,9 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
     streams.start()
     signals.to(pid)
     with Outside(run, pid, trouble, hurry=signals.hurry, notify=launch.settings.notify) as outside:
+        if leader is not None:
+            outside.hang.others = leader.standings
+            leader.start()
         later = threading.Thread(target=lambda: info.note(**facts_later(launch.command.words)), daemon=True)
         later.start()
         restarts.begins(pid, outside)
@@ -81,11 +91,13 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
                 break
             _let_go(held)
             window.streams = streams = Streams(copy, trouble.step_back)
-            pid = _start(again, streams, signals)
+            pid = _start(again, streams, signals, leader)
             info.note(pid=pid)
             streams.start()
             signals.to(pid)
             restarts.begins(pid, outside)
+        if leader is not None:
+            leader.over(code)
         code = preemption.exit_code(code) if preemption else code
         info.note(ended=time.time(), exit_code=code)
         later.join(_FACTS_SECONDS)
@@ -103,22 +115,57 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
 class Window:
     """Passes the size of our window on to the streams of the attempt that runs now."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams | None) -> None:
         self.streams = streams
 
     def resize(self) -> bool:
         """Follow the window; True if a size has changed."""
-        return self.streams.resize()
+        return self.streams is not None and self.streams.resize()
 
 
 def _run_unwatched(launch: Launch) -> int:
-    """Without a folder, or on a node whose run is watched from the first one."""
-    preemption = _preemption(launch, None)
-    signals = Forwarding(lambda: False, preemption=preemption, apart=launch.apart)
-    pid = _start(resumed(launch), None, signals)
+    """Without a folder."""
+    signals = Forwarding(lambda: False, apart=launch.apart)
+    pid = _start(launch, None, signals)
     signals.to(pid)
-    code = _wait_for(pid)
-    return preemption.exit_code(code) if preemption else code
+    return _wait_for(pid)
+
+
+def _run_node(launch: Launch, run: RunFolder) -> int:
+    """On a node of several whose run is watched and judged on the first one: each attempt that node 0 begins."""
+    trouble = Trouble(run.journal)
+    log = TrainLog(run.path / f"train-{launch.settings.node}.log", trouble)
+    window = Window(None)
+    preemption = _preemption(launch, trouble)
+    signals = Forwarding(window.resize, preemption=preemption, apart=launch.apart)
+    follower, code = Follower(run, launch.settings.node, trouble), 0
+    registry.register(run, os.getpid())
+    link = join(launch, run, trouble)
+    follower.agent.start()
+    log.start()
+    while (plan := follower.next_plan(lambda: signals.requested is None)) is not None:
+        streams = window.streams = Streams(lambda part, _channel: log.put(part), trouble.step_back)
+        begin = log.size
+        if link is not None:
+            link.fetch_checkpoints(plan)
+        pid = _start(planned(launch, run, plan), streams, signals)
+        streams.start()
+        signals.to(pid)
+        follower.begins(pid, plan)
+        code = _wait_for(pid)
+        signals.command_ended()
+        _let_go(streams.finish(signals.hurry))
+        follower.finish_ending()
+        log.flush(_LOG_SECONDS)
+        requested = signals.requested.name if signals.requested else None
+        follower.agent.ended(code, log=end_of_log(log.path, begin)[-_LOG_LETTERS:] if code else "", requested=requested)
+    code = preemption.exit_code(code) if preemption else code
+    follower.agent.stop()
+    log.close(_LOG_SECONDS)
+    if link is not None:
+        link.close()
+    registry.forget(os.getpid())
+    return code
 
 
 def _preemption(launch: Launch, trouble: Trouble | None) -> Preemption | None:
@@ -127,7 +174,7 @@ def _preemption(launch: Launch, trouble: Trouble | None) -> Preemption | None:
     return Preemption(launch.run, trouble or Trouble(launch.run.journal), acts=launch.settings.node == 0)
 
 
-def _start(launch: Launch, streams: Streams | None, signals: Forwarding) -> int:
+def _start(launch: Launch, streams: Streams | None, signals: Forwarding, leader: Leader | None = None) -> int:
     """Start the command and say so. The line goes out before anything of the command's: nothing is copied yet."""
     environment = launch.environment(streams.identities() if streams else "")
     actions = streams.file_actions() if streams else []
@@ -135,6 +182,8 @@ def _start(launch: Launch, streams: Streams | None, signals: Forwarding) -> int:
         pid = _spawn(launch.command, environment, actions, signals, apart=launch.apart)
     except OSError as error:
         raise _cannot_start(launch.command, error) from None
+    if leader is not None:
+        leader.begins(launch)
     with contextlib.suppress(OSError):
         os.write(2, (launch.line + "\n").encode(errors="replace"))
     return pid

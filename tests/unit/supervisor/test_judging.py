@@ -17,7 +17,7 @@ from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
 from holdfast.signals.trouble import Trouble
-from holdfast.supervisor.judging import Judging, make_judge
+from holdfast.supervisor.judging import Judging, is_ours, make_judge
 
 
 @pytest.fixture
@@ -185,3 +185,13 @@ def test_of_several_machines_that_share_the_folder_the_one_with_the_lowest_rank_
     recorder.close()
     other.close()
     assert (run.path / "action_queue.jsonl").exists() == letters and bool(list(run.journal)) == letters
+
+
+def test_of_nodes_that_one_of_them_leads_that_one_judges_wherever_rank_0_is(run: RunFolder) -> None:
+    recorder = Recorder.start(run, 0)
+    path = recorder.recording.path / "process.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "host": "elsewhere"}))
+    recorder.close()
+    assert not is_ours(run)
+    run.update_info(nodes=2)  # only `holdfast run` of node 0 has a judge at all
+    assert is_ours(run)

@@ -14,9 +14,9 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.signals.actions import Action
+from holdfast.signals.actions import QUEUE, Action
 
-NAME = "action_queue.jsonl"
+NAME = QUEUE
 
 
 class QueuedAction(NamedTuple):

@@ -25,7 +25,6 @@ from torch.utils import _pytree as pytree
 from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
 from holdfast.errors import HoldfastError
-from holdfast.inside.control.restarted import restarted
 from holdfast.inside.guard.skipping import SkippedUpdate
 from holdfast.inside.members import parameters_of
 from holdfast.inside.observers.heartbeat import HEARTBEAT
@@ -34,6 +33,7 @@ from holdfast.signals.pulse import CATCHING_UP, TRAINING
 
 if TYPE_CHECKING:
     from holdfast.inside.control.control import Control
+    from holdfast.inside.control.restarted import Restarted
     from holdfast.inside.guard.protected_checkpoints import ProtectedCheckpoints
     from holdfast.inside.scope import Scope
     from holdfast.inside.taps.loads import Loads
@@ -46,21 +46,14 @@ _PLAIN = (int, float, bool, str, type(None))
 
 
 def start_fast_forward(
-    loads: Loads, scope: Scope, training: Training, optimizer: Optimizer, *, uses_grad: bool
+    loads: Loads, scope: Scope, training: Training, optimizer: Optimizer, restart: Restarted, *, uses_grad: bool
 ) -> FastForward | None:
     """Begin, if the script was restarted, has loaded nothing itself, and there is a saved state.
 
     `uses_grad`: the script calls `torch.autograd.grad`, which needs the graph of a real forward pass.
     """
-    restart, control = restarted(), training.control
-    if (
-        restart is None
-        or not restart.kept
-        or not restart.kept_step
-        or control is None
-        or training.step
-        or len(scope.trainings) > 1
-    ):
+    control = training.control
+    if not restart.kept or not restart.kept_step or control is None or training.step or len(scope.trainings) > 1:
         return None
     if loads.has_loaded(optimizer) or scope.origin is not None or restart.loaded_by_script(loads.paths):
         return None

@@ -6,6 +6,7 @@ HOLDFAST_KEPT                Holdfast's own checkpoint, for other scripts: see f
 HOLDFAST_WORKERS             the maximum number of loader workers
 HOLDFAST_MICRO_BATCHES       parts that a `@run.step` splits every batch into
 HOLDFAST_LR_FACTOR           a factor on the learning rate
+HOLDFAST_ELASTIC             1, also in a first attempt, if torchrun may restart the ranks by itself: see elastic.py
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 from holdfast.inside.taps.imports import when_imported
 from holdfast.inside.taps.registry import Taps
 
+ELASTIC = "HOLDFAST_ELASTIC"
 _WORKER_OPTIONS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 
 

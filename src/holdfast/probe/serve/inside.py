@@ -23,13 +23,14 @@ def stacks(request: Request) -> Json:
 
     With `keep` they go into the run folder, so that later ones can be compared with them.
     """
+    from holdfast.probe.stacks.everywhere import take_everywhere
+    from holdfast.probe.stacks.frames import as_rows
     from holdfast.probe.stacks.keep import keep_stacks
-    from holdfast.probe.stacks.take import as_rows, take_stacks
 
     native, with_locals = bool(request.body.get("native", True)), bool(request.body.get("locals", False))
     host = socket.gethostname()
     with request.server.stacks_turn:
-        taken = [(run, take_stacks(run, native=native, locals_=with_locals)) for run in request.runs]
+        taken = [(run, take_everywhere(run, native=native, locals_=with_locals)[0]) for run in request.runs]
     for run, of_run in taken if request.body.get("keep") else ():
         with contextlib.suppress(OSError):
             keep_stacks(run, of_run, when=time.time())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from holdfast.probe.cluster import mark_of
 from holdfast.probe.glance import look
-from holdfast.probe.serve import inside, tables
+from holdfast.probe.serve import inside, node_files, tables
 from holdfast.probe.serve.reply import Denied, Json, Reply, Request
 from holdfast.probe.state import read_state
 from holdfast.version import __version__
@@ -88,6 +88,9 @@ ROUTES = (
     Route("GET", r"/v1/ranks", inside.ranks),
     Route("POST", r"/v1/number", inside.number, changes=True),
     Route("POST", r"/v1/ask", inside.ask_ranks, changes=True),
+    Route("POST", r"/v1/node/sync", node_files.sync, changes=True),
+    Route("GET", r"/v1/node/checkpoint/([\w.-]+)", node_files.checkpoint),
+    Route("GET", r"/v1/node/checkpoint/([\w.-]+)/file", node_files.checkpoint_file),
 )
 
 

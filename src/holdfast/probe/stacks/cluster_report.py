@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.probe.cluster import Cluster, There
+from holdfast.probe.stacks.everywhere import take_everywhere
 from holdfast.probe.stacks.frames import ProcessStacks, RankProgress, from_rows
 from holdfast.probe.stacks.keep import keep_stacks
 from holdfast.probe.stacks.report import APART, Report
 from holdfast.probe.stacks.sentence import explain
-from holdfast.probe.stacks.take import take_stacks
 from holdfast.probe.state import RunState, read_state
 
 
@@ -46,7 +46,7 @@ def _look(cluster: Cluster, *, native: bool, locals_: bool, keep: bool = False) 
     own = socket.gethostname()
     looks = {}
     for run in cluster.here:
-        stacks = _at(own, take_stacks(run, native=native, locals_=locals_))
+        stacks = _at(own, take_everywhere(run, native=native, locals_=locals_)[0])
         looks[str(run.path), run.name] = Place(own, run.name, stacks, read_state(run))
 
     def there(one: There) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -62,7 +62,7 @@ def _look(cluster: Cluster, *, native: bool, locals_: bool, keep: bool = False) 
 
 
 def _at(host: str, stacks: Sequence[ProcessStacks]) -> list[ProcessStacks]:
-    return [replace(one, host=host) for one in stacks]
+    return [one if one.host else replace(one, host=host) for one in stacks]
 
 
 def _one_job(places: Places) -> bool:

@@ -68,9 +68,9 @@ def fresh_stacks(run: RunFolder) -> None:
 
 def stacks_from(rows: Sequence[Mapping[str, Any]]) -> list[ProcessStacks]:
     """Processes, threads and frames again, from the rows of one dump."""
-    processes: dict[int, list[Mapping[str, Any]]] = {}
+    processes: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}  # nodes may use the same process ids
     for row in rows:
-        processes.setdefault(row["pid"], []).append(row)
+        processes.setdefault((row["rank"], row["role"], row["pid"]), []).append(row)
     return [_process(own) for own in processes.values()]
 
 

@@ -6,16 +6,18 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.errors import NoSuchRun
+from holdfast.probe.stacks.everywhere import take_everywhere
 from holdfast.probe.stacks.frames import ProcessStacks, RankProgress, Thread
 from holdfast.probe.stacks.sentence import explain
-from holdfast.probe.stacks.take import take_of_process, take_stacks
+from holdfast.probe.stacks.take import take_of_process
 from holdfast.probe.stacks.verdict import Verdict
 from holdfast.probe.stacks.whereabouts import own_part, place, user_frame
 from holdfast.signals.run_folder import RunFolder
 
+Taken = TypeVar("Taken")
 APART = 0.1  # seconds; py-spy needs as long again before it reads native frames
 
 
@@ -53,16 +55,18 @@ def report_on_run(
     `meanwhile` is called while py-spy reads: what shows the report can be loaded then.
     """
     begun = time.monotonic()
-    first = take_stacks(run, native=False)
+    first, _ = take_everywhere(run, native=False)
     if not any(one.state != "gone" for one in first):
         return _of_the_past(run)
     with ThreadPoolExecutor(1, thread_name_prefix="holdfast-look") as pool:
-        later = pool.submit(_again, begun, lambda: take_stacks(run, native=native, locals_=locals_, after=first))
+        later = pool.submit(_again, begun, lambda: take_everywhere(run, native=native, locals_=locals_, after=first))
         state, earlier = _far(run), _last_kept(run)  # meanwhile, for it takes its time to load numpy and pyarrow
         meanwhile()
-        stacks = later.result()
+        stacks, silent = later.result()
     verdict = explain(first, again=stacks, state=_moved(run, state, begun), world=_world(run))
-    report = Report(name=run.name, when=time.time(), stacks=stacks, verdict=verdict, seconds=time.monotonic() - begun)
+    report = Report(
+        name=run.name, when=time.time(), stacks=stacks, verdict=verdict, seconds=time.monotonic() - begun, notes=silent
+    )
     return _kept(run, _compared(report, earlier))
 
 
@@ -90,7 +94,7 @@ def compare(before: Sequence[ProcessStacks], now: Sequence[ProcessStacks]) -> li
     return changes
 
 
-def _again(begun: float, take: Callable[[], list[ProcessStacks]]) -> list[ProcessStacks]:
+def _again(begun: float, take: Callable[[], Taken]) -> Taken:
     time.sleep(max(0.0, APART - (time.monotonic() - begun)))
     return take()
 

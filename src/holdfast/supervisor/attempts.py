@@ -1,0 +1,35 @@
+"""What an attempt has left in the run folder: its loader's workers, whether it was stopped on purpose, its learning rate."""
+
+from __future__ import annotations
+
+from holdfast.signals.run_folder import RunFolder
+
+
+def workers_of(run: RunFolder) -> int | None:
+    """How many workers the newest loader had; None if that is not known."""
+    from holdfast.probe.rows import last_rows
+
+    recordings = run.recordings()
+    if not recordings:
+        return None
+    rows = last_rows(max(recordings, key=lambda one: one.part).path, "loader", ("worker",), 256)
+    return int(rows["worker"].max()) + 1 if len(rows["worker"]) else None
+
+
+def stopped(run: RunFolder, since: float) -> bool:
+    """Whether a policy has ended the training on purpose: it is over, and has said why."""
+    rows = (row for row in run.journal if row.get("kind") == "action" and row.get("action") == "stop")
+    return any(row.get("state") == "done" and float(row.get("time") or 0) >= since for row in rows)
+
+
+def lowered(run: RunFolder, since: float) -> float:
+    """By how much the learning rate was lowered for good in an attempt: the factor is Holdfast's, and in no checkpoint."""
+    factor, seen = 1.0, set()
+    for row in run.journal:
+        if row.get("kind") == "action" and row.get("state") == "done" and float(row.get("time") or 0) >= since:
+            settings = row.get("settings") or {}
+            lasting = row.get("action") in ("lower-lr", "roll-back") and not settings.get("regain_steps")
+            if lasting and row.get("number") not in seen:
+                seen.add(row.get("number"))
+                factor *= float(settings.get("factor", settings.get("lr_factor", 1.0)))
+    return factor
